@@ -1,0 +1,1 @@
+"""One file an API: a plain function from request to reply."""

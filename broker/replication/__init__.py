@@ -1,0 +1,1 @@
+"""The roles of a partition: leader, follower, in-sync replicas, high watermark."""

@@ -1,0 +1,1 @@
+"""What users import in their own tests: virtual time, faults, simulation."""
