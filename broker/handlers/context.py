@@ -1,0 +1,170 @@
+"""What a handler is given: the connection's ordered replies, and the request at hand.
+
+A `Channel` is the pure half of a connection. Each request takes a slot in arrival order; its reply may be
+completed at any time, and leaves only when every earlier slot of the channel is complete. The shell owns
+the socket, and asks `take_ready` for what may be sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from kwire.primitives import Buffer, Region
+from kwire.registry import RequestHeader, encode_response
+
+
+class Parked:
+    """The type of `PARKED`: the handler completes its context later."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "PARKED"
+
+
+PARKED: Final = Parked()
+
+_PENDING, _READY = range(2)
+
+
+class Channel:
+    """One client connection as the broker's machines see it."""
+
+    __slots__ = (
+        "client_software_name",
+        "client_software_version",
+        "closed",
+        "closing",
+        "id",
+        "interrupt",
+        "listener",
+        "local_host",
+        "on_ready",
+        "peer_host",
+        "principal",
+        "queued_bytes",
+        "slots",
+    )
+
+    def __init__(
+        self,
+        channel_id: int,
+        *,
+        peer_host: str,
+        listener: str,
+        on_ready: Callable[[Channel], None],
+        principal: str = "User:ANONYMOUS",
+        local_host: str = "",
+    ) -> None:
+        self.id = channel_id
+        self.peer_host = peer_host
+        self.local_host = local_host
+        self.listener = listener
+        self.principal = principal
+        self.on_ready = on_ready
+        self.client_software_name = "unknown"
+        self.client_software_version = "unknown"
+        self.slots: deque[RequestContext] = deque()
+        self.queued_bytes = 0
+        """Bytes of completed replies that `take_ready` has not handed out yet."""
+        self.closing = False
+        """Set when the connection must be closed once the completed replies are out."""
+        self.closed = False
+        self.interrupt: Callable[[], None] | None = None
+        """Ends the long poll that later requests of this channel are waiting behind, if there is one."""
+
+    @property
+    def pending(self) -> int:
+        """Requests received whose replies have not been handed to the shell."""
+        return len(self.slots)
+
+    def open_slot(self, header: RequestHeader, arrived_ms: int) -> RequestContext:
+        """Take the next place in the order of replies."""
+        context = RequestContext(header, self, arrived_ms)
+        self.slots.append(context)
+        return context
+
+    def take_ready(self) -> list[Buffer | Region]:
+        """Pop the completed replies at the head, in request order, as pieces to send."""
+        slots = self.slots
+        pieces: list[Buffer | Region] = []
+        while slots and slots[0].state == _READY:
+            reply = slots.popleft().reply
+            if reply is not None:
+                pieces.extend(reply)
+        if self.queued_bytes:
+            self.queued_bytes -= sum(_size(piece) for piece in pieces)
+        return pieces
+
+    def close(self) -> None:
+        """The connection is gone: completions that come later are dropped."""
+        self.closed = True
+        self.interrupt = None
+        self.slots.clear()
+        self.queued_bytes = 0
+
+
+def _size(piece: Buffer | Region) -> int:
+    if isinstance(piece, (bytes, bytearray)):
+        return len(piece)
+    if isinstance(piece, memoryview):
+        return piece.nbytes
+    return piece.size_bytes
+
+
+class RequestContext:
+    """One request under way, and the only way to answer it."""
+
+    __slots__ = ("arrived_ms", "channel", "header", "reply", "state")
+
+    def __init__(self, header: RequestHeader, channel: Channel, arrived_ms: int) -> None:
+        self.header = header
+        self.channel = channel
+        self.arrived_ms = arrived_ms
+        self.state = _PENDING
+        self.reply: list[Buffer | Region] | None = None
+
+    @property
+    def api_version(self) -> int:
+        return self.header.api_version
+
+    @property
+    def client_id(self) -> str:
+        """The client's id, empty where the request had none."""
+        return self.header.client_id or ""
+
+    @property
+    def completed(self) -> bool:
+        return self.state == _READY
+
+    def complete(self, response: object) -> None:
+        """Encode `response` and release it in its turn. To be called exactly once."""
+        if self.channel.closed:
+            self.state = _READY
+            return
+        header = self.header
+        self.complete_encoded(
+            encode_response(header.api_key, header.api_version, header.correlation_id, response)
+        )
+
+    def complete_encoded(self, pieces: list[Buffer | Region]) -> None:
+        """Release a reply that is encoded already: the whole frame, its size in front."""
+        assert self.state == _PENDING, f"a second reply to {self.header}"
+        self.state = _READY
+        channel = self.channel
+        if channel.closed:
+            return
+        self.reply = pieces
+        channel.queued_bytes += sum(_size(piece) for piece in pieces)
+        if channel.slots[0] is self:
+            channel.on_ready(channel)
+
+    def complete_without_reply(self) -> None:
+        """End the request with nothing on the wire (Produce with acks=0)."""
+        assert self.state == _PENDING, f"a second reply to {self.header}"
+        self.state = _READY
+        channel = self.channel
+        if not channel.closed and channel.slots[0] is self:
+            channel.on_ready(channel)

@@ -1,0 +1,61 @@
+"""DeleteRecords v0–2. KIP-107: raise the log start offset; -1 means up to the high watermark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.handlers.context import RequestContext
+from kwire.errors import ApiError, ErrorCode
+from kwire.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+UP_TO_HIGH_WATERMARK = -1
+INVALID_LOW_WATERMARK = -1
+UNDELETABLE_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+def handle(node: Node, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Delete what lies before each offset; the low watermark is the new log start offset."""
+    topics: dict[str, DeleteRecordsTopicResult] = {}
+    for topic in request.topics:
+        result = topics.setdefault(topic.name, DeleteRecordsTopicResult(name=topic.name, partitions=[]))
+        for asked in topic.partitions:
+            answer = DeleteRecordsPartitionResult(
+                partition_index=asked.partition_index, low_watermark=INVALID_LOW_WATERMARK
+            )
+            try:
+                answer.low_watermark = _delete(node, topic.name, asked.partition_index, asked.offset)
+            except ApiError as error:
+                answer.error_code = error.code
+            result.partitions.append(answer)
+    return DeleteRecordsResponse(topics=list(topics.values()))
+
+
+def _delete(node: Node, topic: str, index: int, offset: int) -> int:
+    if not node.partition_exists(topic, index):
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic in UNDELETABLE_TOPICS:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Records of the internal topic {topic} cannot be deleted.")
+    partition = node.led_partition(topic, index)
+    log = partition.log
+    if "delete" not in log.config.cleanup_policy:
+        raise ApiError(
+            ErrorCode.POLICY_VIOLATION, f"Records of {topic}-{index} cannot be deleted: it is compacted only."
+        )
+    if offset == UP_TO_HIGH_WATERMARK:
+        offset = partition.high_watermark
+    if offset < 0 or offset > partition.high_watermark:
+        raise ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {offset} of {topic}-{index} is beyond the high watermark."
+        )
+    if offset > log.log_start_offset:
+        log.delete_records_before(offset)
+        partition.wake()
+    return log.log_start_offset

@@ -1,0 +1,52 @@
+"""DescribeLogDirs v1–5. KIP-113, KIP-827 (volume sizes), KIP-1066 (cordoned): what lies in each log directory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.handlers.context import RequestContext
+from kwire.errors import ErrorCode
+from kwire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+
+def handle(node: Node, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    """Sizes of the asked partitions by directory; a null list of topics asks for all of them."""
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    results: list[DescribeLogDirsResult] = []
+    for directory in node.log_manager.directories():
+        if directory.offline:
+            results.append(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path))
+            continue
+        topics: dict[str, DescribeLogDirsTopic] = {}
+        for log in node.log_manager.logs_in(directory.path):
+            if wanted is not None and (log.topic, log.partition) not in wanted:
+                continue
+            topic = topics.setdefault(log.topic, DescribeLogDirsTopic(name=log.topic, partitions=[]))
+            topic.partitions.append(
+                DescribeLogDirsPartition(
+                    partition_index=log.partition,
+                    partition_size=log.size_bytes,
+                    offset_lag=max(0, log.high_watermark - log.log_end_offset),
+                )
+            )
+        total_bytes, usable_bytes = directory.volume_bytes()
+        results.append(
+            DescribeLogDirsResult(
+                log_dir=directory.path,
+                topics=list(topics.values()),
+                total_bytes=total_bytes,
+                usable_bytes=usable_bytes,
+            )
+        )
+    return DescribeLogDirsResponse(results=results)

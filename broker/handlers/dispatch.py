@@ -1,0 +1,128 @@
+"""From a frame to the handler of its API, and from what went wrong to an answer.
+
+`SERVED` is the truth about what this broker offers: ApiVersions is made from it, and a request outside of it
+closes its connection, as Apache Kafka does. Handlers are imported when their API is first called.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.handlers.context import PARKED, Channel, Parked, RequestContext
+from kwire.errors import ApiError, ErrorCode, WireError
+from kwire.registry import API_VERSIONS, decode_request, decode_request_header
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+logger = logging.getLogger("kwire.dispatch")
+
+Handler = Callable[["Node", RequestContext, object], object | Parked]
+
+
+class Served(NamedTuple):
+    """An API that this broker offers: which versions it advertises, and the module of its handler."""
+
+    min_version: int
+    max_version: int
+    module: str
+    refused_below: int = 0
+    """Versions below this one are advertised, but not accepted."""
+
+
+API_VERSIONS_KEY = 18
+
+SERVED: dict[int, Served] = {
+    # KAFKA-18659: librdkafka before 2.8 stops compressing where Produce 0 is not advertised.
+    0: Served(0, 13, "produce", refused_below=3),
+    1: Served(4, 18, "fetch"),
+    2: Served(1, 11, "list_offsets"),
+    3: Served(0, 13, "metadata"),
+    8: Served(2, 10, "offset_commit"),
+    9: Served(1, 10, "offset_fetch"),
+    10: Served(0, 6, "find_coordinator"),
+    11: Served(0, 9, "join_group"),
+    12: Served(0, 4, "heartbeat"),
+    13: Served(0, 5, "leave_group"),
+    14: Served(0, 5, "sync_group"),
+    15: Served(0, 6, "describe_groups"),
+    16: Served(0, 5, "list_groups"),
+    18: Served(0, 4, "api_versions"),
+    19: Served(2, 7, "create_topics"),
+    20: Served(1, 6, "delete_topics"),
+    21: Served(0, 2, "delete_records"),
+    22: Served(0, 5, "init_producer_id"),
+    23: Served(2, 4, "offset_for_leader_epoch"),
+    32: Served(1, 4, "describe_configs"),
+    33: Served(0, 2, "alter_configs"),
+    35: Served(1, 5, "describe_log_dirs"),
+    37: Served(0, 3, "create_partitions"),
+    42: Served(0, 2, "delete_groups"),
+    44: Served(0, 1, "incremental_alter_configs"),
+    47: Served(0, 0, "offset_delete"),
+    60: Served(0, 2, "describe_cluster"),
+    75: Served(0, 0, "describe_topic_partitions"),
+}
+
+
+class Dispatcher:
+    """Sends each frame of a node's connections to the handler of its API."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._handlers: dict[int, Handler] = {}
+
+    def dispatch(self, channel: Channel, frame: memoryview, now_ms: int) -> None:
+        """Handle one frame (without its size). WireError means that the connection must be closed."""
+        header, position = decode_request_header(frame)
+        served = SERVED.get(header.api_key)
+        if served is None:
+            raise WireError(f"API {header.api_key} is not served")
+        version = header.api_version
+        if not max(served.min_version, served.refused_below) <= version <= served.max_version:
+            if header.api_key != API_VERSIONS_KEY:
+                raise WireError(
+                    f"{served.module} version {version} is not served "
+                    f"({served.min_version} to {served.max_version} are)"
+                )
+            from broker.handlers.api_versions import complete_unsupported
+
+            complete_unsupported(channel.open_slot(header, now_ms))
+            return
+        request = decode_request(header, frame, position)
+        handler = self._handlers.get(header.api_key)
+        if handler is None:
+            handler = import_module("broker.handlers." + served.module).handle
+            self._handlers[header.api_key] = handler
+        interrupt = channel.interrupt
+        context = channel.open_slot(header, now_ms)
+        try:
+            reply = handler(self._node, context, request)
+        except ApiError as error:
+            reply = error_response(header.api_key, error)
+        except WireError:
+            raise
+        except Exception:
+            # Ours, not the client's: it is logged with its request, and the broker lives on.
+            logger.exception("request failed: %s from %s: %.2000r", header, channel.peer_host, request)
+            reply = error_response(header.api_key, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        if reply is not PARKED:
+            context.complete(reply)
+        if interrupt is not None:
+            # This reply waits behind a long poll of the same connection: end that poll now.
+            interrupt()
+
+
+def error_response(api_key: int, error: ApiError) -> object:
+    """The API's response with `error` at its top. WireError where the response has no place for one."""
+    response_class = API_VERSIONS[api_key].response_class
+    response = response_class()
+    if not hasattr(response, "error_code"):
+        raise WireError(f"{response_class.__name__} cannot carry the error {error.code.name}") from error
+    response.error_code = error.code
+    if hasattr(response, "error_message"):
+        response.error_message = error.message
+    return response

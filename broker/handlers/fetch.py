@@ -1,0 +1,234 @@
+"""Fetch v4–18. KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-320 (epochs), KIP-516 (ids).
+
+Order: session, then per partition topic id and existence, epochs, offset range. A fetch that finds fewer
+than `min_bytes` and no error waits up to `max_wait_ms` for the partitions to grow; it is then read afresh.
+Records go out as regions of the segment file, never through Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.handlers.context import PARKED, Parked, RequestContext
+from broker.handlers.fetch_sessions import FetchContext, FetchTarget
+from kwire.errors import ApiError, ErrorCode
+from kwire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from kwire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from broker.node import Node
+    from broker.replication.partition import Partition
+
+READ_COMMITTED = 1
+CONSUMER_REPLICA_ID = -1
+DEBUGGING_REPLICA_ID = -2
+FIRST_VERSION_WITH_CURRENT_LEADER = 16
+FIRST_VERSION_WITH_ZSTD = 10
+LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
+
+Fetched = list[tuple[FetchTarget, PartitionData]]
+
+
+def handle(node: Node, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
+    """Answer at once, or park until the partitions have grown or the wait is over."""
+    now_ms = context.arrived_ms
+    version = context.api_version
+    try:
+        session = node.fetch_sessions.context(request, version, node.topic_names(), now_ms)
+    except ApiError as error:
+        return FetchResponse(error_code=error.code)
+    fetch = _Fetch(node, context, request, session)
+    fetched, enough = fetch.read()
+    if enough or request.max_wait_ms <= 0:
+        return fetch.response(fetched)
+    fetch.park()
+    return PARKED
+
+
+class _Fetch:
+    """One Fetch request under way; while it is parked, a waiter of its partitions."""
+
+    __slots__ = ("_context", "_max_bytes", "_min_bytes", "_node", "_request", "_session", "_timer", "_watched")
+
+    def __init__(self, node: Node, context: RequestContext, request: FetchRequest, session: FetchContext) -> None:
+        self._node = node
+        self._context = context
+        self._request = request
+        self._session = session
+        self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
+        self._min_bytes = min(request.min_bytes, self._max_bytes)
+        self._watched: list[tuple[Partition, FetchTarget]] = []
+        self._timer = None
+
+    def read(self) -> tuple[Fetched, bool]:
+        """What there is now, and whether it is reason enough to answer at once."""
+        fetched: Fetched = []
+        erroneous: Fetched = []
+        watched: list[tuple[Partition, FetchTarget]] = []
+        left_bytes = self._max_bytes
+        total_bytes = 0
+        at_least_one = True
+        urgent = False
+        for target in self._session.targets.values():
+            if target.topic is None:
+                erroneous.append((target, _error(target, ErrorCode.UNKNOWN_TOPIC_ID)))
+                continue
+            if not self._node.partition_exists(target.topic, target.index):
+                erroneous.append((target, _error(target, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+                continue
+            try:
+                partition = self._node.led_partition(target.topic, target.index)
+                data = self._read_one(partition, target, left_bytes, at_least_one)
+            except ApiError as error:
+                fetched.append((target, self._refusal(target, error.code)))
+                urgent = True
+                continue
+            size_bytes = data.records.size_bytes if data.records else 0
+            if size_bytes:
+                at_least_one = False
+                total_bytes += size_bytes
+                left_bytes = max(0, left_bytes - size_bytes)
+            if data.diverging_epoch.epoch >= 0:
+                urgent = True
+            fetched.append((target, data))
+            watched.append((partition, target))
+        self._watched = watched
+        enough = urgent or not fetched or total_bytes >= self._min_bytes
+        return fetched + erroneous, enough
+
+    def _read_one(
+        self, partition: Partition, target: FetchTarget, left_bytes: int, at_least_one: bool
+    ) -> PartitionData:
+        if target.topic_id != ZERO_UUID and target.topic_id != partition.topic_id:
+            raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
+        replica_id = self._replica_id()
+        if replica_id >= 0:
+            # Only a replica of the partition may fetch as one, and this broker is the only replica.
+            raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        self._node.check_leader_epoch(partition, target.current_leader_epoch)
+        log = partition.log
+        committed = self._request.isolation_level == READ_COMMITTED
+        high_watermark = log.high_watermark
+        end_offset = log.last_stable_offset if committed else high_watermark
+        data = PartitionData(
+            partition_index=target.index,
+            high_watermark=high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            records=b"",
+        )
+        if target.last_fetched_epoch >= 0:
+            epoch, epoch_end_offset = log.end_offset_for_epoch(target.last_fetched_epoch)
+            if epoch_end_offset < 0 or epoch < 0:
+                raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            if epoch < target.last_fetched_epoch or epoch_end_offset < target.fetch_offset:
+                data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=epoch_end_offset)
+                return data
+        region = log.read(
+            target.fetch_offset,
+            max_bytes=min(target.max_bytes, left_bytes),
+            up_to_offset=end_offset,
+            at_least_one=at_least_one,
+        )
+        if region.size_bytes:
+            if log.config.compression_type == "zstd" and self._context.api_version < FIRST_VERSION_WITH_ZSTD:
+                raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+            data.records = region
+        if committed:
+            data.aborted_transactions = []
+        return data
+
+    def _replica_id(self) -> int:
+        if self._context.api_version >= 15:
+            return self._request.replica_state.replica_id
+        return self._request.replica_id
+
+    def _refusal(self, target: FetchTarget, code: ErrorCode) -> PartitionData:
+        version = self._context.api_version
+        if code == ErrorCode.KAFKA_STORAGE_ERROR and version <= LAST_VERSION_WITHOUT_STORAGE_ERROR:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        data = _error(target, code)
+        if version >= FIRST_VERSION_WITH_CURRENT_LEADER and code in (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.FENCED_LEADER_EPOCH,
+        ):
+            assert target.topic is not None
+            leader_id, leader_epoch = self._node.current_leader(target.topic, target.index)
+            data.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
+        return data
+
+    def response(self, fetched: Fetched) -> FetchResponse:
+        """The response to these readings, trimmed to what the session has not been told."""
+        try:
+            session_id, told = self._session.trim(fetched, self._node.host.now_ms())
+        except ApiError as error:
+            return FetchResponse(error_code=error.code, session_id=self._request.session_id)
+        topics: list[FetchableTopicResponse] = []
+        current: FetchableTopicResponse | None = None
+        leaders: set[int] = set()
+        for target, data in told:
+            topic_name = target.topic or ""
+            if current is None or current.topic != topic_name or current.topic_id != target.topic_id:
+                current = FetchableTopicResponse(topic=topic_name, topic_id=target.topic_id, partitions=[])
+                topics.append(current)
+            current.partitions.append(data)
+            if data.current_leader.leader_id >= 0:
+                leaders.add(data.current_leader.leader_id)
+        response = FetchResponse(session_id=session_id, responses=topics)
+        if leaders:
+            response.node_endpoints = [
+                NodeEndpoint(node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack)
+                for endpoint in self._node.endpoints(leaders, self._context.channel.listener)
+            ]
+        return response
+
+    def park(self) -> None:
+        """Wait for the partitions to grow, up to max_wait_ms."""
+        for partition, _ in self._watched:
+            partition.waiters[self] = None
+        self._timer = self._node.host.schedule(self._request.max_wait_ms, self.complete)
+        self._context.channel.interrupt = self.complete
+
+    def partition_grew(self) -> None:
+        """Answer as soon as the partitions together hold min_bytes more."""
+        committed = self._request.isolation_level == READ_COMMITTED
+        total_bytes = 0
+        for partition, target in self._watched:
+            if partition.offline:
+                break
+            log = partition.log
+            end_offset = log.last_stable_offset if committed else log.high_watermark
+            if target.fetch_offset > end_offset or target.fetch_offset < log.log_start_offset:
+                break
+            if target.fetch_offset < end_offset:
+                total_bytes += min(log.size_between(target.fetch_offset, end_offset), target.max_bytes)
+        else:
+            if total_bytes < self._min_bytes:
+                return
+        self.complete()
+
+    def complete(self) -> None:
+        """Read again and answer with whatever there is."""
+        for partition, _ in self._watched:
+            partition.waiters.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+        channel = self._context.channel
+        if channel.interrupt == self.complete:
+            channel.interrupt = None
+        if channel.closed or self._context.completed:
+            return
+        fetched, _ = self.read()
+        self._context.complete(self.response(fetched))
+
+
+def _error(target: FetchTarget, code: ErrorCode) -> PartitionData:
+    return PartitionData(partition_index=target.index, error_code=code, high_watermark=-1, records=b"")

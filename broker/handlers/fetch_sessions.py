@@ -1,0 +1,266 @@
+"""Incremental fetch sessions. KIP-227, topic ids KIP-516.
+
+A session remembers which partitions a consumer fetches, and what it was last told of each, so that requests
+and responses carry only what changed. The cache is bounded: a newcomer may push out a session that has not
+been used for `eviction_ms`, or one that is older than that and smaller than itself; otherwise it gets none.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from kwire.errors import ApiError, ErrorCode
+from kwire.messages.fetch import FetchRequest, PartitionData
+from kwire.primitives import ZERO_UUID, Uuid
+
+INVALID_SESSION_ID = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+
+TargetKey = tuple[str | Uuid, int]
+"""A partition as the request names it: by topic name before version 13, by topic id from there on."""
+
+
+class FetchTarget:
+    """One partition of a fetch: what was asked, and what the client was last told of it."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "index",
+        "last_fetched_epoch",
+        "max_bytes",
+        "told_high_watermark",
+        "told_log_start_offset",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str | None, topic_id: Uuid, index: int) -> None:
+        self.topic = topic
+        """None while the topic id is not known to this broker."""
+        self.topic_id = topic_id
+        self.index = index
+        self.fetch_offset = 0
+        self.max_bytes = 0
+        self.current_leader_epoch = -1
+        self.last_fetched_epoch = -1
+        self.told_high_watermark = -1
+        self.told_log_start_offset = -1
+
+
+class TopicNames:
+    """How a request's topics become names: the image's view of ids."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self, names: dict[Uuid, str]) -> None:
+        self._names = names
+
+    def of(self, topic_id: Uuid) -> str | None:
+        return self._names.get(topic_id)
+
+
+class FetchSession:
+    """What the broker keeps of one client's incremental fetches."""
+
+    __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "targets", "uses_topic_ids")
+
+    def __init__(
+        self, session_id: int, targets: OrderedDict[TargetKey, FetchTarget], *, uses_topic_ids: bool, now_ms: int
+    ) -> None:
+        self.id = session_id
+        self.targets = targets
+        self.uses_topic_ids = uses_topic_ids
+        self.created_ms = now_ms
+        self.last_used_ms = now_ms
+        self.epoch = 1
+
+
+def next_epoch(epoch: int) -> int:
+    """The session epoch after this one: it wraps past zero, which means a new session."""
+    if epoch < 0:
+        return FINAL_EPOCH
+    return 1 if epoch == 0x7FFFFFFF else epoch + 1
+
+
+class FetchContext:
+    """What one request fetches, and how its response is trimmed for its session."""
+
+    __slots__ = ("_cache", "_creates", "_epoch", "_session", "_uses_topic_ids", "targets")
+
+    def __init__(
+        self,
+        targets: OrderedDict[TargetKey, FetchTarget],
+        *,
+        cache: FetchSessionCache | None = None,
+        session: FetchSession | None = None,
+        uses_topic_ids: bool = False,
+    ) -> None:
+        self.targets = targets
+        self._creates = cache if session is None else None
+        self._session = session
+        self._epoch = session.epoch if session is not None else 0
+        self._uses_topic_ids = uses_topic_ids
+
+    def trim(
+        self, fetched: Sequence[tuple[FetchTarget, PartitionData]], now_ms: int
+    ) -> tuple[int, Sequence[tuple[FetchTarget, PartitionData]]]:
+        """The session id and the partitions to answer with.
+
+        Raises ApiError(INVALID_FETCH_SESSION_EPOCH) when another request moved the session on meanwhile.
+        """
+        session = self._session
+        if session is not None:
+            if session.epoch != self._epoch:
+                raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            told = [pair for pair in fetched if _is_news(*pair)]
+            for target, data in told:
+                if data.records is not None and _size(data.records):
+                    # Partitions that had data go to the back, so that busy ones do not starve the others.
+                    session.targets.move_to_end(_key(target, self._uses_topic_ids))
+            return session.id, told
+        if self._creates is None:
+            return INVALID_SESSION_ID, fetched
+        for target, data in fetched:
+            target.told_high_watermark = data.high_watermark
+            target.told_log_start_offset = data.log_start_offset
+        session_id = self._creates.create(self.targets, uses_topic_ids=self._uses_topic_ids, now_ms=now_ms)
+        return session_id, fetched
+
+
+def _key(target: FetchTarget, by_id: bool) -> TargetKey:
+    if by_id:
+        return (target.topic_id, target.index)
+    assert target.topic is not None
+    return (target.topic, target.index)
+
+
+def _size(records: object) -> int:
+    size = getattr(records, "size_bytes", None)
+    return size if isinstance(size, int) else len(records)  # type: ignore[arg-type]
+
+
+def _is_news(target: FetchTarget, data: PartitionData) -> bool:
+    """Whether an incremental response must carry this partition; notes what the client now knows."""
+    news = data.records is not None and _size(data.records) > 0
+    if target.told_high_watermark != data.high_watermark:
+        news = True
+        target.told_high_watermark = data.high_watermark
+    if target.told_log_start_offset != data.log_start_offset:
+        news = True
+        target.told_log_start_offset = data.log_start_offset
+    if data.error_code:
+        # So that the partition is sent again when the error goes away.
+        target.told_high_watermark = -1
+        news = True
+    return news or data.diverging_epoch.epoch >= 0
+
+
+def _read_targets(
+    request: FetchRequest, by_id: bool, names: TopicNames
+) -> Iterable[tuple[TargetKey, FetchTarget]]:
+    for topic in request.topics:
+        name = names.of(topic.topic_id) if by_id else topic.topic
+        topic_id = topic.topic_id if by_id else ZERO_UUID
+        for asked in topic.partitions:
+            target = FetchTarget(name, topic_id, asked.partition)
+            target.fetch_offset = asked.fetch_offset
+            target.max_bytes = asked.partition_max_bytes
+            target.current_leader_epoch = asked.current_leader_epoch
+            target.last_fetched_epoch = asked.last_fetched_epoch
+            yield (topic_id if by_id else topic.topic, asked.partition), target
+
+
+class FetchSessionCache:
+    """All sessions of this broker, at most `slots` of them."""
+
+    def __init__(self, slots: int, eviction_ms: int, rng: random.Random) -> None:
+        self._slots = slots
+        self._eviction_ms = eviction_ms
+        self._rng = rng
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        """By id, least recently used first."""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def context(self, request: FetchRequest, version: int, names: TopicNames, now_ms: int) -> FetchContext:
+        """What this request fetches, after its changes to its session.
+
+        Raises ApiError with the session errors, which are answered at the top of the response:
+        FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
+        """
+        by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+        session_id, epoch = request.session_id, request.session_epoch
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            # A full request ends the session that it names.
+            self._sessions.pop(session_id, None)
+            targets = OrderedDict(_read_targets(request, by_id, names))
+            cache = self if epoch == INITIAL_EPOCH else None
+            return FetchContext(targets, cache=cache, uses_topic_ids=by_id)
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != by_id:
+            raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        self._update(session, request, by_id, names)
+        if not session.targets:
+            del self._sessions[session.id]
+            return FetchContext(session.targets)
+        session.last_used_ms = now_ms
+        self._sessions.move_to_end(session.id)
+        session.epoch = next_epoch(session.epoch)
+        return FetchContext(session.targets, session=session, uses_topic_ids=by_id)
+
+    def _update(self, session: FetchSession, request: FetchRequest, by_id: bool, names: TopicNames) -> None:
+        targets = session.targets
+        if by_id:
+            for target in targets.values():
+                if target.topic is None:
+                    target.topic = names.of(target.topic_id)
+        for key, asked in _read_targets(request, by_id, names):
+            known = targets.get(key)
+            if known is None:
+                targets[key] = asked
+            else:
+                known.fetch_offset = asked.fetch_offset
+                known.max_bytes = asked.max_bytes
+                known.current_leader_epoch = asked.current_leader_epoch
+                known.last_fetched_epoch = asked.last_fetched_epoch
+        for forgotten in request.forgotten_topics_data:
+            topic: str | Uuid = forgotten.topic_id if by_id else forgotten.topic
+            for index in forgotten.partitions:
+                targets.pop((topic, index), None)
+
+    def create(self, targets: OrderedDict[TargetKey, FetchTarget], *, uses_topic_ids: bool, now_ms: int) -> int:
+        """Keep these targets as a new session; its id, or 0 where there is no room."""
+        if len(self._sessions) >= self._slots and not self._evict(len(targets), now_ms):
+            return INVALID_SESSION_ID
+        while (session_id := self._rng.randrange(1, 0x7FFFFFFF)) in self._sessions:
+            pass
+        self._sessions[session_id] = FetchSession(
+            session_id, targets, uses_topic_ids=uses_topic_ids, now_ms=now_ms
+        )
+        return session_id
+
+    def _evict(self, size: int, now_ms: int) -> bool:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        if now_ms - oldest.last_used_ms <= self._eviction_ms:
+            settled = [
+                session for session in self._sessions.values() if now_ms - session.created_ms > self._eviction_ms
+            ]
+            if not settled:
+                return False
+            oldest = min(settled, key=lambda session: (len(session.targets), session.id))
+            if size < len(oldest.targets):
+                return False
+        del self._sessions[oldest.id]
+        return True

@@ -1,0 +1,165 @@
+"""Produce v3–13 (0–2 are advertised and refused, KAFKA-18659). KIP-98, KIP-467 (record errors), KIP-516.
+
+Order of checks per partition: topic id and existence, one batch of format 2, acks, internal topic, then the
+log's own: size, CRC, records, sequence. A reply waits until all its partitions are committed.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from broker.handlers.context import PARKED, Parked, RequestContext
+from broker.storage.validator import RecordErrors, check_produced
+from kwire.errors import ApiError, ErrorCode
+from kwire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from kwire.primitives import ZERO_UUID, Uuid
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+logger = logging.getLogger("kwire.produce")
+
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+FIRST_VERSION_WITH_CURRENT_LEADER = 10
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+ADMIN_CLIENT_ID = "__admin_client"
+"""The client id that may write internal topics, as Kafka's own tools do."""
+
+
+def handle(node: Node, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Parked:
+    """Append to each partition; the reply follows when all are committed."""
+    produce = _Produce(node, context, request)
+    for topic in request.topic_data:
+        produce.topic(topic)
+    produce.all_sent = True
+    produce.maybe_finish()
+    return PARKED
+
+
+class _Produce:
+    """One Produce request under way: the response as it fills, and how many appends it waits for."""
+
+    __slots__ = ("_context", "_node", "_request", "_response", "_version", "_waiting", "all_sent")
+
+    def __init__(self, node: Node, context: RequestContext, request: ProduceRequest) -> None:
+        self._node = node
+        self._context = context
+        self._request = request
+        self._version = context.api_version
+        self._response = ProduceResponse(responses=[])
+        self._waiting = 0
+        self.all_sent = False
+
+    def topic(self, topic: TopicProduceData) -> None:
+        topic_id: Uuid = ZERO_UUID
+        name: str | None = topic.name
+        if self._version >= FIRST_VERSION_WITH_TOPIC_IDS:
+            topic_id = topic.topic_id
+            name = self._node.topic_names().of(topic_id)
+        answer = TopicProduceResponse(name=name or "", topic_id=topic_id, partition_responses=[])
+        self._response.responses.append(answer)
+        for data in topic.partition_data:
+            partition_answer = PartitionProduceResponse(index=data.index, base_offset=-1)
+            answer.partition_responses.append(partition_answer)
+            try:
+                if name is None:
+                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+                self._append(name, data, partition_answer)
+            except ApiError as error:
+                self._refuse(name or "", partition_answer, error)
+
+    def _append(self, topic: str, data: PartitionProduceData, answer: PartitionProduceResponse) -> None:
+        node = self._node
+        if not node.partition_exists(topic, data.index):
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        records = data.records
+        check_produced(records, self._version)
+        assert isinstance(records, memoryview)
+        if self._request.acks not in (-1, 0, 1):
+            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
+        if topic in INTERNAL_TOPICS and self._context.header.client_id != ADMIN_CLIENT_ID:
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, "Clients may not append to the internal topic " + topic + "."
+            )
+        partition = node.led_partition(topic, data.index)
+
+        def committed(error: ApiError | None) -> None:
+            if error is not None:
+                self._refuse(topic, answer, error)
+            self._waiting -= 1
+            self.maybe_finish()
+
+        self._waiting += 1
+        try:
+            appended = partition.append(records, now_ms=self._context.arrived_ms, on_committed=committed)
+        except ApiError as error:
+            self._waiting -= 1
+            if error.code not in _WITHOUT_LOG_START:
+                answer.log_start_offset = partition.log.log_start_offset
+            raise
+        answer.base_offset = appended.first_offset
+        answer.log_append_time_ms = appended.log_append_time_ms
+        answer.log_start_offset = appended.log_start_offset
+
+    def _refuse(self, topic: str, answer: PartitionProduceResponse, error: ApiError) -> None:
+        answer.error_code = error.code
+        answer.base_offset = -1
+        answer.log_append_time_ms = -1
+        answer.error_message = error.message
+        if isinstance(error, RecordErrors):
+            answer.record_errors = [
+                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+                for index, message in error.records
+            ]
+        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._version >= FIRST_VERSION_WITH_CURRENT_LEADER:
+            leader_id, leader_epoch = self._node.current_leader(topic, answer.index)
+            answer.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
+            self._response.node_endpoints = [
+                NodeEndpoint(node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack)
+                for endpoint in self._node.endpoints({leader_id}, self._context.channel.listener)
+            ]
+
+    def maybe_finish(self) -> None:
+        """Reply once every append of the request is committed or refused."""
+        if self._waiting or not self.all_sent:
+            return
+        if self._request.acks != 0:
+            self._context.complete(self._response)
+            return
+        failed = [
+            f"{topic.name}-{answer.index} {ErrorCode(answer.error_code).name}"
+            for topic in self._response.responses
+            for answer in topic.partition_responses
+            if answer.error_code
+        ]
+        if failed:
+            # With acks=0 nobody reads an error: a closed connection makes the producer refresh its metadata.
+            logger.info(
+                "closing the connection of %s: acks=0 and %s", self._context.channel.peer_host, ", ".join(failed)
+            )
+            self._context.channel.closing = True
+        self._context.complete_without_reply()
+
+
+_WITHOUT_LOG_START = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Refusals that answer with log start offset -1, as Kafka does."""

@@ -1,0 +1,176 @@
+"""A partition that this broker leads: appends go in, the high watermark rises, waiters wake.
+
+Appends of one loop turn are staged in the log and written together when the turn ends (`commit`). Whoever
+appended is told then, and only then: nothing is acknowledged, and nothing is visible to a Fetch, before it
+is in the page cache, or on the disk where `flush.messages` or `flush.ms` asks for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.host import Host
+from broker.storage.log import AppendOrigin, Appended, Log
+from broker.storage.disk import StorageError
+from kwire.errors import ApiError, ErrorCode
+from kwire.primitives import Uuid
+
+Committed = Callable[[ApiError | None], None]
+"""Told once an append is durable and visible (None), or that it failed."""
+
+
+class Waiter(Protocol):
+    """Something that waits for a partition to grow (a long poll)."""
+
+    def partition_grew(self) -> None:
+        """Called after the high watermark has risen."""
+
+
+class Partition:
+    """The leader's role for one partition.
+
+    A single-replica partition: its high watermark is the end of what is written (and synced, where asked).
+    """
+
+    __slots__ = (
+        "_flush_under_way",
+        "_host",
+        "_stage",
+        "_uncommitted",
+        "_unflushed",
+        "index",
+        "leader_epoch",
+        "log",
+        "offline",
+        "on_offline",
+        "topic",
+        "topic_id",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        leader_epoch: int,
+        host: Host,
+        stage: Callable[[Partition], None],
+        on_offline: Callable[[Partition, StorageError], None],
+    ) -> None:
+        self.log = log
+        self.topic = log.topic
+        self.topic_id: Uuid = log.topic_id
+        self.index = log.partition
+        self.leader_epoch = leader_epoch
+        self.offline = False
+        self.on_offline = on_offline
+        self.waiters: dict[Waiter, None] = {}
+        self._host = host
+        self._stage = stage
+        self._uncommitted: list[Committed] = []
+        self._unflushed: list[Committed] = []
+        self._flush_under_way = False
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.high_watermark
+
+    def append(
+        self,
+        records: memoryview,
+        *,
+        now_ms: int,
+        on_committed: Committed,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> Appended:
+        """Validate and stage produced batches; `on_committed` is called when they are durable.
+
+        `records` must be writable and is owned by the log from here on. Raises ApiError when the batches
+        are refused; `on_committed` is then not called.
+        """
+        if self.offline:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        appended = self.log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
+        if appended.is_duplicate and not self._uncommitted:
+            if self._flush_under_way:
+                self._unflushed.append(on_committed)
+            else:
+                on_committed(None)
+            return appended
+        if not self._uncommitted:
+            self._stage(self)
+        self._uncommitted.append(on_committed)
+        return appended
+
+    def commit(self) -> None:
+        """Write what this turn staged, then tell those who wait for it."""
+        waiting, self._uncommitted = self._uncommitted, []
+        try:
+            self.log.commit()
+        except StorageError as error:
+            self._go_offline(error, waiting)
+            return
+        if self._flush_under_way or self.log.needs_flush(self._host.now_ms()):
+            self._unflushed.extend(waiting)
+            if not self._flush_under_way:
+                self._begin_flush()
+            return
+        self._advance(waiting)
+
+    def sync(self, on_synced: Committed) -> None:
+        """Force everything appended so far to the disk, then tell."""
+        self._unflushed.append(on_synced)
+        if not self._flush_under_way:
+            self._begin_flush()
+
+    def _begin_flush(self) -> None:
+        # Group commit: whatever is appended while one sync runs shares the next.
+        waiting, self._unflushed = self._unflushed, []
+        end_offset = self.log.log_end_offset
+        ticket = self.log.begin_flush()
+        self._flush_under_way = True
+
+        def done(result: object) -> None:
+            self._flush_under_way = False
+            if isinstance(result, BaseException):
+                error = result if isinstance(result, StorageError) else StorageError(str(result))
+                self._go_offline(error, waiting)
+                return
+            ticket.finish()
+            self._advance(waiting, end_offset)
+            if self._unflushed and not self.offline:
+                self._begin_flush()
+
+        self._host.run_in_worker(ticket.work, done)
+
+    def _advance(self, waiting: list[Committed], up_to_offset: int | None = None) -> None:
+        log = self.log
+        end_offset = log.log_end_offset if up_to_offset is None else min(up_to_offset, log.log_end_offset)
+        if end_offset > log.high_watermark:
+            log.high_watermark = end_offset
+        for tell in waiting:
+            tell(None)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let every long poll on this partition look again."""
+        if self.waiters:
+            for waiter in list(self.waiters):
+                waiter.partition_grew()
+
+    def take_offline(self, error: StorageError) -> None:
+        """Stop serving: the log directory has failed."""
+        waiting, self._uncommitted = self._uncommitted, []
+        self._go_offline(error, waiting)
+
+    def _go_offline(self, error: StorageError, waiting: list[Committed]) -> None:
+        first_time = not self.offline
+        self.offline = True
+        unflushed, self._unflushed = self._unflushed, []
+        failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        for tell in waiting + unflushed:
+            tell(failure)
+        self.wake()
+        if first_time:
+            self.on_offline(self, error)
