@@ -1,0 +1,264 @@
+"""Two brokers behind one interface: Apache Kafka in a JVM and the installed kwire, each a child process.
+
+Both read the same ``server.properties``. Everything waits with a bound, and no process outlives the
+one that started it: what is still running at exit is ended, by its own process id.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import IO
+
+from interop.reference import kafka_jars, require_java
+
+CLUSTER_ID = "kwire-interop-cluster1"  # 22 characters: a uuid in Kafka's url-safe base64
+FIRST_PORT, LAST_PORT = 28000, 28999
+START_SECONDS = 90.0
+STOP_SECONDS = 60.0
+SMALL_JVM = ["-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+
+_given_ports: set[int] = set()
+
+
+def free_port() -> int:
+    """A loopback port below the ephemeral range, so that no client's own end can take it during a restart."""
+    ports = list(range(FIRST_PORT, LAST_PORT + 1))
+    random.shuffle(ports)
+    for port in ports:
+        if port in _given_ports:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _given_ports.add(port)
+        return port
+    raise RuntimeError(f"no free port between {FIRST_PORT} and {LAST_PORT}")
+
+
+def answers_api_versions(port: int, timeout_s: float = 0.5) -> bool:
+    """Whether a broker on this port answers an ApiVersions request."""
+    request = struct.pack(">hhih", 18, 0, 1, -1)
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            return len(connection.recv(4)) == 4
+    except OSError:
+        return False
+
+
+class Broker(ABC):
+    """A broker process on loopback with a directory of its own."""
+
+    name = "broker"
+
+    def __init__(self, overrides: dict[str, str] | None = None, *, directory: Path | None = None) -> None:
+        self.port = free_port()
+        self.controller_port = free_port()
+        self._owns_directory = directory is None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix=f"interop-{self.name}-"))
+        self.log_dir = self.directory / "data"
+        self.log_path = self.directory / "broker.log"
+        self.properties_path = self.directory / "server.properties"
+        self.properties = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.log_dir),
+            "offsets.topic.num.partitions": "4",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "socket.request.max.bytes": "20000000",
+            "log.segment.delete.delay.ms": "2000",
+            **(overrides or {}),
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+        self.environment = dict(os.environ)
+        _started.append(self)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """The command line that serves."""
+
+    def prepare(self) -> None:  # noqa: B027 - nothing to prepare is a fine answer
+        """What has to happen once before the first start."""
+
+    def write_properties(self) -> None:
+        text = "".join(f"{key}={value}\n" for key, value in self.properties.items())
+        self.properties_path.write_text(text)
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start serving; with ``wait``, return when ApiVersions is answered."""
+        assert self.process is None, f"{self.name} is running already"
+        first = not self.properties_path.exists()
+        self.write_properties()
+        if first:
+            self.prepare()
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=self.directory,
+                env=self.environment,
+            )
+        if wait:
+            self.wait_until_serving()
+
+    def wait_until_serving(self, pause_s: float = 0.02) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not answers_api_versions(self.port):
+            assert self.process is not None
+            if self.process.poll() is not None:
+                raise RuntimeError(f"{self.name} ended with {self.process.returncode}:\n{self.log_text()[-3000:]}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name} does not answer:\n{self.log_text()[-3000:]}")
+            time.sleep(pause_s)
+
+    def stop(self) -> int:
+        """SIGTERM, and wait; gives the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """SIGKILL: no farewell of any kind."""
+        return self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def _end(self, how: signal.Signals) -> int:
+        process, self.process = self.process, None
+        if process is None:
+            return 0
+        process.send_signal(how)
+        try:
+            return process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_SECONDS)
+            raise RuntimeError(f"{self.name} did not end within {STOP_SECONDS} s of {how.name}") from None
+
+    def log_text(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def rss_bytes(self) -> int:
+        """Resident memory of the process."""
+        assert self.process is not None
+        with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def discard(self) -> None:
+        """Kill what runs and remove the directory, unless the caller gave it."""
+        if self.process is not None:
+            self.kill()
+        if self._owns_directory and not os.environ.get("INTEROP_KEEP"):
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class ApacheKafka(Broker):
+    """Apache Kafka 4.3.1, formatted on its first start."""
+
+    name = "apache"
+    heap = "-Xmx512m"
+
+    def java(self, *arguments: str) -> list[str]:
+        return [require_java(), self.heap, "-cp", f"{kafka_jars()}/*", *arguments]
+
+    def prepare(self) -> None:
+        format_ = self.java(
+            *SMALL_JVM, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self.properties_path)
+        )
+        subprocess.run(format_, check=True, capture_output=True, timeout=120)
+
+    def command(self) -> list[str]:
+        return self.java(
+            "-XX:+UseG1GC",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "kafka.Kafka",
+            str(self.properties_path),
+        )
+
+
+class Kwire(Broker):
+    """kwire as installed beside this Python; it formats an empty directory by itself."""
+
+    name = "kwire"
+
+    def command(self) -> list[str]:
+        script = Path(sys.executable).with_name("kwire")
+        launcher = [str(script)] if script.exists() else [sys.executable, "-m", "broker"]
+        if not script.exists():
+            self.environment["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent)
+        return [*launcher, "serve", str(self.properties_path)]
+
+
+_started: list[Broker] = []
+
+
+def discard_all() -> None:
+    """End every broker that this process started."""
+    while _started:
+        _started.pop().discard()
+
+
+atexit.register(discard_all)
+
+
+def run_tool(
+    main: str, *arguments: str, stdin: str = "", timeout_s: float = 120.0, check: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run one of Apache Kafka's command line tools to its end."""
+    return subprocess.run(
+        tool_command(main, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout_s, check=check
+    )
+
+
+def start_tool(main: str, *arguments: str, stdout: IO[bytes] | int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+    """Start a tool that runs until it is ended; the caller ends it."""
+    process = subprocess.Popen(
+        tool_command(main, *arguments), stdout=stdout, stderr=subprocess.PIPE, stdin=subprocess.PIPE
+    )
+    atexit.register(lambda: process.poll() is None and process.kill())
+    return process
+
+
+def tool_command(main: str, *arguments: str) -> list[str]:
+    """The command line of a tool: a small, quickly started JVM that logs warnings only."""
+    return [
+        require_java(),
+        "-Xmx256m",
+        *SMALL_JVM,
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-cp",
+        f"{kafka_jars()}/*",
+        main,
+        *arguments,
+    ]

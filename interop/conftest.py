@@ -1,0 +1,99 @@
+"""Fixtures: the two brokers, started once for all scenarios, and the table of differences at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop import brokers
+from interop.reference import TARGET, Missing, kafka_jars
+from interop.scenario import Difference, table
+
+FOUND = pytest.StashKey[list[Difference]]()
+OBSERVATIONS = TARGET / "observations"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--only",
+        choices=["apache", "kwire"],
+        help="run against one broker: apache records what it observed, kwire is compared with that record",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FOUND] = []
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    try:
+        kafka_jars()
+    except Missing as missing:
+        pytest.exit(str(missing), returncode=2)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    found = config.stash[FOUND]
+    unexplained = [difference for difference in found if not difference.reason]
+    known = [difference for difference in found if difference.reason]
+    if known:
+        terminalreporter.section(f"{len(known)} known differences from Apache Kafka")
+        terminalreporter.write_line(table(known))
+    if unexplained:
+        terminalreporter.section(f"{len(unexplained)} differences from Apache Kafka")
+        terminalreporter.write_line(table(unexplained))
+
+
+class Record:
+    """What Apache Kafka was seen to do, kept between runs for ``--only kwire``."""
+
+    def path(self, name: str) -> Path:
+        return OBSERVATIONS / f"{name}.json"
+
+    def save(self, name: str, observation: Any) -> None:
+        OBSERVATIONS.mkdir(parents=True, exist_ok=True)
+        self.path(name).write_text(json.dumps(observation, indent=1))
+
+    def load(self, name: str) -> Any:
+        return json.loads(self.path(name).read_text())
+
+
+@pytest.fixture(scope="session")
+def record() -> Record:
+    return Record()
+
+
+@pytest.fixture(scope="session")
+def only(request: pytest.FixtureRequest) -> str:
+    return str(request.config.getoption("--only") or "")
+
+
+@pytest.fixture(scope="session")
+def apache(only: str) -> Iterator[brokers.Broker | None]:
+    if only == "kwire":
+        yield None
+        return
+    broker = brokers.ApacheKafka()
+    broker.start()
+    yield broker
+    broker.discard()
+
+
+@pytest.fixture(scope="session")
+def kwire(only: str) -> Iterator[brokers.Broker | None]:
+    if only == "apache":
+        yield None
+        return
+    broker = brokers.Kwire()
+    broker.start()
+    yield broker
+    broker.discard()
+
+
+@pytest.fixture
+def differences(request: pytest.FixtureRequest) -> list[Difference]:
+    return request.config.stash[FOUND]

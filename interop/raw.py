@@ -1,0 +1,156 @@
+"""Helpers of the raw scenarios: topics, batches and groups over RawClient, and answers made comparable."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from interop.batches import Batch, walk
+from interop.brokers import Broker
+from interop.raw_client import RawClient
+from interop.wire import Fields, api_keys, encode_request
+
+WAIT_S = 30.0
+
+# What differs from broker to broker by chance or by place; the kind of value stays visible.
+VOLATILE = {
+    "TopicId",
+    "Port",
+    "ClusterId",
+    "MemberId",
+    "Leader",
+    "ProducerId",
+    "SessionId",
+    "LogDir",
+    "PartitionSize",
+    "TotalBytes",
+    "UsableBytes",
+    "ErrorMessage",
+    "BatchIndexErrorMessage",
+    "FinalizedFeaturesEpoch",
+}
+
+
+def comparable(value: Any, name: str = "") -> Any:
+    """A decoded answer without what chance decides, and with fetched records told by their headers."""
+    if isinstance(value, dict):
+        return {key: comparable(item, key) for key, item in value.items() if not unset_leader(key, item)}
+    if isinstance(value, list):
+        return [comparable(item) for item in value]
+    if name == "Records":
+        return None if value is None else walk(value)
+    if name == "ErrorMessage" and value == "":
+        return value
+    if name in VOLATILE and value not in (None, "", 0, -1, bytes(16)):
+        return f"<{name}>"
+    return value
+
+
+def unset_leader(key: str, value: Any) -> bool:
+    """A tagged CurrentLeader at its defaults was not sent: Kafka leaves it out of answers without errors."""
+    return key == "CurrentLeader" and isinstance(value, dict) and set(value.values()) <= {-1}
+
+
+def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: str) -> bytes:
+    """Create a topic and wait until it has leaders; gives its id."""
+    answer = client.call(
+        "CreateTopics",
+        7,
+        timeoutMs=10_000,
+        Topics=[
+            {
+                "Name": name,
+                "NumPartitions": partitions,
+                "ReplicationFactor": 1,
+                "Configs": [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()],
+            }
+        ],
+    )
+    topic = answer["Topics"][0]
+    assert topic["ErrorCode"] == 0, answer
+    wait_for_topic(client, name, partitions)
+    topic_id: bytes = topic["TopicId"]
+    return topic_id
+
+
+def wait_for_topic(client: RawClient, name: str, partitions: int) -> None:
+    """Metadata may lag behind the answer to CreateTopics."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        topic = client.call("Metadata", 9, Topics=[{"Name": name}], AllowAutoTopicCreation=False)["Topics"][0]
+        leaders = [partition for partition in topic["Partitions"] if partition["ErrorCode"] == 0]
+        if topic["ErrorCode"] == 0 and len(leaders) == partitions:
+            return
+        time.sleep(0.05)
+    raise TimeoutError(f"{name} has no leaders after {WAIT_S} s")
+
+
+def produce(
+    client: RawClient,
+    topic: str | bytes,
+    records: bytes | None,
+    *,
+    partition: int = 0,
+    version: int = 9,
+    acks: int = -1,
+    **fields: Any,
+) -> Fields:
+    """Produce to one partition; a topic given as bytes is a topic id."""
+    who = {"TopicId": topic} if isinstance(topic, bytes) else {"Name": topic}
+    return client.call(
+        "Produce",
+        version,
+        Acks=acks,
+        TimeoutMs=10_000,
+        TopicData=[{**who, "PartitionData": [{"Index": partition, "Records": records}]}],
+        **fields,
+    )
+
+
+def fetch(
+    client: RawClient,
+    topic: str | bytes,
+    offset: int,
+    *,
+    partition: int = 0,
+    version: int = 12,
+    partition_fields: Fields | None = None,
+    **fields: Any,
+) -> Fields:
+    """Fetch one partition without a session and without waiting."""
+    who = {"TopicId": topic} if isinstance(topic, bytes) else {"Topic": topic}
+    request: Fields = {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, **fields}
+    details = {"Partition": partition, "FetchOffset": offset, "PartitionMaxBytes": 1 << 20, **(partition_fields or {})}
+    return client.call("Fetch", version, Topics=[{**who, "Partitions": [details]}], **request)
+
+
+def fill(client: RawClient, topic: str, batches: int, *, partition: int = 0) -> None:
+    """Append that many one-record batches."""
+    for index in range(batches):
+        answer = produce(client, topic, Batch(base_timestamp=1_700_000_000_000 + index).encode(), partition=partition)
+        assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
+
+
+def wait_for_coordinator(client: RawClient, group: str) -> None:
+    """The first FindCoordinator creates the offsets topic, which takes a moment."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        found = client.call("FindCoordinator", 3, Key=group, KeyType=0)["ErrorCode"]
+        if found == 0:
+            answer = client.call("OffsetFetch", 6, GroupId=group, Topics=None)
+            if answer["ErrorCode"] == 0:
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"no coordinator for {group} after {WAIT_S} s")
+
+
+def on_new_connection(broker: Broker, api: str, version: int, **fields: Any) -> Any:
+    """The comparable outcome of one request on a connection of its own."""
+    with RawClient(broker.bootstrap) as client:
+        return comparable(client.outcome(encode_request(api, version, fields), api, version))
+
+
+def by_api(answer: Fields) -> dict[str, str]:
+    """The ranges of an ApiVersions answer, by API name."""
+    names = {key: name for name, key in api_keys().items()}
+    return {names[entry["ApiKey"]]: f"{entry['MinVersion']}-{entry['MaxVersion']}" for entry in answer["ApiKeys"]}

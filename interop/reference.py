@@ -1,0 +1,96 @@
+"""Where the reference lives: Apache Kafka's jars, Spark's connector, a Python that has PySpark.
+
+All of it is fetched once into ``interop/target``. What a machine lacks is told in one sentence, as Missing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TARGET = HERE / "target"
+KAFKA_JARS = TARGET / "kafka"
+SPARK_JARS = TARGET / "spark"
+SPARK_VENV = TARGET / "venv"
+SPARK_PACKAGES = ["pyspark==4.2.0", "pandas<3", "pyarrow"]
+
+
+class Missing(Exception):
+    """Something that interop needs is not on this machine; the text is one sentence for a person."""
+
+
+def require_java() -> str:
+    """The path of ``java``; raises Missing."""
+    java = shutil.which("java")
+    if java is None:
+        raise Missing("interop needs Java 17 or newer on the PATH (Debian: apt-get install openjdk-17-jre-headless).")
+    return java
+
+
+def fetch_jars(pom: Path, destination: Path) -> Path:
+    """The pom's dependencies as jars in a directory, resolved with Maven unless they are there already."""
+    complete = destination / ".complete"
+    wanted = pom.read_text()
+    if complete.exists() and complete.read_text() == wanted:
+        return destination
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise Missing("interop needs Maven (mvn) on the PATH to fetch Apache Kafka (Debian: apt-get install maven).")
+    shutil.rmtree(destination, ignore_errors=True)
+    run = subprocess.run(
+        [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={destination}"],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    if run.returncode != 0:
+        raise Missing(f"Maven could not fetch the dependencies of {pom.name}: {run.stdout[-500:]}{run.stderr[-500:]}")
+    complete.write_text(wanted)
+    return destination
+
+
+@cache
+def kafka_jars() -> Path:
+    """The directory of Apache Kafka's jars."""
+    require_java()
+    return fetch_jars(HERE / "pom.xml", KAFKA_JARS)
+
+
+@cache
+def spark_jars() -> list[Path]:
+    """Jars that a SparkSession needs for format("kafka"), beside those of PySpark itself."""
+    require_java()
+    jars = sorted(fetch_jars(HERE / "spark" / "pom.xml", SPARK_JARS).glob("*.jar"))
+    # PySpark ships its own Scala library, Spark tags and logging; a second copy breaks the class loader.
+    return [jar for jar in jars if not jar.name.startswith(("scala-library", "spark-tags", "slf4j-api"))]
+
+
+@cache
+def kafka_clients_jar() -> Path:
+    """The jar with the message definitions."""
+    return next(kafka_jars().glob("kafka-clients-*.jar"))
+
+
+@cache
+def spark_python() -> str:
+    """A Python interpreter that has PySpark: this one, or a virtual environment of its own under target/."""
+    if importlib.util.find_spec("pyspark") is not None:
+        return sys.executable
+    python = SPARK_VENV / "bin" / "python"
+    marker = SPARK_VENV / ".complete"
+    if not marker.exists():
+        for command in (
+            [sys.executable, "-m", "venv", str(SPARK_VENV)],
+            [str(python), "-m", "pip", "install", "-q", *SPARK_PACKAGES],
+        ):
+            run = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+            if run.returncode != 0:
+                raise Missing(f"PySpark could not be installed: {run.stderr[-500:]}")
+        marker.write_text("\n".join(SPARK_PACKAGES))
+    return str(python)

@@ -1,0 +1,1 @@
+"""The scenarios, one noun a file: functions from a broker to what was observed."""

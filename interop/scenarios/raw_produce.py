@@ -1,0 +1,385 @@
+"""Produce, batch by batch: each way in which a batch can be wrong, and the idempotent producer's rules."""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import Any
+
+from interop.batches import BASE_TIMESTAMP, Batch, Record, old_message_set
+from interop.brokers import Broker
+from interop.raw import comparable, create_topic, fetch, produce
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.wire import encode_request, versions_of
+
+
+def attempt(broker: Broker, topic: str, records: bytes | None, **fields: Any) -> Any:
+    """The one partition's answer, or ``closed``; on a connection of its own."""
+    version = fields.pop("version", 9)
+    request = {
+        "Acks": -1,
+        "TimeoutMs": 10_000,
+        "TopicData": [{"Name": topic, "PartitionData": [{"Index": fields.pop("partition", 0), "Records": records}]}],
+        **fields,
+    }
+    with RawClient(broker.bootstrap) as client:
+        answer = comparable(client.outcome(encode_request("Produce", version, request), "Produce", version))
+    return answer if isinstance(answer, str) else answer["Responses"][0]["PartitionResponses"][0]
+
+
+@scenario()
+def wrong_batches(broker: Broker) -> Any:
+    """Batches that lie, each in one way."""
+    topic = "raw-produce-wrong"
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, topic)
+    good = Batch().encode()
+    two = [Record(b"a"), Record(b"b")]
+    attempts: dict[str, bytes | None] = {
+        "good": good,
+        "null": None,
+        "empty": b"",
+        "one byte": b"\0",
+        "header cut": good[:40],
+        "cut by one": good[:-1],
+        "wrong CRC": Batch(crc=1).encode(),
+        "last byte flipped": good[:-1] + bytes([good[-1] ^ 1]),
+        "magic 0": old_message_set(0),
+        "magic 1": old_message_set(1),
+        "magic 3": Batch(magic=3).encode(),
+        "magic -1": Batch(magic=-1).encode(),
+        "count of 0": Batch(records_count=0).encode(),
+        "count of 2 for 1": Batch(records_count=2).encode(),
+        "count of 2 for 1, deltas too": Batch(records_count=2, last_offset_delta=1).encode(),
+        "count of 1 for 2": Batch(two, records_count=1).encode(),
+        "count of 1 for 2, deltas too": Batch(two, records_count=1, last_offset_delta=0).encode(),
+        "count of -1": Batch(records_count=-1).encode(),
+        "last delta too great": Batch(last_offset_delta=5).encode(),
+        "last delta negative": Batch(last_offset_delta=-1).encode(),
+        "no records": Batch([]).encode(),
+        "length of 0": Batch(length=0).encode(),
+        "length of -1": Batch(length=-1).encode(),
+        "length one less": Batch(length=len(good) - 13).encode(),
+        "length one more": Batch(length=len(good) - 11).encode(),
+        "length of 2^31-1": Batch(length=2**31 - 1).encode(),
+        "two batches": good + good,
+        "trailing byte": good + b"\0",
+        "base offset of 7": Batch(base_offset=7).encode(),
+        "base offset of -1": Batch(base_offset=-1).encode(),
+        "leader epoch of 9": Batch(leader_epoch=9).encode(),
+        "offset deltas equal": Batch([Record(offset_delta=0), Record(offset_delta=0)]).encode(),
+        "offset deltas with a gap": Batch([Record(offset_delta=0), Record(offset_delta=2)]).encode(),
+        "offset deltas backwards": Batch([Record(offset_delta=1), Record(offset_delta=0)]).encode(),
+        "control batch": Batch([Record(key=b"\0\0\0\0", value=b"\0\0\0\0\0\0")], attributes=0x20).encode(),
+        "transactional without a producer": Batch(attributes=0x10).encode(),
+        "append time flag from a client": Batch(attributes=0x08).encode(),
+        "unknown attribute": Batch(attributes=0x4000).encode(),
+        "codec 5": Batch(attributes=5).encode(),
+        "codec 7": Batch(attributes=7).encode(),
+        "gzip": Batch(two, attributes=1).encode(),
+        "gzip that is not": Batch(attributes=1, payload=b"not gzip at all").encode(),
+        "gzip cut": Batch(two, attributes=1, payload=b"\x1f\x8b\x08\0\0\0\0\0\0\xff").encode(),
+        "snappy that is not": Batch(attributes=2, payload=b"\xff\xff\xff\xff\xff").encode(),
+        "lz4 that is not": Batch(attributes=3, payload=b"not lz4 at all").encode(),
+        "zstd that is not": Batch(attributes=4, payload=b"not zstd at all").encode(),
+        "max timestamp too small": Batch(two, max_timestamp=BASE_TIMESTAMP - 5).encode(),
+        "max timestamp too great": Batch(two, max_timestamp=BASE_TIMESTAMP + 5).encode(),
+        "timestamp -1": Batch(base_timestamp=-1, max_timestamp=-1).encode(),
+        "timestamp in two hours": Batch(base_timestamp=int(time.time() * 1000) + 7_200_000).encode(),
+        "record longer than the batch": Batch(payload=b"\x7e" + b"\0" * 6).encode(),
+        "record of negative length": Batch(payload=b"\1\0\0\0\1\1\0").encode(),
+        "record with key past its end": Batch(payload=b"\x0e\0\0\0\x7e\0\0\0").encode(),
+        "record with 63 headers and none": Batch(payload=b"\x0c\0\0\0\1\1\x7e").encode(),
+        "record with a header without a name": Batch(payload=b"\x10\0\0\0\1\1\2\1\1").encode(),
+        "record with bytes left over": Batch(payload=b"\x10\0\0\0\1\1\0\0\0").encode(),
+        "bytes after the records": Batch(payload=b"\x0c\0\0\0\1\1\0\0\0\0").encode(),
+        "varint of six bytes": Batch(payload=b"\xff\xff\xff\xff\xff\x7f").encode(),
+        "producer id without epoch": Batch(producer_id=5).encode(),
+        "producer epoch without sequence": Batch(producer_id=5, producer_epoch=0).encode(),
+        "null value": Batch([Record(value=None)]).encode(),
+        "headers": Batch([Record(headers=[("a", b"1"), ("a", None), ("", b"")])]).encode(),
+    }
+    seen = {name: attempt(broker, topic, records) for name, records in attempts.items()}
+    with RawClient(broker.bootstrap) as client:
+        seen["log"] = comparable(fetch(client, topic, 0))["Responses"][0]["Partitions"][0]
+    return offsets_apart(seen)
+
+
+def offsets_apart(seen: dict[str, Any]) -> dict[str, Any]:
+    """One accepted batch more or less shifts all later offsets: tell only that there was one."""
+    previous = -1
+    for answer in seen.values():
+        if isinstance(answer, dict) and answer.get("BaseOffset", -1) >= 0:
+            step, previous = answer["BaseOffset"] - previous, answer["BaseOffset"]
+            answer["BaseOffset"] = f"previous + {step}"
+    log = seen.pop("log", None)
+    if log is not None:
+        for batch in log["Records"]:
+            batch.pop("base_offset")
+        seen["log"] = log["Records"]
+    return seen
+
+
+@scenario()
+def topics_with_rules(broker: Broker) -> Any:
+    """Topic configurations that decide what may be produced."""
+    big = Batch([Record(b"x" * 3000)]).encode()
+    old = Batch([Record()], base_timestamp=BASE_TIMESTAMP).encode()
+    future = Batch([Record()], base_timestamp=int(time.time() * 1000) + 3_600_000).encode()
+    no_key = Batch([Record(key=b"k"), Record()]).encode()
+    keyed = Batch([Record(key=b"k")]).encode()
+    cases: dict[str, tuple[dict[str, str], list[bytes]]] = {
+        "max.message.bytes": ({"max.message.bytes": "2000"}, [big, old]),
+        "compact": ({"cleanup.policy": "compact"}, [no_key, keyed]),
+        "compact,delete": ({"cleanup.policy": "compact,delete"}, [no_key, keyed]),
+        "append time": ({"message.timestamp.type": "LogAppendTime"}, [old, future]),
+        "before": ({"message.timestamp.before.max.ms": "1000"}, [old]),
+        "after": ({"message.timestamp.after.max.ms": "1000"}, [future, old]),
+        "segment smaller than batch": ({"segment.bytes": "1048576"}, [Batch([Record(b"x" * 1_040_000)]).encode()]),
+        "compression gzip": ({"compression.type": "gzip"}, [keyed]),
+        "compression uncompressed": ({"compression.type": "uncompressed"}, [Batch(attributes=1).encode()]),
+    }
+    seen: dict[str, Any] = {}
+    for index, (name, (configs, batches)) in enumerate(cases.items()):
+        topic = f"raw-produce-rules-{index}"
+        with RawClient(broker.bootstrap) as client:
+            create_topic(client, topic, **{key.replace(".", "_"): value for key, value in configs.items()})
+            answers = [attempt(broker, topic, batch) for batch in batches]
+            for answer in answers:
+                if isinstance(answer, dict) and answer["LogAppendTimeMs"] > BASE_TIMESTAMP:
+                    answer["LogAppendTimeMs"] = "<now>"
+            stored = comparable(fetch(client, topic, 0))["Responses"][0]["Partitions"][0]["Records"]
+        for batch in stored:
+            for key in ("base_timestamp", "max_timestamp"):
+                batch[key] = "<now>" if batch[key] > BASE_TIMESTAMP + 1000 else batch[key]
+            if batch["attributes"] & 7:
+                batch["length"] = "<compressed>"  # two gzip implementations, two lengths
+        seen[name] = {"answers": answers, "stored": stored}
+    return seen
+
+
+@scenario()
+def partitions_and_topics(broker: Broker) -> Any:
+    """Where a produce may not go; auto.create.topics.enable never creates by Produce."""
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, "raw-produce-where", 2)
+    good = Batch().encode()
+    where = {
+        "unknown topic": ("raw-produce-nowhere", 0),
+        "invalid name": ("raw produce!", 0),
+        "empty name": ("", 0),
+        "dots": ("..", 0),
+        "partition 2 of 2": ("raw-produce-where", 2),
+        "partition -1": ("raw-produce-where", -1),
+        "partition 2^31-1": ("raw-produce-where", 2**31 - 1),
+        "internal topic": ("__consumer_offsets", 0),
+        "metadata topic": ("__cluster_metadata", 0),
+    }
+    seen: dict[str, Any] = {
+        name: attempt(broker, topic, good, partition=partition) for name, (topic, partition) in where.items()
+    }
+    for acks in (-2, 2, 3):
+        seen[f"acks {acks}"] = attempt(broker, "raw-produce-where", good, Acks=acks)
+    seen["acks 1"] = attempt(broker, "raw-produce-where", good, Acks=1)
+    seen["transactional id without transaction"] = attempt(
+        broker, "raw-produce-where", good, TransactionalId="raw-produce-t"
+    )
+    return seen
+
+
+@scenario()
+def acks_zero(broker: Broker) -> Any:
+    """No answer; an error closes the connection, as nothing else can tell it."""
+    topic = "raw-produce-acks-zero"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, topic)
+        request = {
+            "Acks": 0,
+            "TimeoutMs": 1000,
+            "TopicData": [{"Name": topic, "PartitionData": [{"Index": 0, "Records": Batch().encode()}]}],
+        }
+        client.send("Produce", 9, **request)
+        client.send("Produce", 9, **request)
+        # The next answer on the wire is that of the next request that has one.
+        seen["after"] = client.call("ApiVersions", 2)["ErrorCode"]
+        seen["appended"] = comparable(fetch(client, topic, 0))["Responses"][0]["Partitions"][0]["HighWatermark"]
+    for name, records in (("wrong CRC", Batch(crc=1).encode()), ("unknown topic", Batch().encode())):
+        request["TopicData"] = [
+            {
+                "Name": topic if name == "wrong CRC" else "raw-produce-nowhere",
+                "PartitionData": [{"Index": 0, "Records": records}],
+            }
+        ]
+        with RawClient(broker.bootstrap) as client:
+            client.socket.settimeout(5)
+            client.send("Produce", 9, **request)
+            client.send("ApiVersions", 2)
+            try:
+                seen[name] = client.receive("ApiVersions", 2)["ErrorCode"]
+            except EOFError:
+                seen[name] = "closed"
+    return seen
+
+
+@scenario()
+def every_version(broker: Broker) -> Any:
+    """The same good, wrong and misdirected batch in each version of Produce."""
+    seen: dict[str, Any] = {}
+    topic = "raw-produce-versions"
+    with RawClient(broker.bootstrap) as client:
+        topic_id = create_topic(client, topic)
+        for version in versions_of("Produce"):
+            if version < 3:
+                continue
+            who: dict[str, str | bytes] = {"good": topic, "elsewhere": "raw-produce-nowhere"}
+            if version >= 13:
+                who = {"good": topic_id, "elsewhere": bytes(15) + b"\7", "zero id": bytes(16)}
+            seen[f"v{version}"] = {
+                **{
+                    name: comparable(produce(client, target, Batch().encode(), version=version))
+                    for name, target in who.items()
+                },
+                "wrong CRC": comparable(produce(client, who["good"], Batch(crc=1).encode(), version=version)),
+            }
+    return seen
+
+
+@scenario()
+def zstd_needs_version_7(broker: Broker) -> Any:
+    topic = "raw-produce-zstd"
+    # An empty zstd frame would do; the codec bits alone decide here.
+    import zstandard
+
+    payload = zstandard.compress(b"\x0c\0\0\0\1\1\0")
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, topic)
+        return {
+            str(version): comparable(
+                produce(client, topic, Batch(attributes=4, payload=payload).encode(), version=version)
+            )
+            for version in (3, 6, 7, 9)
+        }
+
+
+@scenario()
+def sequences(broker: Broker) -> Any:
+    """The idempotent producer: duplicates, gaps, epochs, and a history of five batches."""
+    topic = "raw-produce-sequences"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, topic, 3)
+        producer = client.call("InitProducerId", 4, TransactionalId=None, TransactionTimeoutMs=60_000)
+        seen["init"] = comparable(producer)
+
+        def send(sequence: int, epoch: int = 0, records: int = 1, partition: int = 0, pid: int | None = None) -> Any:
+            batch = Batch(
+                [Record()] * records,
+                producer_id=producer["ProducerId"] if pid is None else pid,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+            )
+            answer = produce(client, topic, batch.encode(), partition=partition)
+            partition_answer = answer["Responses"][0]["PartitionResponses"][0]
+            return [partition_answer["ErrorCode"], partition_answer["BaseOffset"], partition_answer["LogStartOffset"]]
+
+        seen["first at 0"] = send(0)
+        seen["next"] = send(1, records=3)
+        seen["duplicate of the last"] = send(1, records=3)
+        seen["duplicate of the first"] = send(0)
+        seen["same first sequence, other length"] = send(1, records=2)
+        seen["part of a batch"] = send(2, records=2)
+        seen["gap"] = send(6)
+        seen["in order again"] = [send(sequence) for sequence in range(4, 12)]
+        seen["duplicates through the history"] = [send(sequence) for sequence in range(4, 12)]
+        seen["older epoch"] = send(12, epoch=-1)
+        seen["newer epoch not at 0"] = send(12, epoch=1)
+        seen["newer epoch at 0"] = send(0, epoch=1)
+        seen["old epoch after the new"] = send(12, epoch=0)
+        seen["same epoch goes on"] = send(1, epoch=1)
+        seen["other partition, not at 0"] = send(5, epoch=1, partition=1)
+        seen["other partition, at 0"] = send(0, epoch=1, partition=1)
+        seen["unknown producer, not at 0"] = send(7, pid=999_999, partition=2)
+        seen["unknown producer, goes on"] = send(8, pid=999_999, partition=2)
+        seen["negative sequence"] = send(-1, epoch=1)
+        seen["sequence -2"] = send(-2, epoch=1)
+        wrap = 2**31 - 1
+        seen["near the end of sequences"] = send(wrap - 1, pid=777_777, partition=2, records=2)
+        seen["wrapped to 0"] = send(0, pid=777_777, partition=2)
+        seen["across the wrap"] = [
+            send(wrap, pid=777_778, partition=2, records=2),
+            send(1, pid=777_778, partition=2),
+        ]
+    return seen
+
+
+@scenario()
+def producer_ids(broker: Broker) -> Any:
+    """InitProducerId without a transactional id, in every version, and with fields that make no sense."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        ids = []
+        for version in versions_of("InitProducerId"):
+            answer = client.call("InitProducerId", version, TransactionalId=None, TransactionTimeoutMs=1000)
+            ids.append(answer["ProducerId"])
+            seen[f"v{version}"] = comparable(answer)
+        seen["ids rise"] = [right - left for left, right in zip(ids, ids[1:], strict=False)]
+        for name, fields in {
+            "id 5, epoch 0": {"ProducerId": 5, "ProducerEpoch": 0},
+            "id 5, epoch -1": {"ProducerId": 5},
+            "epoch 3": {"ProducerEpoch": 3},
+        }.items():
+            seen[name] = comparable(client.call("InitProducerId", 4, TransactionalId=None, TransactionTimeoutMs=1, **fields))
+        seen["timeout 0"] = comparable(client.call("InitProducerId", 4, TransactionalId=None, TransactionTimeoutMs=0))
+        seen["empty transactional id"] = comparable(
+            client.call("InitProducerId", 4, TransactionalId="", TransactionTimeoutMs=60_000)
+        )
+    return seen
+
+
+@scenario()
+def many_in_one(broker: Broker) -> Any:
+    """Several topics and partitions in a request, one partition twice, some wrong."""
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, "raw-produce-many-a", 2)
+        create_topic(client, "raw-produce-many-b", 1)
+        good, bad = Batch().encode(), Batch(crc=3).encode()
+        answer = client.call(
+            "Produce",
+            9,
+            Acks=-1,
+            TimeoutMs=10_000,
+            TopicData=[
+                {
+                    "Name": "raw-produce-many-a",
+                    "PartitionData": [
+                        {"Index": 1, "Records": good},
+                        {"Index": 0, "Records": bad},
+                        {"Index": 5, "Records": good},
+                    ],
+                },
+                {"Name": "raw-produce-many-nowhere", "PartitionData": [{"Index": 0, "Records": good}]},
+                {"Name": "raw-produce-many-b", "PartitionData": [{"Index": 0, "Records": good}]},
+            ],
+        )
+        return {
+            f"{topic['Name']}-{partition['Index']}": comparable(partition)
+            for topic in answer["Responses"]
+            for partition in topic["PartitionResponses"]
+        }
+
+
+@scenario()
+def connection_survives(broker: Broker) -> Any:
+    """After each error the same connection goes on; a decompression bomb harms nobody."""
+    import gzip
+
+    topic = "raw-produce-survives"
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, topic)
+        bomb = Batch(attributes=1, payload=gzip.compress(b"\0" * 200_000_000, 9, mtime=0)).encode()
+        seen = {"bomb": comparable(produce(client, topic, bomb))}
+        seen["after"] = comparable(produce(client, topic, Batch().encode()))
+        seen["length is told"] = struct.unpack(">q", Batch().encode()[:8])[0]
+        return seen
