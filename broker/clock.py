@@ -1,0 +1,137 @@
+"""Clocks, and the queue of calls that wait for one.
+
+A clock gives wall time (`now_ms`), which may jump when the machine's clock is set, and monotonic time
+(`monotonic_ms`), which timers are measured with. `SystemClock` is the machine's, with an offset: a running
+broker can be told to move its clock forward. `ManualClock` moves only when told to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where the time comes from."""
+
+    on_jump: Callable[[], None] | None
+    """Called after `advance`, from the thread that advanced: whoever waits must look at the time again."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some fixed moment; never goes back."""
+
+    def advance(self, delay_ms: int) -> None:
+        """Move forward by `delay_ms`, as if that time had passed."""
+
+
+class SystemClock:
+    """The machine's clock, plus what it was advanced by."""
+
+    def __init__(self) -> None:
+        self._offset_ms = 0
+        self.on_jump: Callable[[], None] | None = None
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self._offset_ms
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000 + self._offset_ms
+
+    def advance(self, delay_ms: int) -> None:
+        assert delay_ms >= 0
+        self._offset_ms += delay_ms
+        if self.on_jump is not None:
+            self.on_jump()
+
+
+class ManualClock:
+    """A clock that stands still between calls of `advance`."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._monotonic_ms = 0
+        self.on_jump: Callable[[], None] | None = None
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic_ms(self) -> int:
+        return self._monotonic_ms
+
+    def advance(self, delay_ms: int) -> None:
+        assert delay_ms >= 0
+        self._now_ms += delay_ms
+        self._monotonic_ms += delay_ms
+        if self.on_jump is not None:
+            self.on_jump()
+
+
+class QueuedTimer:
+    """A call in a `TimerQueue`."""
+
+    __slots__ = ("callback", "deadline_ms", "order", "queue")
+
+    def __init__(self, queue: TimerQueue, deadline_ms: int, order: int, callback: Callable[[], None]) -> None:
+        self.queue = queue
+        self.deadline_ms = deadline_ms
+        self.order = order
+        self.callback: Callable[[], None] | None = callback
+
+    def __lt__(self, other: QueuedTimer) -> bool:
+        if self.deadline_ms != other.deadline_ms:
+            return self.deadline_ms < other.deadline_ms
+        return self.order < other.order
+
+    def cancel(self) -> None:
+        if self.callback is not None:
+            self.callback = None
+            self.queue.timer_cancelled()
+
+
+class TimerQueue:
+    """Calls by deadline; equal deadlines in the order in which they were scheduled."""
+
+    def __init__(self) -> None:
+        self._heap: list[QueuedTimer] = []
+        self._order = 0
+        self._cancelled = 0
+
+    def __len__(self) -> int:
+        return len(self._heap) - self._cancelled
+
+    def add(self, deadline_ms: int, callback: Callable[[], None]) -> QueuedTimer:
+        self._order += 1
+        timer = QueuedTimer(self, deadline_ms, self._order, callback)
+        heappush(self._heap, timer)
+        return timer
+
+    def timer_cancelled(self) -> None:
+        """Count a cancelled entry. They leave in bulk, so that long deadlines do not gather dead timers."""
+        self._cancelled += 1
+        if self._cancelled > 64 and self._cancelled > len(self._heap) // 2:
+            self._heap = [timer for timer in self._heap if timer.callback is not None]
+            heapify(self._heap)
+            self._cancelled = 0
+
+    def next_deadline_ms(self) -> int | None:
+        """When the earliest call is due, or None when there is none."""
+        heap = self._heap
+        while heap and heap[0].callback is None:
+            heappop(heap)
+            self._cancelled -= 1
+        return heap[0].deadline_ms if heap else None
+
+    def pop_due(self, now_ms: int) -> Callable[[], None] | None:
+        """Take the earliest call whose time has come. One at a time: a call may cancel the next."""
+        deadline_ms = self.next_deadline_ms()
+        if deadline_ms is None or deadline_ms > now_ms:
+            return None
+        timer = heappop(self._heap)
+        callback = timer.callback
+        timer.callback = None
+        return callback
