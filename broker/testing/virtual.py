@@ -56,7 +56,7 @@ class VirtualHost:
         return len(self._timers)
 
     def run_pending(self) -> None:
-        """Make the calls that wait for no time: worker results and `call_soon`, and what they ask for in turn."""
+        """Make the calls that wait for no time: worker results and `call_soon`, and what those ask for."""
         while self._soon:
             self._call(self._soon.popleft())
 
