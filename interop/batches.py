@@ -114,7 +114,14 @@ def old_message_set(magic: int, value: bytes = b"old") -> bytes:
 def walk(data: bytes) -> list[dict[str, int]]:
     """The headers of the whole batches in fetched bytes."""
     found, position = [], 0
-    names = ("attributes", "last_offset_delta", "base_timestamp", "max_timestamp", "producer_id", "producer_epoch")
+    names = (
+        "attributes",
+        "last_offset_delta",
+        "base_timestamp",
+        "max_timestamp",
+        "producer_id",
+        "producer_epoch",
+    )
     while position + 61 <= len(data):
         base_offset, length = struct.unpack_from(">qi", data, position)
         if position + 12 + length > len(data):

@@ -136,7 +136,9 @@ class Broker(ABC):
         while not answers_api_versions(self.port):
             assert self.process is not None
             if self.process.poll() is not None:
-                raise RuntimeError(f"{self.name} ended with {self.process.returncode}:\n{self.log_text()[-3000:]}")
+                raise RuntimeError(
+                    f"{self.name} ended with {self.process.returncode}:\n{self.log_text()[-3000:]}"
+                )
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{self.name} does not answer:\n{self.log_text()[-3000:]}")
             time.sleep(pause_s)
@@ -237,11 +239,18 @@ def run_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Apache Kafka's command line tools to its end."""
     return subprocess.run(
-        tool_command(main, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout_s, check=check
+        tool_command(main, *arguments),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=check,
     )
 
 
-def start_tool(main: str, *arguments: str, stdout: IO[bytes] | int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+def start_tool(
+    main: str, *arguments: str, stdout: IO[bytes] | int = subprocess.PIPE
+) -> subprocess.Popen[bytes]:
     """Start a tool that runs until it is ended; the caller ends it."""
     process = subprocess.Popen(
         tool_command(main, *arguments), stdout=stdout, stderr=subprocess.PIPE, stdin=subprocess.PIPE

@@ -62,7 +62,9 @@ def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: s
                 "Name": name,
                 "NumPartitions": partitions,
                 "ReplicationFactor": 1,
-                "Configs": [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()],
+                "Configs": [
+                    {"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()
+                ],
             }
         ],
     )
@@ -74,13 +76,16 @@ def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: s
 
 
 def wait_for_topic(client: RawClient, name: str, partitions: int) -> None:
-    """Metadata may lag behind the answer to CreateTopics."""
+    """Metadata may lag behind the answer to CreateTopics, and the logs behind Metadata."""
     deadline = time.monotonic() + WAIT_S
+    every = [{"PartitionIndex": partition, "Timestamp": -2} for partition in range(partitions)]
     while time.monotonic() < deadline:
         topic = client.call("Metadata", 9, Topics=[{"Name": name}], AllowAutoTopicCreation=False)["Topics"][0]
         leaders = [partition for partition in topic["Partitions"] if partition["ErrorCode"] == 0]
         if topic["ErrorCode"] == 0 and len(leaders) == partitions:
-            return
+            found = client.call("ListOffsets", 1, ReplicaId=-1, Topics=[{"Name": name, "Partitions": every}])
+            if not any(partition["ErrorCode"] for partition in found["Topics"][0]["Partitions"]):
+                return
         time.sleep(0.05)
     raise TimeoutError(f"{name} has no leaders after {WAIT_S} s")
 
@@ -120,14 +125,21 @@ def fetch(
     """Fetch one partition without a session and without waiting."""
     who = {"TopicId": topic} if isinstance(topic, bytes) else {"Topic": topic}
     request: Fields = {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, **fields}
-    details = {"Partition": partition, "FetchOffset": offset, "PartitionMaxBytes": 1 << 20, **(partition_fields or {})}
+    details = {
+        "Partition": partition,
+        "FetchOffset": offset,
+        "PartitionMaxBytes": 1 << 20,
+        **(partition_fields or {}),
+    }
     return client.call("Fetch", version, Topics=[{**who, "Partitions": [details]}], **request)
 
 
 def fill(client: RawClient, topic: str, batches: int, *, partition: int = 0) -> None:
     """Append that many one-record batches."""
     for index in range(batches):
-        answer = produce(client, topic, Batch(base_timestamp=1_700_000_000_000 + index).encode(), partition=partition)
+        answer = produce(
+            client, topic, Batch(base_timestamp=1_700_000_000_000 + index).encode(), partition=partition
+        )
         assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
 
 
@@ -153,4 +165,6 @@ def on_new_connection(broker: Broker, api: str, version: int, **fields: Any) -> 
 def by_api(answer: Fields) -> dict[str, str]:
     """The ranges of an ApiVersions answer, by API name."""
     names = {key: name for name, key in api_keys().items()}
-    return {names[entry["ApiKey"]]: f"{entry['MinVersion']}-{entry['MaxVersion']}" for entry in answer["ApiKeys"]}
+    return {
+        names[entry["ApiKey"]]: f"{entry['MinVersion']}-{entry['MaxVersion']}" for entry in answer["ApiKeys"]
+    }

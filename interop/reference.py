@@ -28,7 +28,9 @@ def require_java() -> str:
     """The path of ``java``; raises Missing."""
     java = shutil.which("java")
     if java is None:
-        raise Missing("interop needs Java 17 or newer on the PATH (Debian: apt-get install openjdk-17-jre-headless).")
+        raise Missing(
+            "interop needs Java 17 or newer on the PATH (Debian: apt-get install openjdk-17-jre-headless)."
+        )
     return java
 
 
@@ -40,17 +42,29 @@ def fetch_jars(pom: Path, destination: Path) -> Path:
         return destination
     maven = shutil.which("mvn")
     if maven is None:
-        raise Missing("interop needs Maven (mvn) on the PATH to fetch Apache Kafka (Debian: apt-get install maven).")
+        raise Missing(
+            "interop needs Maven (mvn) on the PATH to fetch Apache Kafka (Debian: apt-get install maven)."
+        )
     shutil.rmtree(destination, ignore_errors=True)
     run = subprocess.run(
-        [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={destination}"],
+        [
+            maven,
+            "-q",
+            "-B",
+            "-f",
+            str(pom),
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={destination}",
+        ],
         capture_output=True,
         text=True,
         timeout=900,
         check=False,
     )
     if run.returncode != 0:
-        raise Missing(f"Maven could not fetch the dependencies of {pom.name}: {run.stdout[-500:]}{run.stderr[-500:]}")
+        raise Missing(
+            f"Maven could not fetch the dependencies of {pom.name}: {run.stdout[-500:]}{run.stderr[-500:]}"
+        )
     complete.write_text(wanted)
     return destination
 

@@ -117,7 +117,9 @@ def explain(difference: Difference, known: list[tuple[str, str, str]]) -> Differ
         if fnmatch.fnmatchcase(difference.scenario, scenario_pattern) and fnmatch.fnmatchcase(
             difference.path, path_pattern
         ):
-            return Difference(difference.scenario, difference.path, difference.apache, difference.kwire, reason)
+            return Difference(
+                difference.scenario, difference.path, difference.apache, difference.kwire, reason
+            )
     return difference
 
 

@@ -84,7 +84,9 @@ class Layout:
         self.message = definitions()[name]
         self.version = version
         self.flexible = version in Versions(self.message.get("flexibleVersions"))
-        self.structs = {struct_["name"]: struct_["fields"] for struct_ in self.message.get("commonStructs", [])}
+        self.structs = {
+            struct_["name"]: struct_["fields"] for struct_ in self.message.get("commonStructs", [])
+        }
 
     # Encoding
 
@@ -135,7 +137,7 @@ class Layout:
             for element in value or ():
                 self._encode_value(field, kind[2:], element, out)
         else:
-            if self.version in Versions(field.get("nullableVersions")):
+            if kind == field["type"] and self.version in Versions(field.get("nullableVersions")):
                 out += struct.pack(">b", -1 if value is None else 1)
                 if value is None:
                     return
@@ -203,7 +205,8 @@ class Layout:
                 element, position = self._decode_value(field, kind[2:], data, position)
                 elements.append(element)
             return elements, position
-        if self.version in Versions(field.get("nullableVersions")):
+        # A nullable list says nothing of its elements.
+        if kind == field["type"] and self.version in Versions(field.get("nullableVersions")):
             present = struct.unpack(">b", take(data, position, 1))[0]
             position += 1
             if present < 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from interop.batches import Batch, Record
@@ -39,7 +40,9 @@ def offsets(broker: Broker) -> Any:
             )
             seen[f"request limit {limit}"] = one(comparable(fetch(client, topic, 1, MaxBytes=limit)))
         for isolation in (0, 1):
-            seen[f"isolation {isolation}"] = one(comparable(fetch(client, topic, 14, IsolationLevel=isolation)))
+            seen[f"isolation {isolation}"] = one(
+                comparable(fetch(client, topic, 14, IsolationLevel=isolation))
+            )
     return seen
 
 
@@ -146,8 +149,6 @@ def every_version(broker: Broker) -> Any:
 @scenario()
 def long_polls(broker: Broker) -> Any:
     """A fetch at the end waits for data, for its bytes or for its time; a produce wakes it."""
-    import time
-
     topic = "raw-fetch-poll"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as other:
@@ -192,7 +193,9 @@ def sessions(broker: Broker) -> Any:
             create_topic(client, topic, 2)
             fill(client, topic, 2)
 
-        def call(session: int, epoch: int, parts: dict[str, list[tuple[int, int]]], forget: Any = (), v: int = 11) -> Any:
+        def call(
+            session: int, epoch: int, parts: dict[str, list[tuple[int, int]]], forget: Any = (), v: int = 11
+        ) -> Any:
             return client.call(
                 "Fetch",
                 v,
@@ -228,7 +231,9 @@ def sessions(broker: Broker) -> Any:
         seen["wrong epoch"] = comparable(call(session, 3, {}))
         seen["unknown id"] = comparable(call(12345, 1, {}))
         seen["unknown id, epoch 0"] = comparable(call(12345, 0, {a: [(0, 0)]}))
-        seen["unknown topic in a new session"] = comparable(call(0, 0, {"raw-fetch-nowhere": [(0, 0)], a: [(0, 0)]}))
+        seen["unknown topic in a new session"] = comparable(
+            call(0, 0, {"raw-fetch-nowhere": [(0, 0)], a: [(0, 0)]})
+        )
         seen["sessionless"] = comparable(call(0, -1, {a: [(0, 2)]}))
         seen["closed"] = comparable(call(session, -1, {}))
         seen["after closing"] = comparable(call(session, 8, {}))

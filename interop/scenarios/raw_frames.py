@@ -51,9 +51,9 @@ def api_versions_from_the_future(broker: Broker) -> Any:
 def api_versions_software_names(broker: Broker) -> Any:
     """KIP-511: the software name has to match a pattern, else INVALID_REQUEST."""
     return {
-        name: on_new_connection(broker, "ApiVersions", 3, ClientSoftwareName=name, ClientSoftwareVersion="1.0")[
-            "ErrorCode"
-        ]
+        name: on_new_connection(
+            broker, "ApiVersions", 3, ClientSoftwareName=name, ClientSoftwareVersion="1.0"
+        )["ErrorCode"]
         for name in ("interop", "", "-a", "a b", "a-", "a.b-c", "ä", "a/b")
     }
 
@@ -81,7 +81,9 @@ def unknown_apis(broker: Broker) -> Any:
         for version in (0, 1):
             with RawClient(broker.bootstrap) as client:
                 client.socket.settimeout(5)
-                seen[f"{key} v{version}"] = outcome_of(client, struct.pack(">hhih", key, version, 7, -1) + b"\0" * 64)
+                seen[f"{key} v{version}"] = outcome_of(
+                    client, struct.pack(">hhih", key, version, 7, -1) + b"\0" * 64
+                )
     return seen
 
 
@@ -135,8 +137,18 @@ def truncated_requests(broker: Broker) -> Any:
 def trailing_bytes(broker: Broker) -> Any:
     """Bytes after the end of a request's body."""
     seen = {}
-    for api, version in (("Metadata", 4), ("Metadata", 12), ("ApiVersions", 0), ("ApiVersions", 3), ("ListGroups", 4)):
-        fields = {"ClientSoftwareName": "a", "ClientSoftwareVersion": "1"} if (api, version) == ("ApiVersions", 3) else {}
+    for api, version in (
+        ("Metadata", 4),
+        ("Metadata", 12),
+        ("ApiVersions", 0),
+        ("ApiVersions", 3),
+        ("ListGroups", 4),
+    ):
+        fields = (
+            {"ClientSoftwareName": "a", "ClientSoftwareVersion": "1"}
+            if (api, version) == ("ApiVersions", 3)
+            else {}
+        )
         frame = encode_request(api, version, fields) + b"\0\0\0"
         with RawClient(broker.bootstrap) as client:
             client.socket.settimeout(5)

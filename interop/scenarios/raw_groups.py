@@ -1,0 +1,477 @@
+"""The classic group protocol, request by request: members, generations, offsets, and each of their errors."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import comparable, create_topic, wait_for_coordinator, wait_for_topic
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.wire import versions_of
+
+# A consumer's subscription to topic "t", version 0. Apache Kafka 4.3.1 reads it on completing a join of
+# protocol type "consumer", and a group with metadata that cannot be read never completes one.
+SUBSCRIPTION = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
+PROTOCOLS = [{"Name": "range", "Metadata": SUBSCRIPTION}, {"Name": "roundrobin", "Metadata": SUBSCRIPTION}]
+COMMITTED = "raw-groups-committed"
+
+
+def prepare(client: RawClient, group: str) -> None:
+    """A coordinator for the group, and a topic to commit for."""
+    wait_for_coordinator(client, group)
+    answer = client.call(
+        "CreateTopics", 5, Topics=[{"Name": COMMITTED, "NumPartitions": 1, "ReplicationFactor": 1}]
+    )
+    assert answer["Topics"][0]["ErrorCode"] in (0, 36), answer
+    wait_for_topic(client, COMMITTED, 1)
+
+
+class Member:
+    """A group member with a connection of its own."""
+
+    def __init__(self, broker: Broker, group: str, instance: str | None = None) -> None:
+        self.client = RawClient(broker.bootstrap)
+        self.group = group
+        self.instance = instance
+        self.member_id = ""
+        self.generation = -1
+
+    def __enter__(self) -> Member:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.__exit__()
+
+    def send_join(self, version: int = 7, **changes: Any) -> None:
+        fields: dict[str, Any] = {
+            "GroupId": self.group,
+            "SessionTimeoutMs": 10_000,
+            "MemberId": self.member_id,
+            "ProtocolType": "consumer",
+            "Protocols": PROTOCOLS,
+        }
+        if version >= 1:
+            fields["RebalanceTimeoutMs"] = 15_000
+        if version >= 5:
+            fields["GroupInstanceId"] = self.instance
+        self.client.send("JoinGroup", version, **{**fields, **changes})
+
+    def joined(self, version: int = 7) -> Any:
+        """The answer to the join that was sent; the member's id and generation follow it."""
+        answer = self.client.receive("JoinGroup", version)
+        if answer["ErrorCode"] in (0, 79):
+            self.member_id = answer["MemberId"] or self.member_id
+            if answer["ErrorCode"] == 0:
+                self.generation = answer["GenerationId"]
+        return answer
+
+    def join(self, version: int = 7, **changes: Any) -> Any:
+        """Join, with the second round that MEMBER_ID_REQUIRED asks for."""
+        self.send_join(version, **changes)
+        answer = self.joined(version)
+        if answer["ErrorCode"] == 79:
+            self.send_join(version, **changes)
+            answer = self.joined(version)
+        return answer
+
+    def sync(self, assignments: dict[str, bytes] | None = None, version: int = 5, **changes: Any) -> Any:
+        fields: dict[str, Any] = {
+            "GroupId": self.group,
+            "GenerationId": self.generation,
+            "MemberId": self.member_id,
+            "GroupInstanceId": self.instance,
+            "ProtocolType": "consumer",
+            "ProtocolName": "range",
+            "Assignments": [
+                {"MemberId": who, "Assignment": what} for who, what in (assignments or {}).items()
+            ],
+        }
+        return self.client.call("SyncGroup", version, **{**fields, **changes})
+
+    def heartbeat(self, version: int = 4, **changes: Any) -> int:
+        fields: dict[str, Any] = {
+            "GroupId": self.group,
+            "GenerationId": self.generation,
+            "MemberId": self.member_id,
+            "GroupInstanceId": self.instance,
+        }
+        error: int = self.client.call("Heartbeat", version, **{**fields, **changes})["ErrorCode"]
+        return error
+
+    def leave(self, *members: dict[str, Any], version: int = 5) -> Any:
+        who = list(members) or [{"MemberId": self.member_id, "GroupInstanceId": self.instance}]
+        return comparable(self.client.call("LeaveGroup", version, GroupId=self.group, Members=who))
+
+    def commit(self, topic: str, offset: int, version: int = 9, partition: int = 0, **changes: Any) -> Any:
+        fields: dict[str, Any] = {
+            "GroupId": self.group,
+            "GenerationIdOrMemberEpoch": self.generation,
+            "MemberId": self.member_id,
+            "GroupInstanceId": self.instance,
+            "Topics": [
+                {
+                    "Name": topic,
+                    "Partitions": [
+                        {"PartitionIndex": partition, "CommittedOffset": offset, "CommittedMetadata": "note"}
+                    ],
+                }
+            ],
+        }
+        return comparable(self.client.call("OffsetCommit", version, **{**fields, **changes}))
+
+
+@scenario()
+def one_member(broker: Broker) -> Any:
+    """The life of a group with one member, with every wrong step on the way."""
+    group = "raw-groups-one"
+    seen: dict[str, Any] = {}
+    with Member(broker, group) as member:
+        prepare(member.client, group)
+        seen["describe before"] = describe(member.client, group)
+        seen["heartbeat before"] = member.heartbeat(MemberId="nobody")
+        seen["sync before"] = comparable(member.sync(MemberId="nobody"))
+        seen["leave before"] = member.leave({"MemberId": "nobody", "GroupInstanceId": None})
+        member.send_join()
+        first = member.joined()
+        seen["asked for an id"] = comparable(first)
+        seen["describe while pending"] = describe(member.client, group)
+        member.send_join()
+        seen["joined"] = comparable(member.joined())
+        seen["describe before sync"] = describe(member.client, group)
+        seen["heartbeat before sync"] = member.heartbeat()
+        seen["commit before sync"] = member.commit(COMMITTED, 1)
+        seen["sync, wrong generation"] = comparable(member.sync(GenerationId=9))
+        seen["sync, wrong member"] = comparable(member.sync(MemberId="nobody"))
+        seen["sync, wrong protocol"] = comparable(member.sync(ProtocolName="other"))
+        seen["sync, wrong type"] = comparable(member.sync(ProtocolType="other"))
+        seen["synced"] = comparable(member.sync({member.member_id: b"all"}))
+        seen["synced again"] = comparable(member.sync())
+        seen["describe stable"] = describe(member.client, group)
+        seen["heartbeat"] = member.heartbeat()
+        seen["heartbeat, wrong generation"] = member.heartbeat(GenerationId=9)
+        seen["heartbeat, wrong member"] = member.heartbeat(MemberId="nobody")
+        seen["heartbeat, wrong group"] = member.heartbeat(GroupId="raw-groups-nobody")
+        seen["heartbeat, empty group"] = member.heartbeat(GroupId="")
+        seen["heartbeat, instance unknown"] = member.heartbeat(GroupInstanceId="nobody")
+        seen["commit, wrong generation"] = member.commit(COMMITTED, 1, GenerationIdOrMemberEpoch=9)
+        seen["commit, wrong member"] = member.commit(COMMITTED, 1, MemberId="nobody")
+        seen["commit from outside"] = member.commit(COMMITTED, 1, MemberId="", GenerationIdOrMemberEpoch=-1)
+        seen["delete while stable"] = delete(member.client, group)
+        seen["join with other protocols"] = comparable(
+            member.join(MemberId="", Protocols=[{"Name": "mine", "Metadata": SUBSCRIPTION}])
+        )
+        seen["join with other type"] = comparable(member.join(MemberId="", ProtocolType="connect"))
+        seen["leave, wrong member"] = member.leave({"MemberId": "nobody", "GroupInstanceId": None})
+        seen["leave"] = member.leave()
+        seen["leave again"] = member.leave()
+        seen["describe empty"] = describe(member.client, group)
+        seen["heartbeat after"] = member.heartbeat()
+        seen["list"] = listed(member.client, group)
+        seen["delete"] = delete(member.client, group)
+        seen["delete again"] = delete(member.client, group)
+        seen["describe after"] = describe(member.client, group)
+    return seen
+
+
+def describe(client: RawClient, group: str, version: int = 6) -> Any:
+    answer: Any = comparable(client.call("DescribeGroups", version, Groups=[group]))["Groups"][0]
+    return answer
+
+
+def listed(client: RawClient, group: str, version: int = 5, **fields: Any) -> Any:
+    answer = client.call("ListGroups", version, **fields)
+    return [comparable(entry) for entry in answer["Groups"] if entry["GroupId"] == group]
+
+
+def delete(client: RawClient, group: str, version: int = 2) -> Any:
+    return comparable(client.call("DeleteGroups", version, GroupsNames=[group]))["Results"]
+
+
+@scenario()
+def join_requests(broker: Broker) -> Any:
+    """JoinGroup in every version, and with fields out of bounds."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        wait_for_coordinator(client, "raw-groups-join")
+    for version in versions_of("JoinGroup"):
+        with Member(broker, f"raw-groups-join-v{version}") as member:
+            member.send_join(version)
+            seen[f"v{version}"] = comparable(member.joined(version))
+            member.send_join(version)
+            seen[f"v{version} with an id"] = comparable(member.joined(version))
+    changes: dict[str, dict[str, Any]] = {
+        "empty group": {"GroupId": ""},
+        "session 5 s": {"SessionTimeoutMs": 5999},
+        "session 6 s": {"SessionTimeoutMs": 6000},
+        "session 30 min and 1 ms": {"SessionTimeoutMs": 1_800_001},
+        "session 0": {"SessionTimeoutMs": 0},
+        "unknown member": {"MemberId": "nobody"},
+        "no protocols": {"Protocols": []},
+        "no type": {"ProtocolType": ""},
+        "protocol twice": {"Protocols": [PROTOCOLS[0], PROTOCOLS[0]]},
+        "rebalance -1": {"RebalanceTimeoutMs": -1},
+        "odd group name": {"GroupId": "a b/c\n"},
+        "empty instance": {"GroupInstanceId": ""},
+        "bad instance": {"GroupInstanceId": "a b"},
+        "dots instance": {"GroupInstanceId": ".."},
+        "long instance": {"GroupInstanceId": "x" * 250},
+    }
+    for index, (label, change) in enumerate(changes.items()):
+        with Member(broker, f"raw-groups-join-bad-{index}") as member:
+            member.client.socket.settimeout(8)
+            member.send_join(7, **change)
+            try:
+                seen[label] = comparable(member.joined())
+            except EOFError:
+                seen[label] = "closed"
+    return seen
+
+
+@scenario()
+def two_members(broker: Broker) -> Any:
+    """A second member joins: the first learns by heartbeat, joins again, leads and assigns."""
+    group = "raw-groups-two"
+    seen: dict[str, Any] = {}
+    with Member(broker, group) as first, Member(broker, group) as second:
+        prepare(first.client, group)
+        first.join()
+        first.sync({first.member_id: b"everything"})
+        second.send_join()
+        second.joined()
+        second.send_join()
+        for _ in range(200):
+            beat = first.heartbeat()
+            if beat:
+                break
+            time.sleep(0.02)
+        seen["heartbeat of the first"] = beat
+        seen["commit during the rebalance"] = first.commit(COMMITTED, 5)
+        seen["describe"] = describe(first.client, group)["GroupState"]
+        first.send_join(Protocols=[PROTOCOLS[1], PROTOCOLS[0]])
+        answers = {"first": first.joined(), "second": second.joined()}
+        seen["leader is the first"] = answers["second"]["Leader"] == first.member_id
+        seen["answers"] = {name: comparable(answer) for name, answer in answers.items()}
+        seen["protocol"] = answers["first"]["ProtocolName"]
+        seen["members told to the leader"] = len(answers["first"]["Members"])
+        chosen = answers["first"]["ProtocolName"]
+        fields: dict[str, Any] = {
+            "GroupId": group,
+            "GenerationId": second.generation,
+            "MemberId": second.member_id,
+            "ProtocolType": "consumer",
+            "ProtocolName": chosen,
+        }
+        second.client.send("SyncGroup", 5, **fields)
+        lead = first.sync({first.member_id: b"one", second.member_id: b"two"}, ProtocolName=chosen)
+        seen["sync of the leader"] = comparable(lead)
+        seen["sync of the other"] = comparable(second.client.receive("SyncGroup", 5))
+        seen["heartbeats"] = [first.heartbeat(), second.heartbeat()]
+        seen["old generation"] = second.heartbeat(GenerationId=1)
+        # The follower joins again unchanged: nothing is rebalanced. The leader does so: everything is.
+        second.send_join(Protocols=PROTOCOLS)
+        seen["follower joins unchanged"] = comparable(second.joined())
+        seen["after that"] = describe(first.client, group)["GroupState"]
+        seen["second leaves"] = second.leave()
+        seen["first after"] = first.heartbeat()
+    return seen
+
+
+@scenario()
+def static_members(broker: Broker) -> Any:
+    """KIP-345: an instance comes back under a new member id and fences the old one."""
+    group = "raw-groups-static"
+    seen: dict[str, Any] = {}
+    with Member(broker, group, "i1") as old, Member(broker, group, "i1") as new:
+        prepare(old.client, group)
+        seen["joined"] = comparable(old.join())
+        seen["synced"] = comparable(old.sync({old.member_id: b"mine"}))
+        seen["rejoined"] = comparable(new.join(8))
+        seen["another id"] = new.member_id != old.member_id
+        seen["kept assignment"] = comparable(new.sync())
+        seen["old heartbeat"] = old.heartbeat()
+        seen["old commit"] = old.commit(COMMITTED, 1)
+        seen["old sync"] = comparable(old.sync())
+        seen["old join"] = comparable(old.join())
+        seen["new heartbeat"] = new.heartbeat()
+        seen["describe"] = describe(new.client, group)
+        seen["leave by wrong id"] = new.leave({"MemberId": "nobody", "GroupInstanceId": "i1"})
+        seen["leave unknown instance"] = new.leave({"MemberId": "", "GroupInstanceId": "i9"})
+        seen["leave by instance"] = new.leave({"MemberId": "", "GroupInstanceId": "i1"})
+        seen["after"] = describe(new.client, group)["GroupState"]
+    return seen
+
+
+@scenario()
+def session_expires(broker: Broker) -> Any:
+    """A member that falls silent is dropped after its session; the shortest session is 6 s."""
+    group = "raw-groups-expire"
+    with Member(broker, group) as member, RawClient(broker.bootstrap) as other:
+        prepare(member.client, group)
+        member.join(SessionTimeoutMs=6000)
+        member.sync({member.member_id: b"x"})
+        started = time.monotonic()
+        while describe(other, group)["GroupState"] == "Stable":
+            time.sleep(0.05)
+        spent = time.monotonic() - started
+        return {
+            "after": "six seconds" if 5.5 < spent < 8 else f"{spent:.1f} s",
+            "state": describe(other, group)["GroupState"],
+            "heartbeat": member.heartbeat(),
+        }
+
+
+@scenario()
+def offsets(broker: Broker) -> Any:
+    """Commit and fetch in every version; unknown topics, groups and partitions; long metadata."""
+    group, topic = "raw-groups-offsets", "raw-groups-offsets"
+    seen: dict[str, Any] = {}
+    with Member(broker, group) as outside:
+        client = outside.client
+        wait_for_coordinator(client, group)
+        topic_id = create_topic(client, topic, 2)
+        for version in versions_of("OffsetCommit"):
+            changes: dict[str, Any] = {"GenerationIdOrMemberEpoch": -1, "MemberId": ""}
+            if version < 7:
+                changes["GroupInstanceId"] = None
+            if version >= 10:
+                details = {"PartitionIndex": 0, "CommittedOffset": version, "CommittedMetadata": "note"}
+                changes["Topics"] = [{"TopicId": topic_id, "Partitions": [details]}]
+            seen[f"commit v{version}"] = outside.commit(topic, version, version, **changes)
+        wrong = [{"TopicId": bytes(15) + b"\7", "Partitions": [{"PartitionIndex": 0, "CommittedOffset": 1}]}]
+        seen["commit v10, unknown id"] = outside.commit(topic, 1, 10, MemberId="", Topics=wrong)
+        for version in versions_of("OffsetFetch"):
+            seen[f"fetch v{version}"] = fetch_offsets(client, version, group, topic, topic_id, [0, 1, 7])
+            if version >= 2:
+                seen[f"fetch all v{version}"] = fetch_offsets(client, version, group, None, topic_id, [])
+        seen["fetch, unknown group"] = fetch_offsets(client, 8, "raw-groups-nobody", topic, topic_id, [0])
+        seen["fetch all, unknown group"] = fetch_offsets(client, 8, "raw-groups-nobody", None, topic_id, [])
+        seen["fetch, empty group"] = fetch_offsets(client, 8, "", topic, topic_id, [0])
+        seen["fetch, unknown topic"] = fetch_offsets(client, 8, group, "raw-groups-nowhere", topic_id, [0])
+        seen["fetch v10, unknown id"] = fetch_offsets(client, 10, group, topic, bytes(15) + b"\7", [0])
+        seen["fetch v9 as a member"] = comparable(
+            client.call(
+                "OffsetFetch",
+                9,
+                Groups=[{"GroupId": group, "MemberId": "nobody", "MemberEpoch": 3, "Topics": None}],
+            )
+        )
+        plain = {"GenerationIdOrMemberEpoch": -1, "MemberId": ""}
+        seen["unknown topic"] = outside.commit("raw-groups-nowhere", 1, **plain)
+        seen["unknown partition"] = outside.commit(topic, 1, partition=9, **plain)
+        seen["negative partition"] = outside.commit(topic, 1, partition=-1, **plain)
+        seen["negative offset"] = outside.commit(topic, -5, **plain)
+        seen["empty group"] = outside.commit(topic, 1, GroupId="", **plain)
+        seen["generation from outside"] = outside.commit(topic, 1, GenerationIdOrMemberEpoch=3, MemberId="")
+        seen["member from outside"] = outside.commit(
+            topic, 1, GenerationIdOrMemberEpoch=-1, MemberId="nobody"
+        )
+        for length in (4096, 4097):
+            details = {"PartitionIndex": 0, "CommittedOffset": 1, "CommittedMetadata": "m" * length}
+            changes = {**plain, "Topics": [{"Name": topic, "Partitions": [details]}]}
+            seen[f"metadata of {length}"] = outside.commit(topic, 1, **changes)
+        details = {
+            "PartitionIndex": 1,
+            "CommittedOffset": 3,
+            "CommittedLeaderEpoch": 7,
+            "CommittedMetadata": None,
+        }
+        seen["null metadata"] = outside.commit(
+            topic, 1, **plain, Topics=[{"Name": topic, "Partitions": [details]}]
+        )
+        seen["fetched back"] = fetch_offsets(client, 8, group, topic, topic_id, [1])
+        seen["describe"] = describe(client, group)
+        seen["list"] = listed(client, group)
+        seen["nothing"] = comparable(
+            client.call("OffsetCommit", 9, GroupId=group, GenerationIdOrMemberEpoch=-1, Topics=[])
+        )
+        deleted = [{"Name": topic, "Partitions": [{"PartitionIndex": index} for index in (0, 9)]}]
+        seen["delete one"] = comparable(client.call("OffsetDelete", 0, GroupId=group, Topics=deleted))
+        nowhere = [{"Name": "raw-groups-nowhere", "Partitions": [{"PartitionIndex": 0}]}]
+        seen["delete unknown"] = comparable(client.call("OffsetDelete", 0, GroupId=group, Topics=nowhere))
+        seen["delete of nobody"] = comparable(
+            client.call("OffsetDelete", 0, GroupId="raw-groups-nobody", Topics=deleted)
+        )
+        seen["after deletion"] = fetch_offsets(client, 8, group, None, topic_id, [])
+    return seen
+
+
+def fetch_offsets(
+    client: RawClient, version: int, group: str, topic: str | None, topic_id: bytes, partitions: list[int]
+) -> Any:
+    who: dict[str, Any] = {"TopicId": topic_id} if version >= 10 else {"Name": topic}
+    topics = None if topic is None else [{**who, "PartitionIndexes": partitions}]
+    if version >= 8:
+        answer = client.call("OffsetFetch", version, Groups=[{"GroupId": group, "Topics": topics}])
+    else:
+        answer = client.call("OffsetFetch", version, GroupId=group, Topics=topics)
+    return comparable(answer)
+
+
+@scenario()
+def coordinators(broker: Broker) -> Any:
+    """FindCoordinator in every version, for groups, transactions and unknown kinds."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        wait_for_coordinator(client, "raw-groups-find")
+        for version in versions_of("FindCoordinator"):
+            for kind in (0, 2, 9) if version else (0,):
+                if version < 4:
+                    fields: dict[str, Any] = {"Key": "raw-groups-find"}
+                else:
+                    fields = {"CoordinatorKeys": ["raw-groups-find", "raw-groups-other"]}
+                if version:
+                    fields["KeyType"] = kind
+                seen[f"v{version} kind {kind}"] = comparable(
+                    client.call("FindCoordinator", version, **fields)
+                )
+        seen["no keys"] = comparable(client.call("FindCoordinator", 4, KeyType=0, CoordinatorKeys=[]))
+        seen["empty key"] = comparable(client.call("FindCoordinator", 4, KeyType=0, CoordinatorKeys=[""]))
+    return seen
+
+
+@scenario()
+def every_version(broker: Broker) -> Any:
+    """Describe, list and delete a group in every version of these, with filters."""
+    group = "raw-groups-versions"
+    seen: dict[str, Any] = {}
+    with Member(broker, group) as member:
+        client = member.client
+        wait_for_coordinator(client, group)
+        member.join()
+        member.sync({member.member_id: b"x"})
+        for version in versions_of("DescribeGroups"):
+            seen[f"describe v{version}"] = describe(client, group, version)
+            seen[f"describe v{version} unknown"] = describe(client, "raw-groups-nobody", version)
+        seen["describe with operations"] = comparable(
+            client.call("DescribeGroups", 5, Groups=[group], IncludeAuthorizedOperations=True)
+        )
+        seen["describe empty name"] = describe(client, "")
+        seen["describe none"] = comparable(client.call("DescribeGroups", 5, Groups=[]))
+        for version in versions_of("ListGroups"):
+            seen[f"list v{version}"] = listed(client, group, version)
+        for states in (["Stable"], ["stable"], ["Empty"], ["Nonsense"], []):
+            seen[f"list {states}"] = listed(client, group, 4, StatesFilter=states)
+        for types in (["classic"], ["Classic"], ["consumer"], ["nonsense"], []):
+            seen[f"list types {types}"] = listed(client, group, 5, TypesFilter=types)
+        for version in versions_of("Heartbeat"):
+            changes = {"GroupInstanceId": None} if version >= 3 else {}
+            seen[f"heartbeat v{version}"] = member.heartbeat(version, **changes)
+        for version in versions_of("SyncGroup"):
+            seen[f"sync v{version}"] = comparable(member.sync(version=version))
+        for version in versions_of("DeleteGroups"):
+            seen[f"delete v{version}"] = delete(client, group, version)
+            seen[f"delete v{version} unknown"] = delete(client, "raw-groups-nobody", version)
+        for version in versions_of("LeaveGroup"):
+            who = {"MemberId": "nobody"}
+            fields = {"Members": [who]} if version >= 3 else who
+            seen[f"leave v{version}"] = comparable(
+                client.call("LeaveGroup", version, GroupId=group, **fields)
+            )
+        seen["leave of none"] = comparable(client.call("LeaveGroup", 4, GroupId=group, Members=[]))
+        seen["leave of two"] = member.leave(
+            {"MemberId": "nobody", "GroupInstanceId": None},
+            {"MemberId": member.member_id, "GroupInstanceId": None},
+        )
+    return seen

@@ -1,0 +1,443 @@
+"""Metadata and the administration of topics and configurations, request by request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import WAIT_S, comparable, create_topic
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.wire import versions_of
+
+
+def create(client: RawClient, *topics: dict[str, Any], version: int = 7, validate_only: bool = False) -> Any:
+    """The answer to CreateTopics by topic name, the configurations as a dictionary of names."""
+    answer = comparable(
+        client.call(
+            "CreateTopics", version, Topics=list(topics), timeoutMs=10_000, validateOnly=validate_only
+        )
+    )
+    seen = {}
+    for topic in answer["Topics"]:
+        if topic.get("Configs"):
+            topic["Configs"] = {entry.pop("Name"): entry for entry in topic["Configs"]}
+        seen[topic.pop("Name")] = topic
+    return seen
+
+
+def topic(name: str, partitions: int = 1, replicas: int = 1, **more: Any) -> dict[str, Any]:
+    return {"Name": name, "NumPartitions": partitions, "ReplicationFactor": replicas, **more}
+
+
+def settings(**configs: str | None) -> list[dict[str, Any]]:
+    return [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that follows soon after an answer."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.05)
+
+
+@scenario()
+def create_topics(broker: Broker) -> Any:
+    """Each way to ask for a topic, right and wrong."""
+    name = "raw-topics-create"
+    asked: dict[str, list[dict[str, Any]]] = {
+        "plain": [topic(f"{name}-plain")],
+        "defaults": [topic(f"{name}-defaults", -1, -1)],
+        "exists": [topic(f"{name}-plain")],
+        "exists, other shape": [topic(f"{name}-plain", 5)],
+        "no partitions": [topic(f"{name}-none", 0)],
+        "partitions -2": [topic(f"{name}-none", -2)],
+        "no replicas": [topic(f"{name}-none", 1, 0)],
+        "replicas -2": [topic(f"{name}-none", 1, -2)],
+        "two replicas": [topic(f"{name}-none", 1, 2)],
+        "twice in one request": [topic(f"{name}-twice"), topic(f"{name}-twice")],
+        "assigned": [
+            topic(f"{name}-assigned", -1, -1, Assignments=[{"PartitionIndex": 0, "BrokerIds": [1]}]),
+        ],
+        "assigned and counted": [
+            topic(f"{name}-bad", 1, -1, Assignments=[{"PartitionIndex": 0, "BrokerIds": [1]}]),
+        ],
+        "assigned to nobody": [
+            topic(f"{name}-bad", -1, -1, Assignments=[{"PartitionIndex": 0, "BrokerIds": []}])
+        ],
+        "assigned to a stranger": [
+            topic(f"{name}-bad", -1, -1, Assignments=[{"PartitionIndex": 0, "BrokerIds": [9]}]),
+        ],
+        "assigned twice": [
+            topic(f"{name}-bad", -1, -1, Assignments=[{"PartitionIndex": 0, "BrokerIds": [1, 1]}]),
+        ],
+        "assigned with a gap": [
+            topic(f"{name}-bad", -1, -1, Assignments=[{"PartitionIndex": 1, "BrokerIds": [1]}]),
+        ],
+        "internal name": [topic("__consumer_offsets")],
+        "metadata name": [topic("__cluster_metadata")],
+    }
+    for bad in ("", ".", "..", "a b", "ä", "a/b", "x" * 249, "x" * 250, "raw.topics_collide"):
+        asked[f"name {bad[:20]!r} ({len(bad)})"] = [topic(bad)]
+    asked["colliding name"] = [topic("raw_topics.collide")]
+    configurations: dict[str, dict[str, str | None]] = {
+        "retention": {"retention_ms": "1000"},
+        "unknown key": {"no_such_key": "1"},
+        "null value": {"retention_ms": None},
+        "not a number": {"retention_ms": "soon"},
+        "below range": {"retention_ms": "-2"},
+        "segment of 200": {"segment_bytes": "200"},
+        "policy": {"cleanup_policy": "compact, delete"},
+        "bad policy": {"cleanup_policy": "keep"},
+        "empty policy": {"cleanup_policy": ""},
+        "compression": {"compression_type": "zstd"},
+        "bad compression": {"compression_type": "rar"},
+        "compression level": {"compression_type": "gzip", "compression_gzip_level": "42"},
+        "timestamp type": {"message_timestamp_type": "LogAppendTime"},
+        "bad timestamp type": {"message_timestamp_type": "Now"},
+        "ISR of 2": {"min_insync_replicas": "2"},
+        "ISR of 0": {"min_insync_replicas": "0"},
+        "bool": {"preallocate": "maybe"},
+        "ratio": {"min_cleanable_dirty_ratio": "1.5"},
+        "lag pair": {"min_compaction_lag_ms": "10", "max_compaction_lag_ms": "5"},
+        "remote storage": {"remote_storage_enable": "true"},
+        "local retention": {"local_retention_ms": "5000", "retention_ms": "1000"},
+        "throttled replicas": {"leader_replication_throttled_replicas": "x"},
+        "removed key": {"message_format_version": "3.0"},
+        "white space": {"retention_ms": " 1000 "},
+    }
+    for index, (label, configs) in enumerate(configurations.items()):
+        asked[f"config: {label}"] = [topic(f"{name}-config-{index}", Configs=settings(**configs))]
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        for label, topics in asked.items():
+            seen[f"validate: {label}"] = create(client, *topics, validate_only=True)
+            seen[label] = create(client, *topics)
+        for version in versions_of("CreateTopics"):
+            seen[f"v{version}"] = create(
+                client, topic(f"{name}-v{version}", 2), topic(f"{name}-plain"), version=version
+            )
+        seen["nothing"] = comparable(client.call("CreateTopics", 7, Topics=[], timeoutMs=1000))
+    return seen
+
+
+@scenario()
+def delete_topics(broker: Broker) -> Any:
+    """By name in every version, by id, twice, both and neither."""
+    name = "raw-topics-delete"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        for version in versions_of("DeleteTopics"):
+            create_topic(client, f"{name}-{version}")
+            names = [f"{name}-{version}", f"{name}-nowhere"]
+            if version >= 6:
+                answer = client.call(
+                    "DeleteTopics", version, TimeoutMs=10_000, Topics=[{"Name": n} for n in names]
+                )
+            else:
+                answer = client.call("DeleteTopics", version, TimeoutMs=10_000, TopicNames=names)
+            answer["Responses"].sort(key=lambda response: response["Name"])
+            seen[f"v{version}"] = comparable(answer)
+
+        def by_id(*topics: dict[str, Any]) -> Any:
+            answer = client.call("DeleteTopics", 6, TimeoutMs=10_000, Topics=list(topics))
+            answer["Responses"].sort(key=lambda response: (response["ErrorCode"], response["Name"] or ""))
+            return comparable(answer)
+
+        topic_id = create_topic(client, f"{name}-id")
+        seen["by id and name"] = by_id({"Name": f"{name}-id", "TopicId": topic_id})
+        seen["by id"] = by_id({"Name": None, "TopicId": topic_id})
+        seen["by id again"] = by_id({"Name": None, "TopicId": topic_id})
+        seen["by neither"] = by_id({"Name": None, "TopicId": bytes(16)})
+        other = create_topic(client, f"{name}-twice")
+        seen["by name twice"] = by_id({"Name": f"{name}-twice"}, {"Name": f"{name}-twice"})
+        seen["by name and by id"] = by_id({"Name": f"{name}-twice"}, {"Name": None, "TopicId": other})
+        seen["internal"] = by_id({"Name": "__cluster_metadata"})
+        again = create_topic(client, f"{name}-id")
+        seen["made again has another id"] = again != topic_id
+        seen["metadata by the old id"] = comparable(
+            client.call(
+                "Metadata", 12, Topics=[{"Name": None, "TopicId": topic_id}], AllowAutoTopicCreation=False
+            )["Topics"]
+        )
+    return seen
+
+
+@scenario()
+def create_partitions(broker: Broker) -> Any:
+    name = "raw-topics-partitions"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, name, 2)
+
+        def grow(
+            count: int, *, version: int = 3, target: str = name, validate: bool = False, assign: Any = None
+        ) -> Any:
+            wanted = {"Name": target, "Count": count, "Assignments": assign}
+            answer = client.call(
+                "CreatePartitions", version, Topics=[wanted], TimeoutMs=10_000, ValidateOnly=validate
+            )
+            return comparable(answer)
+
+        for count in (0, -1, 1, 2):
+            seen[f"to {count}"] = grow(count)
+        seen["validate 3"] = grow(3, validate=True)
+        for version in versions_of("CreatePartitions"):
+            seen[f"to {3 + version}, v{version}"] = grow(3 + version, version=version)
+        seen["unknown topic"] = grow(3, target="raw-topics-nowhere")
+        seen["assigned"] = grow(7, assign=[{"BrokerIds": [1]}])
+        seen["assigned to a stranger"] = grow(8, assign=[{"BrokerIds": [5]}])
+        seen["too few assigned"] = grow(9, assign=[{"BrokerIds": [1]}])
+        seen["assigned to nobody"] = grow(8, assign=[{"BrokerIds": []}])
+        seen["internal"] = grow(99, target="__cluster_metadata")
+        twice = [{"Name": name, "Count": 20, "Assignments": None}] * 2
+        seen["twice"] = comparable(client.call("CreatePartitions", 3, Topics=twice, TimeoutMs=1000))
+
+        def partitions() -> int:
+            return len(client.call("Metadata", 9, Topics=[{"Name": name}])["Topics"][0]["Partitions"])
+
+        until(lambda: partitions() >= 7)
+        seen["in the end"] = partitions()
+    return seen
+
+
+@scenario()
+def metadata(broker: Broker) -> Any:
+    """One topic, an unknown one, none and all, in every version, with authorized operations."""
+    name = "raw-topics-metadata"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        topic_id = create_topic(client, name, 2)
+
+        def ask(version: int, **fields: Any) -> Any:
+            return comparable(client.call("Metadata", version, **fields))
+
+        for version in versions_of("Metadata"):
+            fields: dict[str, Any] = {} if version < 4 else {"AllowAutoTopicCreation": False}
+            seen[f"v{version} one"] = ask(version, Topics=[{"Name": name}], **fields)
+            seen[f"v{version} bad name"] = ask(version, Topics=[{"Name": "a b"}], **fields)
+            nobody = ask(version, Topics=[], **fields)
+            seen[f"v{version} empty list"] = "all" if nobody["Topics"] else "none"
+            if version >= 1:
+                every = client.call("Metadata", version, Topics=None, **fields)["Topics"]
+                seen[f"v{version} null"] = name in {topic["Name"] for topic in every}
+            if version >= 4:
+                seen[f"v{version} unknown"] = ask(version, Topics=[{"Name": "raw-topics-nowhere"}], **fields)
+        seen["by id"] = ask(12, Topics=[{"Name": None, "TopicId": topic_id}])
+        seen["by unknown id"] = ask(12, Topics=[{"Name": None, "TopicId": bytes(15) + b"\7"}])
+        seen["by zero id and no name"] = ask(12, Topics=[{"Name": None, "TopicId": bytes(16)}])
+        seen["by id and name"] = ask(12, Topics=[{"Name": name, "TopicId": topic_id}])
+        seen["by wrong id and name"] = ask(12, Topics=[{"Name": name, "TopicId": bytes(15) + b"\7"}])
+        seen["twice"] = len(ask(12, Topics=[{"Name": name}, {"Name": name}])["Topics"])
+        seen["by id in v10"] = ask(10, Topics=[{"Name": name, "TopicId": topic_id}])
+        seen["operations"] = [
+            ask(version, Topics=[{"Name": name}], **{asked: True})
+            for version in (8, 9, 10)
+            for asked in ("IncludeTopicAuthorizedOperations", "IncludeClusterAuthorizedOperations")
+        ]
+        seen["operations, v12"] = ask(12, Topics=[{"Name": name}], IncludeTopicAuthorizedOperations=True)
+    return seen
+
+
+@scenario()
+def auto_creation(broker: Broker) -> Any:
+    """Asked for by Metadata, a topic comes into being, unless the request or its name forbids it."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+
+        def ask(name: str, version: int, **fields: Any) -> Any:
+            return comparable(
+                client.call("Metadata", version, Topics=[{"Name": name}], **fields)["Topics"][0]
+            )
+
+        seen["forbidden"] = ask("raw-topics-auto-no", 9, AllowAutoTopicCreation=False)
+        seen["allowed"] = ask("raw-topics-auto", 9, AllowAutoTopicCreation=True)
+        until(lambda: ask("raw-topics-auto", 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
+        seen["made"] = ask("raw-topics-auto", 9, AllowAutoTopicCreation=False)
+        seen["old versions allow"] = ask("raw-topics-auto-old", 1)
+        until(lambda: ask("raw-topics-auto-old", 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
+        for bad in ("", "a b", "..", "__cluster_metadata"):
+            seen[f"name {bad!r}"] = ask(bad, 9, AllowAutoTopicCreation=True)
+    return seen
+
+
+@scenario()
+def describe_configs(broker: Broker) -> Any:
+    """All topic configurations with synonyms and documentation, chosen keys, wrong resources."""
+    name = "raw-topics-configs"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, name, retention_ms="12345", cleanup_policy="compact")
+
+        def describe(version: int, kind: int, resource: str, keys: Any = None, **fields: Any) -> Any:
+            wanted = {"ResourceType": kind, "ResourceName": resource, "ConfigurationKeys": keys}
+            answer = comparable(client.call("DescribeConfigs", version, Resources=[wanted], **fields))
+            result = answer["Results"][0]
+            for entry in result["Configs"]:
+                if entry.get("Documentation"):
+                    entry["Documentation"] = "<text>"
+            result["Configs"] = {entry.pop("Name"): entry for entry in result["Configs"]}
+            return result
+
+        for version in versions_of("DescribeConfigs"):
+            seen[f"v{version}"] = describe(version, 2, name)
+        seen["with all"] = describe(4, 2, name, IncludeSynonyms=True, IncludeDocumentation=True)
+        seen["chosen"] = describe(4, 2, name, ["retention.ms", "no.such.key"], IncludeSynonyms=True)
+        seen["no keys"] = describe(4, 2, name, [])
+        seen["unknown topic"] = describe(4, 2, "raw-topics-nowhere")
+        seen["bad topic name"] = describe(4, 2, "a b")
+        seen["empty topic name"] = describe(4, 2, "")
+        seen["unknown broker"] = describe(4, 4, "7")
+        seen["broker not a number"] = describe(4, 4, "one")
+        some = [
+            "num.partitions",
+            "log.retention.hours",
+            "node.id",
+            "auto.create.topics.enable",
+            "no.such.key",
+        ]
+        seen["broker, chosen"] = describe(4, 4, "1", some, IncludeSynonyms=True)
+        seen["cluster default"] = describe(4, 4, "")
+        seen["unknown type"] = describe(4, 99, "x")
+        seen["type 0"] = describe(4, 0, "x")
+        seen["group"] = describe(4, 32, "raw-topics-group")
+        seen["broker keys"] = sorted(describe(4, 4, "1")["Configs"])
+    return seen
+
+
+@scenario()
+def alter_configs(broker: Broker) -> Any:
+    """IncrementalAlterConfigs: set, delete, append, subtract, wrong values, wrong resources."""
+    name = "raw-topics-alter"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, name)
+
+        def alter(
+            *changes: Any, resource: str = name, kind: int = 2, version: int = 1, validate: bool = False
+        ) -> Any:
+            configs = [{"Name": key, "ConfigOperation": how, "Value": value} for key, how, value in changes]
+            wanted = {"ResourceType": kind, "ResourceName": resource, "Configs": configs}
+            return comparable(
+                client.call("IncrementalAlterConfigs", version, Resources=[wanted], ValidateOnly=validate)
+            )["Responses"]
+
+        def current() -> Any:
+            wanted = {"ResourceType": 2, "ResourceName": name, "ConfigurationKeys": None}
+            configs = client.call("DescribeConfigs", 4, Resources=[wanted])["Results"][0]["Configs"]
+            return {entry["Name"]: entry["Value"] for entry in configs if entry["ConfigSource"] == 1}
+
+        set_, delete, append, subtract = range(4)
+        seen["set"] = alter(("retention.ms", set_, "1000"))
+        seen["validate"] = alter(("retention.ms", set_, "2000"), validate=True)
+        seen["v0"] = alter(("segment.ms", set_, "3000"), version=0)
+        seen["append"] = alter(("cleanup.policy", append, "compact"))
+        until(lambda: len(current()) == 3)
+        seen["so far"] = current()
+        seen["append what is there"] = alter(("cleanup.policy", append, "compact"))
+        seen["subtract"] = alter(("cleanup.policy", subtract, "delete"))
+        seen["subtract what is not there"] = alter(("cleanup.policy", subtract, "delete"))
+        seen["append to a number"] = alter(("retention.ms", append, "1"))
+        seen["delete"] = alter(("retention.ms", delete, None))
+        seen["delete what is not set"] = alter(("flush.ms", delete, None))
+        seen["set null"] = alter(("flush.ms", set_, None))
+        seen["unknown key"] = alter(("no.such.key", set_, "1"))
+        seen["bad value"] = alter(("retention.ms", set_, "soon"))
+        seen["bad operation"] = alter(("retention.ms", 9, "1"))
+        seen["one key twice"] = alter(("retention.ms", set_, "1"), ("retention.ms", set_, "2"))
+        seen["nothing"] = alter()
+        seen["unknown topic"] = alter(("retention.ms", set_, "1"), resource="raw-topics-nowhere")
+        seen["bad topic name"] = alter(("retention.ms", set_, "1"), resource="a b")
+        seen["unknown type"] = alter(("retention.ms", set_, "1"), kind=99)
+        seen["unknown broker"] = alter(("log.cleaner.threads", set_, "2"), kind=4, resource="9")
+        seen["read-only broker key"] = alter(("node.id", set_, "2"), kind=4, resource="1")
+        until(lambda: "retention.ms" not in current())
+        seen["in the end"] = current()
+    return seen
+
+
+@scenario()
+def cluster(broker: Broker) -> Any:
+    """DescribeCluster in every version, of brokers and of controllers."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        for version in versions_of("DescribeCluster"):
+            for kind in (1, 2, 3):
+                if version == 0 and kind != 1:
+                    continue
+                fields = {} if version == 0 else {"EndpointType": kind}
+                for operations in (False, True):
+                    seen[f"v{version} kind {kind} {operations}"] = comparable(
+                        client.call(
+                            "DescribeCluster",
+                            version,
+                            IncludeClusterAuthorizedOperations=operations,
+                            **fields,
+                        )
+                    )
+    return seen
+
+
+@scenario()
+def describe_topic_partitions(broker: Broker) -> Any:
+    """Pages and cursors (KIP-966)."""
+    name = "raw-topics-describe"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, f"{name}-a", 3)
+        create_topic(client, f"{name}-b", 2)
+
+        def ask(names: list[str], limit: int = 2000, cursor: Any = None) -> Any:
+            return comparable(
+                client.call(
+                    "DescribeTopicPartitions",
+                    0,
+                    Topics=[{"Name": topic} for topic in names],
+                    ResponsePartitionLimit=limit,
+                    Cursor=cursor,
+                )
+            )
+
+        both = [f"{name}-b", f"{name}-a"]
+        seen["both"] = ask(both)
+        seen["first page"] = ask(both, 2)
+        seen["second page"] = ask(both, 2, {"TopicName": f"{name}-a", "PartitionIndex": 2})
+        seen["page from a later topic"] = ask(both, 9, {"TopicName": f"{name}-b", "PartitionIndex": 0})
+        seen["cursor past the end"] = ask(both, 9, {"TopicName": f"{name}-b", "PartitionIndex": 7})
+        seen["cursor of no topic"] = ask(both, 9, {"TopicName": f"{name}-aa", "PartitionIndex": 1})
+        seen["cursor below zero"] = ask(both, 9, {"TopicName": f"{name}-a", "PartitionIndex": -1})
+        seen["unknown"] = ask(["raw-topics-nowhere"])
+        seen["bad name"] = ask(["a b"])
+        seen["limit 0"] = ask(both, 0)
+        seen["limit -1"] = ask(both, -1)
+        seen["twice"] = ask([f"{name}-b", f"{name}-b"])
+        every = ask([])["Topics"]
+        seen["all"] = [topic["Name"] for topic in every if topic["Name"].startswith(name)]
+    return seen
+
+
+@scenario()
+def log_dirs(broker: Broker) -> Any:
+    """DescribeLogDirs of all, of some, of unknown partitions."""
+    name = "raw-topics-dirs"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, name, 2)
+        for version in versions_of("DescribeLogDirs"):
+            for label, topics in {
+                "one": [{"Topic": name, "Partitions": [0, 1]}],
+                "one partition": [{"Topic": name, "Partitions": [1]}],
+                "unknown": [{"Topic": "raw-topics-nowhere", "Partitions": [0]}],
+                "none": [],
+            }.items():
+                answer = client.call("DescribeLogDirs", version, Topics=topics)
+                for directory in answer["Results"]:
+                    for entry in directory["Topics"]:
+                        entry["Partitions"].sort(key=lambda partition: partition["PartitionIndex"])
+                seen[f"v{version} {label}"] = comparable(answer)
+            every = client.call("DescribeLogDirs", version, Topics=None)["Results"][0]["Topics"]
+            seen[f"v{version} all"] = name in {entry["Name"] for entry in every}
+    return seen
