@@ -1,0 +1,1 @@
+"""Partition logs on disk, in Apache Kafka's own files. Knows nothing of the network."""

@@ -1,0 +1,176 @@
+"""Kafka's small text files: checkpoints, `partition.metadata`, `meta.properties`, the clean-shutdown marker.
+
+A checkpoint is a version (0), a count, and a line an entry. All are replaced whole, so that a crash leaves
+the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from broker.storage.disk import Disk, FileMissing, StorageError, join
+from kwire.primitives import Uuid, uuid_from_text, uuid_to_text
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+_VERSION = 0
+
+TopicPartition = tuple[str, int]
+
+
+def _checkpoint(lines: Iterable[str]) -> bytes:
+    entries = list(lines)
+    return "".join(f"{line}\n" for line in [str(_VERSION), str(len(entries)), *entries]).encode()
+
+
+def _entries(disk: Disk, path: str) -> list[str]:
+    try:
+        lines = disk.read(path).decode("utf-8", "replace").splitlines()
+    except FileMissing:
+        return []
+    if len(lines) < 2:
+        return []
+    if lines[0] != str(_VERSION):
+        raise StorageError(f"{path} is of version {lines[0]}, not {_VERSION}")
+    if lines[1] != str(len(lines) - 2):
+        raise StorageError(f"{path} should have {lines[1]} entries, and has {len(lines) - 2}")
+    return lines[2:]
+
+
+def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
+    """The offsets of a checkpoint by topic and partition; empty without the file. StorageError if garbled."""
+    offsets: dict[TopicPartition, int] = {}
+    for line in _entries(disk, path):
+        try:
+            topic, partition, offset = line.split()
+            offsets[topic, int(partition)] = int(offset)
+        except ValueError:
+            raise StorageError(f"{path} has a malformed line: {line!r}") from None
+    return offsets
+
+
+def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace a checkpoint, durably. StorageError."""
+    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+    disk.replace(path, _checkpoint(lines), sync=True)
+
+
+def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
+    """Leader epochs and their start offsets; empty without the file. StorageError if garbled."""
+    epochs: list[tuple[int, int]] = []
+    for line in _entries(disk, path):
+        try:
+            epoch, start_offset = line.split()
+            epochs.append((int(epoch), int(start_offset)))
+        except ValueError:
+            raise StorageError(f"{path} has a malformed line: {line!r}") from None
+    return epochs
+
+
+def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sync: bool) -> None:
+    """Replace a leader epoch checkpoint. StorageError."""
+    lines = (f"{epoch} {start_offset}" for epoch, start_offset in epochs)
+    disk.replace(path, _checkpoint(lines), sync=sync)
+
+
+def read_topic_id(disk: Disk, directory: str) -> Uuid | None:
+    """The topic id that a log directory belongs to; None where it has none, or none that can be read."""
+    try:
+        text = disk.read(join(directory, PARTITION_METADATA)).decode("utf-8", "replace")
+    except FileMissing:
+        return None
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    if fields.get("version") != str(_VERSION) or "topic_id" not in fields:
+        return None
+    try:
+        return uuid_from_text(fields["topic_id"].strip())
+    except ValueError:
+        return None
+
+
+def write_topic_id(disk: Disk, directory: str, topic_id: Uuid, *, sync: bool) -> None:
+    """Replace `partition.metadata`. StorageError."""
+    text = f"version: {_VERSION}\ntopic_id: {uuid_to_text(topic_id)}"
+    disk.replace(join(directory, PARTITION_METADATA), text.encode(), sync=sync)
+
+
+class MetaProperties(NamedTuple):
+    """Whose a log directory is."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: Uuid | None
+
+
+def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
+    """Read `meta.properties`; None for a directory that was not formatted. StorageError if unusable."""
+    path = join(directory, META_PROPERTIES)
+    try:
+        text = disk.read(path).decode("utf-8", "replace")
+    except FileMissing:
+        return None
+    properties: dict[str, str] = {}
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped and stripped[0] not in "#!" and "=" in stripped:
+            key, value = stripped.split("=", 1)
+            properties[key.strip()] = value.strip().replace("\\", "")
+    version = properties.get("version", "0")
+    # Version 0 is what brokers wrote before KRaft, with broker.id for node.id.
+    if version not in ("0", "1"):
+        raise StorageError(f"{path} is of version {version}; 0 and 1 are known")
+    node_id = properties.get("node.id" if version == "1" else "broker.id")
+    cluster_id = properties.get("cluster.id")
+    if not cluster_id:
+        raise StorageError(f"{path} has no cluster.id")
+    try:
+        directory_id = properties.get("directory.id")
+        return MetaProperties(
+            cluster_id, int(node_id or ""), uuid_from_text(directory_id) if directory_id is not None else None
+        )
+    except ValueError:
+        raise StorageError(f"{path} has no usable node.id or directory.id") from None
+
+
+def write_meta_properties(disk: Disk, directory: str, properties: MetaProperties) -> None:
+    """Replace `meta.properties`, durably. StorageError."""
+    lines = ["#", f"cluster.id={properties.cluster_id}"]
+    if properties.directory_id is not None:
+        lines.append(f"directory.id={uuid_to_text(properties.directory_id)}")
+    lines += [f"node.id={properties.node_id}", "version=1", ""]
+    disk.replace(join(directory, META_PROPERTIES), "\n".join(lines).encode(), sync=True)
+
+
+UNKNOWN_BROKER_EPOCH = -1
+
+
+def write_clean_shutdown(disk: Disk, directory: str, broker_epoch: int) -> None:
+    """Leave the marker that says: everything here was flushed, closed and checkpointed. StorageError."""
+    content = json.dumps({"version": _VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    disk.write(join(directory, CLEAN_SHUTDOWN), content.encode(), sync=True)
+    disk.sync_directory(directory)
+
+
+def take_clean_shutdown(disk: Disk, directory: str) -> int | None:
+    """Remove the marker and give its broker epoch (-1 unknown); None where there was no marker.
+
+    It goes before the logs are opened, so that a crash from here on counts as one.
+    """
+    path = join(directory, CLEAN_SHUTDOWN)
+    if not disk.exists(path):
+        return None
+    try:
+        epoch = json.loads(disk.read(path)).get("brokerEpoch", UNKNOWN_BROKER_EPOCH)
+    except (ValueError, AttributeError):
+        epoch = UNKNOWN_BROKER_EPOCH
+    disk.remove(path)
+    disk.sync_directory(directory)
+    return epoch if isinstance(epoch, int) else UNKNOWN_BROKER_EPOCH

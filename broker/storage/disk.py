@@ -1,0 +1,400 @@
+"""The few operations that storage needs of a disk, and the real one.
+
+Everything else in storage goes through `Disk`, so that tests and the simulator can put a disk in its place
+that tears writes, runs full or forgets what was never synced.
+
+Descriptors are not a log's to hold: `open` answers from a bounded cache of handles, least recently used out
+first. A handle lives as long as somebody refers to it, so a region that waits in a send queue can still be
+read after its segment was deleted or its handle left the cache.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+IOV_MAX = 1024
+"""The most buffers Linux takes in one pwritev."""
+
+TEMPORARY_SUFFIX = ".tmp"
+"""What `replace` writes into before it renames; a leftover one is worthless."""
+
+
+class StorageError(Exception):
+    """The disk failed, or holds what cannot be used. What was being written is not acknowledged."""
+
+
+class FileMissing(StorageError):
+    """There is no such file or directory."""
+
+
+class DiskFile(Protocol):
+    """An open file. Its descriptor closes when the last reference goes."""
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile. A disk without descriptors raises OSError."""
+
+    def size(self) -> int:
+        """The file's length in bytes."""
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write all of the buffers from `position` on. StorageError: any part may have been written."""
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or extend it with a hole that reads as zeros."""
+
+    def sync(self) -> None:
+        """Return when the content is durable. May be called in a worker thread."""
+
+
+class DiskLock(Protocol):
+    """A lock on a directory against other processes."""
+
+    def release(self) -> None:
+        """Give the lock up."""
+
+
+class Disk(Protocol):
+    """A tree of files. Every method raises StorageError, or FileMissing where that is the reason."""
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:
+        """The file for reading and writing, from the cache of handles where it is there already."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int:
+        """A file's length in bytes, without opening it."""
+
+    def modified_ms(self, path: str) -> int:
+        """When a file was last written to."""
+
+    def read(self, path: str) -> bytes:
+        """A small file, whole."""
+
+    def write(self, path: str, content: bytes, *, sync: bool) -> None:
+        """Create or overwrite a small file in place, so that a crash may leave it torn."""
+
+    def replace(self, path: str, content: bytes, *, sync: bool) -> None:
+        """Put a small file in place, whole: whoever reads it sees the old content or the new.
+
+        With `sync` the new content survives a loss of power once this returns.
+        """
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file or a directory within the disk; open handles stay usable."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file; one that is not there is no error."""
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with all that is in it; one that is not there is no error."""
+
+    def names(self, path: str) -> list[str]:
+        """The sorted names in a directory."""
+
+    def make_directory(self, path: str) -> None:
+        """Make the directory and those above it that are missing; one that exists is no error."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable; one that is not there is no error."""
+
+    def lock(self, path: str) -> DiskLock | None:
+        """Lock through a lock file, None when another process holds it."""
+
+    def volume_bytes(self, path: str) -> tuple[int, int]:
+        """Total and usable bytes of the volume that the directory lies on."""
+
+
+def _failure(error: OSError) -> StorageError:
+    text = f"{error.strerror or error} ({error.filename})" if error.filename else str(error.strerror or error)
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return FileMissing(text)
+    return StorageError(text)
+
+
+class RealFile:
+    """A file of the operating system, read and written by position."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __repr__(self) -> str:
+        return f"RealFile({self.path!r})"
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def size(self) -> int:
+        try:
+            return os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        try:
+            if len(buffers) <= IOV_MAX:
+                written = os.pwritev(self._descriptor, buffers, position)
+                left = sum(map(len, buffers)) - written
+                if left == 0:
+                    return
+                self._write_rest(position + written, _after(buffers, written))
+            else:
+                self._write_rest(position, list(buffers))
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _write_rest(self, position: int, buffers: list[Buffer]) -> None:
+        # A write stops short of the whole on a nearly full disk, at a signal, or at 2 GiB.
+        while buffers:
+            written = os.pwritev(self._descriptor, buffers[:IOV_MAX], position)
+            if written == 0:
+                raise OSError(errno.EIO, "the disk took no bytes")
+            position += written
+            buffers = _after(buffers, written)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        try:
+            data = os.pread(self._descriptor, size, position)
+            if len(data) == size or not data:
+                return data
+            pieces = [data]
+            got = len(data)
+            while got < size:
+                data = os.pread(self._descriptor, size - got, position + got)
+                if not data:
+                    break
+                pieces.append(data)
+                got += len(data)
+            return b"".join(pieces)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def sync(self) -> None:
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: OSError) -> StorageError:
+        return StorageError(f"{error.strerror or error} ({self.path})")
+
+
+def _after(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
+    """What is left of the buffers when their first `written` bytes are gone."""
+    for index, buffer in enumerate(buffers):
+        if written < len(buffer):
+            return [memoryview(buffer)[written:], *buffers[index + 1 :]]
+        written -= len(buffer)
+    return []
+
+
+class RealLock:
+    """An fcntl record lock over the whole lock file: the kind that the JVM's FileChannel takes too."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealDisk:
+    """The disk of this machine. Single-threaded, but for `sync` and `sync_directory`."""
+
+    def __init__(self, *, max_open_files: int = 512) -> None:
+        self._files: OrderedDict[str, RealFile] = OrderedDict()
+        self._max_open_files = max_open_files
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        files = self._files
+        file = files.get(path)
+        if file is not None:
+            files.move_to_end(path)
+            return file
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        try:
+            file = RealFile(path, os.open(path, flags, 0o644))
+        except OSError as error:
+            raise _failure(error) from error
+        files[path] = file
+        if len(files) > self._max_open_files:
+            files.popitem(last=False)
+        return file
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        try:
+            return os.stat(path).st_size
+        except OSError as error:
+            raise _failure(error) from error
+
+    def modified_ms(self, path: str) -> int:
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except OSError as error:
+            raise _failure(error) from error
+
+    def read(self, path: str) -> bytes:
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise _failure(error) from error
+
+    def write(self, path: str, content: bytes, *, sync: bool) -> None:
+        self._files.pop(path, None)
+        try:
+            with open(path, "wb", buffering=0) as file:
+                left: Buffer = content
+                while left:
+                    left = memoryview(left)[file.write(left) :]
+                if sync:
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise _failure(error) from error
+
+    def replace(self, path: str, content: bytes, *, sync: bool) -> None:
+        temporary = path + TEMPORARY_SUFFIX
+        self.write(temporary, content, sync=sync)
+        self.rename(temporary, path)
+        if sync:
+            self.sync_directory(os.path.dirname(path))
+
+    def rename(self, old: str, new: str) -> None:
+        try:
+            os.rename(old, new)
+        except OSError as error:
+            raise _failure(error) from error
+        self._forget(new)
+        self._forget(old)
+
+    def remove(self, path: str) -> None:
+        self._files.pop(path, None)
+        try:
+            os.remove(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _failure(error) from error
+
+    def remove_tree(self, path: str) -> None:
+        self._forget(path)
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _failure(error) from error
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except OSError as error:
+            raise _failure(error) from error
+
+    def make_directory(self, path: str) -> None:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            raise _failure(error) from error
+
+    def sync_directory(self, path: str) -> None:
+        try:
+            descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _failure(error) from error
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise _failure(error) from error
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: str) -> RealLock | None:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise _failure(error) from error
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return None
+            raise _failure(error) from error
+        return RealLock(descriptor)
+
+    def volume_bytes(self, path: str) -> tuple[int, int]:
+        try:
+            volume = os.statvfs(path)
+        except OSError as error:
+            raise _failure(error) from error
+        return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
+
+    def _forget(self, path: str) -> None:
+        """Drop the cached handles of a path and of what lies below it."""
+        files = self._files
+        files.pop(path, None)
+        if not files:
+            return
+        below = path + "/"
+        for cached in [cached for cached in files if cached.startswith(below)]:
+            del files[cached]
+
+
+class FileRegion:
+    """A part of a file, as a read gives it: it goes from the file to the socket, not through Python."""
+
+    __slots__ = ("file", "position", "size_bytes")
+
+    def __init__(self, file: DiskFile, position: int, size_bytes: int) -> None:
+        self.file = file
+        self.position = position
+        self.size_bytes = size_bytes
+
+    def read(self) -> bytes:
+        """The bytes themselves, for whoever cannot send from a descriptor."""
+        return self.file.read_at(self.position, self.size_bytes)
+
+    def __repr__(self) -> str:
+        return f"FileRegion({self.file!r}, {self.position}, {self.size_bytes})"
+
+
+def join(directory: str, name: str) -> str:
+    """The path of a name in a directory. Storage's paths are POSIX paths on every disk."""
+    return f"{directory}/{name}"

@@ -1,0 +1,70 @@
+"""What a topic's configuration means to its log. Keys, meanings and defaults are Kafka's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+CREATE_TIME = "CreateTime"
+LOG_APPEND_TIME = "LogAppendTime"
+_LONG_MAX = (1 << 63) - 1
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+class AppendOrigin(Enum):
+    """Who appends: it decides which of Kafka's checks apply to a batch."""
+
+    REPLICATION = 0
+    """A follower copying what its leader has checked."""
+    COORDINATOR = 1
+    """A group or transaction coordinator writing its own records and markers."""
+    CLIENT = 2
+    """A Produce request."""
+    RAFT_LEADER = 3
+    """The metadata quorum, which assigns offsets and epochs itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """A topic's settings as its log uses them: topic keys with underscores for dots, units last."""
+
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    delete_retention_ms: int = _DAY_MS
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = _LONG_MAX
+    flush_ms: int = _LONG_MAX
+    index_interval_bytes: int = 4096
+    max_compaction_lag_ms: int = _LONG_MAX
+    max_message_bytes: int = 1024 * 1024 + 12
+    message_timestamp_after_max_ms: int = 60 * 60 * 1000
+    message_timestamp_before_max_ms: int = _LONG_MAX
+    message_timestamp_type: str = CREATE_TIME
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    min_insync_replicas: int = 1
+    preallocate: bool = False
+    retention_bytes: int = -1
+    retention_ms: int = 7 * _DAY_MS
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_index_bytes: int = 10 * 1024 * 1024
+    segment_jitter_ms: int = 0
+    segment_ms: int = 7 * _DAY_MS
+    unclean_leader_election_enable: bool = False
+
+    @property
+    def compact(self) -> bool:
+        """Whether the log keeps the last record of each key, so that every record needs a key."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def delete(self) -> bool:
+        """Whether old segments are deleted by age and size."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def uses_log_append_time(self) -> bool:
+        return self.message_timestamp_type == LOG_APPEND_TIME

@@ -1,0 +1,350 @@
+"""A segment: one file of batches with its two indexes. The last segment of a log is the active one.
+
+A segment holds no descriptor; each operation asks the disk for the file, whose cache of handles is bounded.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kwire.batch import read_header, records
+
+from broker.storage.disk import Disk, DiskFile, FileMissing
+from broker.storage.index import (
+    MAX_RELATIVE_OFFSET,
+    NO_TIMESTAMP,
+    CorruptIndex,
+    OffsetIndex,
+    TimeIndex,
+)
+from broker.storage.log_config import LogConfig
+from broker.storage.scan import Place, headers
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+DELETED_SUFFIX = ".deleted"
+_MAX_SEARCHED_BATCH_BYTES = 256 * 1024 * 1024
+"""How far a batch is decompressed in search of a timestamp."""
+
+
+class TimestampOffset(NamedTuple):
+    """A record's timestamp and offset, and the epoch of the leader that appended it (-1 unknown)."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class Segment:
+    """One `.log` file and its indexes, starting at `base_offset`."""
+
+    __slots__ = (
+        "_disk",
+        "_first_timestamp",
+        "_max_timestamp",
+        "_offset_of_max_timestamp",
+        "base_offset",
+        "bytes_since_index_entry",
+        "created_ms",
+        "index",
+        "index_interval_bytes",
+        "log_path",
+        "roll_jitter_ms",
+        "size_bytes",
+        "time_index",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        size_bytes: int,
+        created_ms: int,
+        roll_jitter_ms: int,
+    ) -> None:
+        prefix = f"{directory}/{base_offset:020d}"
+        self._disk = disk
+        self.base_offset = base_offset
+        self.log_path = prefix + LOG_SUFFIX
+        self.index = OffsetIndex(disk, prefix + INDEX_SUFFIX, base_offset)
+        self.time_index = TimeIndex(disk, prefix + TIME_INDEX_SUFFIX, base_offset)
+        self.size_bytes = size_bytes
+        self.created_ms = created_ms
+        self.roll_jitter_ms = roll_jitter_ms
+        self.index_interval_bytes = config.index_interval_bytes
+        self.bytes_since_index_entry = 0
+        self._first_timestamp: int | None = None
+        self._max_timestamp: int | None = None
+        self._offset_of_max_timestamp = base_offset
+
+    @classmethod
+    def create(
+        cls,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        roll_jitter_ms: int,
+    ) -> Segment:
+        """Make the files of a new, active segment. StorageError."""
+        segment = cls(
+            disk,
+            directory,
+            base_offset,
+            config,
+            size_bytes=0,
+            created_ms=now_ms,
+            roll_jitter_ms=roll_jitter_ms,
+        )
+        disk.open(segment.log_path, create=True).truncate(config.segment_bytes if config.preallocate else 0)
+        segment.index.create(config.segment_index_bytes)
+        segment.time_index.create(config.segment_index_bytes)
+        segment._max_timestamp = NO_TIMESTAMP
+        return segment
+
+    def __repr__(self) -> str:
+        return f"Segment({self.log_path}, {self.size_bytes} bytes)"
+
+    @property
+    def file(self) -> DiskFile:
+        """The batches."""
+        return self._disk.open(self.log_path)
+
+    @property
+    def paths(self) -> list[str]:
+        """Every file that a segment may have."""
+        prefix = self.log_path.removesuffix(LOG_SUFFIX)
+        return [prefix + suffix for suffix in SUFFIXES]
+
+    # --- appending
+
+    def should_roll(
+        self,
+        config: LogConfig,
+        size_bytes: int,
+        max_timestamp: int,
+        last_offset: int,
+        staged_bytes: int,
+        now_ms: int,
+    ) -> bool:
+        """Whether an append of these properties belongs into the next segment.
+
+        `staged_bytes` are already bound for this segment, but not in its file yet.
+        """
+        held_bytes = self.size_bytes + staged_bytes
+        if held_bytes > config.segment_bytes - size_bytes:
+            return True
+        if held_bytes:
+            first_timestamp = self.first_timestamp()
+            # Without a timestamp to go by, the wall clock since the segment's creation decides.
+            waited_ms = max_timestamp - first_timestamp if first_timestamp >= 0 else now_ms - self.created_ms
+            if waited_ms > config.segment_ms - self.roll_jitter_ms:
+                return True
+        return (
+            self.index.is_full
+            or self.time_index.is_full
+            or not 0 <= last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+        )
+
+    def first_timestamp(self) -> int:
+        """The greatest timestamp of the segment's first append; -1 while it is empty."""
+        if self._first_timestamp is None:
+            if not self.size_bytes:
+                return NO_TIMESTAMP
+            first = next(headers(self.file, 0, self.size_bytes), None)
+            self._first_timestamp = first.max_timestamp if first else NO_TIMESTAMP
+        return self._first_timestamp
+
+    def starts_with(self, max_timestamp: int) -> None:
+        """Note the greatest timestamp of the segment's first append."""
+        self._first_timestamp = max_timestamp
+
+    def appended(self, size_bytes: int, last_offset: int, max_timestamp: int, offset_of_max: int) -> None:
+        """Account for an append whose bytes have been written at the end of the file."""
+        position = self.size_bytes
+        largest, offset_of_largest = self.max_timestamp_entry()
+        if max_timestamp > largest:
+            self.set_max_timestamp(max_timestamp, offset_of_max)
+            largest, offset_of_largest = max_timestamp, offset_of_max
+        if self.bytes_since_index_entry > self.index_interval_bytes:
+            self.index.append(last_offset, position)
+            self.time_index.maybe_append(largest, offset_of_largest)
+            self.bytes_since_index_entry = 0
+        self.bytes_since_index_entry += size_bytes
+        self.size_bytes = position + size_bytes
+
+    def open_for_appends(self, config: LogConfig) -> None:
+        """Make this existing segment the active one. StorageError."""
+        try:
+            self.index.open_for_appends(config.segment_index_bytes)
+            self.time_index.open_for_appends(config.segment_index_bytes)
+        except (CorruptIndex, FileMissing):
+            self.rebuild_indexes()
+            self.index.open_for_appends(config.segment_index_bytes)
+            self.time_index.open_for_appends(config.segment_index_bytes)
+
+    def become_inactive(self) -> None:
+        """Finish the files when the log rolls or closes: the last time entry, and no preallocated rest."""
+        if self._max_timestamp is not None:
+            self.time_index.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
+        self.index.finish()
+        self.time_index.finish()
+        file = self.file
+        if file.size() > self.size_bytes:
+            file.truncate(self.size_bytes)
+
+    # --- finding
+
+    def max_timestamp_entry(self) -> tuple[int, int]:
+        """The greatest timestamp, and the last offset of the first batch that has it."""
+        if self._max_timestamp is None:
+            try:
+                self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
+            except (CorruptIndex, FileMissing):
+                self.rebuild_indexes()
+                assert self._max_timestamp is not None
+        return self._max_timestamp, self._offset_of_max_timestamp
+
+    def set_max_timestamp(self, timestamp: int, offset: int) -> None:
+        """Say what the greatest timestamp is, and the last offset of the first batch that has it."""
+        self._max_timestamp, self._offset_of_max_timestamp = timestamp, offset
+
+    def largest_timestamp(self) -> int:
+        """The greatest timestamp, or the time of the last write for a segment without timestamps."""
+        largest = self.max_timestamp_entry()[0]
+        return largest if largest >= 0 else self._disk.modified_ms(self.log_path)
+
+    def position_before(self, offset: int) -> int:
+        """A position in the file from where a scan meets the batch that holds `offset`."""
+        try:
+            position = self.index.lookup(offset)
+            if position < self.size_bytes or position == 0:
+                return position
+        except (CorruptIndex, FileMissing):
+            pass
+        self.rebuild_indexes()
+        return self.index.lookup(offset)
+
+    def find(self, offset: int) -> Place | None:
+        """The batch that holds `offset`, or the first one after it; None at the end of the segment."""
+        for place in headers(self.file, self.position_before(offset), self.size_bytes):
+            if place.last_offset >= offset:
+                return place
+        return None
+
+    def next_offset(self) -> int:
+        """The offset after the segment's last batch."""
+        next_offset = self.base_offset
+        try:
+            last_indexed = self.index.last_offset
+        except (CorruptIndex, FileMissing):
+            last_indexed = self.base_offset
+        for place in headers(self.file, self.position_before(last_indexed), self.size_bytes):
+            next_offset = place.last_offset + 1
+        return next_offset
+
+    def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
+        """The first record from `start_offset` on that is not older than `timestamp`."""
+        try:
+            indexed = self.time_index.lookup(timestamp)
+        except (CorruptIndex, FileMissing):
+            self.rebuild_indexes()
+            indexed = self.time_index.lookup(timestamp)
+        position = self.position_before(max(indexed, start_offset))
+        for place in headers(self.file, position, self.size_bytes):
+            if place.max_timestamp >= timestamp and place.last_offset >= start_offset:
+                found = self._first_record(place, timestamp, start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def find_max_timestamp(self) -> TimestampOffset | None:
+        """The first record that has the segment's greatest timestamp."""
+        timestamp, offset = self.max_timestamp_entry()
+        for place in headers(self.file, self.position_before(offset), self.size_bytes):
+            if place.max_timestamp == timestamp:
+                return self._first_record(place, timestamp, self.base_offset)
+        return None
+
+    def _first_record(self, place: Place, timestamp: int, start_offset: int) -> TimestampOffset | None:
+        batch = memoryview(self.file.read_at(place.position, place.size_bytes))
+        header = read_header(batch, 0)
+        for record in records(batch, 0, header, max_bytes=_MAX_SEARCHED_BATCH_BYTES):
+            if record.timestamp >= timestamp and record.offset >= start_offset:
+                return TimestampOffset(record.timestamp, record.offset, place.leader_epoch)
+        return None
+
+    # --- changing
+
+    def truncate_to(self, offset: int, config: LogConfig, now_ms: int) -> None:
+        """Cut off every batch that ends at `offset` or beyond; the segment becomes the active one."""
+        place = self.find(offset)
+        self.index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        if place is not None:
+            self.file.truncate(place.position)
+            self.size_bytes = place.position
+        self.open_for_appends(config)
+        if not self.size_bytes:
+            self.created_ms = now_ms
+            self._first_timestamp = None
+        self.bytes_since_index_entry = 0
+        largest, offset_of_largest = self.time_index.last_entry
+        for remaining in headers(self.file, self.position_before(offset_of_largest), self.size_bytes):
+            if remaining.max_timestamp > largest:
+                largest, offset_of_largest = remaining.max_timestamp, remaining.last_offset
+        self.set_max_timestamp(largest, offset_of_largest)
+
+    def rebuild_indexes(self) -> None:
+        """Write both indexes afresh from the log file, as the segment of a log that has rolled on."""
+        rebuilding = self.begin_rebuild()
+        for place in headers(self.file, 0, self.size_bytes):
+            rebuilding.add(place)
+        rebuilding.finish()
+
+    def begin_rebuild(self) -> IndexRebuild:
+        """Empty both indexes, to be fed again batch by batch."""
+        return IndexRebuild(self)
+
+
+class IndexRebuild:
+    """Both indexes of a segment in the making, from its batches in order."""
+
+    __slots__ = ("_indexed_position", "_segment", "_was_active")
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._indexed_position = 0
+        self._was_active = segment.index.max_entries, segment.time_index.max_entries
+        segment.index.create(0)
+        segment.time_index.create(0)
+        segment.set_max_timestamp(NO_TIMESTAMP, segment.base_offset)
+
+    def add(self, place: Place) -> None:
+        """The next batch. InvalidOffset when offsets go backwards."""
+        segment = self._segment
+        if place.max_timestamp > segment.max_timestamp_entry()[0]:
+            segment.set_max_timestamp(place.max_timestamp, place.last_offset)
+        if place.position - self._indexed_position > segment.index_interval_bytes:
+            segment.index.append(place.last_offset, place.position)
+            segment.time_index.maybe_append(*segment.max_timestamp_entry())
+            self._indexed_position = place.position
+
+    def finish(self) -> None:
+        """Complete the files, as long as their entries; preallocated again if they were."""
+        segment = self._segment
+        segment.time_index.maybe_append(*segment.max_timestamp_entry())
+        segment.index.finish()
+        segment.time_index.finish()
+        entries, time_entries = self._was_active
+        if entries:
+            segment.index.open_for_appends(entries * 8)
+            segment.time_index.open_for_appends(time_entries * 12)
