@@ -1,0 +1,1 @@
+"""One file an API: request and response declared together."""

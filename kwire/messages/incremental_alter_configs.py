@@ -1,0 +1,46 @@
+"""IncrementalAlterConfigs v0–1. KIP-339."""
+
+from __future__ import annotations
+
+from kwire.schema import Bool, Int8, Int16, Int32, Message, Str, field, message
+
+
+@message(key=44, versions="0-1", flexible="1+")
+class IncrementalAlterConfigsRequest(Message):
+    """Set, delete, append to or subtract from configuration values."""
+
+    resources: list[AlterConfigsResource] = field()
+    validate_only: Bool = field()
+
+
+class AlterConfigsResource(Message):
+    """One alter configs resource."""
+
+    resource_type: Int8 = field()
+    resource_name: Str = field()
+    configs: list[AlterableConfig] = field()
+
+
+class AlterableConfig(Message):
+    """One alterable config."""
+
+    name: Str = field()
+    config_operation: Int8 = field()
+    value: Str | None = field(nullable="0+")
+
+
+@message(key=44, versions="0-1", flexible="1+")
+class IncrementalAlterConfigsResponse(Message):
+    """What became of each resource."""
+
+    throttle_time_ms: Int32 = field()
+    responses: list[AlterConfigsResourceResponse] = field()
+
+
+class AlterConfigsResourceResponse(Message):
+    """One alter configs resource response."""
+
+    error_code: Int16 = field()
+    error_message: Str | None = field(nullable="0+")
+    resource_type: Int8 = field()
+    resource_name: Str = field()

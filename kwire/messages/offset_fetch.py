@@ -1,0 +1,95 @@
+"""OffsetFetch v1–10. KIP-447 (stable offsets, v7), KIP-709 (many groups, v8), KIP-848 (member epoch,
+v9), topic ids (v10).
+"""
+
+from __future__ import annotations
+
+from kwire.primitives import Uuid
+from kwire.schema import Bool, Int16, Int32, Int64, Message, Str, field, message
+
+
+@message(key=9, versions="1-10", flexible="6+")
+class OffsetFetchRequest(Message):
+    """Ask how far a group has come."""
+
+    group_id: Str = field("0-7")
+    topics: list[OffsetFetchRequestTopic] | None = field("0-7", nullable="2-7")
+    groups: list[OffsetFetchRequestGroup] = field("8+")
+    require_stable: Bool = field("7+")
+
+
+class OffsetFetchRequestTopic(Message):
+    """One offset fetch request topic."""
+
+    name: Str = field("0-7")
+    partition_indexes: list[Int32] = field("0-7")
+
+
+class OffsetFetchRequestGroup(Message):
+    """One offset fetch request group."""
+
+    group_id: Str = field("8+")
+    member_id: Str | None = field("9+", nullable="9+", ignorable=True, default=None)
+    member_epoch: Int32 = field("9+", ignorable=True, default=-1)
+    topics: list[OffsetFetchRequestTopics] | None = field("8+", nullable="8+")
+
+
+class OffsetFetchRequestTopics(Message):
+    """One offset fetch request topics."""
+
+    name: Str = field("8-9", ignorable=True)
+    topic_id: Uuid = field("10+", ignorable=True)
+    partition_indexes: list[Int32] = field("8+")
+
+
+@message(key=9, versions="1-10", flexible="6+")
+class OffsetFetchResponse(Message):
+    """The committed offsets; -1 where there is none."""
+
+    throttle_time_ms: Int32 = field("3+", ignorable=True)
+    topics: list[OffsetFetchResponseTopic] = field("0-7")
+    error_code: Int16 = field("2-7", ignorable=True)
+    groups: list[OffsetFetchResponseGroup] = field("8+")
+
+
+class OffsetFetchResponseTopic(Message):
+    """One offset fetch response topic."""
+
+    name: Str = field("0-7")
+    partitions: list[OffsetFetchResponsePartition] = field("0-7")
+
+
+class OffsetFetchResponseGroup(Message):
+    """One offset fetch response group."""
+
+    group_id: Str = field("8+")
+    topics: list[OffsetFetchResponseTopics] = field("8+")
+    error_code: Int16 = field("8+")
+
+
+class OffsetFetchResponsePartition(Message):
+    """One offset fetch response partition."""
+
+    partition_index: Int32 = field("0-7")
+    committed_offset: Int64 = field("0-7")
+    committed_leader_epoch: Int32 = field("5-7", ignorable=True, default=-1)
+    metadata: Str | None = field("0-7", nullable="0-7")
+    error_code: Int16 = field("0-7")
+
+
+class OffsetFetchResponseTopics(Message):
+    """One offset fetch response topics."""
+
+    name: Str = field("8-9", ignorable=True)
+    topic_id: Uuid = field("10+", ignorable=True)
+    partitions: list[OffsetFetchResponsePartitions] = field("8+")
+
+
+class OffsetFetchResponsePartitions(Message):
+    """One offset fetch response partitions."""
+
+    partition_index: Int32 = field("8+")
+    committed_offset: Int64 = field("8+")
+    committed_leader_epoch: Int32 = field("8+", ignorable=True, default=-1)
+    metadata: Str | None = field("8+", nullable="8+")
+    error_code: Int16 = field("8+")

@@ -1,0 +1,1 @@
+"""Schemas of what is kept in logs: cluster metadata, offsets and groups, transactions, the quorum."""

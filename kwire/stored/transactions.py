@@ -1,0 +1,36 @@
+"""The records of __transaction_state. KIP-98, KIP-890."""
+
+from __future__ import annotations
+
+from kwire.schema import Int8, Int16, Int32, Int64, Message, Str, field, message
+
+
+@message(key=0, versions="0")
+class TransactionLogKey(Message):
+    """One transaction log key."""
+
+    transactional_id: Str = field()
+
+
+@message(key=0, versions="0-1", flexible="1+")
+class TransactionLogValue(Message):
+    """One transaction log value."""
+
+    producer_id: Int64 = field()
+    previous_producer_id: Int64 = field(tag=0, tagged="1+", default=-1)
+    next_producer_id: Int64 = field(tag=1, tagged="1+", default=-1)
+    producer_epoch: Int16 = field()
+    next_producer_epoch: Int16 = field(tag=3, tagged="1+", default=-1)
+    transaction_timeout_ms: Int32 = field()
+    transaction_status: Int8 = field()
+    transaction_partitions: list[PartitionsSchema] | None = field(nullable="0+")
+    transaction_last_update_timestamp_ms: Int64 = field()
+    transaction_start_timestamp_ms: Int64 = field()
+    client_transaction_version: Int16 = field(tag=2, tagged="1+")
+
+
+class PartitionsSchema(Message):
+    """One partitions schema."""
+
+    topic: Str = field()
+    partition_ids: list[Int32] = field()
