@@ -223,10 +223,16 @@ class Kwire(Broker):
 
 
 _started: list[Broker] = []
+_tools: list[subprocess.Popen[bytes]] = []
 
 
 def discard_all() -> None:
-    """End every broker that this process started."""
+    """End every process that was started here and still runs."""
+    while _tools:
+        tool = _tools.pop()
+        if tool.poll() is None:
+            tool.kill()
+            tool.wait(STOP_SECONDS)
     while _started:
         _started.pop().discard()
 
@@ -255,7 +261,7 @@ def start_tool(
     process = subprocess.Popen(
         tool_command(main, *arguments), stdout=stdout, stderr=subprocess.PIPE, stdin=subprocess.PIPE
     )
-    atexit.register(lambda: process.poll() is None and process.kill())
+    _tools.append(process)
     return process
 
 

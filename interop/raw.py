@@ -51,7 +51,9 @@ def unset_leader(key: str, value: Any) -> bool:
     return key == "CurrentLeader" and isinstance(value, dict) and set(value.values()) <= {-1}
 
 
-def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: str) -> bytes:
+def create_topic(
+    client: RawClient, name: str, partitions: int = 1, configs: dict[str, str] | None = None
+) -> bytes:
     """Create a topic and wait until it has leaders; gives its id."""
     answer = client.call(
         "CreateTopics",
@@ -63,7 +65,7 @@ def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: s
                 "NumPartitions": partitions,
                 "ReplicationFactor": 1,
                 "Configs": [
-                    {"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()
+                    {"Name": key, "Value": value} for key, value in (configs or {}).items()
                 ],
             }
         ],

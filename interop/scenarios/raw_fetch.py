@@ -275,6 +275,6 @@ def delete_records(broker: Broker) -> Any:
         seen["fetch at the end"] = one(comparable(fetch(client, topic, 10)))
         seen["all ends"] = [list_offsets(client, topic, timestamp) for timestamp in (-1, -2, -3)]
         compact = "raw-fetch-delete-compact"
-        create_topic(client, compact, cleanup_policy="compact")
+        create_topic(client, compact, 1, {"cleanup.policy": "compact"})
         seen["compacted topic"] = delete(0, name=compact)
     return seen

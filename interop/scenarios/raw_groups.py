@@ -357,7 +357,7 @@ def offsets(broker: Broker) -> Any:
                 Groups=[{"GroupId": group, "MemberId": "nobody", "MemberEpoch": 3, "Topics": None}],
             )
         )
-        plain = {"GenerationIdOrMemberEpoch": -1, "MemberId": ""}
+        plain: dict[str, Any] = {"GenerationIdOrMemberEpoch": -1, "MemberId": ""}
         seen["unknown topic"] = outside.commit("raw-groups-nowhere", 1, **plain)
         seen["unknown partition"] = outside.commit(topic, 1, partition=9, **plain)
         seen["negative partition"] = outside.commit(topic, 1, partition=-1, **plain)

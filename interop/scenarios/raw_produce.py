@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import time
 from typing import Any
 
@@ -152,7 +153,7 @@ def topics_with_rules(broker: Broker) -> Any:
     for index, (name, (configs, batches)) in enumerate(cases.items()):
         topic = f"raw-produce-rules-{index}"
         with RawClient(broker.bootstrap) as client:
-            create_topic(client, topic, **{key.replace(".", "_"): value for key, value in configs.items()})
+            create_topic(client, topic, 1, configs)
             answers = [attempt(broker, topic, batch) for batch in batches]
             for answer in answers:
                 if isinstance(answer, dict) and answer["LogAppendTimeMs"] > BASE_TIMESTAMP:
@@ -348,7 +349,7 @@ def producer_ids(broker: Broker) -> Any:
             answer = client.call("InitProducerId", version, TransactionalId=None, TransactionTimeoutMs=1000)
             ids.append(answer["ProducerId"])
             seen[f"v{version}"] = comparable(answer)
-        seen["ids rise"] = [right - left for left, right in zip(ids, ids[1:], strict=False)]
+        seen["ids rise"] = [right - left for left, right in itertools.pairwise(ids)]
         for name, fields in {
             "id 5, epoch 0": {"ProducerId": 5, "ProducerEpoch": 0},
             "id 5, epoch -1": {"ProducerId": 5},

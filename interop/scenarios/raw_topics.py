@@ -270,7 +270,7 @@ def describe_configs(broker: Broker) -> Any:
     name = "raw-topics-configs"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        create_topic(client, name, retention_ms="12345", cleanup_policy="compact")
+        create_topic(client, name, 1, {"retention.ms": "12345", "cleanup.policy": "compact"})
 
         def describe(version: int, kind: int, resource: str, keys: Any = None, **fields: Any) -> Any:
             wanted = {"ResourceType": kind, "ResourceName": resource, "ConfigurationKeys": keys}
