@@ -104,6 +104,11 @@ class TimerQueue:
     def __len__(self) -> int:
         return len(self._heap) - self._cancelled
 
+    @property
+    def heap_size(self) -> int:
+        """Entries in memory, cancelled ones among them."""
+        return len(self._heap)
+
     def add(self, deadline_ms: int, callback: Callable[[], None]) -> QueuedTimer:
         self._order += 1
         timer = QueuedTimer(self, deadline_ms, self._order, callback)

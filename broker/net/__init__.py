@@ -1,0 +1,1 @@
+"""The shell: sockets, threads, signals and real time. The only home of async."""
