@@ -1,0 +1,204 @@
+"""What can be asked of the controller, and what it answers.
+
+A command is data. The controller turns it, with the image and nothing else, into a `Result`: the records to
+append, and the reply to release once they are committed. A refusal that concerns one item of a request is in
+the reply; one that concerns the whole command is an ApiError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from broker.controller.image import EndpointImage
+from kwire.errors import ApiError, ErrorCode
+from kwire.messages.create_partitions import CreatePartitionsTopic
+from kwire.messages.create_topics import CreatableTopic
+from kwire.primitives import Uuid
+
+R = TypeVar("R")
+
+
+class StoredRecord(NamedTuple):
+    """A metadata record and the version in which it is written."""
+
+    record: object
+    version: int = 0
+
+
+class Result(NamedTuple, Generic[R]):
+    """The outcome of a command: nothing happens before its records are committed."""
+
+    records: Sequence[StoredRecord]
+    reply: R
+    atomic: bool = True
+    """Whether the records must be in one batch, so that all or none of them survive."""
+
+
+class Fault(NamedTuple):
+    """Why one item of a request was refused."""
+
+    code: ErrorCode
+    message: str | None = None
+
+
+class CreateTopics(NamedTuple):
+    """Create topics. Replies with `list[CreatableTopicResult]`."""
+
+    topics: Sequence[CreatableTopic]
+    validate_only: bool = False
+
+
+class TopicToDelete(NamedTuple):
+    """A topic by name or by id; the other one is None."""
+
+    name: str | None
+    topic_id: Uuid | None
+
+
+class DeletedTopic(NamedTuple):
+    """What became of a topic that was to be deleted."""
+
+    name: str | None
+    topic_id: Uuid | None
+    fault: Fault | None
+
+
+class DeleteTopics(NamedTuple):
+    """Delete topics. Replies with `list[DeletedTopic]`."""
+
+    topics: Sequence[TopicToDelete]
+
+
+class CreatePartitions(NamedTuple):
+    """Add partitions to topics. Replies with `list[tuple[str, Fault | None]]`."""
+
+    topics: Sequence[CreatePartitionsTopic]
+    validate_only: bool = False
+
+
+class AlterOperation(IntEnum):
+    """What IncrementalAlterConfigs does with a key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    """One key of one resource."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+class ResourceChange(NamedTuple):
+    """What is to become of one resource's configuration."""
+
+    resource_type: int
+    resource_name: str
+    changes: Sequence[ConfigChange]
+
+
+class IncrementalAlterConfigs(NamedTuple):
+    """Change single keys. Replies with one `Fault | None` a resource, in the order asked."""
+
+    resources: Sequence[ResourceChange]
+    validate_only: bool = False
+
+
+class LegacyAlterConfigs(NamedTuple):
+    """Replace whole configurations: the changes are all SET. Replies as IncrementalAlterConfigs does."""
+
+    resources: Sequence[ResourceChange]
+    validate_only: bool = False
+
+
+class AllocateProducerIds(NamedTuple):
+    """Reserve the next block of producer ids. Replies with `ProducerIdBlock`."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class ProducerIdBlock(NamedTuple):
+    """Producer ids from `first` on, `size` of them, that nobody else will get."""
+
+    first: int
+    size: int
+
+
+class RegisterController(NamedTuple):
+    """Make this controller known. Replies with None."""
+
+    controller_id: int
+    incarnation_id: Uuid
+    endpoints: Sequence[EndpointImage]
+    features: Mapping[str, tuple[int, int]]
+
+
+class RegisterBroker(NamedTuple):
+    """Make this broker known, fenced. Replies with its broker epoch."""
+
+    broker_id: int
+    incarnation_id: Uuid
+    endpoints: Sequence[EndpointImage]
+    features: Mapping[str, tuple[int, int]]
+    rack: str | None
+    log_dirs: Sequence[Uuid]
+    previous_broker_epoch: int = -1
+    """The epoch with which this broker last ended cleanly; any other means that it did not (KIP-966)."""
+
+
+class UnfenceBroker(NamedTuple):
+    """The broker is ready: it may lead. Replies with None."""
+
+    broker_id: int
+
+
+class ShutDownBroker(NamedTuple):
+    """The broker is about to end in an orderly way: others lead from here on. Replies with None."""
+
+    broker_id: int
+
+
+Command = (
+    CreateTopics
+    | DeleteTopics
+    | CreatePartitions
+    | IncrementalAlterConfigs
+    | LegacyAlterConfigs
+    | AllocateProducerIds
+    | RegisterController
+    | RegisterBroker
+    | UnfenceBroker
+    | ShutDownBroker
+)
+
+
+class ConfigRules(Protocol):
+    """What the controller must know of configuration keys; `broker.config` knows it."""
+
+    def topic_fault(self, values: Mapping[str, str]) -> str | None:
+        """Why these cannot be a topic's overrides; None where they can."""
+
+    def group_fault(self, values: Mapping[str, str]) -> str | None:
+        """Why these cannot be a group's configuration; None where they can."""
+
+    def broker_fault(self, values: Mapping[str, str], *, per_broker: bool) -> Fault | None:
+        """Why these cannot be set on a running broker (or, not `per_broker`, on all of them)."""
+
+    def is_list(self, resource_type: int, key: str) -> bool:
+        """Whether values can be appended to this key."""
+
+    def is_known_broker_key(self, key: str) -> bool:
+        """Whether a broker knows this key at all."""
+
+    def default(self, resource_type: int, key: str) -> str | None:
+        """The key's default as text, the one of the broker's own settings for a topic's key."""
+
+
+OnDone = Callable[[R | ApiError], None]

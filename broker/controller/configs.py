@@ -1,0 +1,281 @@
+"""IncrementalAlterConfigs and AlterConfigs: from requests to ConfigRecords.
+
+A resource's changes succeed or fail together; resources do not hold back each other. Checked first is what
+Kafka's broker checks before it forwards a request (repeated resources and keys, missing values, a broker's
+own rules), then what its controller checks (operations, values, whether the resource exists). KIP-226,
+KIP-339.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from broker.controller.commands import (
+    AlterOperation,
+    ConfigRules,
+    Fault,
+    IncrementalAlterConfigs,
+    LegacyAlterConfigs,
+    ResourceChange,
+    Result,
+    StoredRecord,
+)
+from broker.controller.image import (
+    RESOURCE_BROKER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+    MetadataImage,
+)
+from broker.controller.names import name_fault
+from kwire.errors import ErrorCode
+from kwire.stored.metadata import ClearElrRecord, ConfigRecord
+
+MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
+
+_ALTERABLE: Final = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
+
+
+def incremental_alter_configs(
+    command: IncrementalAlterConfigs, image: MetadataImage, rules: ConfigRules, node_id: int
+) -> Result[list[Fault | None]]:
+    """Change single keys; SET, DELETE, APPEND to and SUBTRACT from lists."""
+    return _alter(command.resources, command.validate_only, image, rules, node_id, incremental=True)
+
+
+def legacy_alter_configs(
+    command: LegacyAlterConfigs, image: MetadataImage, rules: ConfigRules, node_id: int
+) -> Result[list[Fault | None]]:
+    """Replace the whole configuration of each resource: what is not named goes back to its default."""
+    return _alter(command.resources, command.validate_only, image, rules, node_id, incremental=False)
+
+
+def _alter(
+    resources: Sequence[ResourceChange],
+    validate_only: bool,
+    image: MetadataImage,
+    rules: ConfigRules,
+    node_id: int,
+    *,
+    incremental: bool,
+) -> Result[list[Fault | None]]:
+    records: list[StoredRecord] = []
+    replies: list[Fault | None] = []
+    times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    for resource in resources:
+        if times[resource.resource_type, resource.resource_name] > 1:
+            text = "Each resource must appear at most once."
+            replies.append(Fault(ErrorCode.INVALID_REQUEST, text))
+            continue
+        outcome: Fault | list[StoredRecord] | None
+        outcome = _request_fault(resource, image, rules, node_id)
+        if outcome is None:
+            if incremental:
+                outcome = alter_resource(resource, image, rules)
+            else:
+                outcome = _replace_resource(resource, image, rules)
+        if isinstance(outcome, Fault):
+            replies.append(outcome)
+        else:
+            records.extend(outcome)
+            replies.append(None)
+    return Result([] if validate_only else records, replies)
+
+
+def _request_fault(
+    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int
+) -> Fault | None:
+    names = [change.name for change in resource.changes]
+    if len(set(names)) < len(names):
+        return Fault(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    without_value = [
+        change.name
+        for change in resource.changes
+        if change.value is None and change.operation != AlterOperation.DELETE
+    ]
+    if without_value:
+        text = "Null value not supported for : " + ", ".join(without_value)
+        return Fault(ErrorCode.INVALID_REQUEST, text)
+    if resource.resource_type not in _ALTERABLE:
+        return Fault(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
+    if resource.resource_type == RESOURCE_BROKER:
+        return _broker_fault(resource, image, rules, node_id)
+    return None
+
+
+def _broker_fault(
+    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int
+) -> Fault | None:
+    """A broker answers for itself: it knows which of its settings may change while it runs."""
+    name = resource.resource_name
+    if name:
+        try:
+            broker_id = int(name)
+        except ValueError:
+            return Fault(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+        if broker_id != node_id:
+            text = f"Unexpected broker id, expected {node_id}, but received {name}"
+            return Fault(ErrorCode.INVALID_REQUEST, text)
+    values = dict(image.config(RESOURCE_BROKER, name))
+    for change in resource.changes:
+        if change.operation == AlterOperation.DELETE:
+            values.pop(change.name, None)
+            continue
+        if change.operation in (AlterOperation.APPEND, AlterOperation.SUBTRACT):
+            verb = AlterOperation(change.operation).name.lower()
+            if not rules.is_known_broker_key(change.name):
+                return Fault(ErrorCode.INVALID_CONFIG, f"Unknown config name: {change.name}")
+            if not rules.is_list(RESOURCE_BROKER, change.name):
+                text = f"Config value {verb} is not allowed for config key: {change.name}"
+                return Fault(ErrorCode.INVALID_CONFIG, text)
+            before = values.get(change.name)
+            if before is None:
+                before = rules.default(RESOURCE_BROKER, change.name)
+            values[change.name] = _edit_list(before, change.operation, change.value or "")
+        elif change.operation == AlterOperation.SET:
+            values[change.name] = change.value or ""
+        else:
+            return Fault(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
+    return rules.broker_fault(values, per_broker=bool(name))
+
+
+def alter_resource(
+    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, *, is_new: bool = False
+) -> Fault | list[StoredRecord]:
+    """The records for one resource's changes. `is_new`: the resource is being created with them."""
+    resource_type, resource_name, changes = resource
+    before = {} if is_new else image.config(resource_type, resource_name)
+    after = dict(before)
+    records: list[StoredRecord] = []
+    for change in changes:
+        old_value = before.get(change.name)
+        new_value: str | None
+        if change.operation == AlterOperation.SET:
+            new_value = change.value
+        elif change.operation == AlterOperation.DELETE:
+            new_value = None
+        elif change.operation in (AlterOperation.APPEND, AlterOperation.SUBTRACT):
+            if not rules.is_list(resource_type, change.name):
+                verb = AlterOperation(change.operation).name
+                text = f"Can't {verb} to key {change.name} because its type is not LIST."
+                return Fault(ErrorCode.INVALID_CONFIG, text)
+            current = rules.default(resource_type, change.name) if old_value is None else old_value
+            new_value = _edit_list(current, change.operation, change.value or "")
+        else:
+            # Kafka's broker cannot name the operation and fails; the code is what clients see of it.
+            return Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
+        # A broker's settings are written again even when equal: it makes brokers reload key stores.
+        if new_value != old_value or resource_type == RESOURCE_BROKER:
+            records.extend(_config_records(image, resource_type, resource_name, change.name, new_value))
+        if new_value is None:
+            after.pop(change.name, None)
+        else:
+            after[change.name] = new_value
+    return _checked(resource, image, rules, before, after, records, is_new=is_new)
+
+
+def _replace_resource(
+    resource: ResourceChange, image: MetadataImage, rules: ConfigRules
+) -> Fault | list[StoredRecord]:
+    resource_type, resource_name, changes = resource
+    before = image.config(resource_type, resource_name)
+    after = {change.name: change.value or "" for change in changes}
+    records: list[StoredRecord] = []
+    for name, value in after.items():
+        if before.get(name) != value or resource_type == RESOURCE_BROKER:
+            records.extend(_config_records(image, resource_type, resource_name, name, value))
+    for name in before:
+        if name not in after:
+            records.extend(_config_records(image, resource_type, resource_name, name, None))
+    return _checked(resource, image, rules, before, after, records, is_new=False)
+
+
+def _checked(
+    resource: ResourceChange,
+    image: MetadataImage,
+    rules: ConfigRules,
+    before: object,
+    after: dict[str, str],
+    records: list[StoredRecord],
+    *,
+    is_new: bool,
+) -> Fault | list[StoredRecord]:
+    fault = _elr_fault(resource, image, records)
+    if fault is None:
+        fault = _values_fault(resource, rules, after)
+    if fault is None and not is_new:
+        fault = _existence_fault(resource, image)
+    return records if fault is None else fault
+
+
+def _values_fault(resource: ResourceChange, rules: ConfigRules, values: dict[str, str]) -> Fault | None:
+    resource_type, name, _ = resource
+    text: str | None = None
+    if resource_type == RESOURCE_TOPIC:
+        if not name:
+            return Fault(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        text = name_fault(name)
+        if text is not None:
+            return Fault(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+        text = rules.topic_fault(values)
+    elif resource_type == RESOURCE_GROUP:
+        if not name:
+            return Fault(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+        text = rules.group_fault(values)
+    elif resource_type == RESOURCE_CLIENT_METRICS and not name:
+        return Fault(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+    return None if text is None else Fault(ErrorCode.INVALID_CONFIG, text)
+
+
+def _existence_fault(resource: ResourceChange, image: MetadataImage) -> Fault | None:
+    resource_type, name, _ = resource
+    if resource_type == RESOURCE_TOPIC and name not in image.topics:
+        return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    return None
+
+
+def _elr_fault(
+    resource: ResourceChange, image: MetadataImage, records: Sequence[StoredRecord]
+) -> Fault | None:
+    """KIP-966: eligible leaders are counted against one min.insync.replicas, the cluster's or the topic's."""
+    if resource.resource_type != RESOURCE_BROKER or not image.elr_enabled:
+        return None
+    for record, _ in records:
+        if isinstance(record, ConfigRecord) and record.name == MIN_INSYNC_REPLICAS:
+            if resource.resource_name:
+                text = "Broker-level min.insync.replicas cannot be altered while ELR is enabled."
+                return Fault(ErrorCode.INVALID_CONFIG, text)
+            if record.value is None:
+                text = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
+                return Fault(ErrorCode.INVALID_CONFIG, text)
+    return None
+
+
+def _config_records(
+    image: MetadataImage, resource_type: int, resource_name: str, name: str, value: str | None
+) -> list[StoredRecord]:
+    records = [
+        StoredRecord(
+            ConfigRecord(resource_type=resource_type, resource_name=resource_name, name=name, value=value)
+        )
+    ]
+    if name == MIN_INSYNC_REPLICAS and image.elr_enabled:
+        # Who is eligible was decided under the old value: start over (KIP-966).
+        if resource_type == RESOURCE_TOPIC:
+            records.append(StoredRecord(ClearElrRecord(topic_name=resource_name)))
+        elif resource_type == RESOURCE_BROKER and not resource_name:
+            records.append(StoredRecord(ClearElrRecord(topic_name="")))
+    return records
+
+
+def _edit_list(current: str | None, operation: int, value: str) -> str:
+    parts = [part for part in (current or "").split(",") if part]
+    for part in value.split(","):
+        if operation == AlterOperation.APPEND:
+            if part not in parts:
+                parts.append(part)
+        elif part in parts:
+            parts.remove(part)
+    return ",".join(parts)

@@ -1,0 +1,41 @@
+"""Topic names: which are allowed, and which belong to the broker itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+
+INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
+
+MAX_NAME_LENGTH: Final = 249
+"""A directory is `<name>-<partition>` with a suffix while it is deleted, and file names end at 255."""
+
+_LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def is_internal(name: str) -> bool:
+    """Whether clients are told that this topic is the broker's own."""
+    return name in INTERNAL_TOPICS
+
+
+def name_fault(name: str) -> str | None:
+    """Why this cannot be a topic's name; None where it can."""
+    if not name:
+        return "Topic name is invalid: the empty string is not allowed"
+    if name in (".", ".."):
+        return f"Topic name is invalid: '{name}' is not allowed"
+    if len(name) > MAX_NAME_LENGTH:
+        return (
+            f"Topic name is invalid: the length of '{name}' is longer than "
+            f"the max allowed length {MAX_NAME_LENGTH}"
+        )
+    if not _LEGAL.issuperset(name):
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than "
+            "ASCII alphanumerics, '.', '_' and '-'"
+        )
+    return None

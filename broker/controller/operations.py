@@ -1,0 +1,26 @@
+"""Authorized operations as bit sets: bit n stands for operation n of Kafka's ACLs (KIP-430).
+
+Without an authorizer everybody may do everything that makes sense for a resource.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NOT_ASKED: Final = -(2**31)
+"""What a response carries when the request did not ask."""
+
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
+_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+TOPIC_OPERATIONS: Final = _bits(
+    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
+)
+CLUSTER_OPERATIONS: Final = _bits(
+    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
+)

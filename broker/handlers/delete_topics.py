@@ -1,0 +1,59 @@
+"""DeleteTopics v1–6: by name, from v6 by name or id. KIP-516."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.controller.commands import DeletedTopic, DeleteTopics, Fault, TopicToDelete
+from broker.handlers.context import PARKED, Parked, RequestContext
+from kwire.errors import ApiError, ErrorCode
+from kwire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from kwire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+FIRST_WITH_IDS = 6
+FIRST_WITH_DISABLED_CODE = 3
+
+
+def handle(
+    node: Node, context: RequestContext, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse | Parked:
+    """Refused as a whole where delete.topic.enable is off."""
+    version = context.header.api_version
+    if version >= FIRST_WITH_IDS:
+        asked = [
+            TopicToDelete(topic.name, None if topic.topic_id == ZERO_UUID else topic.topic_id)
+            for topic in request.topics
+        ]
+    else:
+        asked = [TopicToDelete(name, None) for name in request.topic_names]
+    if not node.config.delete_topic_enable:
+        disabled = Fault(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+        if version < FIRST_WITH_DISABLED_CODE:
+            disabled = Fault(ErrorCode.INVALID_REQUEST, "Topic deletion is disabled.")
+        return _response([DeletedTopic(*topic, disabled) for topic in asked])
+
+    def done(reply: list[DeletedTopic] | ApiError) -> None:
+        if isinstance(reply, ApiError):
+            refused = Fault(reply.code, reply.message)
+            reply = [DeletedTopic(*topic, refused) for topic in asked]
+        context.complete(_response(reply))
+
+    node.metadata.submit(DeleteTopics(asked), done)
+    return PARKED
+
+
+def _response(topics: list[DeletedTopic]) -> DeleteTopicsResponse:
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(
+                name=topic.name,
+                topic_id=topic.topic_id or ZERO_UUID,
+                error_code=ErrorCode.NONE if topic.fault is None else topic.fault.code,
+                error_message=None if topic.fault is None else topic.fault.message,
+            )
+            for topic in topics
+        ]
+    )
