@@ -64,9 +64,7 @@ def create_topic(
                 "Name": name,
                 "NumPartitions": partitions,
                 "ReplicationFactor": 1,
-                "Configs": [
-                    {"Name": key, "Value": value} for key, value in (configs or {}).items()
-                ],
+                "Configs": [{"Name": key, "Value": value} for key, value in (configs or {}).items()],
             }
         ],
     )

@@ -209,12 +209,14 @@ def administration(broker: Broker) -> Any:
 
 
 def without_texts(value: Any) -> Any:
-    """Error messages are each broker's own words."""
+    """Error messages are each broker's own words, and topic ids chance."""
     if isinstance(value, dict):
         return {
-            key: ("<text>" if item else item) if key == "error_message" else without_texts(item)
+            key: f"<{key}>" if key in ("error_message", "topic_id") and item else without_texts(item)
             for key, item in value.items()
         }
+    if isinstance(value, str) and value.startswith("[Error "):
+        return value.partition(":")[0]
     return [without_texts(item) for item in value] if isinstance(value, list) else value
 
 

@@ -1,0 +1,304 @@
+"""Apache Kafka's own command line tools, as a person would use them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from interop.brokers import Broker, run_tool, start_tool
+from interop.scenario import scenario
+
+TOOLS = "org.apache.kafka.tools"
+
+
+def said(main: str, broker: Broker, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> list[str]:
+    """What a tool printed, line by line, with what chance decides replaced; its status is the last line."""
+    return outcome(main, "--bootstrap-server", broker.bootstrap, *arguments, stdin=stdin, timeout_s=timeout_s)
+
+
+def outcome(main: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> list[str]:
+    run = run_tool(main, *arguments, stdin=stdin, timeout_s=timeout_s)
+    lines = [steady(line) for line in (run.stdout + run.stderr).splitlines()]
+    kept = [line for line in lines if line and not line.startswith(("\tat ", "Caused by", "SLF4J"))]
+    return [*kept, f"exit {run.returncode}"]
+
+
+def steady(line: str) -> str:
+    """A line of output without ids, ports, times and runs of spaces."""
+    line = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:<port>", line)
+    line = re.sub(r"-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "-<uuid>", line)
+    line = re.sub(r"\b[A-Za-z0-9_-]{22}\b(?=\s|$)", "<id>", line)
+    # Configurations come in the order of a Java map.
+    line = re.sub(r"Configs: (\S+)", lambda found: "Configs: " + ",".join(sorted(found[1].split(","))), line)
+    line = re.sub(r"^\d+ \[", "[", line)
+    line = re.sub(r"\[20\d\d-[^\]]*\]", "[<time>]", line)
+    line = re.sub(r"/tmp/\S*?/data", "<dir>", line)
+    return re.sub(r"\s+", " ", line).strip()
+
+
+def errors_only(lines: list[str]) -> list[str]:
+    """The names of Java exceptions and the exit status; the words are each broker's own."""
+    found = re.findall(r"org\.apache\.kafka\.[\w.]*Exception", "\n".join(lines))
+    return [*dict.fromkeys(found), lines[-1]]
+
+
+def feed(broker: Broker, topic: str, lines: list[str], *arguments: str) -> list[str]:
+    text = "".join(f"{line}\n" for line in lines)
+    return said(f"{TOOLS}.ConsoleProducer", broker, "--topic", topic, *arguments, stdin=text)
+
+
+@scenario(seconds=240)
+def topics(broker: Broker) -> Any:
+    """kafka-topics: create, list, describe, alter, delete, and what it says of mistakes."""
+    tool, name = f"{TOOLS}.TopicCommand", "java-topics"
+    seen: dict[str, Any] = {}
+    seen["create"] = said(
+        tool,
+        broker,
+        *("--create", "--topic", name, "--partitions", "3", "--replication-factor", "1"),
+        *("--config", "retention.ms=3600000"),
+    )
+    seen["create again"] = errors_only(said(tool, broker, "--create", "--topic", name))
+    seen["create unless there"] = said(tool, broker, "--create", "--topic", name, "--if-not-exists")
+    seen["create with a bad name"] = errors_only(said(tool, broker, "--create", "--topic", "a b"))
+    seen["describe"] = said(tool, broker, "--describe", "--topic", name)
+    seen["grow"] = said(tool, broker, "--alter", "--topic", name, "--partitions", "5")
+    seen["shrink"] = errors_only(said(tool, broker, "--alter", "--topic", name, "--partitions", "1"))
+    seen["describe grown"] = said(tool, broker, "--describe", "--topic", name)
+    seen["under-replicated"] = said(
+        tool, broker, "--describe", "--under-replicated-partitions", "--topic", name
+    )
+    listed = said(tool, broker, "--list")
+    seen["list"] = [line for line in listed if line in (name, "exit 0")]
+    seen["delete"] = said(tool, broker, "--delete", "--topic", name)
+    seen["describe deleted"] = errors_only(said(tool, broker, "--describe", "--topic", name))
+    return seen
+
+
+@scenario(seconds=240)
+def console(broker: Broker) -> Any:
+    """kafka-console-producer and -consumer, with keys and headers, with a group, by offset and partition."""
+    topic, group = "java-console", "java-console-group"
+    consumer = f"{TOOLS}.consumer.ConsoleConsumer"
+    said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
+    seen: dict[str, Any] = {}
+    plain = [f"line {index}" for index in range(20)]
+    seen["produce"] = feed(broker, topic, plain)
+    parsing = ("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true")
+    seen["produce with keys"] = feed(broker, topic, ["h1:a,h2:b\tkey\tvalue", "h3:c\tkey2\tvalue2"], *parsing)
+    for codec in ("gzip", "snappy", "lz4", "zstd"):
+        seen[f"produce {codec}"] = feed(broker, topic, [f"in {codec}"], "--compression-codec", codec)
+    shown = [f"print.{what}=true" for what in ("key", "headers", "offset", "partition")]
+    formatting = [part for what in shown for part in ("--formatter-property", what)]
+    seen["consume"] = said(
+        consumer, broker, "--topic", topic, "--from-beginning", "--max-messages", "26", *formatting
+    )
+    seen["consume from 18"] = said(
+        consumer, broker, "--topic", topic, "--partition", "0", "--offset", "18", "--max-messages", "3"
+    )
+    seen["consume in a group"] = said(
+        consumer, broker, "--topic", topic, "--group", group, "--from-beginning", "--max-messages", "10"
+    )
+    seen["go on in the group"] = said(
+        consumer, broker, "--topic", topic, "--group", group, "--max-messages", "4"
+    )
+    return seen
+
+
+@scenario(seconds=300)
+def consumer_groups(broker: Broker) -> Any:
+    """kafka-consumer-groups: list, describe, state, members, reset-offsets of each kind, delete."""
+    topic, group = "java-groups", "java-groups-group"
+    tool = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+    said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
+    feed(broker, topic, [f"{index}" for index in range(10)])
+    consumer = f"{TOOLS}.consumer.ConsoleConsumer"
+    said(consumer, broker, "--topic", topic, "--group", group, "--from-beginning", "--max-messages", "10")
+    seen: dict[str, Any] = {}
+    seen["list"] = [line for line in said(tool, broker, "--list") if line in (group, "exit 0")]
+    seen["describe"] = sorted(said(tool, broker, "--describe", "--group", group))
+    seen["state"] = said(tool, broker, "--describe", "--group", group, "--state")
+    seen["members"] = said(tool, broker, "--describe", "--group", group, "--members")
+    whole = ("--reset-offsets", "--group", group, "--topic", topic)
+    for how in (
+        ("--to-earliest",),
+        ("--to-latest",),
+        ("--to-offset", "1"),
+        ("--shift-by", "-1"),
+        ("--to-datetime", "2020-01-01T00:00:00.000"),
+        ("--to-current",),
+    ):
+        seen[" ".join(how)] = sorted(said(tool, broker, *whole, *how, "--execute"))
+    seen["dry run"] = sorted(said(tool, broker, *whole, "--to-latest", "--dry-run"))
+    seen["delete offsets"] = sorted(
+        said(tool, broker, "--delete-offsets", "--group", group, "--topic", topic)
+    )
+    seen["delete"] = said(tool, broker, "--delete", "--group", group)
+    seen["describe deleted"] = errors_only(said(tool, broker, "--describe", "--group", group))
+    return seen
+
+
+@scenario(seconds=240)
+def group_in_use(broker: Broker) -> Any:
+    """A group described while a console consumer is in it; its offsets cannot be reset."""
+    topic, group = "java-in-use", "java-in-use-group"
+    tool = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+    said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "2")
+    feed(broker, topic, ["one", "two", "three"])
+    consumer = start_tool(
+        f"{TOOLS}.consumer.ConsoleConsumer",
+        *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", group, "--from-beginning"),
+        *("--command-property", "auto.commit.interval.ms=100"),
+    )
+    try:
+        seen: dict[str, Any] = {}
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            described = said(tool, broker, "--describe", "--group", group, "--state")
+            lag = said(tool, broker, "--describe", "--group", group)
+            total = sum(
+                int(line.split()[5]) for line in lag if line.startswith(group) and line.split()[5].isdigit()
+            )
+            if any("Stable" in line for line in described) and total == 0 and len(lag) > 3:
+                break
+        seen["state"] = described
+        seen["members"] = said(tool, broker, "--describe", "--group", group, "--members", "--verbose")
+        reset = said(
+            tool, broker, "--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute"
+        )
+        seen["reset"] = [line for line in reset if "Assignments can only" in line or line.startswith("exit")]
+        seen["delete"] = errors_only(said(tool, broker, "--delete", "--group", group))
+    finally:
+        consumer.send_signal(signal.SIGTERM)
+        output = consumer.communicate(timeout=30)[0]
+    seen["consumed"] = sorted(output.decode().split())
+    return seen
+
+
+@scenario(seconds=240)
+def offsets_and_records(broker: Broker) -> Any:
+    """kafka-get-offsets by each kind of time, kafka-delete-records, kafka-log-dirs."""
+    topic = "java-offsets"
+    said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
+    feed(broker, topic, [f"{index}" for index in range(12)])
+    seen: dict[str, Any] = {}
+    tool = f"{TOOLS}.GetOffsetShell"
+    for when in (
+        "-1",
+        "-2",
+        "-3",
+        "earliest",
+        "latest",
+        "max-timestamp",
+        "earliest-local",
+        "0",
+        "4102444800000",
+    ):
+        lines = said(tool, broker, "--topic", topic, "--time", when)
+        seen[when] = lines
+    with tempfile.TemporaryDirectory() as directory:
+        wanted = Path(directory) / "delete.json"
+        partitions = [{"topic": topic, "partition": partition, "offset": -1} for partition in (0,)]
+        wanted.write_text(json.dumps({"partitions": partitions, "version": 1}))
+        deleted = said(f"{TOOLS}.DeleteRecordsCommand", broker, "--offset-json-file", str(wanted))
+        seen["delete records"] = [re.sub(r"\d+$", "<n>", line) for line in deleted if "partition" in line]
+    dirs = said(f"{TOOLS}.LogDirsCommand", broker, "--describe", "--topic-list", topic)
+    found = next(json.loads(line) for line in dirs if line.startswith("{"))
+    for entry in found["brokers"]:
+        for directory_ in entry["logDirs"]:
+            directory_["partitions"].sort(key=lambda partition: str(partition["partition"]))
+            for partition in directory_["partitions"]:
+                partition["size"] = "some" if partition["size"] else "none"
+    seen["log dirs"] = found
+    return seen
+
+
+@scenario(seconds=240)
+def performance(broker: Broker) -> Any:
+    """The performance tools run to their end and count all records; figures are not compared."""
+    topic = "java-performance"
+    said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "3")
+    produced = outcome(
+        f"{TOOLS}.ProducerPerformance",
+        *("--topic", topic, "--num-records", "50000", "--record-size", "100", "--throughput", "-1"),
+        *("--producer-props", f"bootstrap.servers={broker.bootstrap}", "linger.ms=5"),
+    )
+    consumed = said(f"{TOOLS}.ConsumerPerformance", broker, "--topic", topic, "--num-records", "50000")
+    rows = [line.split(", ") for line in consumed if line.startswith("20")]
+    return {
+        "produced": [line.split()[0] for line in produced if "records sent" in line][-1:],
+        "produce exit": produced[-1],
+        "consumed": [row[4] for row in rows],
+        "consume exit": consumed[-1],
+    }
+
+
+@scenario(seconds=240)
+def verifiable(broker: Broker) -> Any:
+    """kafka-verifiable-producer and -consumer: every record acknowledged, every record seen."""
+    topic = "java-verifiable"
+    said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "2")
+    produced = outcome(
+        f"{TOOLS}.VerifiableProducer",
+        *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--max-messages", "200", "--acks", "-1"),
+    )
+    events = [json.loads(line) for line in produced if line.startswith("{")]
+    consumer = outcome(
+        f"{TOOLS}.VerifiableConsumer",
+        *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group-id", "java-verifiable"),
+        *("--reset-policy", "earliest", "--max-messages", "200", "--verbose"),
+    )
+    seen = [json.loads(line) for line in consumer if line.startswith("{")]
+    values = [int(event["value"]) for event in seen if event["name"] == "record_data"]
+    return {
+        "acknowledged": sum(event["name"] == "producer_send_success" for event in events),
+        "refused": sum(event["name"] == "producer_send_error" for event in events),
+        "seen": len(set(values)),
+        "twice": len(values) - len(set(values)),
+        "assigned": [len(event["partitions"]) for event in seen if event["name"] == "partitions_assigned"],
+        "committed": all(event.get("success") for event in seen if event["name"] == "offsets_committed"),
+        "exits": [produced[-1], consumer[-1]],
+    }
+
+
+@scenario(seconds=240)
+def configs(broker: Broker) -> Any:
+    """kafka-configs: describe and alter topics, describe the broker."""
+    topic = "java-configs"
+    tool = "kafka.admin.ConfigCommand"
+    said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
+    of_topic = ("--entity-type", "topics", "--entity-name", topic)
+    seen: dict[str, Any] = {}
+    seen["describe"] = said(tool, broker, "--describe", *of_topic)
+    seen["alter"] = said(
+        tool, broker, "--alter", *of_topic, "--add-config", "retention.ms=1000,segment.ms=60000"
+    )
+    seen["describe altered"] = said(tool, broker, "--describe", *of_topic)
+    seen["delete"] = said(tool, broker, "--alter", *of_topic, "--delete-config", "segment.ms")
+    seen["all"] = sorted(said(tool, broker, "--describe", *of_topic, "--all"))
+    seen["bad value"] = errors_only(
+        said(tool, broker, "--alter", *of_topic, "--add-config", "retention.ms=soon")
+    )
+    of_broker = said(tool, broker, "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all")
+    seen["broker"] = sorted(line.partition("=")[0] for line in of_broker)
+    return seen
+
+
+@scenario(seconds=120)
+def cluster(broker: Broker) -> Any:
+    """kafka-broker-api-versions, kafka-cluster cluster-id, kafka-groups."""
+    seen: dict[str, Any] = {}
+    versions = said(f"{TOOLS}.BrokerApiVersionsCommand", broker)
+    seen["api versions"] = [versions[0].partition(" ->")[0], versions[-1]]
+    identity = outcome(f"{TOOLS}.ClusterTool", "cluster-id", "--bootstrap-server", broker.bootstrap)
+    seen["cluster id"] = identity
+    with contextlib.suppress(StopIteration):
+        groups = said(f"{TOOLS}.GroupsCommand", broker, "--list")
+        seen["groups"] = [next(line for line in groups if line.startswith("GROUP")), groups[-1]]
+    return seen
