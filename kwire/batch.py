@@ -179,11 +179,12 @@ def stamp_append_time(
     attributes = header.attributes | TIMESTAMP_TYPE_MASK
     _INT16.pack_into(buffer, position + ATTRIBUTES_AT, attributes)
     _INT64.pack_into(buffer, position + MAX_TIMESTAMP_AT, timestamp_ms)
-    crc = _seal(buffer, position, header.size_bytes)
+    crc = seal(buffer, position, header.size_bytes)
     return header._replace(attributes=attributes, max_timestamp=timestamp_ms, crc=crc)
 
 
-def _seal(buffer: bytearray | memoryview, position: int, size_bytes: int) -> int:
+def seal(buffer: bytearray | memoryview, position: int, size_bytes: int) -> int:
+    """Sum up the batch anew after something that the CRC covers was changed; the new CRC."""
     crc: int = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : position + size_bytes])
     _UINT32.pack_into(buffer, position + CRC_AT, crc)
     return crc
@@ -395,5 +396,5 @@ def build(
         base_sequence,
         count,
     )
-    _seal(out, 0, len(out))
+    seal(out, 0, len(out))
     return out
