@@ -22,9 +22,9 @@ def both(note: Callable[[T], None], value: T, event: trio.Event) -> None:
     event.set()
 
 
-@pytest.fixture
-async def loop(nursery: trio.Nursery) -> AsyncIterator[Loop]:
-    loop = Loop(ManualClock())
+@pytest.fixture(params=[False, True], ids=["among others", "alone"])
+async def loop(nursery: trio.Nursery, request: pytest.FixtureRequest) -> AsyncIterator[Loop]:
+    loop = Loop(ManualClock(), alone=request.param)
     nursery.start_soon(loop.run)
     with trio.fail_after(20):
         yield loop
