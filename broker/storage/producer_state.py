@@ -116,7 +116,7 @@ class SegmentLike(Protocol):
 
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
-DEFAULT_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
+PRODUCER_ID_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
 
 
 class ProducerStateManager:
@@ -128,7 +128,7 @@ class ProducerStateManager:
         directory: str,
         *,
         partition: str = "",
-        expiration_ms: int = DEFAULT_EXPIRATION_MS,
+        expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
     ) -> None:
         self._disk = disk
         self.directory = directory
