@@ -1,0 +1,63 @@
+"""What every coordinator machine is: commands give records, and records are the state that survives.
+
+A machine has no clock loop, no log and no socket. A command reads the state and gives a `Result`: records to
+append to the machine's partition, and what to do when they are committed. Durable state changes only through
+`replay`, which is called for each record in the order of the log: once when a partition is loaded, and for
+records of a running machine when they are committed. A record that describes what memory holds already
+(`applied`) is not replayed while the machine runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from kwire.errors import ApiError
+from kwire.schema import Message
+
+Committed = Callable[[ApiError | None], None]
+
+
+def ignore_outcome(_error: ApiError | None) -> None:
+    """For records that nobody waits for."""
+
+
+class StoredRecord(NamedTuple):
+    """One record of the coordinator's partition: a key, and a value or a tombstone."""
+
+    key: Message
+    value: Message | None
+    value_version: int = 0
+    applied: bool = False
+    """Whether memory holds this already, so that committing it changes nothing."""
+
+
+class Result(NamedTuple):
+    """The outcome of a command.
+
+    With no records, `committed` is called at once, but after all replies to earlier commands: a reader must
+    not see what is not yet durable before the writer is told.
+    """
+
+    records: Sequence[StoredRecord] = ()
+    committed: Committed = ignore_outcome
+
+
+class TimerHandle(Protocol):
+    """A later call that can be called off."""
+
+    def cancel(self) -> None:
+        """Do not make the call."""
+
+
+class Surroundings(Protocol):
+    """What a machine may ask of its runtime."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time, for what is stored."""
+
+    def later(self, delay_ms: int, command: Callable[[], Result]) -> TimerHandle:
+        """Run a command of this machine when `delay_ms` have passed, unless the machine is gone by then."""
+
+    def new_uuid(self) -> str:
+        """A random UUID in its usual text form."""

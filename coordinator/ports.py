@@ -1,0 +1,46 @@
+"""What the group coordinator asks of the broker that it runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from kwire.errors import ApiError
+from kwire.primitives import Uuid
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class GroupPorts(Protocol):
+    """The broker as the group coordinator sees it. Implemented by `broker.group_ports`."""
+
+    def append(self, index: int, batch: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
+        """Append one record batch to a partition of the offsets topic.
+
+        `on_committed` is called exactly once, never inside this call: with None when the batch is committed,
+        or with why it was lost. Raises ApiError where nothing was appended.
+        """
+
+    def stored_batches(self, index: int) -> Iterator[memoryview]:
+        """Every batch of a partition of the offsets topic, from its log start on, in offset order.
+
+        Raises ApiError where the partition is not here or cannot be read.
+        """
+
+    def offsets_partitions(self) -> int | None:
+        """How many partitions the offsets topic has; None while there is no such topic."""
+
+    def offsets_leader(self, index: int) -> int | None:
+        """The id of the broker that leads a partition of the offsets topic; None while there is none."""
+
+    def create_offsets_topic(self) -> None:
+        """Ask for the offsets topic to be created. Returns at once, and may be called again meanwhile."""
+
+    def partition_exists(self, topic: str, index: int) -> bool:
+        """Whether the cluster has this partition."""
+
+    def topic_id(self, name: str) -> Uuid | None:
+        """The id of a topic; None where there is no such topic."""
+
+    def topic_name(self, topic_id: Uuid) -> str | None:
+        """The name of a topic; None where there is no such topic."""
