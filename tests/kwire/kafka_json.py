@@ -1,0 +1,171 @@
+"""Kafka's message definitions, as the JSON files that kafka-python ships: the tests' oracle.
+
+Read here on their own, with nothing of kwire: a definition is a `Struct` of `Entry`s, and what its words mean
+(versions, nullable versions, defaults) is worked out a second time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+PACKAGE = "kafka.protocol.schemas.resources"
+ENDLESS = 0x7FFF
+WIDTHS = {
+    "bool": "Bool",
+    "int8": "Int8",
+    "int16": "Int16",
+    "uint16": "UInt16",
+    "int32": "Int32",
+    "uint32": "UInt32",
+    "int64": "Int64",
+    "float64": "Float64",
+    "string": "Str",
+    "bytes": "Bytes",
+    "records": "Records",
+    "uuid": "Uuid",
+}
+"""Kafka's primitive types, and how kwire writes them."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of versions with both ends."""
+
+    first: int
+    last: int
+
+    def __contains__(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+
+def span(text: str) -> Span:
+    if text == "none":
+        return Span(1, 0)
+    found = re.fullmatch(r"(\d+)(?:-(\d+)|(\+))?", text)
+    assert found, text
+    first, last, endless = found.groups()
+    return Span(int(first), ENDLESS if endless else int(last or first))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One field of a definition."""
+
+    name: str
+    json_name: str
+    element: str
+    """The type, or that of the elements: a primitive's name in Kafka's writing, or a structure's."""
+    is_list: bool
+    struct: Struct | None
+    versions: Span
+    nullable: Span
+    tag: int | None
+    tagged: Span
+    flexible: Span | None
+    ignorable: bool
+    default: Any
+    """The default in kwire's terms; a structure that is not null by default has the word "struct" here."""
+
+    def is_nullable(self, version: int) -> bool:
+        return version in self.nullable
+
+
+@dataclass(frozen=True)
+class Struct:
+    """The fields of a message or of a structure inside one."""
+
+    name: str
+    entries: tuple[Entry, ...]
+
+    def at(self, version: int) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.entries if version in entry.versions)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A whole message."""
+
+    name: str
+    api_key: int
+    versions: Span
+    flexible: Span
+    struct: Struct
+
+
+def snake_case(name: str) -> str:
+    """FetchMaxWaitMs to fetch_max_wait_ms: an underscore in front of every capital but the first."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def without_comments(text: str) -> str:
+    """Kafka's JSON has `//` comments; inside a string those two characters are text."""
+    pattern = r'("(?:\\.|[^"\\])*")|//[^\n]*'
+    return re.sub(pattern, lambda found: found.group(1) or "", text)
+
+
+def parse(text: str) -> Definition:
+    raw = json.loads(without_comments(text))
+    shared = {one["name"]: one["fields"] for one in raw.get("commonStructs", ())}
+    return Definition(
+        raw["name"],
+        raw.get("apiKey", -1),
+        span(raw["validVersions"]),
+        span(raw["flexibleVersions"]),
+        Struct(raw["name"], tuple(_entry(one, shared) for one in raw["fields"])),
+    )
+
+
+@cache
+def definition(name: str) -> Definition:
+    """The definition of this name; FileNotFoundError where kafka-python has none."""
+    return parse(resources.files(PACKAGE).joinpath(f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _entry(raw: dict[str, Any], shared: dict[str, list[dict[str, Any]]]) -> Entry:
+    kind: str = raw["type"]
+    is_list = kind.startswith("[]")
+    element = kind.removeprefix("[]")
+    struct = None
+    if element not in WIDTHS:
+        fields = raw["fields"] if "fields" in raw else shared[element]
+        struct = Struct(element, tuple(_entry(one, shared) for one in fields))
+    versions = span(raw["versions"])
+    return Entry(
+        snake_case(raw["name"]),
+        raw["name"][0].lower() + raw["name"][1:],
+        element,
+        is_list,
+        struct,
+        versions,
+        span(raw.get("nullableVersions", "none")),
+        raw.get("tag"),
+        span(raw.get("taggedVersions", "none")),
+        span(raw["flexibleVersions"]) if "flexibleVersions" in raw else None,
+        bool(raw.get("ignorable", False)),
+        _default(element, is_list, raw.get("default")),
+    )
+
+
+def _default(element: str, is_list: bool, given: object) -> Any:
+    if given == "null" or element == "records":
+        return None
+    if is_list:
+        return []
+    if element not in WIDTHS:
+        return "struct"
+    if element == "string":
+        return given or ""
+    if element == "bytes":
+        return b""
+    if element == "uuid":
+        return bytes(16)
+    if element == "bool":
+        return given in (True, "true")
+    if element == "float64":
+        return float(str(given or 0))
+    return int(str(given or 0), 0)
