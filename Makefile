@@ -1,0 +1,97 @@
+# `make` alone tells what there is. Needed: Python 3.11 or newer; for `make interop` also Java 17 and Maven.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SPARK_READY := interop/target/venv/.complete
+SOURCES := kwire broker coordinator interop
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-annotate --no-emit-index-url --no-emit-find-links
+
+# `make serve ARGS="--set num.partitions=12"`, `make test ARGS="-k fetch"`
+ARGS ?=
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(READY) ## build .venv with kwire, the test tools and the Python clients
+
+$(READY): pyproject.toml requirements/dev.lock
+	@python=""; \
+	for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+		if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+		then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then echo "kwire needs Python 3.11 or newer on the PATH." >&2; exit 1; fi; \
+	[ -x $(BIN)/python ] || $$python -m venv $(VENV) || { \
+		rm -rf $(VENV); \
+		echo "$$python cannot make virtual environments (Debian: apt-get install python3-venv)." >&2; exit 1; }
+	@echo "installing into $(VENV), this is done once"
+	@$(BIN)/python $(PIP_INSTALL) --require-hashes -r requirements/dev.lock
+	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: serve
+serve: $(READY) ## run one broker on 127.0.0.1:9092
+	@exec $(BIN)/kwire serve $(ARGS)
+
+.PHONY: test
+test: $(READY) ## run the tests; they need Python alone
+	$(BIN)/python -m pytest tests/ $(ARGS)
+
+.PHONY: format
+format: $(READY) ## put the sources into their format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: check
+check: $(READY) ## all that a change must pass: format, lint, types, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict $(SOURCES)
+	$(BIN)/python -m pytest tests/
+
+.PHONY: interop
+interop: $(READY) ## hold kwire against Apache Kafka, its tools, and Spark (Java 17, Maven)
+	@java=$$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' || true); \
+	if [ "$${java:-0}" -lt 17 ]; then \
+		echo "make interop needs Java 17 or newer on the PATH (Debian: apt-get install openjdk-17-jre-headless)." >&2; \
+		exit 1; fi
+	@command -v mvn >/dev/null || { \
+		echo "make interop needs Maven (mvn) on the PATH to fetch Apache Kafka (Debian: apt-get install maven)." >&2; \
+		exit 1; }
+	@$(MAKE) --no-print-directory $(SPARK_READY)
+	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . interop $(ARGS)
+
+# PySpark is large and only a few scenarios want it, so it has an environment of its own.
+$(SPARK_READY): requirements/spark.lock | $(READY)
+	@echo "installing PySpark into $(@D), this is done once"
+	@[ -x $(@D)/bin/python ] || $(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/spark.lock \
+		|| { echo "make interop needs PySpark, which could not be installed." >&2; exit 1; }
+	@touch $@
+
+.PHONY: bench
+bench: $(READY) ## measure; see docs/performance.md
+	@[ -f bench/__main__.py ] || { echo "there is no benchmark to run yet." >&2; exit 1; }
+	$(BIN)/python -m bench $(ARGS)
+
+.PHONY: lock
+lock: $(READY) ## pin the newest versions that pyproject.toml allows
+	$(COMPILE) --upgrade --output-file requirements/runtime.lock
+	$(COMPILE) --upgrade --extra dev --output-file requirements/dev.lock
+	$(COMPILE) --upgrade --extra spark --output-file requirements/spark.lock
+	@! grep -nE '^-|://' requirements/*.lock || { echo "a lock file names an index or a path." >&2; exit 1; }
+
+.PHONY: clean
+clean: ## remove what make has built; data directories stay
+	rm -rf $(VENV) interop/target build dist .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
