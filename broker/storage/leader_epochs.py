@@ -21,12 +21,13 @@ UNDEFINED_OFFSET = -1
 class LeaderEpochs:
     """The epochs of one log, in its `leader-epoch-checkpoint`."""
 
-    __slots__ = ("_disk", "_entries", "_path", "needs_sync")
+    __slots__ = ("_disk", "_entries", "_path", "_written", "needs_sync")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._path = join(directory, LEADER_EPOCHS)
         self._entries: list[tuple[int, int]] = []
+        self._written: list[tuple[int, int]] = []
         self.needs_sync = False
         """Whether the file was replaced since it was last synced."""
 
@@ -38,7 +39,8 @@ class LeaderEpochs:
             stored = []
         self._entries = []
         for epoch, start_offset in stored:
-            self._put(epoch, start_offset)
+            self.note(epoch, start_offset)
+        self._written = stored
 
     @property
     def path(self) -> str:
@@ -62,10 +64,11 @@ class LeaderEpochs:
         entries = self._entries
         if entries and entries[-1][0] == epoch and entries[-1][1] <= start_offset:
             return
-        self._put(epoch, start_offset)
+        self.note(epoch, start_offset)
         self.write()
 
-    def _put(self, epoch: int, start_offset: int) -> None:
+    def note(self, epoch: int, start_offset: int) -> None:
+        """Assign an epoch without writing the file: `cut` does that when recovery is through."""
         entries = self._entries
         if epoch < 0 or start_offset < 0:
             return
@@ -112,6 +115,20 @@ class LeaderEpochs:
         entries[:count] = [(entries[count - 1][0], start_offset)]
         self.write()
 
+    def forget_from(self, offset: int) -> None:
+        """Drop the epochs that start at `offset` or beyond, without writing the file."""
+        while self._entries and self._entries[-1][1] >= offset:
+            self._entries.pop()
+
+    def cut(self, start_offset: int, end_offset: int) -> None:
+        """Keep what lies within the log, and write the file if it says anything else. StorageError."""
+        self.forget_from(end_offset)
+        count = bisect_right(self._entries, start_offset, key=_start_offset)
+        if count:
+            self._entries[:count] = [(self._entries[count - 1][0], start_offset)]
+        if self._entries != self._written:
+            self.write()
+
     def clear(self) -> None:
         """Forget every epoch. StorageError."""
         self._entries.clear()
@@ -120,6 +137,7 @@ class LeaderEpochs:
     def write(self) -> None:
         """Replace the file with what is known. StorageError."""
         write_epochs(self._disk, self._path, self._entries, sync=False)
+        self._written = list(self._entries)
         self.needs_sync = True
 
     def moved(self, directory: str) -> None:

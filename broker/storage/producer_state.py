@@ -1,10 +1,9 @@
 """What a log remembers of its producers: epochs, the last five batches of each, and open transactions.
 
 KIP-98, KIP-360. A batch whose sequence range equals one of the remembered is a duplicate, and is answered
-with the
-offsets of the first; one that does not follow the last is out of order, except that a new epoch starts at 0
-and that a producer of which nothing is known may start anywhere. State is kept in `.snapshot` files, so that
-recovery has to read only what came after.
+with the offsets of the first; one that does not follow the last is out of order, except that a new epoch
+starts at 0 and that a producer of which nothing is known may start anywhere. State is kept in `.snapshot`
+files, so that recovery has to read only what came after.
 """
 
 from __future__ import annotations
@@ -269,6 +268,8 @@ class ProducerStateManager:
 
     def replicated_up_to(self, high_watermark: int) -> None:
         """Transactions whose marker lies below the high watermark are over for readers too."""
+        if not self.unreplicated:
+            return
         for first_offset in [
             first for first, completed in self.unreplicated.items() if completed.last_offset < high_watermark
         ]:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kwire.batch import read_header, records
-
 from broker.storage.disk import Disk, DiskFile, FileMissing
 from broker.storage.index import (
     MAX_RELATIVE_OFFSET,
@@ -19,6 +17,7 @@ from broker.storage.index import (
 )
 from broker.storage.log_config import LogConfig
 from broker.storage.scan import Place, headers
+from kwire.batch import read_header, records
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -123,6 +122,10 @@ class Segment:
         """Every file that a segment may have."""
         prefix = self.log_path.removesuffix(LOG_SUFFIX)
         return [prefix + suffix for suffix in SUFFIXES]
+
+    def index_files(self) -> list[DiskFile]:
+        """The two indexes, to be synced. FileMissing."""
+        return [self._disk.open(self.index.path), self._disk.open(self.time_index.path)]
 
     # --- appending
 

@@ -1,0 +1,104 @@
+"""One of `log.dirs`: whose it is, what lies in it by name, and whether it still works."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import NamedTuple
+
+from broker.storage.checkpoints import (
+    LOCK,
+    MetaProperties,
+    read_meta_properties,
+)
+from broker.storage.disk import Disk, DiskLock, StorageError, join
+
+METADATA_TOPIC = "__cluster_metadata"
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+FUTURE_SUFFIX = "-future"
+MAX_NAME_BYTES = 255
+_SUFFIXED = re.compile(r"^(\S+)-(\d+)\.(\S+)(-delete|-stray|-future)$")
+_PLAIN = re.compile(r"^(\S+)-(\d+)$")
+_FOREIGN = frozenset({"remote-log-index-cache", "lost+found"})
+"""Directories that are no partition's, and are let be."""
+
+
+class PartitionDirectory(NamedTuple):
+    """What the name of a directory says."""
+
+    name: str
+    topic: str
+    partition: int
+    suffix: str
+    """Empty for a partition in use; otherwise what has become of it."""
+
+
+def parse_name(name: str) -> PartitionDirectory | None:
+    """The partition that a directory's name stands for; None where it stands for none."""
+    match = _SUFFIXED.match(name)
+    if match is not None:
+        return PartitionDirectory(name, match[1], int(match[2]), match[4])
+    match = _PLAIN.match(name)
+    return PartitionDirectory(name, match[1], int(match[2]), "") if match is not None else None
+
+
+def set_aside_name(topic: str, partition: int, suffix: str, rng: random.Random) -> str:
+    """A fresh name for a partition that is deleted or stray; a long topic is cut to fit a file name."""
+    rest = f"-{partition}.{rng.getrandbits(128):032x}{suffix}"
+    return topic[: MAX_NAME_BYTES - len(rest)] + rest
+
+
+class LogDirectory:
+    """A log directory of this broker, locked while it is open."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.path = path
+        self.offline = False
+        """Whether it failed: nothing in it is served any more."""
+        self.was_clean = False
+        """Whether the last shutdown left it complete."""
+        self.properties: MetaProperties | None = None
+        """What `meta.properties` says; None for a directory that is not formatted."""
+        self._disk = disk
+        self._lock: DiskLock | None = None
+
+    def __repr__(self) -> str:
+        return f"LogDirectory({self.path}{', offline' if self.offline else ''})"
+
+    def open(self) -> None:
+        """Make the directory if needed, lock it, and learn whose it is. StorageError."""
+        disk = self._disk
+        if not disk.is_directory(self.path):
+            disk.make_directory(self.path)
+            disk.sync_directory(self.path.rpartition("/")[0] or "/")
+        self._lock = disk.lock(join(self.path, LOCK))
+        if self._lock is None:
+            raise StorageError(f"{self.path} is in use by another process (it holds {LOCK})")
+        self.properties = read_meta_properties(disk, self.path)
+
+    def partitions(self) -> list[PartitionDirectory]:
+        """The partition directories in it, by name. StorageError for a directory that is none."""
+        disk = self._disk
+        found: list[PartitionDirectory] = []
+        for name in disk.names(self.path):
+            if name in _FOREIGN or name.startswith(".") or not disk.is_directory(join(self.path, name)):
+                continue
+            parsed = parse_name(name)
+            if parsed is None:
+                raise StorageError(f"{join(self.path, name)} is not named as a partition's directory is")
+            found.append(parsed)
+        return found
+
+    def volume_bytes(self) -> tuple[int, int]:
+        """Total and usable bytes of the volume; -1 where they cannot be told."""
+        try:
+            return self._disk.volume_bytes(self.path)
+        except StorageError:
+            return -1, -1
+
+    def release(self) -> None:
+        """Unlock."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None

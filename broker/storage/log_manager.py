@@ -1,0 +1,390 @@
+"""All logs of a broker: found in `log.dirs` at start, created, set aside, checkpointed and closed.
+
+Opening trusts a directory that was shut down cleanly, and recovers every log of one that was not, each from
+its recovery point on. Which logs the cluster still knows is for the node to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+from broker.storage.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    UNKNOWN_BROKER_EPOCH,
+    TopicPartition,
+    read_offsets,
+    take_clean_shutdown,
+    write_clean_shutdown,
+    write_offsets,
+)
+from broker.storage.disk import Disk, StorageError, join
+from broker.storage.log import Log
+from broker.storage.log_config import LogConfig
+from broker.storage.log_dir import (
+    DELETE_SUFFIX,
+    METADATA_TOPIC,
+    STRAY_SUFFIX,
+    LogDirectory,
+    set_aside_name,
+)
+from broker.storage.producer_state import PRODUCER_ID_EXPIRATION_MS
+from broker.storage.recovery import open_log
+from broker.storage.trash import Trash
+from kwire.primitives import ZERO_UUID, Uuid
+
+logger = logging.getLogger("kwire.storage")
+
+
+class LogManager:
+    """The logs of one broker, by topic and partition."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log_dirs: Sequence[str],
+        *,
+        rng: random.Random,
+        config_for: Callable[[str], LogConfig] | None = None,
+        producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+    ) -> None:
+        """`config_for` tells the configuration to open a topic's logs with; `Log.config` may change later."""
+        self._disk = disk
+        self._rng = rng
+        self._config_for = config_for
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._directories = [LogDirectory(disk, path.rstrip("/") or "/") for path in log_dirs]
+        self._logs: dict[TopicPartition, Log] = {}
+        self._parents: dict[Log, LogDirectory] = {}
+        self._trash = Trash(disk)
+        self._checkpointed: set[TopicPartition] = set()
+        """The partitions that the checkpoint files may still tell offsets of."""
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        """The high watermarks that the last checkpoint before this start held."""
+
+    # --- opening
+
+    def open(self, now_ms: int) -> None:
+        """Lock the directories and open every log in them but the metadata log.
+
+        StorageError when no directory can be used, when two belong to different clusters or nodes, or when
+        another process holds one. A directory that fails alone goes offline.
+        """
+        for directory in self._directories:
+            directory.open()
+        self._check_owners()
+        for directory in self._directories:
+            try:
+                self._open_directory(directory, now_ms)
+            except StorageError as error:
+                self._directory_failed(directory, error)
+        self._check_any_online()
+
+    def _check_owners(self) -> None:
+        owners = {
+            (directory.properties.cluster_id, directory.properties.node_id): directory
+            for directory in self._directories
+            if directory.properties is not None
+        }
+        if len(owners) > 1:
+            told = ", ".join(
+                f"{directory.path} to node {node_id} of cluster {cluster_id}"
+                for (cluster_id, node_id), directory in owners.items()
+            )
+            raise StorageError(f"the log directories do not belong together: {told}")
+
+    def _open_directory(self, directory: LogDirectory, now_ms: int) -> None:
+        path = directory.path
+        directory.was_clean = take_clean_shutdown(self._disk, path) is not None
+        recovery_points = self._read_checkpoint(path, RECOVERY_POINTS)
+        start_offsets = self._read_checkpoint(path, LOG_START_OFFSETS)
+        self.high_watermarks.update(self._read_checkpoint(path, HIGH_WATERMARKS))
+        self._checkpointed.update(recovery_points, start_offsets)
+        count = 0
+        for found in directory.partitions():
+            where = join(path, found.name)
+            if found.suffix == DELETE_SUFFIX:
+                self._trash.add_directory(where, self._config(found.topic).file_delete_delay_ms)
+                continue
+            if found.suffix:
+                logger.warning("%s is set aside: not opened", where)
+                continue
+            if found.topic == METADATA_TOPIC:
+                continue
+            place = (found.topic, found.partition)
+            if place in self._logs:
+                raise StorageError(f"{where} is a second directory of a partition, see {self._logs[place]}")
+            log = self._load(
+                directory,
+                found.topic,
+                found.partition,
+                config=self._config(found.topic),
+                clean=directory.was_clean,
+                recovery_point=recovery_points.get(place, 0),
+                log_start_offset=start_offsets.get(place, 0),
+                now_ms=now_ms,
+            )
+            log.high_watermark = max(
+                log.log_start_offset, min(self.high_watermarks.get(place, 0), log.log_end_offset)
+            )
+            count += 1
+        if count:
+            logger.info("%s: %d logs opened%s", path, count, "" if directory.was_clean else " and recovered")
+
+    def _read_checkpoint(self, directory: str, name: str) -> dict[TopicPartition, int]:
+        try:
+            return read_offsets(self._disk, join(directory, name))
+        except StorageError as error:
+            # As Kafka: without recovery points all is recovered, without start offsets all is served.
+            logger.warning("%s; it is taken as empty", error)
+            return {}
+
+    def _config(self, topic: str) -> LogConfig:
+        return self._config_for(topic) if self._config_for is not None else LogConfig()
+
+    def _load(
+        self,
+        directory: LogDirectory,
+        topic: str,
+        partition: int,
+        *,
+        config: LogConfig,
+        clean: bool,
+        now_ms: int,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        topic_id: Uuid | None = None,
+    ) -> Log:
+        log = open_log(
+            self._disk,
+            join(directory.path, f"{topic}-{partition}"),
+            topic,
+            partition,
+            config,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            topic_id=topic_id,
+            producer_id_expiration_ms=self._producer_id_expiration_ms,
+            trash=self._trash,
+            rng=self._rng,
+            now_ms=now_ms,
+            on_failure=self._log_failed,
+        )
+        self._logs[topic, partition] = log
+        self._parents[log] = directory
+        return log
+
+    def open_metadata_log(self, config: LogConfig, now_ms: int, *, directory: str | None = None) -> Log:
+        """Open or create `__cluster_metadata-0`, by default in the first log directory. StorageError.
+
+        It is always recovered from its beginning, as Kafka does: the quorum must be able to trust it.
+        """
+        parent = self._directories[0] if directory is None else self._directory(directory)
+        return self._load(parent, METADATA_TOPIC, 0, config=config, clean=False, now_ms=now_ms)
+
+    # --- looking around
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that the directories belong to; empty before they are formatted."""
+        for directory in self._directories:
+            if directory.properties is not None:
+                return directory.properties.cluster_id
+        return ""
+
+    def directories(self) -> list[LogDirectory]:
+        """The configured directories, in their order."""
+        return list(self._directories)
+
+    def _directory(self, path: str) -> LogDirectory:
+        for directory in self._directories:
+            if directory.path == path.rstrip("/"):
+                return directory
+        raise StorageError(f"{path} is none of log.dirs")
+
+    def logs(self) -> Iterable[Log]:
+        """Every open log, the metadata log among them once it is open."""
+        return self._logs.values()
+
+    def logs_in(self, path: str) -> list[Log]:
+        """The open logs of one directory."""
+        return [log for log, parent in self._parents.items() if parent.path == path]
+
+    def get(self, topic: str, partition: int) -> Log | None:
+        """The partition's log, if it is open."""
+        return self._logs.get((topic, partition))
+
+    def directory_of(self, log: Log) -> LogDirectory:
+        """Where the log lies."""
+        return self._parents[log]
+
+    # --- making and setting aside
+
+    def create(self, topic: str, partition: int, topic_id: Uuid, config: LogConfig, now_ms: int) -> Log:
+        """Make a log in the online directory that holds the fewest. StorageError."""
+        online = [directory for directory in self._directories if not directory.offline]
+        if not online:
+            raise StorageError("every log directory is offline")
+        counts = dict.fromkeys((directory.path for directory in online), 0)
+        for parent in self._parents.values():
+            if not parent.offline:
+                counts[parent.path] += 1
+        if (topic, partition) in self._checkpointed:
+            # An offset of an earlier topic of this name must not be taken for one of this log.
+            self.write_checkpoints()
+        directory = min(online, key=lambda directory: counts[directory.path])
+        try:
+            self._disk.make_directory(join(directory.path, f"{topic}-{partition}"))
+            return self._load(
+                directory, topic, partition, config=config, clean=True, topic_id=topic_id, now_ms=now_ms
+            )
+        except StorageError as error:
+            self._directory_failed(directory, error)
+            raise
+
+    def delete(self, log: Log, now_ms: int) -> None:
+        """Set a log aside; its files are removed when file.delete.delay.ms have passed. StorageError."""
+        renamed = self._set_aside(log, DELETE_SUFFIX)
+        if renamed is not None:
+            self._trash.add_directory(renamed, log.config.file_delete_delay_ms)
+
+    def set_stray(self, log: Log) -> None:
+        """Set a log aside that the cluster does not know; its files stay to be looked at. StorageError."""
+        self._set_aside(log, STRAY_SUFFIX)
+
+    def _set_aside(self, log: Log, suffix: str) -> str | None:
+        directory = self._parents.pop(log)
+        del self._logs[log.topic, log.partition]
+        was_offline = log.failure is not None
+        log.fail(StorageError(f"{log.topic}-{log.partition} was set aside"))
+        if directory.offline:
+            return None
+        path = join(directory.path, set_aside_name(log.topic, log.partition, suffix, self._rng))
+        try:
+            self._disk.rename(log.directory, path)
+            self._disk.sync_directory(directory.path)
+        except StorageError as error:
+            if not was_offline:
+                self._directory_failed(directory, error)
+            raise
+        log.directory = path
+        return path
+
+    # --- in the course of time
+
+    def tick(self, now_ms: int) -> None:
+        """Remove what was set aside long enough, and forget producers that have been silent for too long."""
+        self._trash.tick(now_ms)
+        for log in self._logs.values():
+            log.producers.expire(now_ms)
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Apply retention to every log; how many segments went. Logs that fail go offline."""
+        deleted = 0
+        for log in list(self._logs.values()):
+            if log.failure is None and log.topic != METADATA_TOPIC:
+                try:
+                    deleted += log.delete_old_segments(now_ms)
+                except StorageError as error:
+                    logger.error("%r: old segments cannot be deleted: %s", log, error)
+        return deleted
+
+    def due_for_flush(self, now_ms: int) -> list[Log]:
+        """The logs whose flush.messages or flush.ms asks for a flush now, or that rolled since the last."""
+        return [
+            log
+            for log in self._logs.values()
+            if log.failure is None and (log.needs_flush(now_ms) or log.has_unflushed_segments)
+        ]
+
+    def flush_due(self, now_ms: int) -> None:
+        """Flush what is due, waiting for the disk. Logs that fail go offline."""
+        for log in self.due_for_flush(now_ms):
+            try:
+                log.flush()
+            except StorageError as error:
+                logger.error("%r cannot be flushed: %s", log, error)
+
+    def write_checkpoints(self) -> None:
+        """Write recovery points, log start offsets and high watermarks of every online directory."""
+        self._checkpointed = set()
+        for directory in self._directories:
+            if directory.offline:
+                continue
+            logs = [log for log in self.logs_in(directory.path) if log.topic != METADATA_TOPIC]
+            try:
+                self._write_checkpoints(directory, logs)
+            except StorageError as error:
+                self._directory_failed(directory, error)
+
+    def _write_checkpoints(self, directory: LogDirectory, logs: list[Log]) -> None:
+        places = {(log.topic, log.partition): log for log in logs}
+        self._checkpointed.update(places)
+        path, disk = directory.path, self._disk
+        write_offsets(
+            disk, join(path, RECOVERY_POINTS), {place: log.recovery_point for place, log in places.items()}
+        )
+        # Only where it differs from where the first segment starts, as Kafka does.
+        starts = {
+            place: log.log_start_offset
+            for place, log in places.items()
+            if log.log_start_offset > log.segment_base_offsets[0]
+        }
+        write_offsets(disk, join(path, LOG_START_OFFSETS), starts)
+        write_offsets(
+            disk, join(path, HIGH_WATERMARKS), {place: log.high_watermark for place, log in places.items()}
+        )
+
+    # --- failure and end
+
+    def _log_failed(self, log: Log, error: StorageError) -> None:
+        self._directory_failed(self._parents[log], error)
+
+    def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
+        if directory.offline:
+            return
+        logger.error("%s goes offline: %s", directory.path, error)
+        directory.offline = True
+        for log in self.logs_in(directory.path):
+            log.fail(error)
+
+    def _check_any_online(self) -> None:
+        if all(directory.offline for directory in self._directories):
+            paths = ", ".join(directory.path for directory in self._directories)
+            raise StorageError(f"none of the log directories can be used: {paths}")
+
+    def shutdown(self, now_ms: int, *, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
+        """Flush and close every log, checkpoint, and mark each directory that is complete as clean."""
+        for directory in self._directories:
+            if directory.offline:
+                directory.release()
+                continue
+            complete = True
+            for log in self.logs_in(directory.path):
+                try:
+                    log.commit()
+                    log.flush()
+                    log.close()
+                except StorageError as error:
+                    complete = False
+                    logger.error("%r cannot be closed: %s", log, error)
+            if complete:
+                try:
+                    self._write_checkpoints(
+                        directory,
+                        [log for log in self.logs_in(directory.path) if log.topic != METADATA_TOPIC],
+                    )
+                    write_clean_shutdown(self._disk, directory.path, broker_epoch)
+                except StorageError as error:
+                    logger.error("%s cannot be marked as shut down: %s", directory.path, error)
+            directory.release()
+        self._logs.clear()
+        self._parents.clear()
+
+
+NO_TOPIC_ID = ZERO_UUID
+"""The topic id of a log whose directory does not tell one."""

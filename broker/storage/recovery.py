@@ -1,0 +1,370 @@
+"""Opening a log: what its directory holds is cleaned of leftovers, and checked as far as it may be in doubt.
+
+After a clean shutdown the files are trusted; only indexes that are missing or cannot be right are rebuilt.
+After anything else every segment from the recovery point on is read batch by batch. The log ends before the
+first batch that is not whole, not of its CRC or not after the one before it; what comes later is set aside.
+Indexes, leader epochs and producers of what was read are made afresh from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from bisect import bisect_right
+from collections.abc import Callable
+
+from broker.storage.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
+from broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, join
+from broker.storage.index import MAX_RELATIVE_OFFSET, CorruptIndex
+from broker.storage.leader_epochs import LeaderEpochs
+from broker.storage.log import Log
+from broker.storage.log_config import LogConfig
+from broker.storage.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
+from broker.storage.scan import Invalid, LegacyFormat, Whole, whole_batches
+from broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SUFFIXES, Segment
+from broker.storage.trash import Trash
+from kwire.batch import BatchHeader, CorruptBatch, crc_is_valid, read_header
+from kwire.primitives import ZERO_UUID, Uuid
+
+logger = logging.getLogger("kwire.storage")
+
+_CLEANED_SUFFIX = ".cleaned"
+"""A compacted segment in the making, worthless until it is complete."""
+_SWAP_SUFFIX = ".swap"
+"""A compacted segment that is complete, and was about to take the place of those it was made from."""
+_RAFT_SNAPSHOT_DELETED = ".checkpoint" + DELETED_SUFFIX
+"""A snapshot of the metadata that is on its way out: the metadata log's to remove."""
+
+
+def open_log(
+    disk: Disk,
+    directory: str,
+    topic: str,
+    partition: int,
+    config: LogConfig,
+    *,
+    clean: bool,
+    trash: Trash,
+    rng: random.Random,
+    now_ms: int,
+    on_failure: Callable[[Log, StorageError], None],
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+    topic_id: Uuid | None = None,
+    producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+) -> Log:
+    """Open the log in `directory`, or make it there.
+
+    `clean` says that the last shutdown left it complete. `recovery_point` and `log_start_offset` come from
+    the checkpoints; `topic_id` is written down for a directory that tells none.
+    Raises StorageError: the disk fails, the directory is another topic's, or holds a format not known here.
+    """
+    disk.make_directory(directory)
+    metadata_needs_sync = False
+    stored_id = read_topic_id(disk, directory)
+    if topic_id is None or topic_id == stored_id:
+        topic_id = ZERO_UUID if stored_id is None else stored_id
+    elif stored_id is None:
+        write_topic_id(disk, directory, topic_id, sync=False)
+        metadata_needs_sync = True
+    else:
+        raise StorageError(f"{join(directory, PARTITION_METADATA)} names another topic's id")
+
+    opening = _Opening(disk, directory, f"{topic}-{partition}", config, trash, now_ms)
+    opening.remove_leftovers()
+    opening.find_segments(log_start_offset)
+    if clean:
+        opening.trust()
+    else:
+        opening.recover(recovery_point, log_start_offset, producer_id_expiration_ms)
+    log_end_offset = opening.end(log_start_offset)
+    log_start_offset = max(log_start_offset, opening.segments[0].base_offset)
+
+    epochs = opening.epochs
+    epochs.cut(log_start_offset, log_end_offset)
+    producers = ProducerStateManager(
+        disk, directory, partition=opening.name, expiration_ms=producer_id_expiration_ms
+    )
+    opening.remove_stray_snapshots(producers, log_end_offset)
+    producers.rebuild(opening.segments, log_start_offset, log_end_offset, now_ms)
+    jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+    if jitter_ms > 0:
+        opening.segments[-1].roll_jitter_ms = rng.randrange(jitter_ms)
+    return Log(
+        disk,
+        directory,
+        topic,
+        partition,
+        topic_id,
+        config,
+        segments=opening.segments,
+        epochs=epochs,
+        producers=producers,
+        log_start_offset=log_start_offset,
+        log_end_offset=log_end_offset,
+        # What was only found, and not synced since, is not durable yet.
+        recovery_point=log_end_offset if clean else min(recovery_point, log_end_offset),
+        trash=trash,
+        rng=rng,
+        now_ms=now_ms,
+        metadata_needs_sync=metadata_needs_sync,
+        on_failure=on_failure,
+    )
+
+
+class _Opening:
+    """One directory on its way to becoming a log."""
+
+    def __init__(
+        self, disk: Disk, directory: str, name: str, config: LogConfig, trash: Trash, now_ms: int
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._trash = trash
+        self._now_ms = now_ms
+        self.name = name
+        self.segments: list[Segment] = []
+        self.epochs = LeaderEpochs(disk, directory)
+
+    # --- leftovers
+
+    def remove_leftovers(self) -> None:
+        """Remove what an interruption left behind, and complete what was all but done. StorageError."""
+        disk, directory = self._disk, self._directory
+        cleaned: list[str] = []
+        swaps: list[str] = []
+        for name in disk.names(directory):
+            if name.endswith(_CLEANED_SUFFIX):
+                cleaned.append(name)
+            elif name.endswith(_SWAP_SUFFIX):
+                swaps.append(name)
+            elif name.endswith(TEMPORARY_SUFFIX) or (
+                name.endswith(DELETED_SUFFIX) and not name.endswith(_RAFT_SNAPSHOT_DELETED)
+            ):
+                disk.remove(join(directory, name))
+        # A swap file beyond a segment still in the making is one of several that were to replace one segment.
+        first_cleaned = min((_base_offset(name) for name in cleaned), default=None)
+        complete = []
+        for name in swaps:
+            if first_cleaned is not None and _base_offset(name) >= first_cleaned:
+                disk.remove(join(directory, name))
+            else:
+                complete.append(name)
+        for name in cleaned:
+            disk.remove(join(directory, name))
+        if complete:
+            self._complete_swap(complete)
+
+    def _complete_swap(self, swaps: list[str]) -> None:
+        disk, directory = self._disk, self._directory
+        bases = [_base_offset(name) for name in swaps if name.endswith(LOG_SUFFIX + _SWAP_SUFFIX)]
+        if bases:
+            first = min(bases)
+            end = max(self._end_of_swap(base) for base in bases)
+            for name in disk.names(directory):
+                replaced = name.endswith(SUFFIXES) and first <= _base_offset(name) < end
+                if replaced:
+                    disk.remove(join(directory, name))
+        # The log comes last: its name alone decides whether the swap is still to be completed.
+        for name in sorted(swaps, key=lambda name: name.endswith(LOG_SUFFIX + _SWAP_SUFFIX)):
+            disk.rename(join(directory, name), join(directory, name.removesuffix(_SWAP_SUFFIX)))
+        logger.warning("%s: %d files of an interrupted swap put in place", self.name, len(swaps))
+
+    def _end_of_swap(self, base_offset: int) -> int:
+        path = join(self._directory, f"{base_offset:020d}{LOG_SUFFIX}{_SWAP_SUFFIX}")
+        end = base_offset
+        try:
+            for whole in whole_batches(self._disk.open(path), 0, self._disk.size(path)):
+                end = whole.place.last_offset + 1
+        except Invalid as error:
+            logger.warning("%s: %s", path, error)
+        except LegacyFormat as error:
+            raise StorageError(f"{path} has {error}, which is not supported") from error
+        return end
+
+    # --- segments
+
+    def find_segments(self, log_start_offset: int) -> None:
+        """The segments that there are, or a first one. Indexes without a log are removed. StorageError."""
+        disk = self._disk
+        names = [name for name in disk.names(self._directory) if name.endswith(SUFFIXES)]
+        bases = sorted({_base_offset(name) for name in names if name.endswith(LOG_SUFFIX)})
+        for name in names:
+            if _base_offset(name) not in bases:
+                logger.warning("%s: removing %s, which has no log", self.name, name)
+                disk.remove(join(self._directory, name))
+        self.segments = [self._existing(base) for base in bases]
+        if not self.segments:
+            self._begin_at(log_start_offset)
+
+    def _existing(self, base_offset: int) -> Segment:
+        path = join(self._directory, f"{base_offset:020d}{LOG_SUFFIX}")
+        return Segment(
+            self._disk,
+            self._directory,
+            base_offset,
+            self._config,
+            size_bytes=self._disk.size(path),
+            created_ms=self._now_ms,
+            roll_jitter_ms=0,
+        )
+
+    def _begin_at(self, offset: int) -> None:
+        self.segments = [
+            Segment.create(
+                self._disk, self._directory, offset, self._config, now_ms=self._now_ms, roll_jitter_ms=0
+            )
+        ]
+
+    def _check_indexes(self, segments: list[Segment]) -> None:
+        """Rebuild indexes that are missing or cannot be right."""
+        for segment in segments:
+            try:
+                segment.index.load()
+                segment.time_index.load()
+            except (CorruptIndex, FileMissing) as error:
+                logger.warning("%s: rebuilding the indexes of %r: %s", self.name, segment, error)
+                _rebuild_indexes(segment)
+
+    def trust(self) -> None:
+        """Take the files for what they say. StorageError."""
+        self._check_indexes(self.segments)
+        self.epochs.load()
+
+    def recover(self, recovery_point: int, log_start_offset: int, producer_id_expiration_ms: int) -> None:
+        """Read every segment that may not have been synced, and end the log where it stops making sense.
+
+        StorageError: the disk fails, or a segment holds a format that is not known here.
+        """
+        bases = [segment.base_offset for segment in self.segments]
+        first = max(0, bisect_right(bases, recovery_point) - 1)
+        doubtful = self.segments[first:]
+        self._check_indexes(self.segments[:first])
+        producers = ProducerStateManager(
+            self._disk,
+            self._directory,
+            partition=self.name,
+            expiration_ms=producer_id_expiration_ms,
+        )
+        start = doubtful[0].base_offset
+        log_start_offset = max(log_start_offset, bases[0])
+        # This removes every snapshot beyond the start as well: they are made again, segment by segment.
+        producers.rebuild(self.segments[:first], min(log_start_offset, start), start, self._now_ms)
+        self.epochs.load()
+        self.epochs.forget_from(start)
+        for number, segment in enumerate(doubtful):
+            if number:
+                producers.end_offset = segment.base_offset
+                producers.take_snapshot()
+            next_base = doubtful[number + 1].base_offset if number + 1 < len(doubtful) else None
+            if not self._recover_segment(segment, next_base, producers, log_start_offset):
+                self._set_aside(doubtful[number + 1 :])
+                break
+
+    def _recover_segment(
+        self, segment: Segment, next_base: int | None, producers: ProducerStateManager, log_start_offset: int
+    ) -> bool:
+        """Read a segment whole, and cut it where it is no longer sound. Whether all of it is."""
+        rebuilding = segment.begin_rebuild()
+        file = segment.file
+        next_offset = segment.base_offset
+        valid_bytes = 0
+        problem = None
+        try:
+            for whole in whole_batches(file, 0, segment.size_bytes):
+                header = self._sound(whole, segment, next_offset, next_base)
+                rebuilding.add(whole.place)
+                latest_epoch = self.epochs.latest
+                if header.leader_epoch > (-1 if latest_epoch is None else latest_epoch):
+                    self.epochs.note(header.leader_epoch, header.base_offset)
+                if header.last_offset >= log_start_offset:
+                    if header.is_control and header.has_producer_id:
+                        producers.update_from_marker(header, whole.buffer, whole.at)
+                    else:
+                        producers.update(header)
+                next_offset = header.next_offset
+                valid_bytes = whole.place.next_position
+        except Invalid as error:
+            problem = error
+        except LegacyFormat as error:
+            raise StorageError(f"{segment.log_path} has {error}, which is not supported") from error
+        if problem is not None:
+            logger.warning(
+                "%s: %r is cut to %d bytes, up to offset %d: %s",
+                self.name,
+                segment,
+                valid_bytes,
+                next_offset,
+                problem,
+            )
+            file.truncate(valid_bytes)
+            segment.size_bytes = valid_bytes
+        rebuilding.finish()
+        return problem is None
+
+    def _sound(self, whole: Whole, segment: Segment, next_offset: int, next_base: int | None) -> BatchHeader:
+        """The header of a batch that may stand here. Invalid."""
+        place = whole.place
+        try:
+            header = read_header(whole.buffer, whole.at)
+        except CorruptBatch as error:
+            raise Invalid(place.position, str(error)) from error
+        if not crc_is_valid(whole.buffer, whole.at, header):
+            raise Invalid(place.position, "a batch with a wrong CRC")
+        if header.base_offset < next_offset or header.last_offset < header.base_offset:
+            raise Invalid(
+                place.position,
+                f"a batch from {header.base_offset} to {header.last_offset} where {next_offset} was to come",
+            )
+        if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+            raise Invalid(place.position, f"offset {header.last_offset} is too far from the segment's first")
+        if next_base is not None and header.last_offset >= next_base:
+            raise Invalid(place.position, f"offset {header.last_offset} belongs to the next segment")
+        return header
+
+    def _set_aside(self, segments: list[Segment]) -> None:
+        """Later segments cannot follow a log that was cut."""
+        for segment in segments:
+            logger.warning("%s: %r does not follow the end of the log: set aside", self.name, segment)
+            self._trash.rename_files(segment.paths, self._config.file_delete_delay_ms)
+            self.segments.remove(segment)
+
+    def end(self, log_start_offset: int) -> int:
+        """Make the last segment the active one, and tell where the log ends. StorageError."""
+        active = self.segments[-1]
+        active.open_for_appends(self._config)
+        end_offset = active.next_offset()
+        if end_offset < log_start_offset:
+            logger.warning(
+                "%s: ends at %d, before its start at %d: emptied", self.name, end_offset, log_start_offset
+            )
+            self._set_aside(self.segments[:])
+            self._begin_at(log_start_offset)
+            end_offset = log_start_offset
+        return end_offset
+
+    def remove_stray_snapshots(self, producers: ProducerStateManager, log_end_offset: int) -> None:
+        """Keep the snapshots that stand at a segment's first offset, and the newest one; no others."""
+        offsets = [offset for offset in producers.find_snapshots() if offset <= log_end_offset]
+        kept = {segment.base_offset for segment in self.segments} | {max(offsets, default=-1)}
+        for offset in offsets:
+            if offset not in kept:
+                path = producers.forget_snapshot(offset)
+                if path is not None:
+                    self._disk.remove(path)
+
+
+def _base_offset(name: str) -> int:
+    """The offset that a segment file's name begins with. StorageError."""
+    digits = name.partition(".")[0]
+    if not digits.isdigit():
+        raise StorageError(f"{name} is not named as a segment's file is")
+    return int(digits)
+
+
+def _rebuild_indexes(segment: Segment) -> None:
+    try:
+        segment.rebuild_indexes()
+    except Invalid as error:
+        raise StorageError(f"{segment.log_path} is damaged {error}") from error
