@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from importlib import import_module, resources
 from typing import Any
 
 PACKAGE = "kafka.protocol.schemas.resources"
@@ -30,6 +31,13 @@ WIDTHS = {
     "uuid": "Uuid",
 }
 """Kafka's primitive types, and how kwire writes them."""
+
+
+def reference(module: str) -> Any:
+    """A module of kafka-python, which reads its resources in a way that Python deprecates."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return import_module(module)
 
 
 @dataclass(frozen=True)
@@ -123,7 +131,7 @@ def parse(text: str) -> Definition:
 @cache
 def definition(name: str) -> Definition:
     """The definition of this name; FileNotFoundError where kafka-python has none."""
-    return parse(resources.files(PACKAGE).joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    return parse(resources.files(reference(PACKAGE)).joinpath(f"{name}.json").read_text(encoding="utf-8"))
 
 
 def _entry(raw: dict[str, Any], shared: dict[str, list[dict[str, Any]]]) -> Entry:
