@@ -1,0 +1,285 @@
+"""A broker's configuration: every key of Kafka's, and typed attributes for those that kwire goes by.
+
+A key is honoured when `BrokerConfig` has an attribute for it, or a topic's key takes its default from it.
+The others are read, checked, kept and shown as Kafka shows them, and named in a warning when they are set.
+
+Of a key set in several places the first of these counts: set on the running broker, set on the running
+cluster, set at start, Kafka's default (KIP-226).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+from broker.config.coordinator_keys import COORDINATOR_KEYS
+from broker.config.definition import REQUIRED, ConfigError, Key, Update, Value
+from broker.config.listeners import (
+    META_ADDRESS,
+    ListenerEndpoint,
+    check_protocols,
+    parse_listeners,
+    parse_protocol_map,
+)
+from broker.config.security_keys import SECURITY_KEYS
+from broker.config.server_keys import SERVER_KEYS
+from broker.config.storage_keys import STORAGE_KEYS
+from broker.config.topic_keys import SOURCES
+
+BROKER_KEYS: Final[dict[str, Key]] = {
+    key.name: key for keys in (SERVER_KEYS, STORAGE_KEYS, COORDINATOR_KEYS, SECURITY_KEYS) for key in keys
+}
+
+LISTENER_PREFIX: Final = "listener.name."
+"""Keys of one listener: listener.name.<name>.<key>."""
+
+
+class BrokerConfig:
+    """The settings of one broker. Attributes are Kafka's keys with underscores for dots."""
+
+    auto_create_topics_enable: bool
+    broker_rack: str | None
+    connections_max_idle_ms: int
+    default_replication_factor: int
+    delete_topic_enable: bool
+    fetch_max_bytes: int
+    group_initial_rebalance_delay_ms: int
+    group_max_session_timeout_ms: int
+    group_max_size: int
+    group_min_session_timeout_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    log_retention_check_interval_ms: int
+    max_connections: int
+    max_connections_per_ip: int
+    max_incremental_fetch_session_cache_slots: int
+    max_request_partition_size_limit: int
+    metadata_log_dir: str | None
+    metadata_log_segment_bytes: int
+    metadata_log_segment_ms: int
+    min_insync_replicas: int
+    node_id: int
+    num_partitions: int
+    offset_metadata_max_bytes: int
+    offsets_commit_timeout_ms: int
+    offsets_retention_check_interval_ms: int
+    offsets_retention_minutes: int
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+    offsets_topic_segment_bytes: int
+    producer_id_expiration_ms: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    socket_listen_backlog_size: int
+    socket_request_max_bytes: int
+    transaction_state_log_min_isr: int
+    transaction_state_log_num_partitions: int
+    transaction_state_log_replication_factor: int
+    transaction_state_log_segment_bytes: int
+
+    log_dirs: list[str]
+    """Of log.dirs, or else log.dir."""
+    controller_listener_names: list[str]
+    process_roles: list[str]
+    inter_broker_listener_name: str
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        """`given` is what was set at start, by key. ConfigError when it cannot be used."""
+        self.given = dict(given)
+        """What was set at start, as text."""
+        for one, other in (("node.id", "broker.id"), ("broker.id", "node.id")):
+            if one in self.given and other not in self.given:
+                self.given[other] = self.given[one]
+        self.cluster_wide: dict[str, str] = {}
+        """What was set on the running cluster."""
+        self.per_broker: dict[str, str] = {}
+        """What was set on this broker while it runs."""
+        self._values: dict[str, Value] = {}
+        for name, key in BROKER_KEYS.items():
+            text = self.given.get(name)
+            if text is not None:
+                self._values[name] = key.parse(text)
+            elif key.default == REQUIRED:
+                raise ConfigError(f'Missing required configuration "{name}" which has no default value.')
+            else:
+                self._values[name] = key.default_value
+        self._set_attributes()
+        self._listeners = self._check_listeners()
+        self._check_together()
+
+    # --- reading
+
+    def value(self, name: str) -> Value:
+        """The value of any of Kafka's keys. KeyError for a key that is none."""
+        return self._values[name]
+
+    def names(self) -> list[str]:
+        """All keys that are shown: Kafka's, and those that were set though Kafka knows nothing of them."""
+        shown = [name for name, key in BROKER_KEYS.items() if not key.internal]
+        return shown + [name for name in self.given if name not in BROKER_KEYS]
+
+    def listener_endpoints(self) -> list[ListenerEndpoint]:
+        """Where to accept connections: every listener but the controllers'."""
+        controllers = self.controller_listener_names
+        return [listener for listener in self._listeners if listener.name not in controllers]
+
+    def controller_endpoints(self) -> list[ListenerEndpoint]:
+        """The listeners that belong to the quorum of controllers."""
+        return [listener for listener in self._listeners if listener.name in self.controller_listener_names]
+
+    def advertised_endpoints(self) -> list[ListenerEndpoint]:
+        """What clients are told, verbatim as configured. Port 0 stands for the port that was bound."""
+        entries = cast("list[str] | None", self._values["advertised.listeners"])
+        if not entries:
+            return self.listener_endpoints()
+        return [
+            listener
+            for listener in parse_listeners("advertised.listeners", entries)
+            if listener.name not in self.controller_listener_names
+        ]
+
+    def protocol(self, listener: str) -> str:
+        """The security protocol of a listener."""
+        return self._protocols[listener]
+
+    # --- changing (KIP-226)
+
+    def update(self, cluster_wide: Mapping[str, str], per_broker: Mapping[str, str]) -> None:
+        """Take over what is set on the running cluster and broker.
+
+        What cannot be parsed is left at what it would be without; it was refused when it was to be set, so
+        it comes from a version that knew better.
+        """
+        self.cluster_wide = dict(cluster_wide)
+        self.per_broker = dict(per_broker)
+        for name, key in BROKER_KEYS.items():
+            if key.update is Update.READ_ONLY:
+                continue
+            for layer in (self.per_broker, self.cluster_wide, self.given):
+                if name in layer:
+                    try:
+                        self._values[name] = key.parse(layer[name])
+                    except ConfigError:
+                        continue
+                    break
+            else:
+                self._values[name] = key.default_value
+        self._set_attributes()
+
+    def _set_attributes(self) -> None:
+        for name in ATTRIBUTE_KEYS:
+            setattr(self, name.replace(".", "_"), self._values[name])
+        self.log_dirs = cast("list[str]", self._values["log.dirs"] or self._values["log.dir"])
+        self.controller_listener_names = [
+            name.upper() for name in cast("list[str]", self._values["controller.listener.names"] or [])
+        ]
+        self.process_roles = cast("list[str]", self._values["process.roles"])
+        listener = cast("str | None", self._values["inter.broker.listener.name"])
+        protocol = cast(str, self._values["security.inter.broker.protocol"])
+        self.inter_broker_listener_name = (listener or protocol).upper()
+
+    # --- checking
+
+    def _check_listeners(self) -> list[ListenerEndpoint]:
+        listeners = parse_listeners("listeners", cast("list[str]", self._values["listeners"]))
+        protocols = parse_protocol_map(
+            "listener.security.protocol.map", cast(str, self._values["listener.security.protocol.map"])
+        )
+        for name in self.controller_listener_names:
+            # KIP-595: a controller listener that the map does not name is PLAINTEXT, unless the map is given.
+            if "listener.security.protocol.map" not in self.given:
+                protocols.setdefault(name, "PLAINTEXT")
+        self._protocols = protocols
+        check_protocols(listeners, protocols)
+        return listeners
+
+    def _check_together(self) -> None:
+        roles = self.process_roles
+        if sorted(roles) != ["broker", "controller"]:
+            raise ConfigError(
+                f"process.roles is {','.join(roles) or 'empty'}: this release serves as broker,controller "
+                f"only, one node that is both"
+            )
+        self._check_quorum()
+        brokers = self.listener_endpoints()
+        if not brokers:
+            raise ConfigError("listeners has none for clients: all of them are controller.listener.names")
+        names = {listener.name for listener in brokers}
+        advertised = self.advertised_endpoints()
+        for listener in advertised:
+            if listener.host == META_ADDRESS:
+                raise ConfigError(
+                    f"advertised.listeners cannot use the nonroutable meta-address {META_ADDRESS}. "
+                    f"Use a routable IP address."
+                )
+            if listener.name not in names:
+                raise ConfigError(
+                    f"advertised.listeners has {listener.name}, which listeners does not: "
+                    f"it has {', '.join(sorted(names))}"
+                )
+        if self.inter_broker_listener_name not in {listener.name for listener in advertised}:
+            raise ConfigError(
+                f"inter.broker.listener.name is {self.inter_broker_listener_name}, which is not one of "
+                f"advertised.listeners: {', '.join(listener.name for listener in advertised)}"
+            )
+        if not self.log_dirs:
+            raise ConfigError("At least one log directory must be defined via log.dirs or log.dir.")
+        retention_ms = cast("int | None", self._values["log.retention.ms"])
+        if retention_ms is not None and retention_ms != -1 and retention_ms < 1:
+            raise ConfigError(
+                f"log.retention.ms is {retention_ms}: it must be unlimited (-1) or, greater than or "
+                f"equal to 1"
+            )
+
+    def _check_quorum(self) -> None:
+        voters = cast("list[str]", self._values["controller.quorum.voters"])
+        ids = []
+        for voter in voters:
+            text, at, _ = voter.partition("@")
+            if not at or not text.isdigit():
+                raise ConfigError(f"controller.quorum.voters has {voter!r}: expected id@host:port")
+            ids.append(int(text))
+        if ids and ids != [self.node_id]:
+            raise ConfigError(
+                f"controller.quorum.voters is {','.join(voters)}: this release serves alone, as the "
+                f"only voter, {self.node_id}@host:port"
+            )
+        names = [listener.name for listener in self._listeners]
+        for name in self.controller_listener_names:
+            if name not in names:
+                raise ConfigError(
+                    f"controller.listener.names has {name}, which is not one of listeners: {', '.join(names)}"
+                )
+
+
+_SPECIAL: Final = frozenset(
+    {"log_dirs", "controller_listener_names", "process_roles", "inter_broker_listener_name"}
+)
+
+
+def _attribute_keys() -> tuple[str, ...]:
+    by_attribute = {name.replace(".", "_"): name for name in BROKER_KEYS}
+    attributes = [name for name in BrokerConfig.__annotations__ if name not in _SPECIAL]
+    return tuple(by_attribute[attribute] for attribute in attributes)
+
+
+ATTRIBUTE_KEYS: Final = _attribute_keys()
+"""The keys that are attributes under their own names."""
+
+HONOURED: Final = (
+    frozenset(ATTRIBUTE_KEYS)
+    | {source.name for sources in SOURCES.values() for source in sources}
+    | {
+        "advertised.listeners",
+        "broker.id",
+        "controller.listener.names",
+        "controller.quorum.voters",
+        "inter.broker.listener.name",
+        "listener.security.protocol.map",
+        "listeners",
+        "log.dir",
+        "log.dirs",
+        "process.roles",
+        "security.inter.broker.protocol",
+    }
+)
+"""The keys that kwire goes by."""
