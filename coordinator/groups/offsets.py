@@ -1,0 +1,175 @@
+"""Committed offsets by group, topic and partition, and when they are forgotten. KIP-211.
+
+A map that `replay` fills; everything else here only reads it and gives records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from coordinator.machine import StoredRecord
+from kwire.primitives import ZERO_UUID, Uuid
+from kwire.stored.groups import OffsetCommitKey, OffsetCommitValue
+
+OFFSET_VERSION = 3
+"""The version of OffsetCommitValue that Kafka writes since 2.1."""
+
+OFFSET_VERSION_WITH_EXPIRY = 1
+"""The one version that holds an expiry of its own, for commits that ask for a retention time (v2–4)."""
+
+NO_OFFSET = -1
+
+
+class CommittedOffset(NamedTuple):
+    """How far a group has come in one partition."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp: int
+    expire_timestamp: int = -1
+    """When it expires, where the commit said so; -1 where the group's retention decides."""
+    topic_id: Uuid = ZERO_UUID
+
+
+class PartitionCommit(NamedTuple):
+    """One partition of a commit that was accepted."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+Partitions = dict[int, CommittedOffset]
+
+
+class Offsets:
+    """The committed offsets of all groups of one partition of the offsets topic."""
+
+    def __init__(self) -> None:
+        self._by_group: dict[str, dict[str, Partitions]] = {}
+
+    # --- reading
+
+    def groups(self) -> list[str]:
+        """Every group that has an offset."""
+        return list(self._by_group)
+
+    def topics(self, group_id: str) -> dict[str, Partitions]:
+        """The offsets of a group by topic and partition; empty where it has none. Not to be changed."""
+        return self._by_group.get(group_id, {})
+
+    def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        """One offset; None where the group has none for this partition."""
+        return self._by_group.get(group_id, {}).get(topic, {}).get(partition)
+
+    def _all(self, group_id: str) -> Iterator[tuple[str, int, CommittedOffset]]:
+        for topic, partitions in self._by_group.get(group_id, {}).items():
+            for partition, committed in partitions.items():
+                yield topic, partition, committed
+
+    # --- records
+
+    @staticmethod
+    def commit(
+        group_id: str, commits: Iterable[PartitionCommit], *, now_ms: int, retention_ms: int | None
+    ) -> list[StoredRecord]:
+        """Records for a commit; `retention_ms` is what an old client asked for, else None."""
+        expire_timestamp = -1 if retention_ms is None else now_ms + retention_ms
+        version = OFFSET_VERSION if retention_ms is None else OFFSET_VERSION_WITH_EXPIRY
+        return [
+            StoredRecord(
+                OffsetCommitKey(group=group_id, topic=commit.topic, partition=commit.partition),
+                OffsetCommitValue(
+                    offset=commit.offset,
+                    leader_epoch=commit.leader_epoch,
+                    metadata=commit.metadata,
+                    commit_timestamp=now_ms,
+                    expire_timestamp=expire_timestamp,
+                    topic_id=ZERO_UUID,
+                ),
+                version,
+            )
+            for commit in commits
+        ]
+
+    def forget(self, group_id: str, topic: str, partition: int) -> list[StoredRecord]:
+        """A tombstone for one offset; none where there is nothing to forget."""
+        return [_tombstone(group_id, topic, partition)] if self.get(group_id, topic, partition) else []
+
+    def forget_group(self, group_id: str) -> list[StoredRecord]:
+        """Tombstones for all offsets of a group."""
+        return [_tombstone(group_id, topic, partition) for topic, partition, _ in self._all(group_id)]
+
+    def forget_topics(self, names: Iterable[str]) -> list[StoredRecord]:
+        """Tombstones for the offsets that any group has in these topics, which are deleted."""
+        gone = set(names)
+        return [
+            _tombstone(group_id, topic, partition)
+            for group_id, topics in self._by_group.items()
+            for topic in topics.keys() & gone
+            for partition in topics[topic]
+        ]
+
+    def forget_expired(
+        self,
+        group_id: str,
+        *,
+        now_ms: int,
+        retention_ms: int,
+        since: Callable[[CommittedOffset], int] | None,
+        in_use: Callable[[str], bool],
+    ) -> tuple[list[StoredRecord], bool]:
+        """Tombstones for the expired offsets of a group, and whether that leaves it none.
+
+        `since` tells from when on the retention of an offset counts, or is None where nothing may expire now;
+        offsets of topics `in_use` never do.
+        """
+        records: list[StoredRecord] = []
+        if since is None:
+            return records, not self._by_group.get(group_id)
+        all_expired = True
+        for topic, partition, committed in self._all(group_id):
+            if in_use(topic):
+                expired = False
+            elif committed.expire_timestamp != -1:
+                expired = now_ms >= committed.expire_timestamp
+            else:
+                expired = now_ms - since(committed) >= retention_ms
+            if expired:
+                records.append(_tombstone(group_id, topic, partition))
+            else:
+                all_expired = False
+        return records, all_expired
+
+    # --- replay
+
+    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        """Take in one committed record; None is a tombstone."""
+        if value is not None:
+            topics = self._by_group.setdefault(key.group, {})
+            topics.setdefault(key.topic, {})[key.partition] = CommittedOffset(
+                value.offset,
+                value.leader_epoch,
+                value.metadata,
+                value.commit_timestamp,
+                value.expire_timestamp,
+                value.topic_id,
+            )
+            return
+        topics_of_group = self._by_group.get(key.group)
+        partitions = None if topics_of_group is None else topics_of_group.get(key.topic)
+        if topics_of_group is None or partitions is None:
+            return
+        partitions.pop(key.partition, None)
+        if not partitions:
+            del topics_of_group[key.topic]
+            if not topics_of_group:
+                del self._by_group[key.group]
+
+
+def _tombstone(group_id: str, topic: str, partition: int) -> StoredRecord:
+    return StoredRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)
