@@ -1,10 +1,18 @@
-"""A flush in two halves: the waiting for the disk, which a worker does, and what the log makes of it."""
+"""What of a log is durable, and making the rest so.
+
+A flush has two halves: the waiting for the disk, which a worker may do, and what the log makes of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from broker.storage.disk import Disk, DiskFile
+from broker.storage.checkpoints import PARTITION_METADATA
+from broker.storage.disk import Disk, DiskFile, join
+from broker.storage.leader_epochs import LeaderEpochs
+from broker.storage.log_config import LogConfig
+from broker.storage.producer_state import ProducerStateManager
+from broker.storage.segments import Segments
 
 
 class FlushTicket:
@@ -14,19 +22,19 @@ class FlushTicket:
     rolls and deletions.
     """
 
-    __slots__ = ("_directory", "_disk", "_files", "end_offset", "finish")
+    __slots__ = ("_directories", "_disk", "_files", "end_offset", "finish")
 
     def __init__(
         self,
         disk: Disk,
         files: Sequence[DiskFile],
-        directory: str | None,
+        directories: Sequence[str],
         end_offset: int,
         finish: Callable[[], None],
     ) -> None:
         self._disk = disk
         self._files = files
-        self._directory = directory
+        self._directories = directories
         self.end_offset = end_offset
         """Everything before it is durable once `finish` has been called."""
         self.finish = finish
@@ -36,5 +44,89 @@ class FlushTicket:
         """Sync. May run in any thread. StorageError."""
         for file in self._files:
             file.sync()
-        if self._directory is not None:
-            self._disk.sync_directory(self._directory)
+        for directory in self._directories:
+            self._disk.sync_directory(directory)
+
+
+class Durability:
+    """How far a log is durable."""
+
+    __slots__ = (
+        "_cuts",
+        "_directory",
+        "_disk",
+        "_epochs",
+        "_flushed_ms",
+        "_metadata_needs_sync",
+        "_producers",
+        "_segments",
+        "_synced_base",
+        "recovery_point",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        segments: Segments,
+        epochs: LeaderEpochs,
+        producers: ProducerStateManager,
+        *,
+        recovery_point: int,
+        metadata_needs_sync: bool,
+        now_ms: int,
+    ) -> None:
+        """`metadata_needs_sync`: `partition.metadata` was written, and the directory made, only just now."""
+        self.recovery_point = recovery_point
+        self._disk = disk
+        self._directory = directory
+        self._segments = segments
+        self._epochs = epochs
+        self._producers = producers
+        self._metadata_needs_sync = metadata_needs_sync
+        self._flushed_ms = now_ms
+        self._synced_base = -1
+        self._cuts = 0
+
+    def is_due(self, config: LogConfig, now_ms: int) -> bool:
+        """Whether flush.messages or flush.ms asks for a flush."""
+        unflushed = self._segments.end_offset - self.recovery_point
+        return unflushed > 0 and (
+            unflushed >= config.flush_messages or now_ms - self._flushed_ms >= config.flush_ms
+        )
+
+    def cut_at(self, offset: int) -> None:
+        """The log now ends there. What is appended next is not what an unfinished flush will call durable."""
+        self._cuts += 1
+        self.recovery_point = min(self.recovery_point, offset)
+
+    def begin_flush(self, now_ms: int) -> FlushTicket:
+        """What is to be synced for all that is in the files now. StorageError."""
+        epochs, active = self._epochs, self._segments.active
+        end_offset = self._segments.end_offset
+        files: list[DiskFile] = []
+        directories: list[str] = []
+        if end_offset > self.recovery_point:
+            for segment in self._segments.not_synced_from(self.recovery_point):
+                files.append(segment.file)
+                if segment is not active:
+                    files += segment.index_files()
+            files += [self._disk.open(path) for path in self._producers.take_unsynced_paths()]
+        if epochs.needs_sync:
+            files.append(self._disk.open(epochs.path))
+        if self._metadata_needs_sync:
+            files.append(self._disk.open(join(self._directory, PARTITION_METADATA)))
+            directories.append(self._directory.rpartition("/")[0])
+        if epochs.needs_sync or self._metadata_needs_sync or active.base_offset != self._synced_base:
+            directories.append(self._directory)
+        epochs.needs_sync = False
+        self._metadata_needs_sync = False
+        synced_base, cuts = active.base_offset, self._cuts
+
+        def finish() -> None:
+            if cuts == self._cuts:
+                self.recovery_point = max(self.recovery_point, end_offset)
+            self._flushed_ms = now_ms
+            self._synced_base = max(self._synced_base, synced_base)
+
+        return FlushTicket(self._disk, files, directories, end_offset, finish)

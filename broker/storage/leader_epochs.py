@@ -60,7 +60,9 @@ class LeaderEpochs:
         return self._entries[0] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """The records from `start_offset` on are of this epoch. StorageError."""
+        """The records from `start_offset` on are of this epoch, unless it is negative. StorageError."""
+        if epoch < 0:
+            return
         entries = self._entries
         if entries and entries[-1][0] == epoch and entries[-1][1] <= start_offset:
             return
