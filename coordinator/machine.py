@@ -2,9 +2,11 @@
 
 A machine has no clock loop, no log and no socket. A command reads the state and gives a `Result`: records to
 append to the machine's partition, and what to do when they are committed. Durable state changes only through
-`replay`, which is called for each record in the order of the log: once when a partition is loaded, and for
-records of a running machine when they are committed. A record that describes what memory holds already
-(`applied`) is not replayed while the machine runs.
+`replay`, which is called for each record in the order of the log: when a partition is loaded, and for the
+records of a running machine as soon as they are appended. So later commands see them at once; but nobody is
+told, not even a reader, before everything that was appended until then is committed. Should it be lost, the
+whole machine is discarded. A record that describes what memory holds already (`applied`) is not replayed
+while the machine runs.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ class StoredRecord(NamedTuple):
     value: Message | None
     value_version: int = 0
     applied: bool = False
-    """Whether memory holds this already, so that committing it changes nothing."""
+    """Whether memory holds this already, so that replaying it would change nothing."""
 
 
 class Result(NamedTuple):
     """The outcome of a command.
 
-    With no records, `committed` is called at once, but after all replies to earlier commands: a reader must
-    not see what is not yet durable before the writer is told.
+    With no records, `committed` is called when those of all earlier commands are committed; at once, where
+    they are already.
     """
 
     records: Sequence[StoredRecord] = ()

@@ -1,0 +1,314 @@
+"""Runs the group machines: one shard for each partition of the offsets topic that this broker leads.
+
+A shard is loaded from its log, runs commands one at a time, appends their records, and tells whoever waits
+once everything appended until then is committed. A shard whose append is lost knows more than its log does,
+so it is discarded; it comes back, loaded anew, when its partition does.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from broker.host import Host, Timer
+from coordinator.groups.machine import GroupConfig, GroupMachine
+from coordinator.machine import Committed, Result, StoredRecord, TimerHandle
+from coordinator.ports import OFFSETS_TOPIC, GroupPorts
+from kwire import batch
+from kwire.compression import Codec
+from kwire.errors import ApiError, ErrorCode, WireError
+from kwire.registry import decode_stored, encode_stored, stored_version
+from kwire.schema import Message
+from kwire.stored.groups import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    LegacyOffsetCommitKey,
+    LegacyOffsetCommitValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+logger = logging.getLogger("kwire.groups")
+
+LOAD_STEP_BYTES = 1 << 20
+"""How much of a log is replayed before the loop gets to do something else."""
+
+TOMBSTONES_A_BATCH = 1000
+"""Tombstones need not survive together, so many of them go into several batches."""
+
+
+class RuntimeConfig(GroupConfig, Protocol):
+    """The configuration keys that the runtime needs."""
+
+    @property
+    def offsets_commit_timeout_ms(self) -> int: ...
+    @property
+    def offsets_topic_compression_codec(self) -> int: ...
+
+
+class _Waiting:
+    """A result on its way: appends that are not committed yet, and who is to be told."""
+
+    __slots__ = ("appends", "committed", "error")
+
+    def __init__(self, committed: Committed | None) -> None:
+        self.committed = committed
+        self.appends = 0
+        self.error: ApiError | None = None
+
+    def tell(self, error: ApiError | None) -> None:
+        """Call back, unless that has happened."""
+        committed, self.committed = self.committed, None
+        if committed is not None:
+            committed(error)
+
+
+class Shard:
+    """The machine of one partition of the offsets topic, while this broker leads it."""
+
+    def __init__(
+        self, index: int, leader_epoch: int, config: RuntimeConfig, host: Host, ports: GroupPorts
+    ) -> None:
+        self.index = index
+        self.leader_epoch = leader_epoch
+        self.loading = True
+        self.ended = False
+        self.machine = GroupMachine(config, self)
+        self._config = config
+        self._host = host
+        self._ports = ports
+        self._waiting: deque[_Waiting] = deque()
+        self._watch: Timer | None = None
+
+    # --- what the machine may ask
+
+    def now_ms(self) -> int:
+        return self._host.now_ms()
+
+    def new_uuid(self) -> str:
+        return str(uuid.UUID(int=self._host.rng.getrandbits(128), version=4))
+
+    def later(self, delay_ms: int, command: Callable[[], Result]) -> TimerHandle:
+        def due() -> None:
+            if not self.ended:
+                self.execute(command())
+
+        return self._host.schedule(delay_ms, due)
+
+    # --- commands
+
+    def execute(self, result: Result) -> None:
+        """Append the records of a command, apply them, and tell when they are committed."""
+        waiting = _Waiting(result.committed)
+        records = result.records
+        if not records and not self._waiting:
+            waiting.tell(None)
+            return
+        self._waiting.append(waiting)
+        try:
+            for part in _parts(records):
+                self._append(part, waiting)
+        except ApiError as error:
+            logger.warning("%s-%d: an append was refused: %s", OFFSETS_TOPIC, self.index, error.code.name)
+            if not waiting.appends:
+                self._waiting.remove(waiting)
+            waiting.tell(error)
+            return
+        if self._watch is None:
+            self._start_watch()
+
+    def _append(self, records: Sequence[StoredRecord], waiting: _Waiting) -> None:
+        now_ms = self._host.now_ms()
+        data = batch.build(
+            (
+                (
+                    now_ms,
+                    encode_stored(record.key, 0),
+                    None if record.value is None else encode_stored(record.value, record.value_version),
+                    (),
+                )
+                for record in records
+            ),
+            codec=Codec(self._config.offsets_topic_compression_codec),
+        )
+        self._ports.append(self.index, data, lambda error: self._committed(waiting, error))
+        waiting.appends += 1
+        for record in records:
+            if not record.applied:
+                self.machine.replay(record.key, record.value)
+
+    def _committed(self, waiting: _Waiting, error: ApiError | None) -> None:
+        if self.ended:
+            return
+        waiting.appends -= 1
+        if error is not None:
+            logger.error("%s-%d: an append was lost: %s", OFFSETS_TOPIC, self.index, error.code.name)
+            waiting.tell(error)
+            self.end(ErrorCode.NOT_COORDINATOR)
+            return
+        queue = self._waiting
+        while queue and not queue[0].appends:
+            queue.popleft().tell(None)
+            if self.ended:
+                return
+
+    def _start_watch(self) -> None:
+        # One timer for all: who waits when it starts is told when it ends, who came meanwhile the next time.
+        watched = list(self._waiting)
+
+        def over() -> None:
+            self._watch = None
+            for waiting in watched:
+                if waiting.appends:
+                    waiting.tell(ApiError(ErrorCode.REQUEST_TIMED_OUT))
+            if self._waiting and not self.ended:
+                self._start_watch()
+
+        self._watch = self._host.schedule(self._config.offsets_commit_timeout_ms, over)
+
+    # --- life
+
+    def end(self, code: ErrorCode) -> None:
+        """Stop for good: whoever waits is told `code`."""
+        if self.ended:
+            return
+        self.ended = True
+        if self._watch is not None:
+            self._watch.cancel()
+        waiting, self._waiting = self._waiting, deque()
+        for one in waiting:
+            one.tell(ApiError(code))
+        self.machine.unload(code)
+
+
+class GroupRuntime:
+    """The shards of this broker, and which of them a group belongs to."""
+
+    def __init__(self, config: RuntimeConfig, host: Host, ports: GroupPorts) -> None:
+        self._config = config
+        self._host = host
+        self._ports = ports
+        self._shards: dict[int, Shard] = {}
+
+    def partition_for(self, group_id: str) -> int | None:
+        """The partition of the offsets topic that holds this group; None while there is no such topic."""
+        count = self._ports.offsets_partitions()
+        return None if count is None else partition_of(group_id, count)
+
+    def shard_for(self, group_id: str) -> Shard:
+        """The loaded shard of a group. ApiError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
+        index = self.partition_for(group_id)
+        shard = None if index is None else self._shards.get(index)
+        if shard is None or shard.ended:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        if shard.loading:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard
+
+    @property
+    def loading(self) -> bool:
+        """Whether some shard is being loaded."""
+        return any(shard.loading and not shard.ended for shard in self._shards.values())
+
+    def active(self) -> list[Shard]:
+        """The shards that are loaded."""
+        return [shard for shard in self._shards.values() if not shard.loading and not shard.ended]
+
+    def elected(self, index: int, leader_epoch: int) -> None:
+        """This broker leads a partition now: load it, unless that was done for this epoch."""
+        known = self._shards.get(index)
+        if known is not None and not known.ended:
+            known.leader_epoch = max(known.leader_epoch, leader_epoch)
+            return
+        shard = Shard(index, leader_epoch, self._config, self._host, self._ports)
+        self._shards[index] = shard
+        self._load(shard, self._ports.stored_batches(index))
+
+    def resigned(self, index: int) -> None:
+        """This broker does not lead a partition any more."""
+        shard = self._shards.pop(index, None)
+        if shard is not None:
+            shard.end(ErrorCode.NOT_COORDINATOR)
+
+    def shutdown(self) -> None:
+        """End all shards: whoever waits looks for another coordinator."""
+        for index in list(self._shards):
+            self.resigned(index)
+
+    def _load(self, shard: Shard, batches: Iterator[memoryview]) -> None:
+        """Replay the next part of a log, and leave the rest for a later turn."""
+        if shard.ended:
+            return
+        size_bytes = 0
+        try:
+            for data in batches:
+                for key, value in stored_records(data):
+                    shard.machine.replay(key, value)
+                size_bytes += len(data)
+                if size_bytes >= LOAD_STEP_BYTES:
+                    self._host.call_soon(lambda: self._load(shard, batches))
+                    return
+        except (ApiError, WireError, batch.CorruptBatch) as error:
+            logger.error("%s-%d cannot be loaded: %s", OFFSETS_TOPIC, shard.index, error)
+            shard.end(ErrorCode.NOT_COORDINATOR)
+            return
+        shard.loading = False
+        shard.machine.loaded()
+
+
+def partition_of(group_id: str, count: int) -> int:
+    """The partition of a group: Java's hash of its id, made positive as Kafka's `Utils.abs` does."""
+    value = 0
+    units = group_id.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    if value >= 0x80000000:
+        value = 0x100000000 - value
+    # The absolute value of the least int32 is not an int32; Kafka takes 0.
+    return 0 if value == 0x80000000 else value % count
+
+
+def stored_records(data: memoryview) -> Iterator[tuple[Message, Message | None]]:
+    """The records of one stored batch that are known here, in order. CorruptBatch, WireError.
+
+    Control batches hold no records of groups. Records of transactions count only with their markers, which
+    belong to the transaction coordinator.
+    """
+    header = batch.read_header(data)
+    if header.is_control or header.is_transactional:
+        return
+    for record in batch.records(data, 0, header):
+        if record.key is None:
+            continue
+        kind = stored_version(record.key)
+        if kind == OffsetCommitKey.API_KEY:
+            value = None if record.value is None else decode_stored(OffsetCommitValue, record.value)
+            yield decode_stored(OffsetCommitKey, record.key), value
+        elif kind == GroupMetadataKey.API_KEY:
+            value = None if record.value is None else decode_stored(GroupMetadataValue, record.value)
+            yield decode_stored(GroupMetadataKey, record.key), value
+        elif kind == LegacyOffsetCommitKey.API_KEY:
+            yield _legacy_offset(record.key, record.value)
+
+
+def _legacy_offset(key_data: bytes, value_data: bytes | None) -> tuple[Message, Message | None]:
+    old_key = decode_stored(LegacyOffsetCommitKey, key_data)
+    key = OffsetCommitKey(group=old_key.group, topic=old_key.topic, partition=old_key.partition)
+    if value_data is None:
+        return key, None
+    if stored_version(value_data) != 0:
+        return key, decode_stored(OffsetCommitValue, value_data)
+    old = decode_stored(LegacyOffsetCommitValue, value_data)
+    value = OffsetCommitValue(offset=old.offset, metadata=old.metadata, commit_timestamp=old.commit_timestamp)
+    return key, value
+
+
+def _parts(records: Sequence[StoredRecord]) -> list[Sequence[StoredRecord]]:
+    if not records:
+        return []
+    if len(records) <= TOMBSTONES_A_BATCH or any(record.value is not None for record in records):
+        return [records]
+    return [records[at : at + TOMBSTONES_A_BATCH] for at in range(0, len(records), TOMBSTONES_A_BATCH)]
