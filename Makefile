@@ -54,10 +54,13 @@ format: $(READY) ## put the sources into their format
 
 .PHONY: check
 check: $(READY) ## all that a change must pass: format, lint, types, tests
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy --strict $(SOURCES)
-	$(BIN)/python -m pytest tests/
+	@failed=""; \
+	try() { echo "== $$1"; "$${@:2}" || failed="$$failed, $$1"; }; \
+	try format $(BIN)/ruff format --quiet --check .; \
+	try lint $(BIN)/ruff check --output-format concise .; \
+	try types $(BIN)/mypy --strict $(SOURCES); \
+	try tests $(BIN)/python -m pytest --quiet tests/; \
+	if [ -n "$$failed" ]; then echo "failed: $${failed#, }" >&2; exit 1; fi
 
 .PHONY: interop
 interop: $(READY) ## hold kwire against Apache Kafka, its tools, and Spark (Java 17, Maven)
