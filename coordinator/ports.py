@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from kwire.errors import ApiError
-from kwire.primitives import Uuid
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -35,12 +34,3 @@ class GroupPorts(Protocol):
 
     def create_offsets_topic(self) -> None:
         """Ask for the offsets topic to be created. Returns at once, and may be called again meanwhile."""
-
-    def partition_exists(self, topic: str, index: int) -> bool:
-        """Whether the cluster has this partition."""
-
-    def topic_id(self, name: str) -> Uuid | None:
-        """The id of a topic; None where there is no such topic."""
-
-    def topic_name(self, topic_id: Uuid) -> str | None:
-        """The name of a topic; None where there is no such topic."""

@@ -18,7 +18,6 @@ from coordinator.groups.machine import GroupConfig, GroupMachine
 from coordinator.machine import Committed, Result, StoredRecord, TimerHandle
 from coordinator.ports import OFFSETS_TOPIC, GroupPorts
 from kwire import batch
-from kwire.compression import Codec
 from kwire.errors import ApiError, ErrorCode, WireError
 from kwire.registry import decode_stored, encode_stored, stored_version
 from kwire.schema import Message
@@ -45,8 +44,6 @@ class RuntimeConfig(GroupConfig, Protocol):
 
     @property
     def offsets_commit_timeout_ms(self) -> int: ...
-    @property
-    def offsets_topic_compression_codec(self) -> int: ...
 
 
 class _Waiting:
@@ -124,15 +121,12 @@ class Shard:
         now_ms = self._host.now_ms()
         data = batch.build(
             (
-                (
-                    now_ms,
-                    encode_stored(record.key, 0),
-                    None if record.value is None else encode_stored(record.value, record.value_version),
-                    (),
-                )
-                for record in records
-            ),
-            codec=Codec(self._config.offsets_topic_compression_codec),
+                now_ms,
+                encode_stored(record.key, 0),
+                None if record.value is None else encode_stored(record.value, record.value_version),
+                (),
+            )
+            for record in records
         )
         self._ports.append(self.index, data, lambda error: self._committed(waiting, error))
         waiting.appends += 1

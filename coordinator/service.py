@@ -1,0 +1,300 @@
+"""The group coordinator as the broker's handlers use it: one method for each thing that clients ask.
+
+Answers that wait for a rebalance or for the log come through `done`, which is called exactly once, maybe
+inside the call. Errors of the whole request are ApiErrors or error codes, as each method says; any may be
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from broker.host import Host
+from coordinator.groups.classic import Join, Sync, response_error
+from coordinator.groups.member import JoinDone, SyncDone
+from coordinator.groups.offsets import CommittedOffset, PartitionCommit
+from coordinator.machine import Committed, Result
+from coordinator.ports import GroupPorts
+from coordinator.runtime import GroupRuntime, RuntimeConfig, Shard
+from kwire.errors import ApiError, ErrorCode
+from kwire.messages.describe_groups import DescribedGroup
+from kwire.messages.join_group import JoinGroupResponse
+from kwire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
+from kwire.messages.list_groups import ListedGroup
+from kwire.messages.sync_group import SyncGroupResponse
+
+logger = logging.getLogger("kwire.groups")
+
+R = TypeVar("R")
+
+
+class ServiceConfig(RuntimeConfig, Protocol):
+    """The configuration keys that the group coordinator needs, dots as underscores."""
+
+    @property
+    def group_min_session_timeout_ms(self) -> int: ...
+    @property
+    def group_max_session_timeout_ms(self) -> int: ...
+    @property
+    def offsets_retention_check_interval_ms(self) -> int: ...
+
+
+class Commit(NamedTuple):
+    """An OffsetCommit request whose topics exist and whose metadata is not too large."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    commits: Sequence[PartitionCommit]
+    retention_ms: int | None
+    """How long to keep the offsets, where an old client asked for that (v2–4)."""
+    api_version: int
+
+
+class GroupCoordinatorService:
+    """All groups that this broker coordinates."""
+
+    def __init__(self, config: ServiceConfig, host: Host, ports: GroupPorts) -> None:
+        self._config = config
+        self._host = host
+        self._ports = ports
+        self._runtime = GroupRuntime(config, host, ports)
+        self._stopped = False
+        self._expiry = host.schedule(config.offsets_retention_check_interval_ms, self._expire)
+
+    # --- what the broker tells
+
+    def elected(self, index: int, leader_epoch: int) -> None:
+        """This broker leads a partition of the offsets topic from now on. ApiError: it cannot be read."""
+        self._runtime.elected(index, leader_epoch)
+
+    def resigned(self, index: int) -> None:
+        """This broker does not lead a partition of the offsets topic any more."""
+        self._runtime.resigned(index)
+
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """Topics are gone: so are the offsets that groups have in them."""
+        for shard in self._runtime.active():
+            records = shard.machine.topics_deleted(names)
+            if records:
+                shard.execute(Result(records))
+
+    def shutdown(self) -> None:
+        """Answer everyone who waits, and do nothing more."""
+        self._stopped = True
+        self._expiry.cancel()
+        self._runtime.shutdown()
+
+    def _expire(self) -> None:
+        for shard in self._runtime.active():
+            records = shard.machine.expire()
+            if records:
+                shard.execute(Result(records))
+        if not self._stopped:
+            self._expiry = self._host.schedule(self._config.offsets_retention_check_interval_ms, self._expire)
+
+    # --- finding
+
+    def find(self, group_id: str) -> int:
+        """The id of the broker that coordinates a group.
+
+        ApiError COORDINATOR_NOT_AVAILABLE where nobody does; if that is for want of the offsets topic, its
+        creation is under way.
+        """
+        index = self._runtime.partition_for(group_id)
+        if index is None:
+            self._ports.create_offsets_topic()
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        leader = self._ports.offsets_leader(index)
+        if leader is None:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return leader
+
+    # --- membership
+
+    def join(self, join: Join, done: JoinDone) -> None:
+        """JoinGroup. Its errors are in the answer."""
+        try:
+            shard = self._shard(join.group_id)
+            low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
+            if not low <= join.session_timeout_ms <= high:
+                raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        except ApiError as error:
+            member_id = "" if error.code == ErrorCode.INVALID_SESSION_TIMEOUT else join.member_id
+            done(JoinGroupResponse(error_code=error.code, member_id=member_id, members=[]))
+            return
+        shard.execute(shard.machine.classic.join(join, done))
+
+    def sync(self, sync: Sync, done: SyncDone) -> None:
+        """SyncGroup. Its errors are in the answer."""
+        try:
+            shard = self._shard(sync.group_id)
+        except ApiError as error:
+            done(SyncGroupResponse(error_code=error.code))
+            return
+        shard.execute(shard.machine.classic.sync(sync, done))
+
+    def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Heartbeat: NONE, or what is wrong."""
+        try:
+            shard = self._shard(group_id)
+        except ApiError as error:
+            # Whether the member is still one is not known yet; it would be wrong to scare it away.
+            return ErrorCode.NONE if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code
+        return shard.machine.classic.heartbeat(group_id, generation, member_id, instance_id)
+
+    def leave(
+        self, group_id: str, members: Sequence[MemberIdentity], done: Callable[[LeaveGroupResponse], None]
+    ) -> None:
+        """LeaveGroup in the form of v3: any number of members, an answer for each. KIP-345."""
+        try:
+            shard = self._shard(group_id)
+        except ApiError as error:
+            done(LeaveGroupResponse(error_code=error.code, members=[]))
+            return
+        result, response = shard.machine.classic.leave(group_id, members)
+        if response.error_code:
+            # There is no such group, so nobody is a member of it.
+            response = LeaveGroupResponse(
+                members=[
+                    MemberResponse(
+                        member_id=member.member_id,
+                        group_instance_id=member.group_instance_id,
+                        error_code=response.error_code,
+                    )
+                    for member in members
+                ]
+            )
+
+        def left(error: ApiError | None) -> None:
+            if error is None:
+                done(response)
+            else:
+                done(LeaveGroupResponse(error_code=response_error(error), members=[]))
+
+        shard.execute(Result(result.records, _both(result.committed, left)))
+
+    # --- offsets
+
+    def commit_offsets(self, commit: Commit, done: Callable[[ErrorCode], None]) -> None:
+        """OffsetCommit. `done` gets NONE or what was wrong with all of it."""
+        try:
+            shard = self._shard(commit.group_id, empty_id_allowed=True)
+            records = shard.machine.commit_offsets(
+                commit.group_id,
+                generation=commit.generation,
+                member_id=commit.member_id,
+                instance_id=commit.instance_id,
+                commits=commit.commits,
+                retention_ms=commit.retention_ms,
+                api_version=commit.api_version,
+            )
+        except ApiError as error:
+            done(error.code)
+            return
+        shard.execute(Result(records, lambda error: done(_code(error))))
+
+    def fetch_offsets(
+        self,
+        group_id: str,
+        read: Callable[[Mapping[str, Mapping[int, CommittedOffset]]], R],
+        done: Callable[[ErrorCode, R | None], None],
+    ) -> None:
+        """OffsetFetch: `read` makes an answer of the offsets by topic and partition, which it must not keep.
+
+        `done` gets it with NONE as soon as all that it shows is committed, else an error and None. A group
+        that does not exist has no offsets.
+        """
+        try:
+            shard = self._shard(group_id, empty_id_allowed=True)
+        except ApiError as error:
+            done(error.code, None)
+            return
+        answer = read(shard.machine.offsets.topics(group_id))
+
+        def committed(error: ApiError | None) -> None:
+            if error is None:
+                done(ErrorCode.NONE, answer)
+            else:
+                done(response_error(error), None)
+
+        shard.execute(Result((), committed))
+
+    def delete_offsets(
+        self,
+        group_id: str,
+        partitions: Sequence[tuple[str, int]],
+        done: Callable[[ErrorCode, Mapping[tuple[str, int], ErrorCode]], None],
+    ) -> None:
+        """OffsetDelete. `done` gets an error of the whole, and one for each partition."""
+        try:
+            shard = self._shard(group_id)
+            records, outcome = shard.machine.delete_offsets(group_id, partitions)
+        except ApiError as error:
+            done(error.code, {})
+            return
+        shard.execute(Result(records, lambda error: done(_code(error), outcome if error is None else {})))
+
+    # --- administration
+
+    def describe(self, group_id: str) -> DescribedGroup | None:
+        """One group; None where there is no such group. ApiError where this broker cannot know."""
+        return self._shard(group_id, empty_id_allowed=True).machine.describe(group_id)
+
+    def listed(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
+        """The groups in these states and of these types, in any case; all, where nothing is named.
+
+        ApiError COORDINATOR_LOAD_IN_PROGRESS while some may still be unknown.
+        """
+        if self._runtime.loading:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        states = {state.lower() for state in states}
+        types = {name.lower() for name in types}
+        return [group for shard in self._runtime.active() for group in shard.machine.listed(states, types)]
+
+    def delete(self, group_ids: Sequence[str], done: Callable[[dict[str, ErrorCode]], None]) -> None:
+        """DeleteGroups. `done` gets what became of each group. KIP-229."""
+        outcome: dict[str, ErrorCode] = {}
+        asked = dict.fromkeys(group_ids)
+        if not asked:
+            done(outcome)
+
+        def decided(group_id: str, code: ErrorCode) -> None:
+            outcome[group_id] = code
+            if len(outcome) == len(asked):
+                done(outcome)
+
+        for group_id in asked:
+            self._delete(group_id, decided)
+
+    def _delete(self, group_id: str, decided: Callable[[str, ErrorCode], None]) -> None:
+        try:
+            shard = self._shard(group_id, empty_id_allowed=True)
+            records = shard.machine.delete(group_id)
+        except ApiError as error:
+            decided(group_id, error.code)
+            return
+        shard.execute(Result(records, lambda error: decided(group_id, _code(error))))
+
+    def _shard(self, group_id: str, *, empty_id_allowed: bool = False) -> Shard:
+        """The shard of a group. Old clients that only keep offsets may have the empty id."""
+        if self._stopped:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if not group_id and not empty_id_allowed:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
+        return self._runtime.shard_for(group_id)
+
+
+def _code(error: ApiError | None) -> ErrorCode:
+    return ErrorCode.NONE if error is None else response_error(error)
+
+
+def _both(first: Committed, second: Committed) -> Committed:
+    def both(error: ApiError | None) -> None:
+        first(error)
+        second(error)
+
+    return both
