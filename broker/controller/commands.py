@@ -16,6 +16,7 @@ from kwire.errors import ApiError, ErrorCode
 from kwire.messages.create_partitions import CreatePartitionsTopic
 from kwire.messages.create_topics import CreatableTopic
 from kwire.primitives import Uuid
+from kwire.schema import Message
 
 R = TypeVar("R")
 
@@ -23,7 +24,7 @@ R = TypeVar("R")
 class StoredRecord(NamedTuple):
     """A metadata record and the version in which it is written."""
 
-    record: object
+    record: Message
     version: int = 0
 
 

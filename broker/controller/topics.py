@@ -74,7 +74,7 @@ def create_topics(
     defaults: Defaults,
     rng: random.Random,
 ) -> Result[list[CreatableTopicResult]]:
-    """All the topics that can be created, in one atomic batch; one that is refused does not stop the others."""
+    """All topics that can be created, in one atomic batch; one that is refused does not stop the others."""
     asked = sum(_partition_count(topic, defaults) for topic in command.topics)
     if asked > MAX_PARTITIONS_PER_REQUEST:
         return Result([], [_refused(topic, _TOO_MANY_PARTITIONS) for topic in command.topics])

@@ -1,4 +1,4 @@
-"""AlterConfigs v0–2: replaces a resource's whole configuration. KIP-133; IncrementalAlterConfigs came after it."""
+"""AlterConfigs v0–2: replaces a resource's whole configuration. KIP-133."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ApiVersions v0–4. KIP-35, KIP-511 (client software), KIP-584 (features), KAFKA-17011 (minimum 0 of a feature).
+"""ApiVersions v0–4. KIP-35, KIP-511 (client software), KIP-584 (features), KAFKA-17011.
 
 A version newer than ours is answered UNSUPPORTED_VERSION in a v0 body that names only our ApiVersions range,
 so that the client can ask again. The response header is always version 0: the client cannot know yet.

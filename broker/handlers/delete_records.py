@@ -42,7 +42,9 @@ def _delete(node: Node, topic: str, index: int, offset: int) -> int:
     if not node.partition_exists(topic, index):
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if topic in UNDELETABLE_TOPICS:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Records of the internal topic {topic} cannot be deleted.")
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Records of the internal topic {topic} cannot be deleted."
+        )
     partition = node.led_partition(topic, index)
     log = partition.log
     if "delete" not in log.config.cleanup_policy:

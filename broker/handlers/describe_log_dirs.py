@@ -1,4 +1,4 @@
-"""DescribeLogDirs v1–5. KIP-113, KIP-827 (volume sizes), KIP-1066 (cordoned): what lies in each log directory."""
+"""DescribeLogDirs v1–5: what lies in each log directory. KIP-113, KIP-827 (volume sizes), KIP-1066."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def handle(node: Node, context: RequestContext, request: DescribeLogDirsRequest)
     results: list[DescribeLogDirsResult] = []
     for directory in node.log_manager.directories():
         if directory.offline:
-            results.append(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path))
+            results.append(
+                DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path)
+            )
             continue
         topics: dict[str, DescribeLogDirsTopic] = {}
         for log in node.log_manager.logs_in(directory.path):

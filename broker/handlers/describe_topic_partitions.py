@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions v0: topics in the order of their names, page by page, with eligible leaders. KIP-966.
+"""DescribeTopicPartitions v0: topics by name, page by page, with eligible leaders. KIP-966.
 
 A page holds at most `max.request.partition.size.limit` partitions; the cursor says where the next one starts.
 """

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from broker.handlers.context import PARKED, Parked, RequestContext
 from broker.handlers.fetch_sessions import FetchContext, FetchTarget
+from broker.host import Timer
+from broker.storage.disk import FileRegion
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.fetch import (
     EpochEndOffset,
@@ -56,9 +58,20 @@ def handle(node: Node, context: RequestContext, request: FetchRequest) -> FetchR
 class _Fetch:
     """One Fetch request under way; while it is parked, a waiter of its partitions."""
 
-    __slots__ = ("_context", "_max_bytes", "_min_bytes", "_node", "_request", "_session", "_timer", "_watched")
+    __slots__ = (
+        "_context",
+        "_max_bytes",
+        "_min_bytes",
+        "_node",
+        "_request",
+        "_session",
+        "_timer",
+        "_watched",
+    )
 
-    def __init__(self, node: Node, context: RequestContext, request: FetchRequest, session: FetchContext) -> None:
+    def __init__(
+        self, node: Node, context: RequestContext, request: FetchRequest, session: FetchContext
+    ) -> None:
         self._node = node
         self._context = context
         self._request = request
@@ -66,7 +79,7 @@ class _Fetch:
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._watched: list[tuple[Partition, FetchTarget]] = []
-        self._timer = None
+        self._timer: Timer | None = None
 
     def read(self) -> tuple[Fetched, bool]:
         """What there is now, and whether it is reason enough to answer at once."""
@@ -91,7 +104,8 @@ class _Fetch:
                 fetched.append((target, self._refusal(target, error.code)))
                 urgent = True
                 continue
-            size_bytes = data.records.size_bytes if data.records else 0
+            records = data.records
+            size_bytes = records.size_bytes if isinstance(records, FileRegion) else 0
             if size_bytes:
                 at_least_one = False
                 total_bytes += size_bytes
@@ -185,7 +199,9 @@ class _Fetch:
         response = FetchResponse(session_id=session_id, responses=topics)
         if leaders:
             response.node_endpoints = [
-                NodeEndpoint(node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack)
+                NodeEndpoint(
+                    node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
+                )
                 for endpoint in self._node.endpoints(leaders, self._context.channel.listener)
             ]
         return response

@@ -70,7 +70,12 @@ class FetchSession:
     __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "targets", "uses_topic_ids")
 
     def __init__(
-        self, session_id: int, targets: OrderedDict[TargetKey, FetchTarget], *, uses_topic_ids: bool, now_ms: int
+        self,
+        session_id: int,
+        targets: OrderedDict[TargetKey, FetchTarget],
+        *,
+        uses_topic_ids: bool,
+        now_ms: int,
     ) -> None:
         self.id = session_id
         self.targets = targets
@@ -238,7 +243,9 @@ class FetchSessionCache:
             for index in forgotten.partitions:
                 targets.pop((topic, index), None)
 
-    def create(self, targets: OrderedDict[TargetKey, FetchTarget], *, uses_topic_ids: bool, now_ms: int) -> int:
+    def create(
+        self, targets: OrderedDict[TargetKey, FetchTarget], *, uses_topic_ids: bool, now_ms: int
+    ) -> int:
         """Keep these targets as a new session; its id, or 0 where there is no room."""
         if len(self._sessions) >= self._slots and not self._evict(len(targets), now_ms):
             return INVALID_SESSION_ID
@@ -255,7 +262,9 @@ class FetchSessionCache:
             return False
         if now_ms - oldest.last_used_ms <= self._eviction_ms:
             settled = [
-                session for session in self._sessions.values() if now_ms - session.created_ms > self._eviction_ms
+                session
+                for session in self._sessions.values()
+                if now_ms - session.created_ms > self._eviction_ms
             ]
             if not settled:
                 return False

@@ -1,9 +1,9 @@
 """Metadata v0–13: brokers, topics, and who leads what.
 
 v0: an empty list of topics means all. From v1: null means all, an empty list none. v0–3 have no
-`allow_auto_topic_creation`; it is on. v12+: topics by id; as soon as one topic is asked for by id, those asked
-for by name are left out. A topic that is being created on first use is answered UNKNOWN_TOPIC_OR_PARTITION:
-clients ask again. KIP-4, KIP-430, KIP-516.
+`allow_auto_topic_creation`; it is on. v12+: topics by id; as soon as one topic is asked for by id, those
+asked for by name are left out. A topic that is being created on first use is answered
+UNKNOWN_TOPIC_OR_PARTITION: clients ask again. KIP-4, KIP-430, KIP-516.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ def handle(
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_look_up(node, topic.topic, asked) for asked in topic.partitions]
+                topic=topic.topic,
+                partitions=[_look_up(node, topic.topic, asked) for asked in topic.partitions],
             )
             for topic in request.topics
         ]

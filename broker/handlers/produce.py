@@ -84,13 +84,15 @@ class _Produce:
         if not node.partition_exists(topic, data.index):
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         records = data.records
+        assert records is None or isinstance(records, memoryview)  # as it is decoded
         check_produced(records, self._version)
-        assert isinstance(records, memoryview)
+        assert records is not None
         if self._request.acks not in (-1, 0, 1):
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if topic in INTERNAL_TOPICS and self._context.header.client_id != ADMIN_CLIENT_ID:
             raise ApiError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, "Clients may not append to the internal topic " + topic + "."
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                "Clients may not append to the internal topic " + topic + ".",
             )
         partition = node.led_partition(topic, data.index)
 
@@ -122,11 +124,16 @@ class _Produce:
                 BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
                 for index, message in error.records
             ]
-        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._version >= FIRST_VERSION_WITH_CURRENT_LEADER:
+        if (
+            error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            and self._version >= FIRST_VERSION_WITH_CURRENT_LEADER
+        ):
             leader_id, leader_epoch = self._node.current_leader(topic, answer.index)
             answer.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
             self._response.node_endpoints = [
-                NodeEndpoint(node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack)
+                NodeEndpoint(
+                    node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
+                )
                 for endpoint in self._node.endpoints({leader_id}, self._context.channel.listener)
             ]
 
@@ -146,7 +153,9 @@ class _Produce:
         if failed:
             # With acks=0 nobody reads an error: a closed connection makes the producer refresh its metadata.
             logger.info(
-                "closing the connection of %s: acks=0 and %s", self._context.channel.peer_host, ", ".join(failed)
+                "closing the connection of %s: acks=0 and %s",
+                self._context.channel.peer_host,
+                ", ".join(failed),
             )
             self._context.channel.closing = True
         self._context.complete_without_reply()

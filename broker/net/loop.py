@@ -86,6 +86,7 @@ class Loop:
         self._stopping = False
         self._max_workers = max_workers
         self._workers = 0
+        self._workers_done = trio.Event()
         self._work: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watch(self._wake_fd, select.EPOLLIN, self._woken)
@@ -137,6 +138,11 @@ class Loop:
         """Whether worker threads are under way, or results of theirs wait for the loop."""
         return self._workers > 0
 
+    async def workers_done(self) -> None:
+        """Wait until nothing is under way in threads, and every result was delivered."""
+        while self._workers:
+            await self._workers_done.wait()
+
     def _start_worker(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._workers += 1
 
@@ -154,7 +160,12 @@ class Loop:
             result = outcome.unwrap()
         except BaseException as error:
             result = error
-        done(result)
+        try:
+            done(result)
+        finally:
+            if not self._workers:
+                self._workers_done.set()
+                self._workers_done = trio.Event()
 
     # --- the turn
 

@@ -12,6 +12,7 @@ from broker.controller.image import ELR_VERSION, METADATA_VERSION, RESOURCE_BROK
 from broker.controller.versions import ELR_LEVEL, MAX_LEVEL, TRANSACTIONS_LEVEL
 from broker.raft.replay import decode_batches
 from broker.storage.disk import Disk
+from kwire.schema import Message
 from kwire.stored.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -35,7 +36,7 @@ FEATURES: Final = (
 """What Apache Kafka 4.3.1 finalizes when it formats a directory."""
 
 
-def bootstrap_records(disk: Disk, log_dir: str) -> list[object]:
+def bootstrap_records(disk: Disk, log_dir: str) -> list[Message]:
     """The records that formatting left in `log_dir`, else the built-in ones."""
     path = f"{log_dir}/{FILE_NAME}"
     if disk.exists(path):
@@ -44,7 +45,7 @@ def bootstrap_records(disk: Disk, log_dir: str) -> list[object]:
 
 
 def activation_records(
-    records: list[object], min_insync_replicas: int, *, is_transaction_open: bool
+    records: list[Message], min_insync_replicas: int, *, is_transaction_open: bool
 ) -> list[StoredRecord]:
     """What the first leader of an empty log writes.
 
@@ -54,7 +55,7 @@ def activation_records(
         record.name: record.feature_level for record in records if isinstance(record, FeatureLevelRecord)
     }
     level = levels.get(METADATA_VERSION, MAX_LEVEL)
-    out: list[object] = []
+    out: list[Message] = []
     if is_transaction_open:
         out.append(AbortTransactionRecord(reason=ABORT_REASON))
     if level >= TRANSACTIONS_LEVEL:

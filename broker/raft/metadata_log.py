@@ -1,9 +1,9 @@
 """`__cluster_metadata-0` as a quorum of one voter keeps it.
 
 A voter that is alone wins every election at once: it raises the epoch, remembers that in `quorum-state`, and
-writes a LeaderChange control record as the first of its epoch. What it appends is committed once it is synced.
-Everything on disk is what Apache Kafka writes in the same place (KIP-595, KIP-630), read back here with its
-snapshots (`<offset>-<epoch>.checkpoint`), which stand for all that came before their offset.
+writes a LeaderChange control record as the first of its epoch. What it appends is committed once it is
+synced. Everything on disk is what Apache Kafka writes in the same place (KIP-595, KIP-630), read back here
+with its snapshots (`<offset>-<epoch>.checkpoint`), which stand for all that came before their offset.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kwire.batch import build
-
+from broker.config import BrokerConfig
 from broker.controller.commands import StoredRecord
 from broker.raft.quorum_state import FILE_NAME, QuorumState, decode_quorum_state
 from broker.raft.replay import DecodedBatch, decode_batches
 from broker.storage.disk import Disk
 from broker.storage.log import Log
+from broker.storage.log_config import LogConfig
+from kwire.batch import build
 from kwire.codegen import encoder
 from kwire.primitives import ZERO_UUID, Uuid
 from kwire.registry import encode_stored
@@ -35,6 +36,20 @@ MAX_BATCH_RECORDS: Final = 1_000
 
 READ_BYTES: Final = 1024 * 1024
 SNAPSHOT_NAME: Final = re.compile(r"^(\d{20})-(\d{10})\.checkpoint$")
+
+
+MAX_RECORD_BATCH_BYTES: Final = 8 * 1024 * 1024
+
+
+def metadata_log_config(config: BrokerConfig) -> LogConfig:
+    """How the metadata log rolls. Nothing is deleted from it but what a snapshot has replaced."""
+    return LogConfig(
+        segment_bytes=config.metadata_log_segment_bytes,
+        segment_ms=config.metadata_log_segment_ms,
+        max_message_bytes=MAX_RECORD_BATCH_BYTES,
+        retention_ms=-1,
+        retention_bytes=-1,
+    )
 
 
 class Snapshot(NamedTuple):
@@ -125,7 +140,7 @@ class MetadataLog:
         return bytes(out)
 
     def append(self, records: Sequence[StoredRecord], *, now_ms: int, atomic: bool) -> int:
-        """Stage records, and give the offset of the last; `commit` writes them, a flush makes them durable."""
+        """Stage records; the offset of the last. `commit` writes them, a flush makes them durable."""
         size = len(records) if atomic else MAX_BATCH_RECORDS
         for start in range(0, len(records), size):
             self._append_batch(
@@ -156,11 +171,10 @@ class MetadataLog:
 
     def begin_flush(self) -> tuple[Callable[[], object], Callable[[], None]]:
         """(what a worker is to run, what is to be called when it has)."""
-        end = self.log.log_end_offset
         ticket = self.log.begin_flush()
 
         def finish() -> None:
             ticket.finish()
-            self.log.high_watermark = max(self.log.high_watermark, end)
+            self.log.high_watermark = max(self.log.high_watermark, ticket.end_offset)
 
         return ticket.work, finish

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from kwire.batch import CorruptBatch, batches, crc_is_valid, records
-
 from kwire.errors import WireError
 from kwire.primitives import Buffer
 from kwire.registry import decode_stored_metadata
+from kwire.schema import Message
 from kwire.stored.metadata import AbortTransactionRecord, BeginTransactionRecord, EndTransactionRecord
 
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
@@ -30,7 +30,7 @@ class DecodedBatch(NamedTuple):
     base_offset: int
     last_offset: int
     epoch: int
-    records: list[object]
+    records: list[Message]
 
 
 def decode_batches(buffer: Buffer) -> Iterator[DecodedBatch]:
@@ -41,7 +41,7 @@ def decode_batches(buffer: Buffer) -> Iterator[DecodedBatch]:
             offset = header.base_offset
             if not crc_is_valid(buffer, position, header):
                 raise CorruptMetadata(f"the batch at offset {offset} has a wrong CRC")
-            found: list[object] = []
+            found: list[Message] = []
             if not header.is_control:
                 for record in records(buffer, position, header, max_bytes=MAX_BATCH_BYTES):
                     offset = record.offset
@@ -57,16 +57,16 @@ class TransactionFilter:
     """Lets records through as transactions allow."""
 
     def __init__(self) -> None:
-        self._held: list[object] | None = None
+        self._held: list[Message] | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether a transaction was begun and neither ended nor aborted."""
         return self._held is not None
 
-    def feed(self, incoming: list[object]) -> list[object]:
+    def feed(self, incoming: list[Message]) -> list[Message]:
         """The records that take effect now. CorruptMetadata where begin and end do not match."""
-        out: list[object] = []
+        out: list[Message] = []
         for record in incoming:
             if isinstance(record, BeginTransactionRecord):
                 if self._held is not None:

@@ -1,9 +1,9 @@
 """The cluster's metadata as the rest of the broker sees it: an image to read, commands to change it.
 
-A command is decided at once, on top of everything decided before it, committed or not; its records are staged.
-Commands of one turn share one write, and all that come while a sync is under way share the next one (group
-commit). When a sync is done its images become current one after another: subscribers hear of each with its
-delta, then the replies are released. A reply without records waits for what it was decided upon.
+A command is decided at once, on top of everything decided before it, committed or not; its records are
+staged. Commands of one turn share one write, and all that come while a sync is under way share the next one
+(group commit). When a sync is done its images become current one after another: subscribers hear of each with
+its delta, then the reply is released. A reply without records waits for what it was decided upon.
 
 metadata.max.idle.interval.ms, which makes Kafka's controller write a NoOp record twice a second, is not
 honoured: in a quorum of one nobody waits for the log's end to move, and the disk may rest.
@@ -13,24 +13,51 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from broker.controller.commands import AllocateProducerIds, Command, OnDone, ProducerIdBlock, StoredRecord
+from broker.config import BrokerConfig
+from broker.controller.commands import (
+    AllocateProducerIds,
+    Command,
+    OnDone,
+    ProducerIdBlock,
+    RegisterBroker,
+    RegisterController,
+    ShutDownBroker,
+    StoredRecord,
+    UnfenceBroker,
+)
+from broker.controller.config_rules import BrokerConfigRules
 from broker.controller.controller import Controller
 from broker.controller.delta import MetadataDelta
 from broker.controller.image import MetadataImage
-from broker.raft.bootstrap import ABORT_REASON, activation_records
-from broker.raft.metadata_log import MetadataLog
-from broker.raft.replay import TransactionFilter
-from broker.storage.disk import StorageError
+from broker.controller.topics import Defaults, new_uuid
+from broker.raft.bootstrap import ABORT_REASON, activation_records, bootstrap_records
+from broker.raft.endpoints import broker_endpoints, controller_endpoints
+from broker.raft.metadata_log import MetadataLog, metadata_log_config
+from broker.raft.replay import CorruptMetadata, TransactionFilter
+from broker.storage.disk import Disk, StorageError
 from kwire.errors import ApiError, ErrorCode
+from kwire.primitives import ZERO_UUID, Uuid
 from kwire.stored.metadata import AbortTransactionRecord
 
 if TYPE_CHECKING:
     from broker.host import Host
+    from broker.storage.log_manager import LogManager
 
 logger = logging.getLogger("kwire.metadata")
+
+REGISTERED_FEATURES: Final = {
+    "group.version": (0, 1),
+    "kraft.version": (0, 1),
+    "metadata.version": (7, 30),
+    "share.version": (0, 1),
+    "streams.version": (0, 1),
+    "transaction.version": (0, 2),
+    "eligible.leader.replicas.version": (0, 1),
+}
+"""As Apache Kafka 4.3.1 registers: a node must claim all that its cluster finalizes to be let in."""
 
 Subscriber = Callable[[MetadataImage, MetadataDelta], None]
 
@@ -46,16 +73,34 @@ class _Pending(NamedTuple):
 
 
 class MetadataService:
-    """Leads the metadata log, and publishes what it says."""
+    """Leads the metadata log, and publishes what it says. Nothing may be asked of it before `start`."""
 
-    def __init__(self, host: Host, log: MetadataLog, controller: Controller) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        host: Host,
+        log_manager: LogManager,
+        disk: Disk,
+        *,
+        bound_ports: Mapping[str, int],
+    ) -> None:
+        """`bound_ports` tells the port of each listener by the time of `start`."""
         self.image = MetadataImage()
         """The committed metadata. Replaced, never changed."""
         self.failed = False
         """The metadata log cannot be written any more: the node should end."""
+        self.broker_epoch = -1
+        """The epoch of this broker's registration."""
+        self._config = config
+        self._bound_ports = bound_ports
         self._host = host
-        self._log = log
-        self._controller = controller
+        self._disk = disk
+        self._log_manager = log_manager
+        self._controller = Controller(
+            config.node_id,
+            BrokerConfigRules(config),
+            Defaults(config.num_partitions, config.default_replication_factor),
+        )
         self._latest = self.image
         self._pending: deque[_Pending] = deque()
         self._flush_asked = False
@@ -63,63 +108,117 @@ class MetadataService:
         self._subscribers: list[Subscriber] = []
         self._producer_ids = ProducerIdBlock(0, 0)
         self._waiting_for_ids: deque[OnDone[int]] = deque()
-        self.broker_id = -1
-        self.broker_epoch = -1
 
-    # --- start
+    # --- life
 
-    def load(self, bootstrap: Sequence[object], min_insync_replicas: int) -> None:
-        """Replay the log, take the lead in a new epoch, and put the log in order.
+    def start(self) -> None:
+        """Replay the log, take the lead in a new epoch, and register this node; all of it synced.
 
-        An empty log gets `bootstrap`; a transaction that was cut short is aborted. Everything is durable when
-        this returns. CorruptMetadata, StorageError.
+        An empty log gets its bootstrap records; a transaction that was cut short is aborted.
+        CorruptMetadata, StorageError, ValueError (quorum-state).
         """
-        delta = MetadataDelta(self.image)
-        transactions = TransactionFilter()
-        offset, epoch, empty = -1, -1, True
-        for header, records in self._log.read():
-            offset, epoch = header.last_offset, header.leader_epoch
-            effective = transactions.feed(records)
-            empty = empty and not effective
-            delta.replay_all(effective)
-        self._latest = delta.finish(offset, epoch)
+        directories = self._log_manager.directories()
+        home = directories[0]
+        if self._config.metadata_log_dir is not None:
+            path = self._config.metadata_log_dir.rstrip("/")
+            home = next((directory for directory in directories if directory.path == path), home)
+        log = self._log_manager.open_metadata_log(
+            metadata_log_config(self._config), self._host.now_ms(), directory=home.path
+        )
+        directory_ids = [
+            directory.properties.directory_id
+            for directory in directories
+            if directory.properties is not None and directory.properties.directory_id is not None
+        ]
+        self._log = MetadataLog(
+            log,
+            self._disk,
+            node_id=self._config.node_id,
+            directory_id=directory_ids[0] if directory_ids else ZERO_UUID,
+        )
+        is_empty, is_open = self._replay()
         self._log.lead(self._host.now_ms())
-        if empty:
-            self._append_at_start(
-                activation_records(
-                    list(bootstrap), min_insync_replicas, is_transaction_open=transactions.is_open
-                )
+        if is_empty:
+            records = bootstrap_records(self._disk, home.path)
+            self._append_now(
+                activation_records(records, self._config.min_insync_replicas, is_transaction_open=is_open)
             )
-        elif transactions.is_open:
+        elif is_open:
             logger.warning("metadata: aborting a transaction that was cut short")
-            self._append_at_start([StoredRecord(AbortTransactionRecord(reason=ABORT_REASON))])
+            self._append_now([StoredRecord(AbortTransactionRecord(reason=ABORT_REASON))])
+        self._register(directory_ids, was_clean=all(directory.was_clean for directory in directories))
         self._log.commit()
         self._log.flush()
         self.image = self._latest
 
-    def run_at_start(self, command: Command) -> Any:
-        """Decide and append a command before the loop runs; `finish_start` makes it durable and current."""
+    def _replay(self) -> tuple[bool, bool]:
+        """(whether nothing but control records was there, whether a transaction is open at the end)."""
+        delta = MetadataDelta(self._latest)
+        transactions = TransactionFilter()
+        offset, epoch, is_empty = -1, -1, True
+        for batch in self._log.read():
+            offset, epoch = batch.last_offset, batch.epoch
+            effective = transactions.feed(batch.records)
+            is_empty = is_empty and not effective
+            try:
+                delta.replay_all(effective)
+            except ValueError as error:
+                raise CorruptMetadata(f"metadata at offset {batch.base_offset}: {error}") from error
+        self._latest = delta.finish(offset, epoch)
+        return is_empty, transactions.is_open
+
+    def _register(self, directory_ids: Sequence[Uuid], *, was_clean: bool) -> None:
+        config, rng = self._config, self._host.rng
+        known = self._latest.brokers.get(config.node_id)
+        self._run_now(
+            RegisterController(
+                config.node_id, new_uuid(rng), controller_endpoints(config), REGISTERED_FEATURES
+            )
+        )
+        self.broker_epoch = self._run_now(
+            RegisterBroker(
+                config.node_id,
+                new_uuid(rng),
+                broker_endpoints(config, self._bound_ports),
+                REGISTERED_FEATURES,
+                config.broker_rack,
+                directory_ids,
+                previous_broker_epoch=known.broker_epoch if known is not None and was_clean else -1,
+            )
+        )
+        self._run_now(UnfenceBroker(config.node_id))
+
+    def shutdown(self) -> None:
+        """Hand over what this broker leads, as Kafka does before it ends; synced. Never raises."""
+        if self.failed:
+            return
+        try:
+            self._run_now(ShutDownBroker(self._config.node_id))
+            self._log.commit()
+            self._log.flush()
+        except (StorageError, ApiError) as error:
+            self._fail(error)
+            return
+        self._release(self._latest.offset)
+
+    def _run_now(self, command: Command) -> Any:
+        """Decide and append a command outside of the loop's turns; the caller syncs."""
         result = self._controller.handle(command, self._latest, self._host.rng)
         if result.records:
-            self._append_at_start(result.records, atomic=result.atomic)
+            self._append_now(result.records, atomic=result.atomic)
         return result.reply
 
-    def finish_start(self) -> None:
-        """Make what `run_at_start` appended durable, and the image current. StorageError."""
-        self._log.commit()
-        self._log.flush()
-        self.image = self._latest
-
-    def _append_at_start(self, records: Sequence[StoredRecord], *, atomic: bool = True) -> None:
+    def _append_now(self, records: Sequence[StoredRecord], *, atomic: bool = True) -> MetadataDelta:
         offset = self._log.append(records, now_ms=self._host.now_ms(), atomic=atomic)
         delta = MetadataDelta(self._latest)
         delta.replay_all(record for record, _ in records)
         self._latest = delta.finish(offset, self._log.epoch)
+        return delta
 
     # --- commands
 
     def subscribe(self, callback: Subscriber) -> None:
-        """Call `callback(image, delta)` for every change from now on, before the change's reply is released."""
+        """Call `callback(image, delta)` for every change from now on, before its reply is released."""
         self._subscribers.append(callback)
 
     def submit(self, command: Command, on_done: OnDone[Any]) -> None:
@@ -136,10 +235,7 @@ class MetadataService:
             result = self._controller.handle(command, self._latest, self._host.rng)
             reply = result.reply
             if result.records:
-                offset = self._log.append(result.records, now_ms=self._host.now_ms(), atomic=result.atomic)
-                delta = MetadataDelta(self._latest)
-                delta.replay_all(record for record, _ in result.records)
-                self._latest = delta.finish(offset, self._log.epoch)
+                delta = self._append_now(result.records, atomic=result.atomic)
         except ApiError as error:
             reply = error
         self._pending.append(_Pending(self._latest.offset, delta, self._latest, reply, on_done))
@@ -204,7 +300,7 @@ class MetadataService:
             return
         self._waiting_for_ids.append(on_done)
         if len(self._waiting_for_ids) == 1:
-            self.submit(AllocateProducerIds(self.broker_id, self.broker_epoch), self._got_producer_ids)
+            self.submit(AllocateProducerIds(self._config.node_id, self.broker_epoch), self._got_producer_ids)
 
     def _got_producer_ids(self, reply: ProducerIdBlock | ApiError) -> None:
         waiting, self._waiting_for_ids = self._waiting_for_ids, deque()

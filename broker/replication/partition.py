@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.host import Host
-from broker.storage.log import AppendOrigin, Appended, Log
 from broker.storage.disk import StorageError
+from broker.storage.log import Appended, AppendOrigin, Log
 from kwire.errors import ApiError, ErrorCode
 from kwire.primitives import Uuid
 
@@ -25,6 +25,9 @@ class Waiter(Protocol):
 
     def partition_grew(self) -> None:
         """Called after the high watermark has risen."""
+
+    def complete(self) -> None:
+        """Answer now, with whatever there is."""
 
 
 class Partition:
@@ -149,6 +152,7 @@ class Partition:
         end_offset = log.log_end_offset if up_to_offset is None else min(up_to_offset, log.log_end_offset)
         if end_offset > log.high_watermark:
             log.high_watermark = end_offset
+            log.producers.replicated_up_to(end_offset)
         for tell in waiting:
             tell(None)
         self.wake()

@@ -36,9 +36,7 @@ def replay(decoded: list[DecodedBatch], up_to_offset: int | None = None) -> Meta
 
 def content(image: MetadataImage) -> dict[str, Any]:
     """What an image says, apart from where it stands in the log."""
-    return {
-        slot: getattr(image, slot) for slot in MetadataImage.__slots__ if slot not in ("offset", "epoch")
-    }
+    return {slot: getattr(image, slot) for slot in MetadataImage.__slots__ if slot not in ("offset", "epoch")}
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("0*.checkpoint")))

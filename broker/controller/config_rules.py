@@ -1,0 +1,125 @@
+"""What the controller must know of configuration keys, from those who know: `broker.config`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from broker.config import BrokerConfig, ConfigError
+from broker.config.broker import BROKER_KEYS, LISTENER_PREFIX
+from broker.config.definition import REQUIRED, Key, Kind, Update, to_text
+from broker.config.group import GROUP_KEYS_BY_NAME, check_group
+from broker.config.topic import TOPIC_KEYS_BY_NAME, check_topic, default_value
+from broker.controller.commands import Fault
+from broker.controller.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
+from kwire.errors import ErrorCode
+
+CLUSTER_WIDE_LISTENER_KEYS: Final = frozenset(
+    {"max.connections", "max.connection.creation.rate", "num.network.threads"}
+)
+
+
+class BrokerConfigRules:
+    """The rules of one broker's configuration, its dynamic part included."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+
+    def topic_fault(self, values: Mapping[str, str]) -> str | None:
+        """Why these cannot be a topic's overrides; None where they can."""
+        try:
+            check_topic(self._config, values)
+        except ConfigError as error:
+            return str(error)
+        return None
+
+    def group_fault(self, values: Mapping[str, str]) -> str | None:
+        """Why these cannot be a group's configuration; None where they can."""
+        try:
+            check_group(self._config, values)
+        except ConfigError as error:
+            return str(error)
+        return None
+
+    def broker_fault(self, values: Mapping[str, str], *, per_broker: bool) -> Fault | None:
+        """Why these cannot be set on a running broker, or on all of them where not `per_broker`. KIP-226."""
+        fixed = [
+            name
+            for name in values
+            if (key := BROKER_KEYS.get(name)) is not None and key.update is Update.READ_ONLY
+        ]
+        if fixed:
+            return _refused(f"Cannot update these configs dynamically: {_set_text(fixed)}")
+        security = [
+            name
+            for name in values
+            if name in BROKER_KEYS
+            and BROKER_KEYS[name].update is Update.PER_BROKER
+            and name.startswith("ssl.")
+        ]
+        if security:
+            return _refused(
+                "These security configs can be dynamically updated only per-listener using the listener "
+                f"prefix: {_set_text(security)}"
+            )
+        for name, text in values.items():
+            key = BROKER_KEYS.get(_base_name(name))
+            try:
+                if key is not None:
+                    key.parse(text)
+            except ConfigError as error:
+                return _refused(str(error))
+        if not per_broker:
+            own = [name for name in values if _is_per_broker(name)]
+            if own:
+                return _refused(
+                    "Cannot update these configs at default cluster level, broker id must be specified: "
+                    f"{_set_text(own)}"
+                )
+        return None
+
+    def is_list(self, resource_type: int, key: str) -> bool:
+        """Whether values can be appended to this key."""
+        known = _known(resource_type, key)
+        return known is not None and known.kind is Kind.LIST
+
+    def is_known_broker_key(self, key: str) -> bool:
+        """Whether a broker knows this key at all."""
+        return _base_name(key) in BROKER_KEYS
+
+    def default(self, resource_type: int, key: str) -> str | None:
+        """The key's default as text, the one of the broker's own settings for a topic's key."""
+        if resource_type == RESOURCE_TOPIC and key in TOPIC_KEYS_BY_NAME:
+            return to_text(default_value(self._config, key))
+        known = _known(resource_type, key)
+        return None if known is None or known.default == REQUIRED else known.default
+
+
+def _known(resource_type: int, key: str) -> Key | None:
+    if resource_type == RESOURCE_TOPIC:
+        return TOPIC_KEYS_BY_NAME.get(key)
+    if resource_type == RESOURCE_GROUP:
+        return GROUP_KEYS_BY_NAME.get(key)
+    return BROKER_KEYS.get(_base_name(key)) if resource_type == RESOURCE_BROKER else None
+
+
+def _base_name(name: str) -> str:
+    """The key that a listener's own setting is one of."""
+    if not name.startswith(LISTENER_PREFIX):
+        return name
+    return name[len(LISTENER_PREFIX) :].partition(".")[2]
+
+
+def _is_per_broker(name: str) -> bool:
+    if name.startswith(LISTENER_PREFIX):
+        return _base_name(name) not in CLUSTER_WIDE_LISTENER_KEYS
+    key = BROKER_KEYS.get(name)
+    return key is not None and key.update is Update.PER_BROKER
+
+
+def _refused(text: str) -> Fault:
+    return Fault(ErrorCode.INVALID_REQUEST, f"Invalid config value for resource: {text}")
+
+
+def _set_text(names: list[str]) -> str:
+    return f"[{', '.join(names)}]"

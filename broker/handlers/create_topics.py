@@ -1,0 +1,70 @@
+"""CreateTopics v2–7. The controller decides; names given twice never reach it. KIP-4, KIP-525, KIP-516."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from broker.config.describe import describe_topic
+from broker.controller.commands import CreateTopics
+from broker.handlers.context import PARKED, Parked, RequestContext
+from kwire.errors import ApiError, ErrorCode
+from kwire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+METADATA_TOPIC: Final = "__cluster_metadata"
+CONFIGS_SINCE: Final = 5
+
+
+def handle(node: Node, context: RequestContext, request: CreateTopicsRequest) -> Parked:
+    """One outcome a topic name."""
+    times = Counter(topic.name for topic in request.topics)
+    asked = [topic for topic in request.topics if times[topic.name] == 1 and topic.name != METADATA_TOPIC]
+
+    def done(reply: list[CreatableTopicResult] | ApiError) -> None:
+        if isinstance(reply, ApiError):
+            results = [_refused(topic.name, reply) for topic in asked]
+        else:
+            results = reply
+            if context.api_version >= CONFIGS_SINCE:
+                _add_configs(node, asked, results)
+        duplicate = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        results.extend(_refused(name, duplicate) for name, count in times.items() if count > 1)
+        if times[METADATA_TOPIC] == 1:
+            # The metadata log is nobody's to create.
+            results.append(_refused(METADATA_TOPIC, ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)))
+        context.complete(CreateTopicsResponse(topics=results))
+
+    node.metadata.submit(CreateTopics(asked, request.validate_only), done)
+    return PARKED
+
+
+def _refused(name: str, error: ApiError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=error.code, error_message=error.message)
+
+
+def _add_configs(node: Node, asked: list[CreatableTopic], results: list[CreatableTopicResult]) -> None:
+    """KIP-525: what was created is told with the configuration that holds for it."""
+    overrides = {topic.name: {config.name: config.value for config in topic.configs} for topic in asked}
+    for result in results:
+        if result.error_code != ErrorCode.NONE:
+            continue
+        given = {name: value for name, value in overrides[result.name].items() if value is not None}
+        result.configs = [
+            CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.is_sensitive,
+            )
+            for entry in sorted(describe_topic(node.config, given), key=lambda entry: entry.name)
+        ]

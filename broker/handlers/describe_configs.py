@@ -1,0 +1,173 @@
+"""DescribeConfigs v1–4: what holds for topics, brokers and groups, and why. KIP-133, KIP-226."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from broker.config.describe import (
+    ConfigEntry,
+    ConfigSource,
+    describe_broker,
+    describe_brokers_default,
+    describe_group,
+    describe_topic,
+)
+from broker.controller.image import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
+from broker.controller.names import name_fault
+from broker.handlers.context import RequestContext
+from kwire.errors import ApiError, ErrorCode
+from kwire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+LIST_KIND: Final = 7
+INT_KIND: Final = 3
+CLIENT_METRICS_DEFAULTS: Final = (
+    ("interval.ms", "300000", INT_KIND),
+    ("match", "", LIST_KIND),
+    ("metrics", "", LIST_KIND),
+)
+
+
+def handle(node: Node, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    """One result a resource; a resource that cannot be described has its error."""
+    results: list[DescribeConfigsResult] = []
+    for resource in request.resources:
+        result = DescribeConfigsResult(
+            resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        try:
+            wanted = set(resource.configuration_keys) if resource.configuration_keys else None
+            result.configs = [
+                _result(entry, request)
+                for entry in _entries(node, resource)
+                if wanted is None or entry.name in wanted
+            ]
+        except ApiError as error:
+            result.error_code = error.code
+            result.error_message = error.message
+        results.append(result)
+    return DescribeConfigsResponse(results=results)
+
+
+def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    result = DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+        config_type=entry.kind,
+    )
+    if request.include_synonyms:
+        result.synonyms = [
+            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in entry.synonyms
+        ]
+    if request.include_documentation:
+        result.documentation = entry.documentation
+    return result
+
+
+def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == RESOURCE_TOPIC:
+        fault = name_fault(name)
+        if fault is not None:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        if name not in node.image.topics:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return describe_topic(node.config, node.image.config(RESOURCE_TOPIC, name))
+    if kind == RESOURCE_BROKER:
+        if not name:
+            return describe_brokers_default(node.config)
+        if _broker_id(name) != node.node_id:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"Unexpected broker id, expected {node.node_id} or empty string, but received {name}",
+            )
+        return describe_broker(node.config)
+    if kind == RESOURCE_GROUP:
+        if not name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        return describe_group(node.config, node.image.config(RESOURCE_GROUP, name))
+    if kind == RESOURCE_CLIENT_METRICS:
+        if not name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+        return _client_metrics(node, name)
+    if kind == RESOURCE_BROKER_LOGGER:
+        return _loggers(node, name)
+    raise ApiError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+
+
+def _broker_id(name: str) -> int:
+    try:
+        return int(name)
+    except ValueError:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}"
+        ) from None
+
+
+def _client_metrics(node: Node, name: str) -> list[ConfigEntry]:
+    """KIP-714: what is set for a subscription, nothing where there is none."""
+
+    overrides = node.image.config(RESOURCE_CLIENT_METRICS, name)
+    if not overrides:
+        return []
+    return [
+        ConfigEntry(
+            name=key,
+            value=overrides.get(key, default),
+            source=ConfigSource.CLIENT_METRICS_CONFIG if key in overrides else ConfigSource.DEFAULT_CONFIG,
+            synonyms=[],
+            kind=kind,
+            read_only=False,
+            is_sensitive=False,
+            documentation=None,
+        )
+        for key, default, kind in CLIENT_METRICS_DEFAULTS
+    ]
+
+
+def _loggers(node: Node, name: str) -> list[ConfigEntry]:
+    """KIP-412: the loggers of this broker and their levels."""
+    import logging
+
+    if not name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+    if _broker_id(name) != node.node_id:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node.node_id} but received {name}"
+        )
+    names = sorted(known for known in logging.root.manager.loggerDict if known.startswith("kwire"))
+    levels = {"root": logging.root.getEffectiveLevel()}
+    levels.update((known, logging.getLogger(known).getEffectiveLevel()) for known in names)
+    return [
+        ConfigEntry(
+            name=known,
+            value={10: "DEBUG", 20: "INFO", 30: "WARN", 40: "ERROR", 50: "FATAL"}.get(level, "INFO"),
+            source=ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
+            synonyms=[],
+            kind=0,
+            read_only=False,
+            is_sensitive=False,
+            documentation=None,
+        )
+        for known, level in levels.items()
+    ]

@@ -1,0 +1,107 @@
+"""A whole broker: a node, its server and its loop, from start to clean shutdown.
+
+    async with serve(config) as broker:
+        print(broker.bootstrap)
+
+Start: bind the listeners (so that a port in use is found before anything is written, and port 0 is known
+before the broker registers itself), open the storage and the metadata, then accept. Stop: drain, wait for
+worker threads, then let the node flush, checkpoint and mark its directories as cleanly shut down.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import trio
+
+from broker.clock import Clock
+from broker.net.loop import Loop
+from broker.net.server import DRAIN_MS, Listener, Server, Settings, bind
+from broker.node import Node
+from broker.storage.disk import Disk, RealDisk
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+
+logger = logging.getLogger("kwire.net")
+
+WORKERS_TIMEOUT_SECONDS = 30
+"""How long a stopping broker waits for its threads: they are writing to disks."""
+
+
+class Broker:
+    """A broker that runs."""
+
+    def __init__(self, loop: Loop, node: Node, server: Server) -> None:
+        self.loop = loop
+        self.node = node
+        self.server = server
+        self.clock = loop.clock
+        self.bootstrap = ",".join(listener.address for listener in server.listeners)
+        """Where clients connect: every listener's address, the first one first."""
+
+
+@asynccontextmanager
+async def serve(
+    config: BrokerConfig,
+    *,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+    disk: Disk | None = None,
+    alone: bool = False,
+) -> AsyncIterator[Broker]:
+    """Run a broker inside of the block. `alone`: nothing else in this trio run is in a hurry.
+
+    Raises BindError, StorageError and ConfigError on the way in.
+    """
+    settings = settings_of(config)
+    loop = Loop(clock, rng, alone=alone)
+    listeners: list[Listener] = []
+    try:
+        for name, host, port in config.listener_endpoints():
+            listeners += [bind(name, host, port, settings)]
+        node = Node(config, loop, disk if disk is not None else RealDisk())
+        node.bound_ports.update({listener.name: listener.port for listener in listeners})
+        server = Server(loop, node, settings)
+        node.start()
+        for listener in listeners:
+            server.listen(listener)
+    except BaseException:
+        for listener in listeners:
+            listener.sock.close()
+        loop.close()
+        raise
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(loop.run)
+        try:
+            yield Broker(loop, node, server)
+        finally:
+            with trio.CancelScope(shield=True):
+                await _shut_down(loop, node, server)
+    loop.close()
+
+
+async def _shut_down(loop: Loop, node: Node, server: Server) -> None:
+    await server.drain(DRAIN_MS if loop.running else 0)
+    with trio.move_on_after(WORKERS_TIMEOUT_SECONDS) as waiting:
+        await loop.workers_done()
+    if waiting.cancelled_caught:
+        logger.error("worker threads are still busy after %d s: stopping anyway", WORKERS_TIMEOUT_SECONDS)
+    node.finish_shutdown()
+    loop.stop()
+
+
+def settings_of(config: BrokerConfig) -> Settings:
+    """What the sockets need of a broker's configuration."""
+    return Settings(
+        request_max_bytes=config.socket_request_max_bytes,
+        max_idle_ms=config.connections_max_idle_ms,
+        listen_backlog=config.socket_listen_backlog_size,
+        max_connections=config.max_connections,
+        max_connections_per_ip=config.max_connections_per_ip,
+        inter_broker_listener=config.inter_broker_listener_name,
+    )

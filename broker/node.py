@@ -1,0 +1,366 @@
+"""One broker: its logs, its metadata, its coordinators and its partitions, wired together.
+
+A node is synchronous and touches nothing of the world but its `Host` and its `Disk`. The shell calls
+`handle_frame` for each frame, `end_turn` when a turn of its loop is over, and sends what the channels hold.
+The same node runs in tests under a virtual host.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from coordinator.service import GroupCoordinatorService
+
+from broker.config import BrokerConfig, log_config
+from broker.controller.delta import MetadataDelta
+from broker.controller.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, TopicImage
+from broker.format import all_directories, format_directories
+from broker.group_ports import GroupPorts
+from broker.handlers.context import Channel
+from broker.handlers.dispatch import Dispatcher
+from broker.handlers.fetch_sessions import FetchSessionCache, TopicNames
+from broker.host import Host, Timer
+from broker.raft.service import MetadataService
+from broker.replication.partition import Partition
+from broker.storage.disk import Disk, StorageError
+from broker.storage.log_config import LogConfig
+from broker.storage.log_manager import LogManager
+from coordinator.ports import OFFSETS_TOPIC
+from kwire.errors import ApiError, ErrorCode
+
+logger = logging.getLogger("kwire.node")
+
+
+class Endpoint(NamedTuple):
+    """Where a broker can be reached through one listener."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class Features(NamedTuple):
+    """Feature levels: what this broker supports, and what its cluster has finalized."""
+
+    supported: dict[str, tuple[int, int]]
+    finalized: dict[str, int]
+    epoch: int
+
+
+SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {"kraft.version": (0, 0), "metadata.version": (7, 30)}
+"""Only features whose whole behaviour is there: what is finalized beyond them is not advertised."""
+
+NO_LEADER = -1
+UNKNOWN_EPOCH = -1
+FETCH_SESSION_EVICTION_MS = 120_000
+METADATA_TOPIC = "__cluster_metadata"
+HOUSEKEEPING_MS = 10_000
+"""How often what is set aside long enough is removed, and silent producers are forgotten."""
+FLUSH_CHECK_MS = 1_000
+
+
+class Node:
+    """A broker and controller in one. Nothing may be asked of it before `start` has returned."""
+
+    def __init__(self, config: BrokerConfig, host: Host, disk: Disk) -> None:
+        self.config = config
+        self.host = host
+        self.node_id = config.node_id
+        self.fetch_sessions = FetchSessionCache(
+            config.max_incremental_fetch_session_cache_slots, FETCH_SESSION_EVICTION_MS, host.rng
+        )
+        self.bound_ports: dict[str, int] = {}
+        """The port that each listener is bound to, by listener name: the shell fills it in."""
+        self._disk = disk
+        self.log_manager = LogManager(
+            disk,
+            all_directories(config),
+            rng=host.rng,
+            config_for=self.log_config,
+            producer_id_expiration_ms=config.producer_id_expiration_ms,
+        )
+        self.metadata = MetadataService(config, host, self.log_manager, disk, bound_ports=self.bound_ports)
+        self.groups = GroupCoordinatorService(config, host, GroupPorts(self))
+        self._dispatcher = Dispatcher(self)
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._staged: list[Partition] = []
+        self._topic_names = TopicNames({})
+        self._timers: dict[Callable[[], object], Timer] = {}
+        self.stopping = False
+
+    # --- life
+
+    def start(self) -> None:
+        """Format what is not, open the logs, replay the metadata, take up every partition.
+
+        FormatError, StorageError, CorruptMetadata.
+        """
+        config, now_ms = self.config, self.host.now_ms()
+        for line in format_directories(config, self._disk, self.host.rng, now_ms, ignore_formatted=True):
+            if line.startswith("formatted"):
+                logger.info("%s", line)
+        self.log_manager.open(now_ms)
+        self.metadata.start()
+        self._take_broker_configs()
+        self._reconcile()
+        self.metadata.subscribe(self._metadata_changed)
+        checkpoint_ms = min(
+            config.log_flush_offset_checkpoint_interval_ms,
+            config.log_flush_start_offset_checkpoint_interval_ms,
+            config.replica_high_watermark_checkpoint_interval_ms,
+        )
+        self._every(checkpoint_ms, self.log_manager.write_checkpoints)
+        self._every(config.log_retention_check_interval_ms, self._apply_retention)
+        self._every(HOUSEKEEPING_MS, self._keep_house)
+        self._every(FLUSH_CHECK_MS, self._flush_due)
+        self.end_turn()
+
+    def begin_shutdown(self) -> None:
+        """Let every long poll go, so that connections can drain."""
+        self.stopping = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        for partition in self._partitions.values():
+            for waiter in list(partition.waiters):
+                waiter.complete()
+
+    def finish_shutdown(self) -> None:
+        """Write what is staged, then flush, checkpoint and mark the directories as cleanly shut down."""
+        self.end_turn()
+        self.groups.shutdown()
+        self.end_turn()
+        self.metadata.shutdown()
+        self.log_manager.shutdown(self.host.now_ms(), broker_epoch=self.metadata.broker_epoch)
+
+    def _every(self, interval_ms: int, work: Callable[[], object]) -> None:
+        """Do `work` again and again until the node stops."""
+
+        def due() -> None:
+            self._every(interval_ms, work)
+            work()
+
+        self._timers[work] = self.host.schedule(interval_ms, due)
+
+    def _apply_retention(self) -> None:
+        self.log_manager.delete_old_segments(self.host.now_ms())
+
+    def _keep_house(self) -> None:
+        self.log_manager.tick(self.host.now_ms())
+
+    def _flush_due(self) -> None:
+        """flush.ms, and segments that rolled since the last flush, are due without an append, too."""
+        for log in self.log_manager.due_for_flush(self.host.now_ms()):
+            partition = self._partitions.get((log.topic, log.partition))
+            if partition is not None and not partition.offline:
+                partition.sync(lambda error: None)
+
+    # --- the turn
+
+    def handle_frame(self, channel: Channel, frame: memoryview) -> None:
+        """Take one request (without its size prefix). WireError: the connection must be closed."""
+        self._dispatcher.dispatch(channel, frame, self.host.now_ms())
+
+    def end_turn(self) -> None:
+        """Write what this turn appended, acknowledge it, and wake who waits for it."""
+        while self._staged:
+            staged, self._staged = self._staged, []
+            for partition in staged:
+                partition.commit()
+
+    def channel_closed(self, channel: Channel) -> None:
+        """A connection is gone: its long poll, if it has one, ends."""
+        interrupt = channel.interrupt
+        channel.close()
+        if interrupt is not None:
+            interrupt()
+
+    # --- partitions
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """The partition, if this broker holds it."""
+        return self._partitions.get((topic, index))
+
+    def partition_exists(self, topic: str, index: int) -> bool:
+        """Whether the cluster has such a partition, be it here or elsewhere."""
+        if (topic, index) in self._partitions:
+            return True
+        known = self.image.topics.get(topic)
+        return known is not None and 0 <= index < len(known.partitions)
+
+    def led_partition(self, topic: str, index: int) -> Partition:
+        """The partition, led by this broker and online.
+
+        Raises ApiError: KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        partition = self._partitions.get((topic, index))
+        if partition is None:
+            if self.partition_exists(topic, index):
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if partition.offline:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return partition
+
+    def check_leader_epoch(self, partition: Partition, leader_epoch: int) -> None:
+        """KIP-320. -1 is a client that does not know the epoch, and is never fenced."""
+        if leader_epoch == UNKNOWN_EPOCH or leader_epoch == partition.leader_epoch:
+            return
+        if leader_epoch < partition.leader_epoch:
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def current_leader(self, topic: str, index: int) -> tuple[int, int]:
+        """The leader's id and epoch as the metadata has them; -1, -1 where there is none."""
+        known = self.image.topics.get(topic)
+        if known is None or not 0 <= index < len(known.partitions):
+            return NO_LEADER, UNKNOWN_EPOCH
+        partition = known.partitions[index]
+        return partition.leader, partition.leader_epoch
+
+    # --- what clients are told
+
+    @property
+    def cluster_id(self) -> str:
+        return self.log_manager.cluster_id
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.metadata.image
+
+    def topic_names(self) -> TopicNames:
+        """How topic ids read as names, now."""
+        return self._topic_names
+
+    def advertised_listener(self, listener: str) -> tuple[str, int]:
+        """Host and port that clients of this listener are told, verbatim as configured."""
+        for advertised in self.config.advertised_endpoints():
+            if advertised.name == listener:
+                return advertised.host, advertised.port or self.bound_ports.get(listener, 0)
+        raise ApiError(ErrorCode.LISTENER_NOT_FOUND)
+
+    def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
+        """Where these brokers are reached through a listener; those without it are left out."""
+        found: list[Endpoint] = []
+        for node_id in sorted(node_ids):
+            if node_id == self.node_id:
+                host, port = self.advertised_listener(listener)
+                found.append(Endpoint(node_id, host, port, self.config.broker_rack))
+        return found
+
+    def features(self) -> Features:
+        """Feature levels for ApiVersions."""
+        image = self.image
+        finalized = {name: level for name, level in image.features.items() if name in SUPPORTED_FEATURES}
+        return Features(SUPPORTED_FEATURES, finalized, image.offset)
+
+    # --- following the metadata
+
+    def _reconcile(self) -> None:
+        """At start: take up the partitions of the image, create what is missing, set strays aside."""
+        image = self.image
+        self._topic_names = TopicNames(
+            {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
+        )
+        for log in list(self.log_manager.logs()):
+            if log.topic == METADATA_TOPIC:
+                continue
+            topic = image.topics.get(log.topic)
+            if topic is None or topic.topic_id != log.topic_id or log.partition >= len(topic.partitions):
+                logger.warning("%s-%d is not in the metadata: set aside as stray", log.topic, log.partition)
+                self.log_manager.set_stray(log)
+        for topic in image.topics.values():
+            for index in range(len(topic.partitions)):
+                self._take_up(topic, index)
+
+    def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        if delta.topic_changes:
+            self._topic_names = TopicNames(
+                {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
+            )
+        if any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.changed_configs):
+            self._take_broker_configs()
+        for topic in delta.deleted_topics:
+            for index in range(len(topic.partitions)):
+                self._give_up(topic, index)
+        for topic in delta.created_topics:
+            for index in range(len(topic.partitions)):
+                self._take_up(topic, index)
+        for change in delta.altered_topics:
+            assert change.after is not None
+            for index in range(len(change.after.partitions)):
+                self._take_up(change.after, index)
+        self._configs_changed({name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC})
+        if delta.deleted_topics:
+            self.groups.topics_deleted([topic.name for topic in delta.deleted_topics])
+
+    def _take_broker_configs(self) -> None:
+        """What was set on the running cluster and broker holds from now on, for every topic, too."""
+        image = self.image
+        self.config.update(
+            image.config(RESOURCE_BROKER, ""), image.config(RESOURCE_BROKER, str(self.node_id))
+        )
+        self._configs_changed(set(image.topics))
+
+    def _configs_changed(self, topics: set[str]) -> None:
+        if not topics:
+            return
+        for (topic, _), partition in self._partitions.items():
+            if topic in topics:
+                partition.log.config = self.log_config(topic)
+
+    def log_config(self, topic: str) -> LogConfig:
+        """What the logs of a topic go by, now."""
+        return log_config(self.config, self.image.config(RESOURCE_TOPIC, topic))
+
+    def _take_up(self, topic: TopicImage, index: int) -> None:
+        """Lead a partition of the image, creating its log where there is none yet."""
+        image = topic.partitions[index]
+        if image.leader != self.node_id:
+            return
+        partition = self._partitions.get((topic.name, index))
+        if partition is not None:
+            if image.leader_epoch > partition.leader_epoch:
+                partition.leader_epoch = image.leader_epoch
+                partition.log.begin_leader_epoch(image.leader_epoch)
+            return
+        log = self.log_manager.get(topic.name, index)
+        try:
+            if log is None:
+                log = self.log_manager.create(
+                    topic.name, index, topic.topic_id, self.log_config(topic.name), self.host.now_ms()
+                )
+            else:
+                log.config = self.log_config(topic.name)
+            log.begin_leader_epoch(image.leader_epoch)
+        except StorageError as error:
+            logger.error("%s-%d is offline: %s", topic.name, index, error)
+            return
+        log.high_watermark = log.log_end_offset
+        self._partitions[(topic.name, index)] = Partition(
+            log,
+            leader_epoch=image.leader_epoch,
+            host=self.host,
+            stage=self._staged_append,
+            on_offline=self._partition_offline,
+        )
+        if topic.name == OFFSETS_TOPIC:
+            self.groups.elected(index, image.leader_epoch)
+
+    def _staged_append(self, partition: Partition) -> None:
+        self._staged.append(partition)
+
+    def _give_up(self, topic: TopicImage, index: int) -> None:
+        partition = self._partitions.pop((topic.name, index), None)
+        if partition is None:
+            return
+        if topic.name == OFFSETS_TOPIC:
+            self.groups.resigned(index)
+        partition.take_offline(StorageError(f"topic {topic.name} is deleted"))
+        self.log_manager.delete(partition.log, self.host.now_ms())
+
+    def _partition_offline(self, partition: Partition, error: StorageError) -> None:
+        logger.error("%s-%d is offline: %s", partition.topic, partition.index, error)

@@ -1,0 +1,54 @@
+"""A group member as a process of its own, which can be killed: ``python group_member.py BOOTSTRAP GROUP TOPIC``.
+
+Prints a JSON line for each assignment and for each record. Standard input closing ends it in order.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+
+from confluent_kafka import Consumer
+
+
+def tell(**event: object) -> None:
+    print(json.dumps(event), flush=True)
+
+
+def main(bootstrap: str, group: str, topic: str) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": 200,
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 500,
+            "topic.metadata.refresh.interval.ms": 1000,
+            "reconnect.backoff.max.ms": 500,
+        }
+    )
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def assigned(_: Consumer, partitions: list[object]) -> None:
+        tell(assigned=sorted(partition.partition for partition in partitions))  # type: ignore[attr-defined]
+
+    def revoked(_: Consumer, partitions: list[object]) -> None:
+        tell(assigned=[])
+
+    consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked)
+    while not ended.is_set():
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            tell(
+                partition=message.partition(),
+                offset=message.offset(),
+                value=(message.value() or b"").decode(),
+            )
+    consumer.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
