@@ -548,10 +548,10 @@ class Log:
         self.commit()
         try:
             self.producers.take_snapshot()
-            active = self._segments.active
-            active.become_inactive()
-            for file in active.index_files():
-                file.sync()
+            self._segments.active.become_inactive()
+            for segment in self._segments.not_synced_from(self.recovery_point):
+                for file in segment.index_files():
+                    file.sync()
             for path in self.producers.take_unsynced_paths():
                 self._disk.open(path).sync()
             self._disk.sync_directory(self.directory)

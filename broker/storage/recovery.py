@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable
 
 from broker.storage.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
@@ -238,7 +238,8 @@ class _Opening:
         StorageError: the disk fails, or a segment holds a format that is not known here.
         """
         bases = [segment.base_offset for segment in self.segments]
-        first = max(0, bisect_right(bases, recovery_point) - 1)
+        # A segment that ends at the recovery point is synced, but its indexes may not be.
+        first = max(0, bisect_left(bases, recovery_point) - 1)
         doubtful = self.segments[first:]
         self._check_indexes(self.segments[:first])
         producers = ProducerStateManager(

@@ -49,7 +49,7 @@ class MemoryFile:
         content[position : position + taken] = data[:taken]
         self._content.modified_ms = self._disk.now_ms
         if taken < len(data):
-            raise StorageError("the disk in memory is full")
+            raise StorageError("the disk in memory took only a part")
 
     def read_at(self, position: int, size: int) -> bytes:
         self._disk.operation()
@@ -91,6 +91,8 @@ class MemoryDisk:
         """How many more bytes fit; None for as many as there are."""
         self.fail_after: int | None = None
         """How many more operations succeed; None for all."""
+        self.torn_bytes = 0
+        """How much of a write gets through when it is the first operation to fail."""
         self._files: dict[str, _Content] = {}
         self._directories: set[str] = {"/", ""}
         self._durable_names: dict[str, _Content] = {}
@@ -107,6 +109,10 @@ class MemoryDisk:
 
     def take(self, size: int) -> int:
         """How many of `size` bytes can be written."""
+        if self.fail_after == 0 and self.torn_bytes:
+            taken = min(size, self.torn_bytes)
+            self.torn_bytes = 0
+            return taken
         self.operation()
         if self.full_after_bytes is None:
             return size
@@ -119,6 +125,7 @@ class MemoryDisk:
         self.locks.clear()
         self.fail_after = None
         self.full_after_bytes = None
+        self.torn_bytes = 0
 
     def power_cut(self, rng: random.Random) -> None:
         """The machine dies: of what was not synced, an arbitrary part is lost."""
