@@ -6,8 +6,8 @@ from typing import Final
 
 TOPIC_DOCS: Final = {
     "segment.bytes": (
-        "The size in bytes at which a partition closes a segment and starts another. Retention and "
-        "compaction work on closed segments only."
+        "The size in bytes at which a partition closes a segment and starts another. Compaction leaves the "
+        "open segment alone."
     ),
     "segment.ms": (
         "The age in milliseconds at which a partition closes a segment even if it is not full, so that its "
