@@ -35,6 +35,9 @@ FORMATS = {
 }
 """The types of fixed width, as the struct module writes them."""
 
+MAX_STRING_BYTES = 0x7FFF
+"""No string is longer: where a compact length could say more, Java's reader and writer refuse it."""
+
 _decoders: dict[tuple[type[Message], int], Decoder] = {}
 _encoders: dict[tuple[type[Message], int], Encoder] = {}
 
@@ -61,8 +64,15 @@ def encoder(message_class: type[Message], version: int) -> Encoder:
     """The function that encodes this version. ValueError: a value that the version cannot carry."""
     made = _encoders.get((message_class, version))
     if made is None:
-        made = _EncoderSource(message_class, version, _is_flexible(message_class, version)).compile()
-        _encoders[(message_class, version)] = made
+        inner = _EncoderSource(message_class, version, _is_flexible(message_class, version)).compile()
+
+        def encode(message: Any, out: bytearray, regions: list[tuple[int, Region]]) -> None:
+            try:
+                inner(message, out, regions)
+            except struct.error as error:
+                raise ValueError(f"{message_class.__name__} v{version} has no room: {error}") from None
+
+        made = _encoders[(message_class, version)] = encode
     return made
 
 
@@ -195,6 +205,7 @@ class _DecoderSource(_Source):
             unpack_i=struct.Struct(">i").unpack_from,
             unpack_from=struct.unpack_from,
         )
+        tagged = self.tagged()
         self.add(0, "def decode(b, p, e):")
         self.add(1, "o = new(cls)")
         present = {field.name for field in self.present()}
@@ -207,7 +218,7 @@ class _DecoderSource(_Source):
             else:
                 self.value(1, run[0], f"o.{run[0].name}")
         if self.flexible:
-            self.tags()
+            self.tags(tagged)
         self.add(1, "return o, p")
         return _compile(
             "\n".join(self.lines) + "\n", f"{cls.__name__} v{self.version} decode", "decode", self.names
@@ -227,13 +238,16 @@ class _DecoderSource(_Source):
         self.add(1, f"{targets}{',' if len(run) == 1 else ''} = {name}(b, p)")
         self.add(1, f"p += {packing.size}")
 
-    def length(self, indent: int, what: str, unpack: str, width: int) -> None:
+    def length(self, indent: int, where: str, unpack: str, width: int) -> None:
         """Put a length or count into n, -1 for null."""
         if self.flexible:
             self.add(indent, "n = b[p]")
             self.add(indent, "p += 1")
             self.add(indent, "if n > 127:")
             self.add(indent + 1, "n, p = read_varint(b, p - 1, e)")
+            if width == 2:
+                self.add(indent + 1, f"if n > {MAX_STRING_BYTES + 1}:")
+                self.add(indent + 2, f"raise WireError({where} + ' has length %d' % (n - 1))")
             self.add(indent, "n -= 1")
         else:
             self.add(indent, f"n, = {unpack}(b, p)")
@@ -320,7 +334,7 @@ class _DecoderSource(_Source):
             self.span(indent + 1, field.element, where, "x")
         self.add(indent + 1, f"a{indent}.append(x)")
 
-    def tags(self) -> None:
+    def tags(self, tagged: list[Field]) -> None:
         self.add(1, "n = b[p]")
         self.add(1, "p += 1")
         self.add(1, "if n:")
@@ -337,7 +351,7 @@ class _DecoderSource(_Source):
         self.add(3, "if stop > e:")
         self.add(4, "raise truncated('a tagged field', p, e)")
         branch = "if"
-        for field in self.tagged():
+        for field in tagged:
             self.add(3, f"{branch} tag == {field.tag}:")
             if self.is_fixed(field):
                 self.names[f"unpack_tag{field.tag}"] = struct.Struct(">" + FORMATS[field.element]).unpack_from
@@ -415,6 +429,10 @@ class _EncoderSource(_Source):
             self.add(indent, "if n < 128:")
             self.add(indent + 1, f"{out}.append(n)")
             self.add(indent, "else:")
+            if not wide:
+                self.names["ValueError"] = ValueError
+                self.add(indent + 1, f"if n > {MAX_STRING_BYTES + 1}:")
+                self.add(indent + 2, "raise ValueError('a string of %d bytes' % (n - 1))")
             self.add(indent + 1, f"append_varint({out}, n)")
         else:
             self.add(indent, f"{out} += {'pack_i' if wide else 'pack_h'}({size})")

@@ -72,9 +72,12 @@ class Versions(tuple[int, int]):
             if text.endswith("+"):
                 return cls((int(text[:-1]), ANY_VERSION))
             first, dash, last = text.partition("-")
-            return cls((int(first), int(last) if dash else int(first)))
+            found = cls((int(first), int(last) if dash else int(first)))
         except ValueError:
             raise SchemaError(f"not a range of versions: {text!r}") from None
+        if found[0] > found[1]:
+            raise SchemaError(f"the versions {text!r} end before they begin")
+        return found
 
     def __contains__(self, version: object) -> bool:
         return isinstance(version, int) and self[0] <= version <= self[1]
@@ -190,6 +193,10 @@ class Field:
         if given is not _NO_DEFAULT:
             if given is None and not is_nullable and self.element != "Records":
                 raise SchemaError(f"{where}: null by default, and never nullable")
+            # A list starts empty, a structure with its own defaults: for these there is only null to say.
+            composed = self.is_list or self.message is not None
+            if given is not None and (composed or type(given) is not type(ZERO[self.element])):
+                raise SchemaError(f"{where}: {given!r} cannot be its default")
             return given
         if self.is_list:
             return []
@@ -220,7 +227,8 @@ class MessageMeta(type):
         return super().__new__(mcs, name, bases, namespace)
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+# `field` is not named as a specifier: so checkers take what it returns for a default, which every field has.
+@dataclass_transform(kw_only_default=True)
 class _Declared(metaclass=MessageMeta):
     """Tells type checkers that fields become keyword arguments."""
 
