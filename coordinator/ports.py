@@ -13,7 +13,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 class GroupPorts(Protocol):
     """The broker as the group coordinator sees it. Implemented by `broker.group_ports`."""
 
-    def append(self, index: int, batch: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
+    def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
         """Append one record batch to a partition of the offsets topic.
 
         `on_committed` is called exactly once, never inside this call: with None when the batch is committed,

@@ -1,0 +1,109 @@
+"""What the group coordinator gets of the node that it runs in: the offsets topic, its logs, its creation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from broker.controller.commands import CreateTopics
+from broker.storage.log import AppendOrigin
+from coordinator.ports import OFFSETS_TOPIC
+from kwire import batch
+from kwire.errors import ApiError, ErrorCode
+from kwire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreatableTopicResult
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+logger = logging.getLogger("kwire.groups")
+
+READ_BYTES = 1 << 20
+NO_LEADER = -1
+
+
+class GroupPorts:
+    """`coordinator.ports.GroupPorts` on a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._creating = False
+
+    def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
+        """Append to a partition of the offsets topic that this broker leads. ApiError: refused."""
+        partition = self._node.partition(OFFSETS_TOPIC, index)
+        if partition is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        partition.append(
+            memoryview(data),
+            now_ms=self._node.host.now_ms(),
+            on_committed=on_committed,
+            origin=AppendOrigin.COORDINATOR,
+        )
+
+    def stored_batches(self, index: int) -> Iterator[memoryview]:
+        """Every batch that is in the log when the reading begins, in offset order. ApiError, CorruptBatch."""
+        partition = self._node.partition(OFFSETS_TOPIC, index)
+        if partition is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        log = partition.log
+        end_offset = log.log_end_offset
+        offset = log.log_start_offset
+        while offset < end_offset:
+            data = memoryview(log.read(offset, max_bytes=READ_BYTES, up_to_offset=end_offset).read())
+            position = 0
+            while len(data) - position >= batch.HEADER_BYTES:
+                header = batch.read_header(data, position)
+                end = position + header.size_bytes
+                if end > len(data):
+                    break
+                yield data[position:end]
+                offset = header.next_offset
+                position = end
+            if not position:
+                # Compaction has left nothing from here to the end.
+                return
+
+    def offsets_partitions(self) -> int | None:
+        """How many partitions the offsets topic has; None while there is no such topic."""
+        topic = self._node.image.topics.get(OFFSETS_TOPIC)
+        return None if topic is None else len(topic.partitions)
+
+    def offsets_leader(self, index: int) -> int | None:
+        """Who leads a partition of the offsets topic; None while nobody does."""
+        partition = self._node.image.partition(OFFSETS_TOPIC, index)
+        return None if partition is None or partition.leader == NO_LEADER else partition.leader
+
+    def create_offsets_topic(self) -> None:
+        """Ask the controller for the offsets topic, as `offsets.topic.*` wants it, once at a time."""
+        if self._creating:
+            return
+        config = self._node.config
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        }
+        topic = CreatableTopic(
+            name=OFFSETS_TOPIC,
+            num_partitions=config.offsets_topic_num_partitions,
+            replication_factor=config.offsets_topic_replication_factor,
+            assignments=[],
+            configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
+        )
+        self._creating = True
+        self._node.metadata.submit(CreateTopics([topic]), self._created)
+
+    def _created(self, reply: Sequence[CreatableTopicResult] | ApiError) -> None:
+        self._creating = False
+        if isinstance(reply, ApiError):
+            logger.error("%s was not created: %s", OFFSETS_TOPIC, reply)
+            return
+        for result in reply:
+            if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                logger.error(
+                    "%s was not created: %s (%s)",
+                    OFFSETS_TOPIC,
+                    ErrorCode(result.error_code).name,
+                    result.error_message,
+                )
