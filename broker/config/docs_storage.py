@@ -176,8 +176,8 @@ STORAGE_DOCS: Final = {
     "log.dir": "The data directory used when log.dirs is not set. Several may be given, separated by commas.",
     "log.dirs": "The data directories, separated by commas. Unset means log.dir.",
     "cordoned.log.dirs": (
-        "Data directories that get no new partitions, separated by commas; * means all of them. Those "
-        "already there stay. Empty means none."
+        "Data directories that get no new partitions but keep those they have, separated by commas. * means "
+        "all of them, empty none."
     ),
     "log.segment.bytes": (
         "The default of segment.bytes: the size in bytes at which a log closes a segment and starts another."
