@@ -451,7 +451,9 @@ class Log:
             if offset < self._segments.bases[0]:
                 self._restart_at(offset)
             else:
-                self._drop_segments([segment for segment in self._segments if segment.base_offset > offset])
+                # The last goes first, so that a crash leaves no hole.
+                beyond = [segment for segment in self._segments if segment.base_offset > offset]
+                self._drop_segments(beyond[::-1])
                 self._segments.active.truncate_to(offset, self.config, self._now_ms)
                 self._ends_at(offset)
                 self._epochs.truncate_from_end(offset)
@@ -470,7 +472,7 @@ class Log:
 
     def _restart_at(self, offset: int) -> None:
         """Forget everything, and go on at `offset`."""
-        self._drop_segments(list(self._segments))
+        self._drop_segments(list(self._segments)[::-1])
         self._add_segment(offset, self._now_ms)
         self._ends_at(offset)
         self.log_start_offset = offset

@@ -23,7 +23,7 @@ from broker.storage.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerSta
 from broker.storage.scan import Invalid, LegacyFormat, Whole, whole_batches
 from broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SUFFIXES, Segment
 from broker.storage.trash import Trash
-from kwire.batch import BatchHeader, CorruptBatch, crc_is_valid, read_header
+from kwire.batch import MAGIC, BatchHeader, CorruptBatch, crc_is_valid, read_header
 from kwire.primitives import ZERO_UUID, Uuid
 
 logger = logging.getLogger("kwire.storage")
@@ -311,6 +311,8 @@ class _Opening:
             header = read_header(whole.buffer, whole.at)
         except CorruptBatch as error:
             raise Invalid(place.position, str(error)) from error
+        if header.magic != MAGIC:
+            raise Invalid(place.position, f"a batch of format {header.magic}")
         if not crc_is_valid(whole.buffer, whole.at, header):
             raise Invalid(place.position, "a batch with a wrong CRC")
         if header.base_offset < next_offset or header.last_offset < header.base_offset:
@@ -325,8 +327,8 @@ class _Opening:
         return header
 
     def _set_aside(self, segments: list[Segment]) -> None:
-        """Later segments cannot follow a log that was cut."""
-        for segment in segments:
+        """Later segments cannot follow a log that was cut. The last goes first: a crash leaves no hole."""
+        for segment in reversed(segments):
             logger.warning("%s: %r does not follow the end of the log: set aside", self.name, segment)
             self._trash.rename_files(segment.paths, self._config.file_delete_delay_ms)
             self.segments.remove(segment)

@@ -9,6 +9,8 @@ from zlib import crc32
 
 from broker.storage.disk import DiskFile
 
+_LEAD = Struct(">qiib")
+"""base offset, length, leader epoch or CRC, magic: where batches of every format have them."""
 _PREFIX = Struct(">qiibIhiqq")
 """base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and max timestamp."""
 
@@ -104,10 +106,9 @@ def whole_batches(file: DiskFile, position: int, end: int) -> Iterator[Whole]:
             chunk = _read_chunk(file, position, end, _WHOLE_CHUNK_BYTES)
             chunk_position = position
             at = 0
-            if len(chunk) < _PREFIX.size:
+            if len(chunk) < _LEAD.size:
                 raise Invalid(position, f"{end - position} bytes are less than a batch")
-        fields = _PREFIX.unpack_from(chunk, at)
-        length, magic = fields[1], fields[3]
+        _, length, _, magic = _LEAD.unpack_from(chunk, at)
         size_bytes = _LENGTH_BYTES + length
         if size_bytes < _LEAST_LEGACY_BYTES:
             raise Invalid(position, f"a batch of length {length}")
@@ -123,7 +124,9 @@ def whole_batches(file: DiskFile, position: int, end: int) -> Iterator[Whole]:
             if _is_legacy(chunk[at : at + size_bytes], magic):
                 raise LegacyFormat(f"a batch of format {magic} at byte {position}")
             raise Invalid(position, f"a batch of format {magic}")
-        yield Whole(_place(position, fields), chunk, at)
+        if size_bytes < HEADER_BYTES:
+            raise Invalid(position, f"a batch of length {length}")
+        yield Whole(_place(position, _PREFIX.unpack_from(chunk, at)), chunk, at)
         position += size_bytes
 
 
