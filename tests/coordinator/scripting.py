@@ -1,0 +1,272 @@
+"""A group coordinator on virtual time, whose log is a list in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from broker.testing.virtual import VirtualHost
+from coordinator.groups.classic import Join, Sync
+from coordinator.groups.offsets import PartitionCommit
+from coordinator.runtime import partition_of, stored_records
+from coordinator.service import Commit, GroupCoordinatorService
+from kwire.errors import ApiError, ErrorCode
+from kwire.messages.join_group import JoinGroupResponse
+from kwire.messages.leave_group import LeaveGroupResponse, MemberIdentity
+from kwire.schema import Message
+
+PARTITIONS = 4
+
+
+@dataclass
+class Config:
+    """The configuration keys that matter here, with Kafka's defaults."""
+
+    group_initial_rebalance_delay_ms: int = 3_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = 2**31 - 1
+    group_min_session_timeout_ms: int = 6_000
+    offsets_commit_timeout_ms: int = 5_000
+    offsets_retention_check_interval_ms: int = 600_000
+    offsets_retention_minutes: int = 10_080
+
+
+class FakePorts:
+    """The offsets topic as lists of batches. Appends are committed in the next turn, unless held."""
+
+    def __init__(self, host: VirtualHost) -> None:
+        self.host = host
+        self.partitions: int | None = PARTITIONS
+        self.logs: dict[int, list[bytes]] = {index: [] for index in range(PARTITIONS)}
+        self.held: list[Callable[[ApiError | None], None]] | None = None
+        self.refuse: ErrorCode | None = None
+        self.creations = 0
+
+    def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
+        if self.refuse is not None:
+            raise ApiError(self.refuse)
+        self.logs[index].append(bytes(data))
+        if self.held is not None:
+            self.held.append(on_committed)
+        else:
+            self.host.call_soon(lambda: on_committed(None))
+
+    def release(self, error: ErrorCode | None = None) -> None:
+        """Commit what is held, or lose it."""
+        held, self.held = self.held or [], None
+        for tell in held:
+            tell(None if error is None else ApiError(error))
+
+    def stored_batches(self, index: int) -> Iterator[memoryview]:
+        for data in list(self.logs[index]):
+            yield memoryview(data)
+
+    def offsets_partitions(self) -> int | None:
+        return self.partitions
+
+    def offsets_leader(self, _index: int) -> int | None:
+        return 1
+
+    def create_offsets_topic(self) -> None:
+        self.creations += 1
+
+
+class Reply:
+    """An answer that may not be there yet."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+
+    def __call__(self, *values: Any) -> None:
+        self.values.append(values[0] if len(values) == 1 else values)
+
+    @property
+    def pending(self) -> bool:
+        return not self.values
+
+    @property
+    def value(self) -> Any:
+        assert len(self.values) == 1, f"{len(self.values)} answers"
+        return self.values[0]
+
+    @property
+    def error(self) -> ErrorCode:
+        return ErrorCode(self.value.error_code)
+
+
+RANGE = (("range", b"\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff"),)
+
+
+def subscription(*topics: str) -> bytes:
+    """Metadata of a consumer that subscribes to these topics (version 0, no user data)."""
+    data = b"\x00\x00" + len(topics).to_bytes(4, "big")
+    for topic in topics:
+        data += len(topic).to_bytes(2, "big") + topic.encode()
+    return data + b"\xff\xff\xff\xff"
+
+
+class Cluster:
+    """What a script talks to: requests of clients, and the passing of time."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or Config()
+        self.host = VirtualHost(seed=1)
+        self.ports = FakePorts(self.host)
+        self.service = self._start()
+
+    def _start(self) -> GroupCoordinatorService:
+        service = GroupCoordinatorService(self.config, self.host, self.ports)
+        for index in range(PARTITIONS):
+            service.elected(index, 0)
+        return service
+
+    def restart(self) -> None:
+        """The process dies, and another one loads the same log."""
+        self.host.run_pending()
+        self.service.shutdown()
+        self.service = self._start()
+
+    def advance(self, delay_ms: int) -> None:
+        self.host.advance(delay_ms)
+        self.host.run_pending()
+
+    def join(
+        self,
+        group: str = "g",
+        member: str = "",
+        *,
+        instance: str | None = None,
+        protocols: tuple[tuple[str, bytes], ...] = RANGE,
+        protocol_type: str = "consumer",
+        session_ms: int = 10_000,
+        rebalance_ms: int = 30_000,
+        client: str = "c",
+        id_first: bool = True,
+        can_skip: bool = True,
+    ) -> Reply:
+        reply = Reply()
+        self.service.join(
+            Join(
+                group_id=group,
+                member_id=member,
+                instance_id=instance,
+                client_id=client,
+                client_host="/127.0.0.1",
+                session_timeout_ms=session_ms,
+                rebalance_timeout_ms=rebalance_ms,
+                protocol_type=protocol_type,
+                protocols=protocols,
+                requires_member_id=id_first,
+                can_skip_assignment=can_skip,
+            ),
+            reply,
+        )
+        self.host.run_pending()
+        return reply
+
+    def new_member(self, group: str = "g", **options: Any) -> tuple[str, Reply]:
+        """Ask for a member id, and join with it: the id and the answer to the second JoinGroup."""
+        member = self.join(group, **options).value.member_id
+        return member, self.join(group, member, **options)
+
+    def sync(
+        self,
+        joined: JoinGroupResponse,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        group: str = "g",
+        instance: str | None = None,
+        generation: int | None = None,
+        protocol: str | None = None,
+    ) -> Reply:
+        reply = Reply()
+        self.service.sync(
+            Sync(
+                group,
+                joined.generation_id if generation is None else generation,
+                joined.member_id,
+                instance,
+                joined.protocol_type,
+                protocol or joined.protocol_name,
+                list((assignments or {}).items()),
+            ),
+            reply,
+        )
+        self.host.run_pending()
+        return reply
+
+    def stable(self, group: str = "g", count: int = 1, **options: Any) -> list[JoinGroupResponse]:
+        """A Stable group of `count` members; the leader is the first. Assignments are the letters a, b, c."""
+        replies = [self.new_member(group, **options)[1] for _ in range(count)]
+        while replies[0].pending:
+            self.advance(1_000)
+        joined = [reply.value for reply in replies]
+        assignments = {one.member_id: bytes([97 + at]) for at, one in enumerate(joined)}
+        syncs = [self.sync(one, group=group) for one in joined[1:]]
+        syncs.insert(0, self.sync(joined[0], assignments, group=group))
+        assert [sync.value.assignment for sync in syncs] == list(assignments.values())
+        return joined
+
+    def heartbeat(
+        self, joined: JoinGroupResponse, *, group: str = "g", instance: str | None = None
+    ) -> ErrorCode:
+        return self.service.heartbeat(group, joined.generation_id, joined.member_id, instance)
+
+    def leave(self, *members: tuple[str, str | None], group: str = "g") -> LeaveGroupResponse:
+        reply = Reply()
+        self.service.leave(
+            group,
+            [MemberIdentity(member_id=member, group_instance_id=instance) for member, instance in members],
+            reply,
+        )
+        self.host.run_pending()
+        response = reply.value
+        assert isinstance(response, LeaveGroupResponse)
+        return response
+
+    def commit(
+        self,
+        offset: int,
+        *,
+        group: str = "g",
+        topic: str = "t",
+        partition: int = 0,
+        generation: int = -1,
+        member: str = "",
+        retention_ms: int | None = None,
+        version: int = 9,
+    ) -> Reply:
+        reply = Reply()
+        commits = [PartitionCommit(topic, partition, offset, -1, "")]
+        self.service.commit_offsets(
+            Commit(group, generation, member, None, commits, retention_ms, version), reply
+        )
+        if self.ports.held is None:
+            self.host.run_pending()
+        return reply
+
+    def offsets(self, group: str = "g") -> dict[tuple[str, int], int]:
+        """All committed offsets of a group."""
+        reply = Reply()
+
+        def read(stored: Any) -> dict[tuple[str, int], int]:
+            return {
+                (topic, index): one.offset for topic, all_ in stored.items() for index, one in all_.items()
+            }
+
+        self.service.fetch_offsets(group, read, reply)
+        self.host.run_pending()
+        code, found = reply.value
+        assert code == ErrorCode.NONE
+        return dict(found)
+
+    def state(self, group: str = "g") -> str | None:
+        described = self.service.describe(group)
+        return None if described is None else described.group_state
+
+    def records(self, group: str = "g") -> list[tuple[Message, Message | None]]:
+        """Everything stored about a group."""
+        log = self.ports.logs[partition_of(group, PARTITIONS)]
+        found = [entry for data in log for entry in stored_records(memoryview(data))]
+        return [(key, value) for key, value in found if getattr(key, "group", None) == group]

@@ -1,0 +1,169 @@
+"""Scripts of offsets that are committed, fetched, deleted and forgotten."""
+
+from __future__ import annotations
+
+from kwire.errors import ErrorCode
+from tests.coordinator.scripting import Cluster, Config, Reply, subscription
+
+WEEK_MS = 10_080 * 60_000
+CHECK_MS = 600_000
+
+
+def delete(cluster: Cluster, *groups: str) -> dict[str, ErrorCode]:
+    reply = Reply()
+    cluster.service.delete(groups, reply)
+    cluster.host.run_pending()
+    return dict(reply.value)
+
+
+def delete_offsets(
+    cluster: Cluster, *partitions: tuple[str, int]
+) -> tuple[ErrorCode, dict[tuple[str, int], int]]:
+    reply = Reply()
+    cluster.service.delete_offsets("g", partitions, reply)
+    cluster.host.run_pending()
+    code, outcome = reply.value
+    return code, dict(outcome)
+
+
+def test_a_consumer_without_a_group_keeps_offsets(cluster: Cluster) -> None:
+    assert cluster.offsets() == {}
+    assert cluster.commit(5).value == ErrorCode.NONE
+    assert cluster.commit(7, partition=1).value == ErrorCode.NONE
+    assert cluster.offsets() == {("t", 0): 5, ("t", 1): 7}
+    assert cluster.state() == "Empty"
+
+
+def test_who_may_commit(cluster: Cluster) -> None:
+    assert cluster.commit(1, generation=1, member="m").value == ErrorCode.GROUP_ID_NOT_FOUND
+    assert cluster.commit(1, generation=1, member="m", version=8).value == ErrorCode.ILLEGAL_GENERATION
+    (member,) = cluster.stable()
+    assert cluster.commit(1).value == ErrorCode.UNKNOWN_MEMBER_ID
+    assert cluster.commit(1, generation=1, member="m").value == ErrorCode.UNKNOWN_MEMBER_ID
+    assert cluster.commit(1, generation=0, member=member.member_id).value == ErrorCode.ILLEGAL_GENERATION
+    assert cluster.commit(1, generation=1, member=member.member_id).value == ErrorCode.NONE
+    # While the group rebalances, members may still store how far they came; with a new generation not yet.
+    cluster.new_member()
+    assert cluster.commit(2, generation=1, member=member.member_id).value == ErrorCode.NONE
+    again = cluster.join(member=member.member_id).value
+    answer = cluster.commit(3, generation=again.generation_id, member=member.member_id)
+    assert answer.value == ErrorCode.REBALANCE_IN_PROGRESS
+    assert cluster.offsets() == {("t", 0): 2}
+
+
+def test_nothing_is_told_before_it_is_committed(cluster: Cluster) -> None:
+    cluster.commit(1)
+    cluster.ports.held = []
+    writing = cluster.commit(2)
+    reading = Reply()
+    cluster.service.fetch_offsets("g", lambda stored: stored["t"][0].offset, reading)
+    assert writing.pending
+    assert reading.pending
+    cluster.ports.release()
+    assert writing.value == ErrorCode.NONE
+    assert reading.value == (ErrorCode.NONE, 2)
+
+
+def test_a_commit_that_takes_too_long_is_answered_anyway(cluster: Cluster) -> None:
+    cluster.ports.held = []
+    writing = cluster.commit(1)
+    cluster.advance(5_000)
+    assert writing.value == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    cluster.ports.release()
+    assert cluster.offsets() == {("t", 0): 1}
+
+
+def test_a_refused_append_changes_nothing(cluster: Cluster) -> None:
+    cluster.commit(1)
+    cluster.ports.refuse = ErrorCode.MESSAGE_TOO_LARGE
+    assert cluster.commit(2).value == ErrorCode.UNKNOWN_SERVER_ERROR
+    cluster.ports.refuse = None
+    assert cluster.offsets() == {("t", 0): 1}
+
+
+def test_offsets_are_deleted_unless_the_topic_is_consumed(cluster: Cluster) -> None:
+    assert delete_offsets(cluster, ("t", 0)) == (ErrorCode.GROUP_ID_NOT_FOUND, {})
+    cluster.commit(1)
+    cluster.commit(1, topic="u")
+    cluster.stable(protocols=(("range", subscription("t")),))
+    assert delete_offsets(cluster, ("t", 0), ("u", 0), ("u", 9)) == (
+        ErrorCode.NONE,
+        {
+            ("t", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+            ("u", 0): ErrorCode.NONE,
+            ("u", 9): ErrorCode.NONE,
+        },
+    )
+    assert cluster.offsets() == {("t", 0): 1}
+    cluster.restart()
+    assert cluster.offsets() == {("t", 0): 1}
+
+
+def test_groups_without_members_are_deleted_with_their_offsets(cluster: Cluster) -> None:
+    cluster.commit(1, group="simple")
+    cluster.stable("busy")
+    assert delete(cluster, "simple", "busy", "nobody") == {
+        "simple": ErrorCode.NONE,
+        "busy": ErrorCode.NON_EMPTY_GROUP,
+        "nobody": ErrorCode.GROUP_ID_NOT_FOUND,
+    }
+    assert cluster.state("simple") is None
+    assert cluster.offsets("simple") == {}
+    cluster.restart()
+    assert cluster.state("simple") is None
+    assert cluster.state("busy") == "Stable"
+
+
+def test_offsets_of_a_simple_group_expire_after_their_commit(cluster: Cluster) -> None:
+    cluster.commit(1)
+    cluster.advance(WEEK_MS - CHECK_MS)
+    cluster.commit(2, partition=1)
+    cluster.advance(CHECK_MS)
+    assert cluster.offsets() == {("t", 1): 2}
+    cluster.advance(WEEK_MS)
+    assert cluster.offsets() == {}
+    assert cluster.state() is None
+    cluster.restart()
+    assert cluster.state() is None
+
+
+def test_offsets_of_a_group_expire_from_when_it_became_empty(cluster: Cluster) -> None:
+    (member,) = cluster.stable(protocols=(("range", subscription("t")),), session_ms=1_800_000)
+    cluster.commit(1, generation=1, member=member.member_id)
+    for _ in range(2 * WEEK_MS // 1_200_000):
+        cluster.advance(1_200_000)
+        assert cluster.heartbeat(member) == ErrorCode.NONE
+    assert cluster.offsets() == {("t", 0): 1}
+    cluster.leave((member.member_id, None))
+    cluster.advance(WEEK_MS - CHECK_MS)
+    assert cluster.offsets() == {("t", 0): 1}
+    cluster.advance(2 * CHECK_MS)
+    assert cluster.offsets() == {}
+    assert cluster.state() is None
+
+
+def test_old_clients_say_how_long_an_offset_lasts(cluster: Cluster) -> None:
+    cluster.commit(1, retention_ms=CHECK_MS, version=4)
+    cluster.restart()
+    cluster.advance(2 * CHECK_MS)
+    assert cluster.offsets() == {}
+
+
+def test_offsets_go_with_their_topic(cluster: Cluster) -> None:
+    cluster.commit(1)
+    cluster.commit(2, topic="u")
+    cluster.service.topics_deleted(["t"])
+    assert cluster.offsets() == {("u", 0): 2}
+    cluster.restart()
+    assert cluster.offsets() == {("u", 0): 2}
+
+
+def test_many_tombstones_take_several_batches() -> None:
+    cluster = Cluster(Config())
+    for partition in range(1_500):
+        cluster.commit(1, partition=partition)
+    before = sum(len(log) for log in cluster.ports.logs.values())
+    assert delete(cluster, "g") == {"g": ErrorCode.NONE}
+    assert sum(len(log) for log in cluster.ports.logs.values()) == before + 2
+    cluster.restart()
+    assert cluster.offsets() == {}
