@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 """What each room may import, beside itself. Imports run downwards only."""
 
 SEEN_BY_TYPES = {
+    ("broker.group_ports", "broker.node"),
     ("broker.handlers", "broker.node"),
 }
 """Rooms whose types a lower room names in annotations: under TYPE_CHECKING, so not there when it runs."""
