@@ -39,6 +39,11 @@ XERIAL_BLOCK_BYTES = 32 * 1024
 LZ4_DEFAULT_LEVEL = 9
 ZSTD_DEFAULT_LEVEL = 3
 CHUNK_BYTES = 64 * 1024
+SNAPPY_MOST_TIMES = 64
+"""A snappy block cannot grow by more: its densest element makes 64 bytes of 3."""
+LZ4_CHUNK_TIMES = 8
+"""How much of an lz4 frame is decompressed at once, in multiples of its size: as much is allocated first."""
+ZSTD_SKIPPABLE = 0x184D2A50
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
@@ -97,7 +102,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
     left_bytes = max_bytes
     rest: Buffer = data
     # Java's reader goes on with a next member where one follows.
-    while len(rest):
+    while len(rest) or not out:
         member = zlib.decompressobj(31)
         try:
             piece = member.decompress(rest, left_bytes + 1)
@@ -132,6 +137,8 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
     out: list[bytes] = []
     left_bytes = max_bytes
     position, end = len(XERIAL_HEADER), len(view)
+    if position > end:
+        raise CompressionError("snappy: the data ends in the header")
     while position < end:
         size = int.from_bytes(view[position : position + 4], "big", signed=True)
         position += 4
@@ -147,7 +154,7 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
 def _decompress_snappy_block(block: memoryview, left_bytes: int, max_bytes: int) -> bytes:
     import snappy
 
-    # The block's preamble says how large it becomes: it is believed only as an upper bound to allocate.
+    # The block's preamble says how large it becomes, and so much is allocated: it has to be possible.
     size = shift = 0
     for byte in block[:5]:
         size |= (byte & 0x7F) << shift
@@ -158,6 +165,8 @@ def _decompress_snappy_block(block: memoryview, left_bytes: int, max_bytes: int)
         raise CompressionError("snappy: no valid length in front of a block")
     if size > left_bytes:
         raise _too_large(Codec.SNAPPY, max_bytes)
+    if size > SNAPPY_MOST_TIMES * len(block):
+        raise CompressionError(f"snappy: {len(block)} bytes cannot become {size}")
     try:
         plain: bytes = snappy.uncompress(bytes(block))
     except Exception as error:
@@ -172,9 +181,10 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
     left_bytes = max_bytes
     frame: Any = lz4.frame.LZ4FrameDecompressor()
     given: bytes = bytes(data)
+    chunk_bytes = max(CHUNK_BYTES, LZ4_CHUNK_TIMES * len(given))
     try:
         while True:
-            piece: bytes = frame.decompress(given, max_length=left_bytes + 1)
+            piece: bytes = frame.decompress(given, max_length=min(chunk_bytes, left_bytes + 1))
             if len(piece) > left_bytes:
                 raise _too_large(Codec.LZ4, max_bytes)
             out.append(piece)
@@ -195,6 +205,7 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
     out: list[bytes] = []
     left_bytes = max_bytes
     try:
+        _walk_zstd_frames(memoryview(data))
         # read_across_frames: Java's reader goes on with a next frame where one follows.
         with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
             while True:
@@ -208,3 +219,31 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
     except zstandard.ZstdError as error:
         raise CompressionError(f"zstd: {error}") from None
     return b"".join(out)
+
+
+def _walk_zstd_frames(data: memoryview) -> None:
+    """CompressionError where the last frame is not whole: the reader would end as if all had been there."""
+    import zstandard
+
+    position, end = 0, len(data)
+    while True:
+        magic = int.from_bytes(data[position : position + 4], "little")
+        if magic & 0xFFFFFFF0 == ZSTD_SKIPPABLE:
+            position += 8 + int.from_bytes(data[position + 4 : position + 8], "little")
+        else:
+            head = bytes(data[position : position + 18])
+            position += zstandard.frame_header_size(head)
+            is_last = False
+            while not is_last and position < end:
+                block = int.from_bytes(data[position : position + 3], "little")
+                is_last = bool(block & 1)
+                # A block of type 1 is one byte, repeated.
+                position += 3 + (1 if block >> 1 & 3 == 1 else block >> 3)
+            if not is_last:
+                raise CompressionError("zstd: the data ends in the middle")
+            if zstandard.get_frame_parameters(head).has_checksum:
+                position += 4
+        if position > end:
+            raise CompressionError("zstd: the data ends in the middle")
+        if position == end:
+            return
