@@ -24,6 +24,10 @@ _FOREIGN = frozenset({"remote-log-index-cache", "lost+found"})
 """Directories that are no partition's, and are let be."""
 
 
+class DirectoryInUse(StorageError):
+    """Another process works on the directory: this one must not."""
+
+
 class PartitionDirectory(NamedTuple):
     """What the name of a directory says."""
 
@@ -67,14 +71,14 @@ class LogDirectory:
         return f"LogDirectory({self.path}{', offline' if self.offline else ''})"
 
     def open(self) -> None:
-        """Make the directory if needed, lock it, and learn whose it is. StorageError."""
+        """Make the directory if needed, lock it, and learn whose it is. DirectoryInUse, StorageError."""
         disk = self._disk
         if not disk.is_directory(self.path):
             disk.make_directory(self.path)
             disk.sync_directory(self.path.rpartition("/")[0] or "/")
         self._lock = disk.lock(join(self.path, LOCK))
         if self._lock is None:
-            raise StorageError(f"{self.path} is in use by another process (it holds {LOCK})")
+            raise DirectoryInUse(f"{self.path} is in use by another process (it holds {LOCK})")
         self.properties = read_meta_properties(disk, self.path)
 
     def partitions(self) -> list[PartitionDirectory]:

@@ -28,15 +28,19 @@ from broker.storage.log_dir import (
     DELETE_SUFFIX,
     METADATA_TOPIC,
     STRAY_SUFFIX,
+    DirectoryInUse,
     LogDirectory,
     set_aside_name,
 )
 from broker.storage.producer_state import PRODUCER_ID_EXPIRATION_MS
 from broker.storage.recovery import open_log
 from broker.storage.trash import Trash
-from kwire.primitives import ZERO_UUID, Uuid
+from kwire.primitives import Uuid
 
 logger = logging.getLogger("kwire.storage")
+
+_EXPIRY_INTERVAL_MS = 10 * 60 * 1000
+"""How often silent producers are looked for: Kafka's producer.id.expiration.check.interval.ms."""
 
 
 class LogManager:
@@ -60,6 +64,7 @@ class LogManager:
         self._logs: dict[TopicPartition, Log] = {}
         self._parents: dict[Log, LogDirectory] = {}
         self._trash = Trash(disk)
+        self._expired_ms = 0
         self._checkpointed: set[TopicPartition] = set()
         """The partitions that the checkpoint files may still tell offsets of."""
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -74,9 +79,17 @@ class LogManager:
         another process holds one. A directory that fails alone goes offline.
         """
         for directory in self._directories:
-            directory.open()
+            try:
+                directory.open()
+            except DirectoryInUse:
+                self._release()
+                raise
+            except StorageError as error:
+                self._directory_failed(directory, error)
         self._check_owners()
         for directory in self._directories:
+            if directory.offline:
+                continue
             try:
                 self._open_directory(directory, now_ms)
             except StorageError as error:
@@ -90,6 +103,7 @@ class LogManager:
             if directory.properties is not None
         }
         if len(owners) > 1:
+            self._release()
             told = ", ".join(
                 f"{directory.path} to node {node_id} of cluster {cluster_id}"
                 for (cluster_id, node_id), directory in owners.items()
@@ -279,8 +293,10 @@ class LogManager:
     def tick(self, now_ms: int) -> None:
         """Remove what was set aside long enough, and forget producers that have been silent for too long."""
         self._trash.tick(now_ms)
-        for log in self._logs.values():
-            log.producers.expire(now_ms)
+        if now_ms - self._expired_ms >= _EXPIRY_INTERVAL_MS:
+            self._expired_ms = now_ms
+            for log in self._logs.values():
+                log.producers.expire(now_ms)
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention to every log; how many segments went. Logs that fail go offline."""
@@ -354,8 +370,13 @@ class LogManager:
 
     def _check_any_online(self) -> None:
         if all(directory.offline for directory in self._directories):
+            self._release()
             paths = ", ".join(directory.path for directory in self._directories)
             raise StorageError(f"none of the log directories can be used: {paths}")
+
+    def _release(self) -> None:
+        for directory in self._directories:
+            directory.release()
 
     def shutdown(self, now_ms: int, *, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
         """Flush and close every log, checkpoint, and mark each directory that is complete as clean."""
@@ -384,7 +405,3 @@ class LogManager:
             directory.release()
         self._logs.clear()
         self._parents.clear()
-
-
-NO_TOPIC_ID = ZERO_UUID
-"""The topic id of a log whose directory does not tell one."""
