@@ -246,11 +246,13 @@ def _varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if value >> 64:
+                break
             return (value >> 1) ^ -(value & 1), at
         shift += 7
         if shift > 63:
             break
-    raise CorruptBatch(f"no varint ends before byte {at}")
+    raise CorruptBatch(f"no varint of 64 bits ends before byte {at}")
 
 
 def records(
