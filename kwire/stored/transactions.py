@@ -17,16 +17,16 @@ class TransactionLogValue(Message):
     """One transaction log value."""
 
     producer_id: Int64 = field()
-    previous_producer_id: Int64 = field(tag=0, tagged="1+", default=-1)
-    next_producer_id: Int64 = field(tag=1, tagged="1+", default=-1)
+    previous_producer_id: Int64 = field("1+", tag=0, default=-1)
+    next_producer_id: Int64 = field("1+", tag=1, default=-1)
     producer_epoch: Int16 = field()
-    next_producer_epoch: Int16 = field(tag=3, tagged="1+", default=-1)
+    next_producer_epoch: Int16 = field("1+", tag=3, default=-1)
     transaction_timeout_ms: Int32 = field()
     transaction_status: Int8 = field()
     transaction_partitions: list[PartitionsSchema] | None = field(nullable="0+")
     transaction_last_update_timestamp_ms: Int64 = field()
     transaction_start_timestamp_ms: Int64 = field()
-    client_transaction_version: Int16 = field(tag=2, tagged="1+")
+    client_transaction_version: Int16 = field("1+", tag=2)
 
 
 class PartitionsSchema(Message):

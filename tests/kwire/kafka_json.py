@@ -142,17 +142,17 @@ def _entry(raw: dict[str, Any], shared: dict[str, list[dict[str, Any]]]) -> Entr
     if element not in WIDTHS:
         fields = raw["fields"] if "fields" in raw else shared[element]
         struct = Struct(element, tuple(_entry(one, shared) for one in fields))
-    versions = span(raw["versions"])
+    tagged = span(raw.get("taggedVersions", "none"))
     return Entry(
         snake_case(raw["name"]),
         raw["name"][0].lower() + raw["name"][1:],
         element,
         is_list,
         struct,
-        versions,
+        span(raw["versions"]) if "versions" in raw else tagged,
         span(raw.get("nullableVersions", "none")),
         raw.get("tag"),
-        span(raw.get("taggedVersions", "none")),
+        tagged,
         span(raw["flexibleVersions"]) if "flexibleVersions" in raw else None,
         bool(raw.get("ignorable", False)),
         _default(element, is_list, raw.get("default")),

@@ -242,6 +242,23 @@ def test_stored_keys_written_out() -> None:
     assert encode_stored(groups.GroupMetadataKey(group="g"), 0) == bytes.fromhex("0002 0001 67")
 
 
+def test_transaction_values_written_out() -> None:
+    """Version 0 ends with its timestamps; what was added since is under tags, which it does not have."""
+    plain = "0000000000000007 0002 0000ea60 03"
+    value = transactions.TransactionLogValue(
+        producer_id=7, producer_epoch=2, transaction_timeout_ms=60_000, transaction_status=3
+    )
+    value.transaction_partitions = None
+    assert encode_stored(value, 0) == bytes.fromhex("0000" + plain + "ffffffff" + "00" * 16)
+    value.previous_producer_id = 6
+    value.client_transaction_version = 2
+    assert encode_stored(value, 1) == bytes.fromhex(
+        "0001" + plain + "00" + "00" * 16 + "02 00 08 0000000000000006 02 02 0002"
+    )
+    with pytest.raises(ValueError, match="previous_producer_id is not in version 0"):
+        encode_stored(value, 0)
+
+
 @pytest.mark.parametrize("record_type", metadata.RECORDS)
 def test_metadata_records(record_type: int) -> None:
     """Frame version, type and version in front (KIP-631)."""
