@@ -257,8 +257,7 @@ class _DecoderSource(_Source):
         where = f"{self.message_class.__name__}.{field.name}"
         self.add(indent, "if n < 0:")
         if self.is_nullable(field):
-            self.add(indent + 1, "if n < -1:")
-            self.add(indent + 2, f"raise WireError('{where} has length %d' % n)")
+            # Any negative length reads as null, as in Java's reader.
             self.add(indent + 1, f"{target} = None")
         else:
             self.add(indent + 1, f"raise WireError('{where} may not be null (length %d)' % n)")

@@ -140,6 +140,7 @@ def _create_topic(
     result = CreatableTopicResult(
         name=topic.name,
         topic_id=topic_id,
+        error_message=None,
         num_partitions=len(placed),
         replication_factor=len(placed[0].replicas),
     )

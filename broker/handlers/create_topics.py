@@ -39,8 +39,15 @@ def handle(node: Node, context: RequestContext, request: CreateTopicsRequest) ->
         duplicate = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         results.extend(_refused(name, duplicate) for name, count in times.items() if count > 1)
         if times[METADATA_TOPIC] == 1:
-            # The metadata log is nobody's to create.
-            results.append(_refused(METADATA_TOPIC, ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)))
+            results.append(
+                _refused(
+                    METADATA_TOPIC,
+                    ApiError(
+                        ErrorCode.INVALID_REQUEST,
+                        f"Creation of internal topic {METADATA_TOPIC} is prohibited.",
+                    ),
+                )
+            )
         context.complete(CreateTopicsResponse(topics=results))
 
     node.metadata.submit(CreateTopics(asked, request.validate_only), done)
@@ -61,7 +68,7 @@ def _add_configs(node: Node, asked: list[CreatableTopic], results: list[Creatabl
         result.configs = [
             CreatableTopicConfigs(
                 name=entry.name,
-                value=entry.value,
+                value=given.get(entry.name, entry.value),
                 read_only=entry.read_only,
                 config_source=entry.source,
                 is_sensitive=entry.is_sensitive,

@@ -60,7 +60,8 @@ def handle(node: Node, context: RequestContext, request: DescribeConfigsRequest)
             ]
         except ApiError as error:
             result.error_code = error.code
-            result.error_message = error.message
+            if error.message is not None:
+                result.error_message = error.message
         results.append(result)
     return DescribeConfigsResponse(results=results)
 
@@ -73,14 +74,13 @@ def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConf
         config_source=entry.source,
         is_sensitive=entry.is_sensitive,
         config_type=entry.kind,
+        documentation=entry.documentation if request.include_documentation else None,
     )
     if request.include_synonyms:
         result.synonyms = [
             DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
             for synonym in entry.synonyms
         ]
-    if request.include_documentation:
-        result.documentation = entry.documentation
     return result
 
 

@@ -127,7 +127,8 @@ class _Fetch:
         if replica_id >= 0:
             # Only a replica of the partition may fetch as one, and this broker is the only replica.
             raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
-        self._node.check_leader_epoch(partition, target.current_leader_epoch)
+        if target.current_leader_epoch >= 0:
+            self._node.check_leader_epoch(partition, target.current_leader_epoch)
         log = partition.log
         committed = self._request.isolation_level == READ_COMMITTED
         high_watermark = log.high_watermark
@@ -146,6 +147,8 @@ class _Fetch:
             if epoch < target.last_fetched_epoch or epoch_end_offset < target.fetch_offset:
                 data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=epoch_end_offset)
                 return data
+        if target.max_bytes < 0 or self._request.max_bytes < 0:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         region = log.read(
             target.fetch_offset,
             max_bytes=min(target.max_bytes, left_bytes),
@@ -156,8 +159,7 @@ class _Fetch:
             if log.config.compression_type == "zstd" and self._context.api_version < FIRST_VERSION_WITH_ZSTD:
                 raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
             data.records = region
-        if committed:
-            data.aborted_transactions = []
+        data.aborted_transactions = [] if committed else None
         return data
 
     def _replica_id(self) -> int:
@@ -170,6 +172,7 @@ class _Fetch:
         if code == ErrorCode.KAFKA_STORAGE_ERROR and version <= LAST_VERSION_WITHOUT_STORAGE_ERROR:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         data = _error(target, code)
+        data.aborted_transactions = None
         if version >= FIRST_VERSION_WITH_CURRENT_LEADER and code in (
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             ErrorCode.FENCED_LEADER_EPOCH,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from broker.handlers.context import PARKED, Parked, RequestContext
 from broker.storage.validator import RecordErrors, check_produced
+from kwire.batch import HEADER_BYTES, MAGIC, read_header
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -40,11 +41,24 @@ ADMIN_CLIENT_ID = "__admin_client"
 def handle(node: Node, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Parked:
     """Append to each partition; the reply follows when all are committed."""
     produce = _Produce(node, context, request)
+    if request.transactional_id is None and _has_transactional_batch(request):
+        return produce.refuse_all(ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     for topic in request.topic_data:
         produce.topic(topic)
     produce.all_sent = True
     produce.maybe_finish()
     return PARKED
+
+
+def _has_transactional_batch(request: ProduceRequest) -> bool:
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            records = data.records
+            if isinstance(records, memoryview) and len(records) >= HEADER_BYTES:
+                header = read_header(records)
+                if header.magic == MAGIC and header.is_transactional:
+                    return True
+    return False
 
 
 class _Produce:
@@ -79,14 +93,30 @@ class _Produce:
             except ApiError as error:
                 self._refuse(name or "", partition_answer, error)
 
+    def refuse_all(self, error: ApiError) -> ProduceResponse:
+        """The response that refuses every partition."""
+        self._response.responses = [
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    PartitionProduceResponse(
+                        index=data.index, error_code=error.code, base_offset=-1, error_message=error.message
+                    )
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in self._request.topic_data
+        ]
+        return self._response
+
     def _append(self, topic: str, data: PartitionProduceData, answer: PartitionProduceResponse) -> None:
         node = self._node
         if not node.partition_exists(topic, data.index):
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         records = data.records
         assert records is None or isinstance(records, memoryview)  # as it is decoded
-        check_produced(records, self._version)
-        assert records is not None
+        records = check_produced(records, self._version)
         if self._request.acks not in (-1, 0, 1):
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if topic in INTERNAL_TOPICS and self._context.header.client_id != ADMIN_CLIENT_ID:
@@ -118,8 +148,9 @@ class _Produce:
         answer.error_code = error.code
         answer.base_offset = -1
         answer.log_append_time_ms = -1
-        answer.error_message = error.message
         if isinstance(error, RecordErrors):
+            # Kafka says more than the code only where single records are at fault (KIP-467).
+            answer.error_message = error.message
             answer.record_errors = [
                 BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
                 for index, message in error.records

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from broker.storage.log_config import LOG_APPEND_TIME, AppendOrigin, LogConfig
 from kwire.batch import (
     ATTRIBUTES_AT,
+    CODEC_MASK,
     HEADER_BYTES,
     LENGTH_AT,
     LOG_OVERHEAD_BYTES,
@@ -39,6 +40,10 @@ MIN_RECORD_BYTES: Final = 14
 
 MAX_DECOMPRESSED_BYTES: Final = 100 * 1024 * 1024
 """What a compressed batch may become: as much as a whole request may hold by default."""
+
+MAX_SIZE_BYTES: Final = (1 << 31) - 1
+MAX_SIZE_BYTES: Final = 0x7FFFFFFF
+"""Sizes are int32 in Kafka."""
 
 FIRST_VERSION_WITH_ZSTD: Final = 7
 ERRORS_SHOWN: Final = 3
@@ -74,8 +79,8 @@ class Validated(NamedTuple):
 def check_produced(data: Buffer | None, api_version: int) -> memoryview:
     """The one batch that a Produce request may carry for a partition.
 
-    Raises ApiError: CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_COMPRESSION_TYPE. Bytes after the batch that
-    are no batch are left off.
+    Raises ApiError: CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_COMPRESSION_TYPE, and UNKNOWN_SERVER_ERROR
+    for what Kafka has no code for. Bytes after the batch that are no batch are left off.
     """
     size_bytes = None if data is None else _whole_batch(data, 0)
     if data is None or size_bytes is None:
@@ -88,9 +93,12 @@ def check_produced(data: Buffer | None, api_version: int) -> memoryview:
             ErrorCode.INVALID_RECORD,
             f"Produce requests with version {api_version} may only contain record batches with magic 2.",
         )
-    if size_bytes >= HEADER_BYTES and api_version < FIRST_VERSION_WITH_ZSTD:
-        (attributes,) = _INT16.unpack_from(data, ATTRIBUTES_AT)
-        if attributes & 7 == Codec.ZSTD:
+    if size_bytes >= HEADER_BYTES:
+        codec = _INT16.unpack_from(data, ATTRIBUTES_AT)[0] & CODEC_MASK
+        if codec > Codec.ZSTD:
+            # A codec that nobody knows has no code of its own in Kafka.
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Unknown compression type id: {codec}")
+        if codec == Codec.ZSTD and api_version < FIRST_VERSION_WITH_ZSTD:
             raise ApiError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
                 f"Produce requests with version {api_version} may not use ZStandard compression.",
@@ -117,6 +125,9 @@ def _whole_batch(data: Buffer, position: int) -> int | None:
     if magic > MAGIC:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"There is no record batch with magic {magic}.")
     size_bytes = LOG_OVERHEAD_BYTES + int(length)
+    if size_bytes > MAX_SIZE_BYTES:
+        # Kafka's own arithmetic overflows here, and fails without a code of its own.
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"A record batch cannot have length {length}.")
     return size_bytes if left_bytes >= size_bytes else None
 
 

@@ -76,7 +76,7 @@ class _BrokerThread(threading.Thread):
         self._broker: Broker | None = None
         self._failure: BaseException | None = None
         self._token: trio.lowlevel.TrioToken | None = None
-        self._stop: trio.Event | None = None
+        self._stop_asked: trio.Event | None = None
 
     def run(self) -> None:
         try:
@@ -90,10 +90,10 @@ class _BrokerThread(threading.Thread):
         from broker.net.serve import serve
 
         self._token = trio.lowlevel.current_trio_token()
-        self._stop = trio.Event()
+        self._stop_asked = trio.Event()
         async with serve(load(None, {}, self._properties), alone=True) as self._broker:
             self._changed.set()
-            await self._stop.wait()
+            await self._stop_asked.wait()
 
     def wait_until_started(self) -> Broker:
         if not self._changed.wait(START_TIMEOUT_SECONDS):
@@ -104,9 +104,9 @@ class _BrokerThread(threading.Thread):
         return self._broker
 
     def stop(self) -> None:
-        if self._token is not None and self._stop is not None:
+        if self._token is not None and self._stop_asked is not None:
             try:
-                self._token.run_sync_soon(self._stop.set)
+                self._token.run_sync_soon(self._stop_asked.set)
             except trio.RunFinishedError:
                 pass
         self.join(STOP_TIMEOUT_SECONDS)
