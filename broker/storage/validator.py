@@ -42,7 +42,6 @@ MAX_DECOMPRESSED_BYTES: Final = 100 * 1024 * 1024
 """What a compressed batch may become: as much as a whole request may hold by default."""
 
 MAX_SIZE_BYTES: Final = (1 << 31) - 1
-MAX_SIZE_BYTES: Final = 0x7FFFFFFF
 """Sizes are int32 in Kafka."""
 
 FIRST_VERSION_WITH_ZSTD: Final = 7
