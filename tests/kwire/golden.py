@@ -2,7 +2,7 @@
 
 For every message that kwire declares and every version: a value with every field filled, one with every null
 that is allowed, and for the oldest and newest version a random one, all as JSON, with the bytes that Apache
-Kafka's generated classes make of them. Beside these the definitions of what Kafka stores, and its error codes.
+Kafka's generated classes make of them. Beside these what Kafka stores, defined, and its error codes.
 """
 
 from __future__ import annotations
