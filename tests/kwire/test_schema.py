@@ -334,3 +334,12 @@ def test_generated_code_shows_in_tracebacks() -> None:
         assert linecache.getline(frame.filename, 1) == "def encode(o, out, regions):\n"
     else:
         raise AssertionError("a number was encoded as text")
+
+
+def test_any_negative_length_is_null_where_one_may_be() -> None:
+    """Java's reader asks no more of a null than that its length is negative."""
+    data = encode(Sample(name="", many=None), 1)
+    assert data.endswith(b"\xff\xff\xff\xff")
+    assert decode(Sample, 1, data[:-4] + b"\x80\x00\x00\x00") == (Sample(many=None), len(data))
+    with pytest.raises(WireError, match=r"Sample\.many may not be null"):
+        decode(Sample, 0, bytes(6) + b"\xff\xff\xff\xfe" + b"\x00")
