@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 
 from interop import brokers
+from interop.raw_client import RawClient
 from interop.reference import TARGET, Missing, kafka_jars
 from interop.scenario import Difference, table
 
 FOUND = pytest.StashKey[list[Difference]]()
 OBSERVATIONS = TARGET / "observations"
+OFFSETS_TOPIC_SECONDS = 30.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,6 +75,15 @@ def only(request: pytest.FixtureRequest) -> str:
     return str(request.config.getoption("--only") or "")
 
 
+def make_offsets_topic(broker: brokers.Broker) -> None:
+    """Have __consumer_offsets from the start, so that no scenario depends on an earlier one."""
+    deadline = time.monotonic() + OFFSETS_TOPIC_SECONDS
+    with RawClient(broker.bootstrap) as client:
+        while client.call("FindCoordinator", 2, Key="any", KeyType=0)["ErrorCode"]:
+            assert time.monotonic() < deadline, f"{broker.name} makes no offsets topic"
+            time.sleep(0.1)
+
+
 @pytest.fixture(scope="session")
 def apache(only: str) -> Iterator[brokers.Broker | None]:
     if only == "kwire":
@@ -79,6 +91,7 @@ def apache(only: str) -> Iterator[brokers.Broker | None]:
         return
     broker = brokers.ApacheKafka()
     broker.start()
+    make_offsets_topic(broker)
     yield broker
     broker.discard()
 
@@ -90,6 +103,7 @@ def kwire(only: str) -> Iterator[brokers.Broker | None]:
         return
     broker = brokers.Kwire()
     broker.start()
+    make_offsets_topic(broker)
     yield broker
     broker.discard()
 

@@ -6,4 +6,24 @@ the whole suite, so the list can only be true.
 
 from __future__ import annotations
 
-KNOWN: list[tuple[str, str, str]] = []
+NOT_SERVED = "this API is not served yet, and what is not served is not advertised"
+FEATURES = "a feature is advertised when all that it promises is there"
+UNPARSED = "records are delimited, not parsed, when they are produced: docs/decisions/0002"
+
+KNOWN: list[tuple[str, str, str]] = [
+    ("raw_frames.api_versions", "*/ApiKeys/*", NOT_SERVED),
+    ("raw_frames.api_versions", "*/SupportedFeatures/*", FEATURES),
+    ("raw_frames.api_versions", "*/FinalizedFeatures/*", FEATURES),
+    ("raw_produce.wrong_batches", "/record with */*", UNPARSED),
+    ("raw_produce.wrong_batches", "/log", UNPARSED),
+    (
+        "raw_produce.wrong_batches",
+        "/null",
+        "Apache Kafka never answers a Produce request whose records are null",
+    ),
+    (
+        "raw_produce.connection_survives",
+        "/bomb/*",
+        "a batch of more than 100 MiB is refused before its records are looked at: docs/decisions/0002",
+    ),
+]

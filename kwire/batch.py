@@ -58,6 +58,13 @@ class CorruptBatch(Exception):
     """Bytes that are no record batch, or one that contradicts itself."""
 
 
+class UnreadableBatch(CorruptBatch):
+    """Bytes that cannot be read: an unknown codec, what does not decompress, an endless varint.
+
+    Told apart because Kafka has no code for these, where it has one for records that contradict themselves.
+    """
+
+
 class BatchHeader(NamedTuple):
     """The fixed part of a batch."""
 
@@ -93,7 +100,7 @@ class BatchHeader(NamedTuple):
         """The compression codec. CorruptBatch where the attributes name none."""
         code = self.attributes & CODEC_MASK
         if code > Codec.ZSTD:
-            raise CorruptBatch(f"the batch at offset {self.base_offset} names compression codec {code}")
+            raise UnreadableBatch(f"the batch at offset {self.base_offset} names compression codec {code}")
         return Codec(code)
 
     @property
@@ -198,7 +205,7 @@ def _payload(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int)
     try:
         return decompress(header.codec, span, max_bytes=max_bytes)
     except CompressionError as error:
-        raise CorruptBatch(
+        raise UnreadableBatch(
             f"the batch at offset {header.base_offset} does not decompress: {error}"
         ) from error
 
@@ -221,8 +228,10 @@ def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes:
             length &= 0x7F
             shift = 7
             while True:
-                if at >= end or shift > 28:
-                    raise CorruptBatch(f"record {count} of the batch has no valid length")
+                if at >= end:
+                    raise CorruptBatch(f"record {count} of the batch has no whole length")
+                if shift > 28:
+                    raise UnreadableBatch(f"record {count} of the batch has a length of more than 32 bits")
                 byte = payload[at]
                 at += 1
                 length |= (byte & 0x7F) << shift

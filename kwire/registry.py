@@ -130,8 +130,6 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
         if position > end:
             raise truncated("client_id", 10, end)
         client_id = str(frame[10:position], "utf-8", "replace")
-    elif length != -1:
-        raise WireError(f"client_id has length {length}")
     api = API_VERSIONS.get(api_key)
     flexible = api is not None and api.is_flexible(api_version)
     if flexible:

@@ -10,8 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from broker.handlers.context import PARKED, Parked, RequestContext
-from broker.storage.validator import RecordErrors, check_produced
-from kwire.batch import HEADER_BYTES, MAGIC, read_header
+from broker.storage.validator import RecordErrors, check_produced, is_transactional
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -41,8 +40,12 @@ ADMIN_CLIENT_ID = "__admin_client"
 def handle(node: Node, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Parked:
     """Append to each partition; the reply follows when all are committed."""
     produce = _Produce(node, context, request)
-    if request.transactional_id is None and _has_transactional_batch(request):
-        return produce.refuse_all(ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    try:
+        # Before anything else, and for the whole request.
+        if _is_transactional(request) and request.transactional_id is None:
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    except ApiError as error:
+        return produce.refuse_all(error)
     for topic in request.topic_data:
         produce.topic(topic)
     produce.all_sent = True
@@ -50,15 +53,13 @@ def handle(node: Node, context: RequestContext, request: ProduceRequest) -> Prod
     return PARKED
 
 
-def _has_transactional_batch(request: ProduceRequest) -> bool:
-    for topic in request.topic_data:
-        for data in topic.partition_data:
-            records = data.records
-            if isinstance(records, memoryview) and len(records) >= HEADER_BYTES:
-                header = read_header(records)
-                if header.magic == MAGIC and header.is_transactional:
-                    return True
-    return False
+def _is_transactional(request: ProduceRequest) -> bool:
+    return any(
+        is_transactional(data.records)
+        for topic in request.topic_data
+        for data in topic.partition_data
+        if isinstance(data.records, memoryview)
+    )
 
 
 class _Produce:
@@ -101,7 +102,11 @@ class _Produce:
                 topic_id=topic.topic_id,
                 partition_responses=[
                     PartitionProduceResponse(
-                        index=data.index, error_code=error.code, base_offset=-1, error_message=error.message
+                        index=data.index,
+                        error_code=error.code,
+                        base_offset=-1,
+                        # An unknown error says nothing of itself to clients.
+                        error_message=None if error.code == ErrorCode.UNKNOWN_SERVER_ERROR else error.message,
                     )
                     for data in topic.partition_data
                 ],

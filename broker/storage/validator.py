@@ -21,8 +21,10 @@ from kwire.batch import (
     MAGIC_AT,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
     BatchHeader,
     CorruptBatch,
+    UnreadableBatch,
     build,
     count_records,
     crc_is_valid,
@@ -78,8 +80,8 @@ class Validated(NamedTuple):
 def check_produced(data: Buffer | None, api_version: int) -> memoryview:
     """The one batch that a Produce request may carry for a partition.
 
-    Raises ApiError: CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_COMPRESSION_TYPE, and UNKNOWN_SERVER_ERROR
-    for what Kafka has no code for. Bytes after the batch that are no batch are left off.
+    Raises ApiError: CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_COMPRESSION_TYPE. Bytes after the batch that
+    are no batch are left off.
     """
     size_bytes = None if data is None else _whole_batch(data, 0)
     if data is None or size_bytes is None:
@@ -92,22 +94,32 @@ def check_produced(data: Buffer | None, api_version: int) -> memoryview:
             ErrorCode.INVALID_RECORD,
             f"Produce requests with version {api_version} may only contain record batches with magic 2.",
         )
-    if size_bytes >= HEADER_BYTES:
-        codec = _INT16.unpack_from(data, ATTRIBUTES_AT)[0] & CODEC_MASK
-        if codec > Codec.ZSTD:
-            # A codec that nobody knows has no code of its own in Kafka.
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Unknown compression type id: {codec}")
-        if codec == Codec.ZSTD and api_version < FIRST_VERSION_WITH_ZSTD:
-            raise ApiError(
-                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-                f"Produce requests with version {api_version} may not use ZStandard compression.",
-            )
+    if (
+        size_bytes >= HEADER_BYTES
+        and api_version < FIRST_VERSION_WITH_ZSTD
+        and _INT16.unpack_from(data, ATTRIBUTES_AT)[0] & CODEC_MASK == Codec.ZSTD
+    ):
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"Produce requests with version {api_version} may not use ZStandard compression.",
+        )
     if len(data) > size_bytes and _whole_batch(data, size_bytes) is not None:
         raise ApiError(
             ErrorCode.INVALID_RECORD,
             f"Produce requests with version {api_version} must contain exactly one batch per partition.",
         )
     return memoryview(data)[:size_bytes]
+
+
+def is_transactional(data: Buffer) -> bool:
+    """Whether the first batch is part of a transaction.
+
+    Kafka looks before anything else; ApiError for a batch whose length or magic cannot be.
+    """
+    if _whole_batch(data, 0) is None or data[MAGIC_AT] != MAGIC:
+        return False
+    (attributes,) = _INT16.unpack_from(data, ATTRIBUTES_AT)
+    return bool(attributes & TRANSACTIONAL_MASK)
 
 
 def _whole_batch(data: Buffer, position: int) -> int | None:
@@ -167,6 +179,8 @@ def validate(
     except CorruptBatch as error:
         if isinstance(error.__cause__, OutputTooLarge):
             raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, str(error.__cause__)) from None
+        if isinstance(error, UnreadableBatch):
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{error} (appended to {partition}).") from None
         raise ApiError(ErrorCode.INVALID_RECORD, f"{error} (appended to {partition}).") from None
 
 

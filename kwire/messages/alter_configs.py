@@ -14,7 +14,7 @@ class AlterConfigsRequest(Message):
 
 
 class AlterConfigsResource(Message):
-    """One alter configs resource."""
+    """What to configure, and all that shall be set for it: the rest falls back to defaults."""
 
     resource_type: Int8 = field()
     resource_name: Str = field()
@@ -22,7 +22,7 @@ class AlterConfigsResource(Message):
 
 
 class AlterableConfig(Message):
-    """One alterable config."""
+    """A key and its value."""
 
     name: Str = field()
     value: Str | None = field(nullable="0+")
@@ -37,7 +37,7 @@ class AlterConfigsResponse(Message):
 
 
 class AlterConfigsResourceResponse(Message):
-    """One alter configs resource response."""
+    """Whether the resource was changed."""
 
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+")

@@ -27,7 +27,7 @@ class ApiVersionsResponse(Message):
 
 
 class ApiVersion(Message):
-    """One api version."""
+    """An API and the range of versions that the broker serves."""
 
     api_key: Int16 = field()
     min_version: Int16 = field()
@@ -35,7 +35,7 @@ class ApiVersion(Message):
 
 
 class SupportedFeatureKey(Message):
-    """One supported feature key."""
+    """A feature and the range of levels that the broker could run at."""
 
     name: Str = field("3+")
     min_version: Int16 = field("3+")
@@ -43,7 +43,7 @@ class SupportedFeatureKey(Message):
 
 
 class FinalizedFeatureKey(Message):
-    """One finalized feature key."""
+    """A feature and the level that the whole cluster runs at."""
 
     name: Str = field("3+")
     max_version_level: Int16 = field("3+")

@@ -19,7 +19,7 @@ class ConsumerProtocolSubscription(Message):
 
 
 class TopicPartition(Message):
-    """One topic partition."""
+    """Partitions of a topic that the member owned until now (KIP-429)."""
 
     topic: Str = field("1+")
     partitions: list[Int32] = field("1+")
@@ -34,7 +34,7 @@ class ConsumerProtocolAssignment(Message):
 
 
 class ConsumerProtocolAssignmentTopicPartition(Message):
-    """One topic partition."""
+    """Partitions of a topic that the member is to read."""
 
     topic: Str = field()
     partitions: list[Int32] = field()

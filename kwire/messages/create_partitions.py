@@ -15,7 +15,7 @@ class CreatePartitionsRequest(Message):
 
 
 class CreatePartitionsTopic(Message):
-    """One create partitions topic."""
+    """A topic, how many partitions it shall have, and where the new ones go."""
 
     name: Str = field()
     count: Int32 = field()
@@ -23,7 +23,7 @@ class CreatePartitionsTopic(Message):
 
 
 class CreatePartitionsAssignment(Message):
-    """One create partitions assignment."""
+    """The brokers of one new partition, its leader first."""
 
     broker_ids: list[Int32] = field()
 
@@ -37,7 +37,7 @@ class CreatePartitionsResponse(Message):
 
 
 class CreatePartitionsTopicResult(Message):
-    """One create partitions topic result."""
+    """Whether the topic has grown."""
 
     name: Str = field()
     error_code: Int16 = field()

@@ -18,7 +18,7 @@ class CreateTopicsRequest(Message):
 
 
 class CreatableTopic(Message):
-    """One creatable topic."""
+    """A topic to create: with counts, or with an assignment of every partition."""
 
     name: Str = field()
     num_partitions: Int32 = field()
@@ -28,14 +28,14 @@ class CreatableTopic(Message):
 
 
 class CreatableReplicaAssignment(Message):
-    """One creatable replica assignment."""
+    """The brokers of one partition, its leader first."""
 
     partition_index: Int32 = field()
     broker_ids: list[Int32] = field()
 
 
 class CreatableTopicConfig(Message):
-    """One creatable topic config."""
+    """A key and value of the new topic's configuration."""
 
     name: Str = field()
     value: Str | None = field(nullable="0+")
@@ -50,7 +50,7 @@ class CreateTopicsResponse(Message):
 
 
 class CreatableTopicResult(Message):
-    """One creatable topic result."""
+    """What became of a topic, and from version 5 on what it looks like (KIP-525)."""
 
     name: Str = field()
     topic_id: Uuid = field("7+", ignorable=True)
@@ -63,7 +63,7 @@ class CreatableTopicResult(Message):
 
 
 class CreatableTopicConfigs(Message):
-    """One creatable topic configs."""
+    """A key of the new topic's configuration, its value, and where that comes from."""
 
     name: Str = field("5+")
     value: Str | None = field("5+", nullable="5+")

@@ -21,7 +21,7 @@ class DeleteGroupsResponse(Message):
 
 
 class DeletableGroupResult(Message):
-    """One deletable group result."""
+    """Whether the group was deleted."""
 
     group_id: Str = field()
     error_code: Int16 = field()

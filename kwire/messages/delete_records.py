@@ -14,14 +14,14 @@ class DeleteRecordsRequest(Message):
 
 
 class DeleteRecordsTopic(Message):
-    """One delete records topic."""
+    """Partitions of one topic."""
 
     name: Str = field()
     partitions: list[DeleteRecordsPartition] = field()
 
 
 class DeleteRecordsPartition(Message):
-    """One delete records partition."""
+    """The offset before which records go; -1 is the high watermark."""
 
     partition_index: Int32 = field()
     offset: Int64 = field()
@@ -36,14 +36,14 @@ class DeleteRecordsResponse(Message):
 
 
 class DeleteRecordsTopicResult(Message):
-    """One delete records topic result."""
+    """Results of one topic's partitions."""
 
     name: Str = field()
     partitions: list[DeleteRecordsPartitionResult] = field()
 
 
 class DeleteRecordsPartitionResult(Message):
-    """One delete records partition result."""
+    """Where the partition begins now, or why nothing was deleted."""
 
     partition_index: Int32 = field()
     low_watermark: Int64 = field()

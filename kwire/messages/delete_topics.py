@@ -16,7 +16,7 @@ class DeleteTopicsRequest(Message):
 
 
 class DeleteTopicState(Message):
-    """One delete topic state."""
+    """A topic by its name, or by its id where the name is null."""
 
     name: Str | None = field("6+", nullable="6+", default=None)
     topic_id: Uuid = field("6+")
@@ -31,7 +31,7 @@ class DeleteTopicsResponse(Message):
 
 
 class DeletableTopicResult(Message):
-    """One deletable topic result."""
+    """Whether the topic was deleted."""
 
     name: Str | None = field(nullable="6+")
     topic_id: Uuid = field("6+", ignorable=True)

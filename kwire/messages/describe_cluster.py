@@ -29,7 +29,7 @@ class DescribeClusterResponse(Message):
 
 
 class DescribeClusterBroker(Message):
-    """One describe cluster broker."""
+    """A broker's address, as the asking listener has it."""
 
     broker_id: Int32 = field()
     host: Str = field()

@@ -15,7 +15,7 @@ class DescribeConfigsRequest(Message):
 
 
 class DescribeConfigsResource(Message):
-    """One describe configs resource."""
+    """What to describe, and which keys of it: null for all."""
 
     resource_type: Int8 = field()
     resource_name: Str = field()
@@ -31,7 +31,7 @@ class DescribeConfigsResponse(Message):
 
 
 class DescribeConfigsResult(Message):
-    """One describe configs result."""
+    """The configuration of one resource."""
 
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+")
@@ -41,7 +41,7 @@ class DescribeConfigsResult(Message):
 
 
 class DescribeConfigsResourceResult(Message):
-    """One describe configs resource result."""
+    """A key, its value, and where that comes from; a secret's value is null."""
 
     name: Str = field()
     value: Str | None = field(nullable="0+")
@@ -54,7 +54,7 @@ class DescribeConfigsResourceResult(Message):
 
 
 class DescribeConfigsSynonym(Message):
-    """One describe configs synonym."""
+    """A place that the value could have come from, the strongest first."""
 
     name: Str = field()
     value: Str | None = field(nullable="0+")

@@ -24,7 +24,7 @@ class DescribeGroupsResponse(Message):
 
 
 class DescribedGroup(Message):
-    """One described group."""
+    """A group's state, protocol and members."""
 
     error_code: Int16 = field()
     error_message: Str | None = field("6+", nullable="6+", default=None)
@@ -37,7 +37,7 @@ class DescribedGroup(Message):
 
 
 class DescribedGroupMember(Message):
-    """One described group member."""
+    """A member, what it subscribed to, and what it was assigned."""
 
     member_id: Str = field()
     group_instance_id: Str | None = field("4+", nullable="4+", ignorable=True, default=None)

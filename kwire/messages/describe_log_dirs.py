@@ -13,7 +13,7 @@ class DescribeLogDirsRequest(Message):
 
 
 class DescribableLogDirTopic(Message):
-    """One describable log dir topic."""
+    """Partitions of one topic to look for."""
 
     topic: Str = field()
     partitions: list[Int32] = field()
@@ -29,7 +29,7 @@ class DescribeLogDirsResponse(Message):
 
 
 class DescribeLogDirsResult(Message):
-    """One describe log dirs result."""
+    """A directory, what it holds, and how much room its disk has."""
 
     error_code: Int16 = field()
     log_dir: Str = field()
@@ -40,14 +40,14 @@ class DescribeLogDirsResult(Message):
 
 
 class DescribeLogDirsTopic(Message):
-    """One describe log dirs topic."""
+    """Partitions of one topic in the directory."""
 
     name: Str = field()
     partitions: list[DescribeLogDirsPartition] = field()
 
 
 class DescribeLogDirsPartition(Message):
-    """One describe log dirs partition."""
+    """The size of a partition's log, and how far it lags behind."""
 
     partition_index: Int32 = field()
     partition_size: Int64 = field()

@@ -16,13 +16,13 @@ class DescribeTopicPartitionsRequest(Message):
 
 
 class TopicRequest(Message):
-    """One topic request."""
+    """A topic by its name."""
 
     name: Str = field()
 
 
 class RequestCursor(Message):
-    """One cursor."""
+    """The topic and partition to begin with."""
 
     topic_name: Str = field()
     partition_index: Int32 = field()
@@ -38,7 +38,7 @@ class DescribeTopicPartitionsResponse(Message):
 
 
 class DescribeTopicPartitionsResponseTopic(Message):
-    """One describe topic partitions response topic."""
+    """A topic and some or all of its partitions."""
 
     error_code: Int16 = field()
     name: Str | None = field(nullable="0+")
@@ -49,14 +49,14 @@ class DescribeTopicPartitionsResponseTopic(Message):
 
 
 class ResponseCursor(Message):
-    """One cursor."""
+    """The topic and partition that the next request begins with."""
 
     topic_name: Str = field()
     partition_index: Int32 = field()
 
 
 class DescribeTopicPartitionsResponsePartition(Message):
-    """One describe topic partitions response partition."""
+    """Where a partition is, and who may lead it (KIP-966)."""
 
     error_code: Int16 = field()
     partition_index: Int32 = field()

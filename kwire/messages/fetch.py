@@ -27,14 +27,14 @@ class FetchRequest(Message):
 
 
 class ReplicaState(Message):
-    """One replica state."""
+    """Which follower is asking; -1 for a consumer."""
 
     replica_id: Int32 = field("15+", default=-1)
     replica_epoch: Int64 = field("15+", default=-1)
 
 
 class FetchTopic(Message):
-    """One fetch topic."""
+    """Partitions of one topic, by its name or from version 13 on its id."""
 
     topic: Str = field("0-12", ignorable=True)
     topic_id: Uuid = field("13+", ignorable=True)
@@ -42,7 +42,7 @@ class FetchTopic(Message):
 
 
 class ForgottenTopic(Message):
-    """One forgotten topic."""
+    """Partitions that the session shall drop."""
 
     topic: Str = field("7-12", ignorable=True)
     topic_id: Uuid = field("13+", ignorable=True)
@@ -50,7 +50,7 @@ class ForgottenTopic(Message):
 
 
 class FetchPartition(Message):
-    """One fetch partition."""
+    """From which offset on to read, and how much at most."""
 
     partition: Int32 = field()
     current_leader_epoch: Int32 = field("9+", ignorable=True, default=-1)
@@ -74,7 +74,7 @@ class FetchResponse(Message):
 
 
 class FetchableTopicResponse(Message):
-    """One fetchable topic response."""
+    """Results of one topic's partitions."""
 
     topic: Str = field("0-12", ignorable=True)
     topic_id: Uuid = field("13+", ignorable=True)
@@ -82,7 +82,7 @@ class FetchableTopicResponse(Message):
 
 
 class NodeEndpoint(Message):
-    """One node endpoint."""
+    """The address of a leader that is named below."""
 
     node_id: Int32 = field("16+")
     host: Str = field("16+")
@@ -91,7 +91,7 @@ class NodeEndpoint(Message):
 
 
 class PartitionData(Message):
-    """One partition data."""
+    """Batches of a partition, the offsets around them, and aborted transactions among them."""
 
     partition_index: Int32 = field()
     error_code: Int16 = field()
@@ -107,28 +107,28 @@ class PartitionData(Message):
 
 
 class EpochEndOffset(Message):
-    """One epoch end offset."""
+    """Where the follower's log parts from the leader's: the last epoch in common, and its end."""
 
     epoch: Int32 = field("12+", default=-1)
     end_offset: Int64 = field("12+", default=-1)
 
 
 class LeaderIdAndEpoch(Message):
-    """One leader id and epoch."""
+    """Who leads now, told to those who asked somebody else."""
 
     leader_id: Int32 = field("12+", default=-1)
     leader_epoch: Int32 = field("12+", default=-1)
 
 
 class SnapshotId(Message):
-    """One snapshot id."""
+    """The snapshot that a follower of the quorum has to load first."""
 
     end_offset: Int64 = field(default=-1)
     epoch: Int32 = field(default=-1)
 
 
 class AbortedTransaction(Message):
-    """One aborted transaction."""
+    """A producer whose records are void, from this offset on to its marker."""
 
     producer_id: Int64 = field()
     first_offset: Int64 = field()

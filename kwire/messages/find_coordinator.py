@@ -30,7 +30,7 @@ class FindCoordinatorResponse(Message):
 
 
 class Coordinator(Message):
-    """One coordinator."""
+    """The broker that coordinates one key."""
 
     key: Str = field("4+")
     node_id: Int32 = field("4+")

@@ -14,7 +14,7 @@ class IncrementalAlterConfigsRequest(Message):
 
 
 class AlterConfigsResource(Message):
-    """One alter configs resource."""
+    """What to configure, and what to change of it: the rest stays."""
 
     resource_type: Int8 = field()
     resource_name: Str = field()
@@ -22,7 +22,7 @@ class AlterConfigsResource(Message):
 
 
 class AlterableConfig(Message):
-    """One alterable config."""
+    """A key, and whether to set it, delete it, or add to or take from its list."""
 
     name: Str = field()
     config_operation: Int8 = field()
@@ -38,7 +38,7 @@ class IncrementalAlterConfigsResponse(Message):
 
 
 class AlterConfigsResourceResponse(Message):
-    """One alter configs resource response."""
+    """Whether the resource was changed."""
 
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+")

@@ -22,7 +22,7 @@ class JoinGroupRequest(Message):
 
 
 class JoinGroupRequestProtocol(Message):
-    """One join group request protocol."""
+    """An assignor that the member knows, with its subscription."""
 
     name: Str = field()
     metadata: Bytes = field()
@@ -44,7 +44,7 @@ class JoinGroupResponse(Message):
 
 
 class JoinGroupResponseMember(Message):
-    """One join group response member."""
+    """A member and its subscription: only the leader is told."""
 
     member_id: Str = field()
     group_instance_id: Str | None = field("5+", nullable="5+", ignorable=True, default=None)

@@ -15,7 +15,7 @@ class LeaveGroupRequest(Message):
 
 
 class MemberIdentity(Message):
-    """One member identity."""
+    """A member by its id, or by its instance id (KIP-345)."""
 
     member_id: Str = field("3+")
     group_instance_id: Str | None = field("3+", nullable="3+", default=None)
@@ -32,7 +32,7 @@ class LeaveGroupResponse(Message):
 
 
 class MemberResponse(Message):
-    """One member response."""
+    """Whether the member has left."""
 
     member_id: Str = field("3+")
     group_instance_id: Str | None = field("3+", nullable="3+")

@@ -23,7 +23,7 @@ class ListGroupsResponse(Message):
 
 
 class ListedGroup(Message):
-    """One listed group."""
+    """A group, its kind and its state."""
 
     group_id: Str = field()
     protocol_type: Str = field()

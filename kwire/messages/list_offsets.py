@@ -18,14 +18,14 @@ class ListOffsetsRequest(Message):
 
 
 class ListOffsetsTopic(Message):
-    """One list offsets topic."""
+    """Partitions of one topic."""
 
     name: Str = field()
     partitions: list[ListOffsetsPartition] = field()
 
 
 class ListOffsetsPartition(Message):
-    """One list offsets partition."""
+    """The timestamp to look for; -1 is the end, -2 the beginning, -3 the greatest timestamp."""
 
     partition_index: Int32 = field()
     current_leader_epoch: Int32 = field("4+", ignorable=True, default=-1)
@@ -41,14 +41,14 @@ class ListOffsetsResponse(Message):
 
 
 class ListOffsetsTopicResponse(Message):
-    """One list offsets topic response."""
+    """Results of one topic's partitions."""
 
     name: Str = field()
     partitions: list[ListOffsetsPartitionResponse] = field()
 
 
 class ListOffsetsPartitionResponse(Message):
-    """One list offsets partition response."""
+    """The first offset with that timestamp or a later one."""
 
     partition_index: Int32 = field()
     error_code: Int16 = field()

@@ -19,7 +19,7 @@ class MetadataRequest(Message):
 
 
 class MetadataRequestTopic(Message):
-    """One metadata request topic."""
+    """A topic by its name, or by its id where the name is null."""
 
     topic_id: Uuid = field("10+", ignorable=True)
     name: Str | None = field(nullable="10+")
@@ -39,7 +39,7 @@ class MetadataResponse(Message):
 
 
 class MetadataResponseBroker(Message):
-    """One metadata response broker."""
+    """A broker's address, as the asking listener has it."""
 
     node_id: Int32 = field()
     host: Str = field()
@@ -48,7 +48,7 @@ class MetadataResponseBroker(Message):
 
 
 class MetadataResponseTopic(Message):
-    """One metadata response topic."""
+    """A topic and its partitions, or why there is nothing to tell."""
 
     error_code: Int16 = field()
     name: Str | None = field(nullable="12+")
@@ -59,7 +59,7 @@ class MetadataResponseTopic(Message):
 
 
 class MetadataResponsePartition(Message):
-    """One metadata response partition."""
+    """Who leads a partition, who replicates it, and who of them is in sync."""
 
     error_code: Int16 = field()
     partition_index: Int32 = field()

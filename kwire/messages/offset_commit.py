@@ -21,7 +21,7 @@ class OffsetCommitRequest(Message):
 
 
 class OffsetCommitRequestTopic(Message):
-    """One offset commit request topic."""
+    """Offsets of one topic's partitions."""
 
     name: Str = field("0-9", ignorable=True)
     topic_id: Uuid = field("10+", ignorable=True)
@@ -29,7 +29,7 @@ class OffsetCommitRequestTopic(Message):
 
 
 class OffsetCommitRequestPartition(Message):
-    """One offset commit request partition."""
+    """The next offset to read, and a text of the consumer's own."""
 
     partition_index: Int32 = field()
     committed_offset: Int64 = field()
@@ -46,7 +46,7 @@ class OffsetCommitResponse(Message):
 
 
 class OffsetCommitResponseTopic(Message):
-    """One offset commit response topic."""
+    """Results of one topic's partitions."""
 
     name: Str = field("0-9", ignorable=True)
     topic_id: Uuid = field("10+", ignorable=True)
@@ -54,7 +54,7 @@ class OffsetCommitResponseTopic(Message):
 
 
 class OffsetCommitResponsePartition(Message):
-    """One offset commit response partition."""
+    """Whether the offset was committed."""
 
     partition_index: Int32 = field()
     error_code: Int16 = field()

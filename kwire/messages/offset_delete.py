@@ -14,14 +14,14 @@ class OffsetDeleteRequest(Message):
 
 
 class OffsetDeleteRequestTopic(Message):
-    """One offset delete request topic."""
+    """Partitions of one topic."""
 
     name: Str = field()
     partitions: list[OffsetDeleteRequestPartition] = field()
 
 
 class OffsetDeleteRequestPartition(Message):
-    """One offset delete request partition."""
+    """A partition whose offset is to go."""
 
     partition_index: Int32 = field()
 
@@ -36,14 +36,14 @@ class OffsetDeleteResponse(Message):
 
 
 class OffsetDeleteResponseTopic(Message):
-    """One offset delete response topic."""
+    """Results of one topic's partitions."""
 
     name: Str = field()
     partitions: list[OffsetDeleteResponsePartition] = field()
 
 
 class OffsetDeleteResponsePartition(Message):
-    """One offset delete response partition."""
+    """Whether the offset was deleted."""
 
     partition_index: Int32 = field()
     error_code: Int16 = field()

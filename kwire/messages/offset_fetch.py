@@ -19,14 +19,14 @@ class OffsetFetchRequest(Message):
 
 
 class OffsetFetchRequestTopic(Message):
-    """One offset fetch request topic."""
+    """Partitions of one topic, up to version 7."""
 
     name: Str = field("0-7")
     partition_indexes: list[Int32] = field("0-7")
 
 
 class OffsetFetchRequestGroup(Message):
-    """One offset fetch request group."""
+    """A group and the topics asked about: null for all (version 8, KIP-709)."""
 
     group_id: Str = field("8+")
     member_id: Str | None = field("9+", nullable="9+", ignorable=True, default=None)
@@ -35,7 +35,7 @@ class OffsetFetchRequestGroup(Message):
 
 
 class OffsetFetchRequestTopics(Message):
-    """One offset fetch request topics."""
+    """Partitions of one topic of a group."""
 
     name: Str = field("8-9", ignorable=True)
     topic_id: Uuid = field("10+", ignorable=True)
@@ -53,14 +53,14 @@ class OffsetFetchResponse(Message):
 
 
 class OffsetFetchResponseTopic(Message):
-    """One offset fetch response topic."""
+    """Offsets of one topic's partitions, up to version 7."""
 
     name: Str = field("0-7")
     partitions: list[OffsetFetchResponsePartition] = field("0-7")
 
 
 class OffsetFetchResponseGroup(Message):
-    """One offset fetch response group."""
+    """What one group has committed (version 8, KIP-709)."""
 
     group_id: Str = field("8+")
     topics: list[OffsetFetchResponseTopics] = field("8+")
@@ -68,7 +68,7 @@ class OffsetFetchResponseGroup(Message):
 
 
 class OffsetFetchResponsePartition(Message):
-    """One offset fetch response partition."""
+    """A committed offset; -1 where there is none."""
 
     partition_index: Int32 = field("0-7")
     committed_offset: Int64 = field("0-7")
@@ -78,7 +78,7 @@ class OffsetFetchResponsePartition(Message):
 
 
 class OffsetFetchResponseTopics(Message):
-    """One offset fetch response topics."""
+    """Offsets of one topic's partitions in a group."""
 
     name: Str = field("8-9", ignorable=True)
     topic_id: Uuid = field("10+", ignorable=True)
@@ -86,7 +86,7 @@ class OffsetFetchResponseTopics(Message):
 
 
 class OffsetFetchResponsePartitions(Message):
-    """One offset fetch response partitions."""
+    """A committed offset; -1 where there is none."""
 
     partition_index: Int32 = field("8+")
     committed_offset: Int64 = field("8+")

@@ -14,14 +14,14 @@ class OffsetForLeaderEpochRequest(Message):
 
 
 class OffsetForLeaderTopic(Message):
-    """One offset for leader topic."""
+    """Partitions of one topic."""
 
     topic: Str = field()
     partitions: list[OffsetForLeaderPartition] = field()
 
 
 class OffsetForLeaderPartition(Message):
-    """One offset for leader partition."""
+    """The epoch asked about, and the one that the asker believes in."""
 
     partition: Int32 = field()
     current_leader_epoch: Int32 = field(default=-1)
@@ -37,14 +37,14 @@ class OffsetForLeaderEpochResponse(Message):
 
 
 class OffsetForLeaderTopicResult(Message):
-    """One offset for leader topic result."""
+    """Results of one topic's partitions."""
 
     topic: Str = field()
     partitions: list[EpochEndOffset] = field()
 
 
 class EpochEndOffset(Message):
-    """One epoch end offset."""
+    """The greatest epoch that is not above the one asked about, and its end."""
 
     error_code: Int16 = field()
     partition: Int32 = field()

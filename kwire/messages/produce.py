@@ -19,7 +19,7 @@ class ProduceRequest(Message):
 
 
 class TopicProduceData(Message):
-    """One topic produce data."""
+    """Batches for one topic, by its name or from version 13 on its id."""
 
     name: Str = field("0-12", ignorable=True)
     topic_id: Uuid = field("13+", ignorable=True)
@@ -27,7 +27,7 @@ class TopicProduceData(Message):
 
 
 class PartitionProduceData(Message):
-    """One partition produce data."""
+    """A batch for one partition."""
 
     index: Int32 = field()
     records: Records | None = field(nullable="0+")
@@ -43,7 +43,7 @@ class ProduceResponse(Message):
 
 
 class TopicProduceResponse(Message):
-    """One topic produce response."""
+    """Results of one topic's partitions."""
 
     name: Str = field("0-12", ignorable=True)
     topic_id: Uuid = field("13+", ignorable=True)
@@ -51,7 +51,7 @@ class TopicProduceResponse(Message):
 
 
 class NodeEndpoint(Message):
-    """One node endpoint."""
+    """The address of a leader that is named below."""
 
     node_id: Int32 = field("10+")
     host: Str = field("10+")
@@ -60,7 +60,7 @@ class NodeEndpoint(Message):
 
 
 class PartitionProduceResponse(Message):
-    """One partition produce response."""
+    """The offset of the batch's first record, or why the batch was refused."""
 
     index: Int32 = field()
     error_code: Int16 = field()
@@ -73,14 +73,14 @@ class PartitionProduceResponse(Message):
 
 
 class BatchIndexAndErrorMessage(Message):
-    """One batch index and error message."""
+    """A record that made its batch be refused."""
 
     batch_index: Int32 = field("8+")
     batch_index_error_message: Str | None = field("8+", nullable="8+", default=None)
 
 
 class LeaderIdAndEpoch(Message):
-    """One leader id and epoch."""
+    """Who leads now, told to those who asked somebody else."""
 
     leader_id: Int32 = field("10+", default=-1)
     leader_epoch: Int32 = field("10+", default=-1)

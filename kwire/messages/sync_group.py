@@ -19,7 +19,7 @@ class SyncGroupRequest(Message):
 
 
 class SyncGroupRequestAssignment(Message):
-    """One sync group request assignment."""
+    """What the leader assigns to one member."""
 
     member_id: Str = field()
     assignment: Bytes = field()

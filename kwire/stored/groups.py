@@ -8,7 +8,7 @@ from kwire.schema import Bytes, Int32, Int64, Message, Str, field, message
 
 @message(key=1, versions="0")
 class OffsetCommitKey(Message):
-    """One offset commit key."""
+    """Which group's offset of which partition."""
 
     group: Str = field()
     topic: Str = field()
@@ -17,7 +17,7 @@ class OffsetCommitKey(Message):
 
 @message(key=1, versions="0-4", flexible="4+")
 class OffsetCommitValue(Message):
-    """One offset commit value."""
+    """A committed offset; no value at all is its tombstone."""
 
     offset: Int64 = field()
     leader_epoch: Int32 = field("3+", ignorable=True, default=-1)
@@ -29,14 +29,14 @@ class OffsetCommitValue(Message):
 
 @message(key=2, versions="0")
 class GroupMetadataKey(Message):
-    """One group metadata key."""
+    """Which group."""
 
     group: Str = field()
 
 
 @message(key=2, versions="0-4", flexible="4+")
 class GroupMetadataValue(Message):
-    """One group metadata value."""
+    """A group's generation: its protocol, leader and members."""
 
     protocol_type: Str = field()
     generation: Int32 = field()
@@ -47,7 +47,7 @@ class GroupMetadataValue(Message):
 
 
 class MemberMetadata(Message):
-    """One member metadata."""
+    """A member with its subscription and assignment."""
 
     member_id: Str = field()
     group_instance_id: Str | None = field("3+", nullable="3+", ignorable=True, default=None)
@@ -61,7 +61,7 @@ class MemberMetadata(Message):
 
 @message(key=0, versions="0")
 class LegacyOffsetCommitKey(Message):
-    """One legacy offset commit key."""
+    """The same key, as Kafka 0.8 wrote it."""
 
     group: Str = field()
     topic: Str = field()
@@ -70,7 +70,7 @@ class LegacyOffsetCommitKey(Message):
 
 @message(key=0, versions="0")
 class LegacyOffsetCommitValue(Message):
-    """One legacy offset commit value."""
+    """The same value, as Kafka 0.8 wrote it."""
 
     offset: Int64 = field()
     metadata: Str = field()

@@ -24,7 +24,7 @@ class RegisterBrokerRecord(Message):
 
 
 class BrokerEndpoint(Message):
-    """One broker endpoint."""
+    """One listener of a broker."""
 
     name: Str = field()
     host: Str = field()
@@ -33,7 +33,7 @@ class BrokerEndpoint(Message):
 
 
 class BrokerFeature(Message):
-    """One broker feature."""
+    """A feature and the range of levels that the broker could run at."""
 
     name: Str = field()
     min_supported_version: Int16 = field()
@@ -127,7 +127,7 @@ class RemoveTopicRecord(Message):
 
 @message(key=10, versions="0", flexible="0+")
 class DelegationTokenRecord(Message):
-    """One delegation token record."""
+    """A delegation token was issued or renewed."""
 
     owner: Str = field()
     requester: Str = field()
@@ -140,7 +140,7 @@ class DelegationTokenRecord(Message):
 
 @message(key=11, versions="0", flexible="0+")
 class UserScramCredentialRecord(Message):
-    """One user scram credential record."""
+    """A user's SCRAM credential was set."""
 
     name: Str = field()
     mechanism: Int8 = field()
@@ -160,7 +160,7 @@ class FeatureLevelRecord(Message):
 
 @message(key=14, versions="0", flexible="0+")
 class ClientQuotaRecord(Message):
-    """One client quota record."""
+    """A quota of some client was set or taken away."""
 
     entity: list[EntityData] = field()
     key: Str = field()
@@ -169,7 +169,7 @@ class ClientQuotaRecord(Message):
 
 
 class EntityData(Message):
-    """One entity data."""
+    """What a quota is for: a user, a client id or an address, null for the default."""
 
     entity_type: Str = field()
     entity_name: Str | None = field(nullable="0+")
@@ -186,7 +186,7 @@ class ProducerIdsRecord(Message):
 
 @message(key=17, versions="0-3", flexible="0+")
 class BrokerRegistrationChangeRecord(Message):
-    """One broker registration change record."""
+    """What changed of a registered broker; the rest stays."""
 
     broker_id: Int32 = field()
     broker_epoch: Int64 = field()
@@ -198,7 +198,7 @@ class BrokerRegistrationChangeRecord(Message):
 
 @message(key=18, versions="0", flexible="0+")
 class AccessControlEntryRecord(Message):
-    """One access control entry record."""
+    """An access control entry was created."""
 
     id: Uuid = field()
     resource_type: Int8 = field()
@@ -212,7 +212,7 @@ class AccessControlEntryRecord(Message):
 
 @message(key=19, versions="0", flexible="0+")
 class RemoveAccessControlEntryRecord(Message):
-    """One remove access control entry record."""
+    """An access control entry was deleted."""
 
     id: Uuid = field()
 
@@ -224,14 +224,14 @@ class NoOpRecord(Message):
 
 @message(key=21, versions="0", flexible="0+")
 class ZkMigrationStateRecord(Message):
-    """One zk migration state record."""
+    """How far a cluster had come on its way from ZooKeeper; Kafka 4 has no such record."""
 
     zk_migration_state: Int8 = field()
 
 
 @message(key=22, versions="0", flexible="0+")
 class RemoveUserScramCredentialRecord(Message):
-    """One remove user scram credential record."""
+    """A user's SCRAM credential was deleted."""
 
     name: Str = field()
     mechanism: Int8 = field()
@@ -239,33 +239,33 @@ class RemoveUserScramCredentialRecord(Message):
 
 @message(key=23, versions="0", flexible="0+")
 class BeginTransactionRecord(Message):
-    """One begin transaction record."""
+    """What follows counts only once the transaction has ended (KIP-868)."""
 
     name: Str | None = field(nullable="0+", tag=0, default=None)
 
 
 @message(key=24, versions="0", flexible="0+")
 class EndTransactionRecord(Message):
-    """One end transaction record."""
+    """What came since the beginning counts."""
 
 
 @message(key=25, versions="0", flexible="0+")
 class AbortTransactionRecord(Message):
-    """One abort transaction record."""
+    """What came since the beginning does not count."""
 
     reason: Str | None = field(nullable="0+", tag=0, default=None)
 
 
 @message(key=26, versions="0", flexible="0+")
 class RemoveDelegationTokenRecord(Message):
-    """One remove delegation token record."""
+    """A delegation token was deleted or has expired."""
 
     token_id: Str = field()
 
 
 @message(key=27, versions="0", flexible="0+")
 class RegisterControllerRecord(Message):
-    """One register controller record."""
+    """A controller started, and says what it is."""
 
     controller_id: Int32 = field()
     incarnation_id: Uuid = field()
@@ -275,7 +275,7 @@ class RegisterControllerRecord(Message):
 
 
 class ControllerEndpoint(Message):
-    """One controller endpoint."""
+    """One listener of a controller."""
 
     name: Str = field()
     host: Str = field()
@@ -284,7 +284,7 @@ class ControllerEndpoint(Message):
 
 
 class ControllerFeature(Message):
-    """One controller feature."""
+    """A feature and the range of levels that the controller could run at."""
 
     name: Str = field()
     min_supported_version: Int16 = field()
@@ -293,7 +293,7 @@ class ControllerFeature(Message):
 
 @message(key=28, versions="0", flexible="0+")
 class ClearElrRecord(Message):
-    """One clear elr record."""
+    """The eligible leaders of a topic's partitions are forgotten: of all topics without a name."""
 
     topic_name: Str = field()
 

@@ -8,7 +8,7 @@ from kwire.schema import Int16, Int32, Int64, Message, Str, UInt16, field, messa
 
 @message(versions="0-1", flexible="0+")
 class LeaderChangeMessage(Message):
-    """One leader change message."""
+    """Who was elected, by whom: the first record of every epoch."""
 
     version: Int16 = field()
     leader_id: Int32 = field()
@@ -17,7 +17,7 @@ class LeaderChangeMessage(Message):
 
 
 class Voter(Message):
-    """One voter."""
+    """A voter of the quorum."""
 
     voter_id: Int32 = field()
     voter_directory_id: Uuid = field("1+")
@@ -25,7 +25,7 @@ class Voter(Message):
 
 @message(versions="0", flexible="0+")
 class SnapshotHeaderRecord(Message):
-    """One snapshot header record."""
+    """How a snapshot begins."""
 
     version: Int16 = field()
     last_contained_log_timestamp: Int64 = field()
@@ -33,14 +33,14 @@ class SnapshotHeaderRecord(Message):
 
 @message(versions="0", flexible="0+")
 class SnapshotFooterRecord(Message):
-    """One snapshot footer record."""
+    """How a snapshot ends."""
 
     version: Int16 = field()
 
 
 @message(versions="0", flexible="0+")
 class KRaftVersionRecord(Message):
-    """One kraft version record."""
+    """The version of the quorum's own protocol."""
 
     version: Int16 = field()
     k_raft_version: Int16 = field()
@@ -48,14 +48,14 @@ class KRaftVersionRecord(Message):
 
 @message(versions="0", flexible="0+")
 class VotersRecord(Message):
-    """One voters record."""
+    """All voters, from here on (KIP-853)."""
 
     version: Int16 = field()
     voters: list[VotersVoter] = field()
 
 
 class VotersVoter(Message):
-    """One voter."""
+    """A voter, and where it listens."""
 
     voter_id: Int32 = field()
     voter_directory_id: Uuid = field()
@@ -64,7 +64,7 @@ class VotersVoter(Message):
 
 
 class Endpoint(Message):
-    """One endpoint."""
+    """One listener of a voter."""
 
     name: Str = field()
     host: Str = field()
@@ -72,7 +72,7 @@ class Endpoint(Message):
 
 
 class KRaftVersionFeature(Message):
-    """One kraft version feature."""
+    """The versions of the quorum's protocol that a voter knows."""
 
     min_supported_version: Int16 = field()
     max_supported_version: Int16 = field()
@@ -80,7 +80,7 @@ class KRaftVersionFeature(Message):
 
 @message(versions="0-1", flexible="0+")
 class QuorumStateData(Message):
-    """One quorum state data."""
+    """The file quorum-state: whom this node follows, and whom it voted for."""
 
     cluster_id: Str = field("0")
     leader_id: Int32 = field(default=-1)
@@ -92,6 +92,6 @@ class QuorumStateData(Message):
 
 
 class QuorumStateDataVoter(Message):
-    """One voter."""
+    """A voter, as version 0 lists them."""
 
     voter_id: Int32 = field("0")

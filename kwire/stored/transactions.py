@@ -7,14 +7,14 @@ from kwire.schema import Int8, Int16, Int32, Int64, Message, Str, field, message
 
 @message(key=0, versions="0")
 class TransactionLogKey(Message):
-    """One transaction log key."""
+    """Which transactional id."""
 
     transactional_id: Str = field()
 
 
 @message(key=0, versions="0-1", flexible="1+")
 class TransactionLogValue(Message):
-    """One transaction log value."""
+    """A transactional id's producer, and how far its transaction has come."""
 
     producer_id: Int64 = field()
     previous_producer_id: Int64 = field("1+", tag=0, default=-1)
@@ -30,7 +30,7 @@ class TransactionLogValue(Message):
 
 
 class PartitionsSchema(Message):
-    """One partitions schema."""
+    """Partitions of one topic that the transaction has written to."""
 
     topic: Str = field()
     partition_ids: list[Int32] = field()
