@@ -61,7 +61,7 @@ class MemberMetadata(Message):
 
 @message(key=0, versions="0")
 class LegacyOffsetCommitKey(Message):
-    """The same key, as Kafka 0.8 wrote it."""
+    """The same key, of the first kind that there was."""
 
     group: Str = field()
     topic: Str = field()
@@ -70,7 +70,7 @@ class LegacyOffsetCommitKey(Message):
 
 @message(key=0, versions="0")
 class LegacyOffsetCommitValue(Message):
-    """The same value, as Kafka 0.8 wrote it."""
+    """The value that belongs to a key of the first kind."""
 
     offset: Int64 = field()
     metadata: Str = field()
