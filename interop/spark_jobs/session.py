@@ -1,0 +1,117 @@
+"""What every Spark program here shares: its session, and how it talks with the scenario that started it.
+
+The scenario gives the settings as one JSON argument. The program prints JSON lines; where the scenario
+has something to do in between, it asks and waits for a line. When its standard input closes it ends,
+and the JVM ends with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+_answers: queue.Queue[str] = queue.Queue()
+
+
+def settings() -> dict[str, Any]:
+    """What the scenario gave; from here on the end of standard input ends the program."""
+    threading.Thread(target=_listen, daemon=True).start()
+    found: dict[str, Any] = json.loads(sys.argv[1])
+    return found
+
+
+def _listen() -> None:
+    for line in sys.stdin:
+        _answers.put(line)
+    os._exit(3)
+
+
+def tell(**event: Any) -> None:
+    print(json.dumps(event), flush=True)
+
+
+def ask(what: str) -> None:
+    """Let the scenario do something, and wait until it has."""
+    tell(ask=what)
+    _answers.get()
+
+
+def session(jars: list[str], directory: str) -> SparkSession:
+    """Two cores, one gigabyte, and nothing written outside the directory."""
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("interop")
+        .config("spark.jars", ",".join(jars))
+        .config("spark.driver.memory", "1g")
+        .config(
+            "spark.driver.extraJavaOptions",
+            f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={directory}",
+        )
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.local.dir", directory)
+        .config("spark.sql.warehouse.dir", f"{directory}/warehouse")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def reader(spark: SparkSession, bootstrap: str, **options: Any) -> DataFrame:
+    """A batch read of format("kafka")."""
+    source = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+    return source.options(**in_words(options)).load()
+
+
+def stream(spark: SparkSession, bootstrap: str, **options: Any) -> DataFrame:
+    """A streaming read of format("kafka")."""
+    source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+    return source.options(**in_words(options)).load()
+
+
+def in_words(options: dict[str, Any]) -> dict[str, str]:
+    """Options as Spark takes them: JSON for what is a mapping; ``kafka_x_y`` is ``kafka.x.y``."""
+    return {
+        name.replace("_", "."): json.dumps(value) if isinstance(value, dict) else str(value)
+        for name, value in options.items()
+    }
+
+
+def digest(rows: Iterable[Any]) -> str:
+    """A hash of rows of text, numbers and bytes, whatever their order."""
+    lines = sorted(repr(_steady(row)) for row in rows)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _steady(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    if isinstance(value, list | tuple):
+        return [_steady(item) for item in value]
+    return value
+
+
+def outcome(action: Callable[[], Any]) -> Any:
+    """What the action gives, or the names in Spark's and Kafka's complaint."""
+    try:
+        return action()
+    except Exception as problem:
+        text = str(problem)
+        conditions = re.findall(r"\[([A-Z][A-Z_0-9]+(?:\.[A-Z_0-9]+)*)\]", text)
+        classes = re.findall(r"org\.apache\.(?:kafka|spark)[\w.]*(?:Exception|Error)", text)
+        named = [*dict.fromkeys([*conditions, *classes])]
+        return {"error": type(problem).__name__, "named": named or text.splitlines()[:1]}
