@@ -21,6 +21,7 @@ KNOWN: list[tuple[str, str, str]] = [
         "/null",
         "Apache Kafka never answers a Produce request whose records are null",
     ),
+    ("zz_files.dumped", "/around", "cleaner-offset-checkpoint comes with compaction"),
     (
         "raw_produce.connection_survives",
         "/bomb/*",

@@ -16,6 +16,7 @@ import os
 import shutil
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -217,11 +218,15 @@ def _after(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
 class RealLock:
     """An fcntl record lock over the whole lock file: the kind that the JVM's FileChannel takes too."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
         self._descriptor = descriptor
 
     def release(self) -> None:
+        """Remove the file while it is still locked, as Kafka does, then give the lock up."""
         if self._descriptor >= 0:
+            with suppress(OSError):
+                os.unlink(self._path)
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -357,7 +362,7 @@ class RealDisk:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return None
             raise _failure(error) from error
-        return RealLock(descriptor)
+        return RealLock(path, descriptor)
 
     def volume_bytes(self, path: str) -> tuple[int, int]:
         try:

@@ -73,20 +73,26 @@ def open_log(
     opening = _Opening(disk, directory, f"{topic}-{partition}", config, trash, now_ms)
     opening.remove_leftovers()
     opening.find_segments(log_start_offset)
+    producers = ProducerStateManager(
+        disk, directory, partition=opening.name, expiration_ms=producer_id_expiration_ms
+    )
+    producers_known_from = None
     if clean:
         opening.trust()
     else:
-        opening.recover(recovery_point, log_start_offset, producer_id_expiration_ms)
+        producers_known_from = opening.recover(producers, recovery_point, log_start_offset)
     log_end_offset = opening.end(log_start_offset)
     log_start_offset = max(log_start_offset, opening.segments[0].base_offset)
 
     epochs = opening.epochs
     epochs.cut(log_start_offset, log_end_offset)
-    producers = ProducerStateManager(
-        disk, directory, partition=opening.name, expiration_ms=producer_id_expiration_ms
-    )
     opening.remove_stray_snapshots(producers, log_end_offset)
-    producers.rebuild(opening.segments, log_start_offset, log_end_offset, now_ms)
+    if producers_known_from is None or producers_known_from < log_start_offset:
+        producers.rebuild(opening.segments, log_start_offset, log_end_offset, now_ms)
+    else:
+        # A snapshot tells a producer's last batch alone. What recovery has read may tell all five, so that
+        # what was in flight when the process died can be sent again and is known.
+        producers.end_offset = log_end_offset
     jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
     if jitter_ms > 0:
         opening.segments[-1].roll_jitter_ms = rng.randrange(jitter_ms)
@@ -232,9 +238,10 @@ class _Opening:
         self._check_indexes(self.segments)
         self.epochs.load()
 
-    def recover(self, recovery_point: int, log_start_offset: int, producer_id_expiration_ms: int) -> None:
+    def recover(self, producers: ProducerStateManager, recovery_point: int, log_start_offset: int) -> int:
         """Read every segment that may not have been synced, and end the log where it stops making sense.
 
+        The producers are brought to its end; what is returned is the offset from which on they were read.
         StorageError: the disk fails, or a segment holds a format that is not known here.
         """
         bases = [segment.base_offset for segment in self.segments]
@@ -242,12 +249,6 @@ class _Opening:
         first = max(0, bisect_left(bases, recovery_point) - 1)
         doubtful = self.segments[first:]
         self._check_indexes(self.segments[:first])
-        producers = ProducerStateManager(
-            self._disk,
-            self._directory,
-            partition=self.name,
-            expiration_ms=producer_id_expiration_ms,
-        )
         start = doubtful[0].base_offset
         log_start_offset = max(log_start_offset, bases[0])
         # This removes every snapshot beyond the start as well: they are made again, segment by segment.
@@ -262,6 +263,7 @@ class _Opening:
             if not self._recover_segment(segment, next_base, producers, log_start_offset):
                 self._set_aside(doubtful[number + 1 :])
                 break
+        return start
 
     def _recover_segment(
         self, segment: Segment, next_base: int | None, producers: ProducerStateManager, log_start_offset: int

@@ -201,6 +201,9 @@ def offsets_and_records(broker: Broker) -> Any:
         "4102444800000",
     ):
         lines = said(tool, broker, "--topic", topic, "--time", when)
+        if when in ("-3", "max-timestamp"):
+            # Which record has the greatest timestamp is for the producer's clock to decide.
+            lines = [re.sub(r":\d+$", ":<n>", line) for line in lines]
         seen[when] = lines
     with tempfile.TemporaryDirectory() as directory:
         wanted = Path(directory) / "delete.json"
