@@ -83,8 +83,9 @@ $(SPARK_READY): requirements/spark.lock | $(READY)
 	@touch $@
 
 .PHONY: bench
-bench: $(READY) ## measure; see docs/performance.md
-	@[ -f bench/__main__.py ] || { echo "there is no benchmark to run yet." >&2; exit 1; }
+bench: $(READY) ## measure, beside Apache Kafka if there is Java; see docs/performance.md
+	@if command -v java >/dev/null && command -v mvn >/dev/null; then \
+		$(BIN)/python -c "from interop.reference import kafka_jars; kafka_jars()"; fi
 	$(BIN)/python -m bench $(ARGS)
 
 .PHONY: lock

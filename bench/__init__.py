@@ -1,0 +1,1 @@
+"""Measurements of kwire beside Apache Kafka, made through client libraries: `python -m bench`."""

@@ -1,0 +1,64 @@
+"""`python -m bench [name…] [--seconds N] [--rounds N] [--only BROKER]`: measure, and print a table.
+
+The names are those of the measuring modules; without any, all of them run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from bench import latency, start, throughput
+from bench.brokers import BROKERS, missing
+from bench.figures import Figure, table
+
+BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
+    "start": start.measure,
+    "throughput": throughput.measure,
+    "latency": latency.measure,
+}
+
+
+def main() -> int:
+    options = _options()
+    names = []
+    for name in options.only or BROKERS:
+        reason = missing(name)
+        if reason is None:
+            names.append(name)
+        else:
+            print(reason, file=sys.stderr)
+    if not names:
+        return 1
+    figures: list[Figure] = []
+    begun = time.perf_counter()
+    for name in options.benches or BENCHES:
+        print(f"measuring {name} of {' and '.join(names)} ...", file=sys.stderr, flush=True)
+        figures += BENCHES[name](names, options.seconds, options.rounds)
+    command = " ".join(["python -m bench", *sys.argv[1:]])
+    print(table(figures))
+    print(
+        f"\n`{command}`: {time.perf_counter() - begun:.0f} s on {os.cpu_count()} cores, "
+        f"load {os.getloadavg()[0]:.1f} at the end. Medians over the samples of each broker."
+    )
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("benches", nargs="*", metavar="name", help=", ".join(BENCHES))
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each single measurement (default: 5)")
+    parser.add_argument("--rounds", type=int, default=3, help="of all but start (default: 3)")
+    parser.add_argument("--only", action="append", choices=list(BROKERS), help="one broker; may be repeated")
+    options = parser.parse_args()
+    unknown = [name for name in options.benches if name not in BENCHES]
+    if unknown:
+        parser.error(f"there is no bench {', '.join(unknown)}: choose from {', '.join(BENCHES)}")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

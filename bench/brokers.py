@@ -1,0 +1,218 @@
+"""The two brokers that are measured, each a child process on loopback with a directory of its own.
+
+Apache Kafka gets the JVM flags of its own start script, kwire the Python that runs this. Both get the same
+properties. Started processes are known by their ids, and none outlives the run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+KAFKA_JARS = ROOT / "interop" / "target" / "kafka"
+
+CLUSTER_ID = "kwire-bench-cluster-01"  # 22 characters: a uuid in Kafka's url-safe base64
+FIRST_PORT, LAST_PORT = 27000, 27999  # below the ephemeral range: no client's own end can take one
+PARTITIONS = 4
+START_SECONDS = 90.0
+STOP_SECONDS = 60.0
+PAUSE_SECONDS = 0.001
+
+API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+"""Size, key, version, correlation id and a null client id: the smallest request there is."""
+
+KAFKA_FLAGS = [
+    *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
+]
+"""What kafka-server-start gives its JVM unless told otherwise."""
+
+
+def free_ports() -> Iterator[int]:
+    """Ports of loopback that nobody listens on, each given once."""
+    for port in range(FIRST_PORT + os.getpid() % 500, LAST_PORT + 1):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        yield port
+
+
+_ports = free_ports()
+
+
+class Broker:
+    """One broker: started and stopped as often as a measurement wants."""
+
+    name = "broker"
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name}-"))
+        self.port, controller_port = next(_ports), next(_ports)
+        self.bootstrap = f"127.0.0.1:{self.port}"
+        self.properties_path = self.directory / "server.properties"
+        self.log_path = self.directory / "broker.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller_port}",
+            "log.dirs": str(self.directory / "data"),
+            "num.partitions": str(PARTITIONS),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "log.segment.delete.delay.ms": "1000",
+        }
+        self.properties_path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        atexit.register(self.discard)
+
+    def command(self) -> list[str]:
+        """The command line that serves."""
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def prepare(self) -> None:
+        """What has to happen before the first start, and is not measured."""
+
+    def start(self) -> float:
+        """Start, and give the seconds from the exec to the first ApiVersions answer."""
+        assert self._process is None, f"{self.name} is running already"
+        if not (self.directory / "data").exists():
+            self.prepare()
+        with self.log_path.open("ab") as log:
+            begun = time.perf_counter()
+            self._process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                env=self.environment(),
+            )
+        while not self._answers():
+            if self._process.poll() is not None or time.perf_counter() - begun > START_SECONDS:
+                raise RuntimeError(
+                    f"{self.name} does not answer:\n{self.log_path.read_text(errors='replace')[-2000:]}"
+                )
+            time.sleep(PAUSE_SECONDS)
+        return time.perf_counter() - begun
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for the clean end."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise RuntimeError(f"{self.name} did not stop within {STOP_SECONDS:.0f} s") from None
+
+    def discard(self) -> None:
+        """End what runs, without farewell, and remove the directory."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        atexit.unregister(self.discard)
+
+    def resident_bytes(self) -> int:
+        """Memory of the process that is in RAM."""
+        assert self._process is not None
+        statm = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii")
+        return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def cpu_seconds(self) -> float:
+        """Processor time that the process has used so far, in user and kernel mode."""
+        assert self._process is not None
+        stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")
+        fields = stat.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(API_VERSIONS)
+                return len(connection.recv(4)) == 4
+        except OSError:
+            return False
+
+
+class Kwire(Broker):
+    """kwire as this Python would run it; it formats an empty directory by itself."""
+
+    name = "kwire"
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "broker", "serve", str(self.properties_path), "--log-level", "warning"]
+
+    def environment(self) -> dict[str, str]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed kwire is compiled
+        return environment
+
+
+class ApacheKafka(Broker):
+    """Apache Kafka of the version that interop/pom.xml names, formatted before its first start."""
+
+    name = "apache"
+
+    def prepare(self) -> None:
+        arguments = ["format", "-t", CLUSTER_ID, "-c", str(self.properties_path)]
+        subprocess.run(self._java("kafka.tools.StorageTool", *arguments), check=True, capture_output=True)
+
+    def command(self) -> list[str]:
+        return self._java(*KAFKA_FLAGS, "kafka.Kafka", str(self.properties_path))
+
+    @staticmethod
+    def _java(*arguments: str) -> list[str]:
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+        return ["java", quiet, "-cp", f"{KAFKA_JARS}/*", *arguments]
+
+
+BROKERS: dict[str, type[Broker]] = {"apache": ApacheKafka, "kwire": Kwire}
+
+
+def missing(name: str) -> str | None:
+    """Why this broker cannot be measured here, in one sentence; None if it can be."""
+    if name != "apache":
+        return None
+    if shutil.which("java") is None:
+        return "Apache Kafka is not measured: there is no Java on the PATH."
+    if not any(KAFKA_JARS.glob("kafka_*.jar")):
+        return "Apache Kafka is not measured: its jars are not there, `make interop` fetches them."
+    return None
+
+
+@contextmanager
+def running(names: list[str]) -> Iterator[dict[str, Broker]]:
+    """Started brokers by name; they are gone after the block."""
+    brokers = {name: BROKERS[name]() for name in names}
+    try:
+        for broker in brokers.values():
+            broker.start()
+        yield brokers
+    finally:
+        for broker in brokers.values():
+            broker.discard()

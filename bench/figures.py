@@ -1,0 +1,73 @@
+"""What a measurement gives, and the table that people read."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Figure:
+    """One measured quantity: its samples, by the broker's name."""
+
+    name: str
+    unit: str
+    samples: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, broker: str, *values: float) -> None:
+        self.samples.setdefault(broker, []).extend(values)
+
+    def median(self, broker: str) -> float | None:
+        values = self.samples.get(broker)
+        return statistics.median(values) if values else None
+
+    @property
+    def ratio(self) -> float | None:
+        """kwire's median over Apache Kafka's, where both were measured."""
+        kwire, apache = self.median("kwire"), self.median("apache")
+        return kwire / apache if kwire is not None and apache else None
+
+
+def percentile(values: Iterable[float], percent: float) -> float:
+    """The smallest value that `percent` of all are not above."""
+    ordered = sorted(values)
+    rank = -(-len(ordered) * percent // 100)
+    return ordered[max(0, int(rank) - 1)]
+
+
+def amount(value: float | None) -> str:
+    """A number with three digits that mean something, and commas."""
+    if value is None:
+        return "–"
+    if value >= 100:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.3g}"
+
+
+def table(figures: Iterable[Figure]) -> str:
+    """Medians side by side, as a Markdown table that also reads well in a terminal."""
+    rows = [["", "unit", "Apache Kafka", "kwire", "kwire / Apache", "samples"]]
+    for figure in figures:
+        ratio = figure.ratio
+        rows.append(
+            [
+                figure.name,
+                figure.unit,
+                amount(figure.median("apache")),
+                amount(figure.median("kwire")),
+                "–" if ratio is None else f"{ratio:.2f}",
+                str(max((len(values) for values in figure.samples.values()), default=0)),
+            ]
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "| " + " | ".join(_aligned(cell, width, column) for column, (cell, width) in enumerate(cells)) + " |"
+        for cells in (zip(row, widths, strict=True) for row in rows)
+    ]
+    rule = "|".join("-" * (width + 1) + (":" if column > 1 else "-") for column, width in enumerate(widths))
+    return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
+
+
+def _aligned(cell: str, width: int, column: int) -> str:
+    return cell.rjust(width) if column > 1 else cell.ljust(width)

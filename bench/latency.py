@@ -1,0 +1,98 @@
+"""How long one record takes: to its acknowledgement, and into the hands of a consumer that waits for it.
+
+One record at a time, 100 bytes, acks=all, from one librdkafka producer that lingers for nothing. For delivery
+the consumer is in a long poll when the record is sent, and the clock runs from before produce() to poll()'s
+return. Both include the client library's own threads.
+"""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.brokers import Broker, running
+from bench.figures import Figure, percentile
+
+VALUE = b"x" * 100
+WARM_UP_RECORDS = 200
+PAUSE_SECONDS = 0.002
+"""Between deliveries: so long the consumer's next fetch has to reach the broker and wait there."""
+
+PRODUCER = {"acks": "all", "linger.ms": 0, "socket.nagle.disable": True}
+CONSUMER = {
+    "group.id": "bench",
+    "enable.auto.commit": False,
+    "fetch.wait.max.ms": 500,
+    "fetch.min.bytes": 1,
+    "socket.nagle.disable": True,
+}
+
+
+def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
+    """`rounds` times, `seconds` of single records for each broker, to ack and to delivery."""
+    figures = {
+        (kind, percent): Figure(f"{label}, p{percent}", "ms")
+        for kind, label in (("ack", "produce one record"), ("delivery", "deliver one record"))
+        for percent in (50, 99)
+    }
+    with running(names) as brokers:
+        for number in range(rounds):
+            for name in names if number % 2 == 0 else reversed(names):
+                taken = {
+                    "ack": _acknowledgements(brokers[name], seconds),
+                    "delivery": _deliveries(brokers[name], seconds),
+                }
+                for (kind, percent), figure in figures.items():
+                    figure.add(name, percentile(taken[kind], percent) * 1e3)
+    return list(figures.values())
+
+
+def _new_topic(broker: Broker) -> str:
+    topic = f"latency-{time.monotonic_ns()}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
+    admin.create_topics([NewTopic(topic, num_partitions=1)])[topic].result(30)
+    return topic
+
+
+def _acknowledgements(broker: Broker, seconds: float) -> list[float]:
+    topic = _new_topic(broker)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
+    taken: list[float] = []
+    until = float("inf")
+    while time.perf_counter() < until:
+        begun = time.perf_counter()
+        producer.produce(topic, VALUE, partition=0)
+        if producer.flush(30):
+            raise RuntimeError(f"{broker.name} did not acknowledge a record in 30 s")
+        taken.append(time.perf_counter() - begun)
+        if len(taken) == WARM_UP_RECORDS:
+            until = time.perf_counter() + seconds
+    return taken[WARM_UP_RECORDS:]
+
+
+def _deliveries(broker: Broker, seconds: float) -> list[float]:
+    topic = _new_topic(broker)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, **CONSUMER})
+    taken: list[float] = []
+    until = float("inf")
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while time.perf_counter() < until:
+            time.sleep(PAUSE_SECONDS)
+            begun = time.perf_counter()
+            producer.produce(topic, VALUE, partition=0)
+            message = consumer.poll(30)
+            taken.append(time.perf_counter() - begun)
+            if message is None or message.error() is not None:
+                raise RuntimeError(f"{broker.name} did not deliver: {message and message.error()}")
+            producer.poll(0)
+            if len(taken) == WARM_UP_RECORDS:
+                until = time.perf_counter() + seconds
+        producer.flush(30)
+    finally:
+        consumer.close()
+    return taken[WARM_UP_RECORDS:]

@@ -1,0 +1,131 @@
+"""Records per second of one librdkafka producer, and of one librdkafka consumer that reads them back.
+
+The brokers take turns on the same machine, in another order each round, so that what else the machine does
+hits both. Every round writes to a new topic, for a given time, and ends when the last record is acknowledged;
+the topic's offsets must then add up to what was sent, and the consumer must get all of it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.brokers import PARTITIONS, Broker, running
+from bench.figures import Figure
+
+SIZES = {"100 B": 100, "1 KiB": 1024}
+BATCH = 1000
+"""Messages that are handed to the client library at once: one by one, Python would be what is measured."""
+
+WARM_UP_SECONDS = 8.0
+"""At each size, not measured: a JVM gets faster for about so long, while it compiles what it runs."""
+
+TIMEOUT_SECONDS = 60.0
+
+PRODUCER = {
+    "acks": "all",
+    "linger.ms": 5,
+    "batch.size": 65536,
+    "batch.num.messages": 10_000,
+    "queue.buffering.max.messages": 500_000,
+    "queue.buffering.max.kbytes": 262_144,
+    "partitioner": "random",
+    "sticky.partitioning.linger.ms": 10,
+}
+CONSUMER = {
+    "group.id": "bench",
+    "enable.auto.commit": False,
+    "auto.offset.reset": "earliest",
+    "enable.partition.eof": False,
+    "fetch.queue.backoff.ms": 0,
+    "queued.min.messages": 1_000_000,
+    "check.crcs": False,
+    "log_level": 4,
+}
+
+
+def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
+    """`rounds` times: produce for `seconds` at each size to each broker, and consume it."""
+    figures: dict[str, Figure] = {}
+
+    def figure(name: str, unit: str) -> Figure:
+        return figures.setdefault(name, Figure(name, unit))
+
+    with running(names) as brokers:
+        for broker in brokers.values():
+            for size in SIZES.values():
+                _round(broker, size, WARM_UP_SECONDS)
+        for number in range(rounds):
+            for label, size in SIZES.items():
+                for name in names if number % 2 == 0 else reversed(names):
+                    produced, consumed, cost = _round(brokers[name], size, seconds)
+                    figure(f"produce {label}", "records/s").add(name, produced)
+                    figure(f"produce {label}, broker's CPU", "µs/record").add(name, cost[0])
+                    figure(f"consume {label}", "records/s").add(name, consumed)
+                    figure(f"consume {label}, broker's CPU", "µs/record").add(name, cost[1])
+    return list(figures.values())
+
+
+def _round(broker: Broker, size: int, seconds: float) -> tuple[float, float, tuple[float, float]]:
+    """Records produced and consumed per second, and the broker's microseconds for each record."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
+    topic = f"bench-{size}-{time.monotonic_ns()}"
+    admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic].result(30)
+    idle = broker.cpu_seconds()
+    count, producing = _produce(broker, topic, size, seconds)
+    written = broker.cpu_seconds()
+    consuming = _consume(broker, topic, count)
+    read = broker.cpu_seconds()
+    admin.delete_topics([topic])[topic].result(30)
+    cost = ((written - idle) / count * 1e6, (read - written) / count * 1e6)
+    return count / producing, count / consuming, cost
+
+
+def _produce(broker: Broker, topic: str, size: int, seconds: float) -> tuple[int, float]:
+    """How many records were acknowledged, and in how many seconds."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
+    producer.list_topics(topic, timeout=30)  # the client knows where to send when the clock starts
+    message = {"value": bytes(range(33, 123)) * (size // 90) + b"x" * (size % 90)}
+    batches = [[dict(message) for _ in range(BATCH)] for _ in range(PARTITIONS)]
+    sent, turn = 0, 0
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        batch = batches[turn % PARTITIONS]
+        queued = producer.produce_batch(topic, batch, partition=turn % PARTITIONS)
+        sent += queued
+        turn += 1
+        if queued < BATCH:  # the client's queue is full
+            producer.poll(0.002)
+    if producer.flush(TIMEOUT_SECONDS):
+        raise RuntimeError(f"{broker.name} did not acknowledge everything in {TIMEOUT_SECONDS:.0f} s")
+    return sent, time.perf_counter() - begun
+
+
+def _consume(broker: Broker, topic: str, count: int) -> float:
+    """The seconds from the assignment to the last of `count` records, which must all be there."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, **CONSUMER})
+    try:
+        parts = [TopicPartition(topic, number, 0) for number in range(PARTITIONS)]
+        ends = [consumer.get_watermark_offsets(part, timeout=30)[1] for part in parts]
+        if sum(ends) != count:
+            raise RuntimeError(f"{broker.name} acknowledged {count} records and has {sum(ends)}")
+        received = 0
+        begun = last = time.perf_counter()
+        consumer.assign(parts)
+        while received < count:
+            messages = consumer.consume(10_000, timeout=0.1)
+            now = time.perf_counter()
+            for message in messages[:1] + messages[-1:]:
+                if message.error() is not None:
+                    raise RuntimeError(f"{broker.name}: {message.error()}")
+            received += len(messages)
+            if messages:
+                last = now
+            elif now - last > TIMEOUT_SECONDS:
+                raise RuntimeError(f"{broker.name} delivered {received} of {count} records")
+        return last - begun
+    finally:
+        consumer.close()
