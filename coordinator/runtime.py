@@ -15,6 +15,7 @@ from typing import Protocol
 
 from broker.host import Host, Timer
 from coordinator.groups.machine import GroupConfig, GroupMachine
+from coordinator.java import string_hash
 from coordinator.machine import Committed, Result, StoredRecord, TimerHandle
 from coordinator.ports import OFFSETS_TOPIC, GroupPorts
 from kwire import batch
@@ -255,10 +256,7 @@ class GroupRuntime:
 
 def partition_of(group_id: str, count: int) -> int:
     """The partition of a group: Java's hash of its id, made positive as Kafka's `Utils.abs` does."""
-    value = 0
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    value = string_hash(group_id)
     if value >= 0x80000000:
         value = 0x100000000 - value
     # The absolute value of the least int32 is not an int32; Kafka takes 0.

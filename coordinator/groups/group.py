@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final
 
 from coordinator.groups.member import Member, Protocols
+from coordinator.java import hash_map_order, string_hash
 from coordinator.machine import StoredRecord, TimerHandle
 from kwire.codegen import decoder
 from kwire.errors import ApiError, ErrorCode, WireError
@@ -274,10 +275,13 @@ class ClassicGroup:
         return {name for name, count in support.items() if count == len(self.members)}
 
     def select_protocol(self) -> str:
-        """The protocol that most members prefer among those that all support."""
+        """The protocol that most members prefer among those that all support.
+
+        Of several with as many votes it is the one that Kafka, too, comes upon first.
+        """
         candidates = self._candidates()
         votes = Counter(member.vote(candidates) for member in self.members.values())
-        return max(votes, key=lambda name: votes[name])
+        return max(hash_map_order(votes, string_hash), key=votes.__getitem__)
 
     def _subscribed_topics(self) -> frozenset[str] | None:
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
