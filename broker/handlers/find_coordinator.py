@@ -15,10 +15,20 @@ from kwire.messages.find_coordinator import Coordinator, FindCoordinatorRequest,
 if TYPE_CHECKING:
     from broker.node import Node
 
-GROUP, TRANSACTION, SHARE = range(3)
+KINDS = GROUP, TRANSACTION, SHARE = range(3)
 FIRST_VERSION_WITH_KEYS = 4
 
 NO_NODE = -1
+
+MESSAGES = {
+    ErrorCode.NONE: "NONE",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.INVALID_REQUEST: (
+        "This most likely occurs because of a request being malformed by the client library or the message "
+        "was sent to an incompatible broker. See the broker logs for more details."
+    ),
+}
+"""What is said with an error, in Apache Kafka's words."""
 
 
 class _Found(NamedTuple):
@@ -27,38 +37,48 @@ class _Found(NamedTuple):
     port: int
 
 
+NOBODY = _Found(NO_NODE, "", -1)
+
+
 def handle(node: Node, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Answer with one coordinator (before v4) or with one for each key."""
     if context.api_version < FIRST_VERSION_WITH_KEYS:
-        try:
-            found = _find(node, context, request.key_type, request.key)
-        except ApiError as error:
-            return FindCoordinatorResponse(
-                error_code=error.code, error_message=error.message, node_id=NO_NODE, host="", port=-1
-            )
+        code, found = _find(node, context, request.key_type, request.key)
         return FindCoordinatorResponse(
-            error_message="NONE", node_id=found.node_id, host=found.host, port=found.port
+            error_code=code,
+            error_message=MESSAGES[code],
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
         )
-    return FindCoordinatorResponse(
-        coordinators=[_coordinator(node, context, request.key_type, key) for key in request.coordinator_keys]
-    )
+    # From v4 on a message comes only with what is wrong with the whole request.
+    message = "" if request.key_type in KINDS else MESSAGES[ErrorCode.INVALID_REQUEST]
+    coordinators = []
+    for key in request.coordinator_keys:
+        code, found = _find(node, context, request.key_type, key)
+        coordinators.append(
+            Coordinator(
+                key=key,
+                node_id=found.node_id,
+                host=found.host,
+                port=found.port,
+                error_code=code,
+                error_message=message,
+            )
+        )
+    return FindCoordinatorResponse(coordinators=coordinators)
 
 
-def _coordinator(node: Node, context: RequestContext, key_type: int, key: str) -> Coordinator:
-    try:
-        found = _find(node, context, key_type, key)
-    except ApiError as error:
-        return Coordinator(key=key, node_id=NO_NODE, host="", port=-1, error_code=error.code)
-    return Coordinator(key=key, node_id=found.node_id, host=found.host, port=found.port)
-
-
-def _find(node: Node, context: RequestContext, key_type: int, key: str) -> _Found:
+def _find(node: Node, context: RequestContext, key_type: int, key: str) -> tuple[ErrorCode, _Found]:
     if key_type == TRANSACTION:
         # No broker of this cluster coordinates transactions.
-        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE, NOBODY
     if key_type != GROUP:
-        raise ApiError(ErrorCode.INVALID_REQUEST)
-    leader = node.groups.find(key)
+        return ErrorCode.INVALID_REQUEST, NOBODY
+    try:
+        leader = node.groups.find(key)
+    except ApiError as error:
+        return error.code, NOBODY
     for endpoint in node.endpoints({leader}, context.channel.listener):
-        return _Found(leader, endpoint.host, endpoint.port)
-    raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return ErrorCode.NONE, _Found(leader, endpoint.host, endpoint.port)
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE, NOBODY
