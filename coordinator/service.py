@@ -123,8 +123,7 @@ class GroupCoordinatorService:
             if not low <= join.session_timeout_ms <= high:
                 raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
         except ApiError as error:
-            member_id = "" if error.code == ErrorCode.INVALID_SESSION_TIMEOUT else join.member_id
-            done(JoinGroupResponse(error_code=error.code, member_id=member_id, members=[]))
+            done(JoinGroupResponse(error_code=error.code, member_id=join.member_id, members=[]))
             return
         shard.execute(shard.machine.classic.join(join, done))
 

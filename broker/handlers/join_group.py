@@ -30,8 +30,9 @@ def handle(node: Node, context: RequestContext, request: JoinGroupRequest) -> Pa
         rebalance_timeout_ms = request.session_timeout_ms
 
     def done(response: JoinGroupResponse) -> None:
-        if response.protocol_name is None and version < FIRST_VERSION_WITH_NULL_PROTOCOL:
-            response.protocol_name = ""
+        if not response.protocol_name:
+            # No protocol is null where it can be.
+            response.protocol_name = "" if version < FIRST_VERSION_WITH_NULL_PROTOCOL else None
         if version < FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT:
             response.skip_assignment = False
         context.complete(response)

@@ -198,6 +198,13 @@ def test_what_cannot_be_joined(cluster: Cluster) -> None:
     assert cluster.join(session_ms=1_800_001).error == ErrorCode.INVALID_SESSION_TIMEOUT
     assert cluster.join(member="stranger").error == ErrorCode.UNKNOWN_MEMBER_ID
     assert cluster.join(protocols=()).error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert cluster.join(member="mine", session_ms=0).value.member_id == "mine"
+
+
+def test_an_id_that_was_given_to_a_dynamic_member_is_not_for_a_static_one(cluster: Cluster) -> None:
+    member = cluster.join().value.member_id
+    refused = cluster.join(member=member, instance="i")
+    assert (refused.error, refused.value.member_id) == (ErrorCode.UNKNOWN_SERVER_ERROR, "")
 
 
 def test_a_full_group() -> None:
