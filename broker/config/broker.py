@@ -18,6 +18,7 @@ from broker.config.listeners import (
     META_ADDRESS,
     ListenerEndpoint,
     check_protocols,
+    parse_counts,
     parse_listeners,
     parse_protocol_map,
 )
@@ -52,6 +53,7 @@ class BrokerConfig:
     log_retention_check_interval_ms: int
     max_connections: int
     max_connections_per_ip: int
+    max_connections_per_ip_overrides: str
     max_incremental_fetch_session_cache_slots: int
     max_request_partition_size_limit: int
     metadata_log_dir: str | None
@@ -70,7 +72,9 @@ class BrokerConfig:
     producer_id_expiration_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
     socket_listen_backlog_size: int
+    socket_receive_buffer_bytes: int
     socket_request_max_bytes: int
+    socket_send_buffer_bytes: int
     transaction_state_log_min_isr: int
     transaction_state_log_num_partitions: int
     transaction_state_log_replication_factor: int
@@ -140,6 +144,23 @@ class BrokerConfig:
     def protocol(self, listener: str) -> str:
         """The security protocol of a listener."""
         return self._protocols[listener]
+
+    def connections_per_host(self) -> dict[str, int]:
+        """How many connections these hosts may have, instead of max.connections.per.ip."""
+        return parse_counts("max.connections.per.ip.overrides", self.max_connections_per_ip_overrides)
+
+    def connections_per_listener(self) -> dict[str, int]:
+        """How many connections the listeners may have that have a limit of their own (KIP-402)."""
+        limits: dict[str, int] = {}
+        for listener in self._listeners:
+            name = f"{LISTENER_PREFIX}{listener.name.lower()}.max.connections"
+            for layer in (self.per_broker, self.cluster_wide, self.given):
+                if name in layer:
+                    value = BROKER_KEYS["max.connections"].parse(layer[name])
+                    assert isinstance(value, int)
+                    limits[listener.name] = value
+                    break
+        return limits
 
     # --- changing (KIP-226)
 
@@ -220,6 +241,11 @@ class BrokerConfig:
             raise ConfigError(
                 f"inter.broker.listener.name is {self.inter_broker_listener_name}, which is not one of "
                 f"advertised.listeners: {', '.join(listener.name for listener in advertised)}"
+            )
+        if self.connections_per_host() == {} and self.max_connections_per_ip == 0:
+            raise ConfigError(
+                "max.connections.per.ip is 0, which needs max.connections.per.ip.overrides: "
+                "nobody could connect"
             )
         if not self.log_dirs:
             raise ConfigError("At least one log directory must be defined via log.dirs or log.dir.")

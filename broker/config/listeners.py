@@ -52,6 +52,17 @@ def parse_protocol_map(key: str, text: str) -> dict[str, str]:
     return protocols
 
 
+def parse_counts(key: str, text: str) -> dict[str, int]:
+    """Read `host:count` pairs. ConfigError."""
+    counts: dict[str, int] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        host, colon, count = pair.rpartition(":")
+        if not colon or not count.strip().isdecimal():
+            raise invalid(key, text, "expected host:count pairs, like 127.0.0.1:100")
+        counts[host.strip().strip("[]")] = int(count)
+    return counts
+
+
 def check_protocols(listeners: Sequence[ListenerEndpoint], protocols: Mapping[str, str]) -> None:
     """Every listener needs a protocol, and one that can be served. ConfigError."""
     for listener in listeners:

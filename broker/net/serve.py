@@ -20,7 +20,7 @@ import trio
 
 from broker.clock import Clock
 from broker.net.loop import Loop
-from broker.net.server import DRAIN_MS, Listener, Server, Settings, bind
+from broker.net.server import DRAIN_MS, SYSTEM_DEFAULT, Listener, Server, Settings, bind
 from broker.node import Node
 from broker.storage.disk import Disk, RealDisk
 
@@ -103,5 +103,14 @@ def settings_of(config: BrokerConfig) -> Settings:
         listen_backlog=config.socket_listen_backlog_size,
         max_connections=config.max_connections,
         max_connections_per_ip=config.max_connections_per_ip,
+        max_connections_per_ip_overrides=config.connections_per_host(),
+        max_connections_by_listener=config.connections_per_listener(),
+        # Kafka's default of 100 KiB holds a fast loopback back: the system's own applies unless one is given.
+        send_buffer_bytes=config.socket_send_buffer_bytes
+        if "socket.send.buffer.bytes" in config.given
+        else SYSTEM_DEFAULT,
+        receive_buffer_bytes=config.socket_receive_buffer_bytes
+        if "socket.receive.buffer.bytes" in config.given
+        else SYSTEM_DEFAULT,
         inter_broker_listener=config.inter_broker_listener_name,
     )

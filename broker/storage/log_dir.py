@@ -12,8 +12,11 @@ from broker.storage.checkpoints import (
     read_meta_properties,
 )
 from broker.storage.disk import Disk, DiskLock, StorageError, join
+from kwire.primitives import Uuid
 
 METADATA_TOPIC = "__cluster_metadata"
+METADATA_TOPIC_ID = Uuid(bytes(15) + b"\x01")
+"""The id of the metadata topic is the same in every cluster."""
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"

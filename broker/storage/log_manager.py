@@ -27,6 +27,7 @@ from broker.storage.log_config import LogConfig
 from broker.storage.log_dir import (
     DELETE_SUFFIX,
     METADATA_TOPIC,
+    METADATA_TOPIC_ID,
     STRAY_SUFFIX,
     DirectoryInUse,
     LogDirectory,
@@ -198,7 +199,15 @@ class LogManager:
         It is always recovered from its beginning, as Kafka does: the quorum must be able to trust it.
         """
         parent = self._directories[0] if directory is None else self._directory(directory)
-        return self._load(parent, METADATA_TOPIC, 0, config=config, clean=False, now_ms=now_ms)
+        return self._load(
+            parent,
+            METADATA_TOPIC,
+            0,
+            config=config,
+            clean=False,
+            topic_id=METADATA_TOPIC_ID,
+            now_ms=now_ms,
+        )
 
     # --- looking around
 
