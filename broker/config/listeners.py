@@ -74,6 +74,6 @@ def check_protocols(listeners: Sequence[ListenerEndpoint], protocols: Mapping[st
             )
         if protocol not in SERVED_PROTOCOLS:
             raise ConfigError(
-                f"listener {listener.name} asks for {protocol}, which is not served yet: "
+                f"listeners has {listener.name}, which asks for {protocol}, which is not served yet: "
                 f"use {', '.join(SERVED_PROTOCOLS)}"
             )

@@ -1,0 +1,134 @@
+"""Values, their sources and synonyms, as Apache Kafka 4.3.1 was seen to describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from broker.config import BrokerConfig, ConfigError, load, log_config
+from broker.config.describe import (
+    ConfigEntry,
+    ConfigSource,
+    describe_broker,
+    describe_brokers_default,
+    describe_group,
+    describe_topic,
+)
+from broker.config.group import check_group
+from broker.config.topic import check_topic
+
+
+def config(**settings: str) -> BrokerConfig:
+    return load(None, {}, {name.replace("_", "."): value for name, value in settings.items()})
+
+
+def topic(broker: BrokerConfig, overrides: Mapping[str, str], name: str) -> ConfigEntry:
+    return next(entry for entry in describe_topic(broker, overrides) if entry.name == name)
+
+
+def synonyms(entry: ConfigEntry) -> list[tuple[str, str | None, int]]:
+    return [(synonym.name, synonym.value, int(synonym.source)) for synonym in entry.synonyms]
+
+
+def test_a_plain_topic_has_33_keys_with_their_brokers_synonyms() -> None:
+    entries = {entry.name: entry for entry in describe_topic(config(), {})}
+    assert len(entries) == 33
+    assert synonyms(entries["segment.bytes"]) == [("log.segment.bytes", "1073741824", 5)]
+    # The defaults of these come from keys in other units: Kafka shows none.
+    for name in ("retention.ms", "segment.ms", "segment.jitter.ms", "flush.ms"):
+        assert synonyms(entries[name]) == [], name
+    assert entries["retention.ms"].value == "604800000"
+    assert entries["min.cleanable.dirty.ratio"].value == "0.5"
+
+
+def test_what_the_topic_says_comes_first() -> None:
+    entry = topic(config(), {"retention.ms": "1000"}, "retention.ms")
+    assert (entry.value, entry.source) == ("1000", ConfigSource.TOPIC_CONFIG)
+    assert synonyms(entry) == [("retention.ms", "1000", 1)]
+
+
+def test_hours_and_minutes_become_milliseconds() -> None:
+    assert topic(config(log_retention_hours="2"), {}, "retention.ms").value == "7200000"
+    assert (
+        topic(config(log_retention_hours="2", log_retention_minutes="5"), {}, "retention.ms").value
+        == "300000"
+    )
+    assert topic(config(log_retention_hours="-1"), {}, "retention.ms").value == "-1"
+
+
+def test_a_running_cluster_s_setting_stands_before_that_of_the_start() -> None:
+    broker = config(message_max_bytes="1000")
+    broker.update({"message.max.bytes": "2000"}, {})
+    entry = topic(broker, {}, "max.message.bytes")
+    assert (entry.value, entry.source) == ("2000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    assert synonyms(entry) == [
+        ("message.max.bytes", "2000", 3),
+        ("message.max.bytes", "1000", 4),
+        ("message.max.bytes", "1048588", 5),
+    ]
+    assert log_config(broker, {}).max_message_bytes == 2000
+
+
+def test_a_broker_hides_what_is_secret_and_what_is_unknown() -> None:
+    broker = load(
+        None, {}, {"listener.name.plaintext.ssl.keystore.password": "hush", "ssl.key.password": "hush"}
+    )
+    entries = {entry.name: entry for entry in describe_broker(broker)}
+    for name in ("ssl.key.password", "listener.name.plaintext.ssl.keystore.password"):
+        assert entries[name].is_sensitive
+        assert entries[name].value is None
+        assert all(synonym.value is None for synonym in entries[name].synonyms)
+    assert entries["num.partitions"].read_only
+    assert not entries["log.cleaner.threads"].read_only
+    assert entries["log.cleaner.io.max.bytes.per.second"].value == "1.7976931348623157E308"
+
+
+def test_the_default_broker_has_only_what_was_set_for_all() -> None:
+    broker = config()
+    assert list(describe_brokers_default(broker)) == []
+    broker.update({"log.cleaner.threads": "2"}, {"log.cleaner.threads": "3"})
+    (entry,) = describe_brokers_default(broker)
+    assert synonyms(entry) == [("log.cleaner.threads", "2", 3)]
+
+
+def test_a_group_takes_its_defaults_from_the_broker() -> None:
+    entries = {
+        entry.name: entry for entry in describe_group(config(), {"share.isolation.level": "read_committed"})
+    }
+    assert len(entries) == 17
+    assert synonyms(entries["consumer.session.timeout.ms"]) == [
+        ("group.consumer.session.timeout.ms", "45000", 5)
+    ]
+    assert entries["share.isolation.level"].source is ConfigSource.GROUP_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"no.such": "1"}, "Unknown topic config name: no.such"),
+        (
+            {"retention.ms": "soon"},
+            "Invalid value soon for configuration retention.ms: Not a number of type LONG",
+        ),
+        ({"segment.bytes": "200"}, "Value must be at least 1048576"),
+        ({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"}, "conflict topic config setting"),
+        ({"remote.storage.enable": "true"}, "Tiered Storage functionality is disabled"),
+    ],
+)
+def test_what_a_topic_cannot_be_told(overrides: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_topic(config(), overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"no.such": "1"}, "Unknown group config name"),
+        ({"consumer.session.timeout.ms": "1"}, "must be greater than or equal to"),
+        ({"consumer.session.timeout.ms": "99999999"}, "must be less than or equal to"),
+    ],
+)
+def test_what_a_group_cannot_be_told(overrides: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_group(config(), overrides)
