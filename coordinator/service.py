@@ -8,15 +8,16 @@ NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from broker.host import Host
 from coordinator.groups.classic import Join, Sync, response_error
 from coordinator.groups.member import JoinDone, SyncDone
 from coordinator.groups.offsets import CommittedOffset, PartitionCommit
+from coordinator.java import hash_map_order, string_hash, topic_partition_hash
 from coordinator.machine import Committed, Result
-from coordinator.ports import GroupPorts
+from coordinator.ports import OFFSETS_TOPIC, GroupPorts
 from coordinator.runtime import GroupRuntime, RuntimeConfig, Shard
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.describe_groups import DescribedGroup
@@ -239,6 +240,17 @@ class GroupCoordinatorService:
 
     # --- administration
 
+    def in_order(self, group_ids: Iterable[str]) -> list[str]:
+        """Groups in the order in which Apache Kafka describes them: by partition, as a hash map has those."""
+        return [group_id for of_partition in self._by_partition(group_ids) for group_id in of_partition]
+
+    def _by_partition(self, group_ids: Iterable[str]) -> list[list[str]]:
+        by_partition: dict[int, list[str]] = {}
+        for group_id in group_ids:
+            by_partition.setdefault(self._runtime.partition_for(group_id) or 0, []).append(group_id)
+        order = hash_map_order(by_partition, lambda index: topic_partition_hash(OFFSETS_TOPIC, index))
+        return [by_partition[index] for index in order]
+
     def describe(self, group_id: str) -> DescribedGroup | None:
         """One group; None where there is no such group. ApiError where this broker cannot know."""
         return self._shard(group_id, empty_id_allowed=True).machine.describe(group_id)
@@ -255,16 +267,17 @@ class GroupCoordinatorService:
         return [group for shard in self._runtime.active() for group in shard.machine.listed(states, types)]
 
     def delete(self, group_ids: Sequence[str], done: Callable[[dict[str, ErrorCode]], None]) -> None:
-        """DeleteGroups. `done` gets what became of each group. KIP-229."""
+        """DeleteGroups. `done` gets what became of each group, in Apache Kafka's order. KIP-229."""
+        of_partitions = self._by_partition(dict.fromkeys(group_ids))
+        asked = [group_id for part in of_partitions for group_id in hash_map_order(part, string_hash)]
         outcome: dict[str, ErrorCode] = {}
-        asked = dict.fromkeys(group_ids)
         if not asked:
             done(outcome)
 
         def decided(group_id: str, code: ErrorCode) -> None:
             outcome[group_id] = code
             if len(outcome) == len(asked):
-                done(outcome)
+                done({group_id: outcome[group_id] for group_id in asked})
 
         for group_id in asked:
             self._delete(group_id, decided)

@@ -19,8 +19,8 @@ def handle(node: Node, context: RequestContext, request: DeleteGroupsRequest) ->
         context.complete(
             DeleteGroupsResponse(
                 results=[
-                    DeletableGroupResult(group_id=group_id, error_code=outcome[group_id])
-                    for group_id in dict.fromkeys(request.groups_names)
+                    DeletableGroupResult(group_id=group_id, error_code=code)
+                    for group_id, code in outcome.items()
                 ]
             )
         )

@@ -24,7 +24,7 @@ ALL_OPERATIONS = sum(1 << code for code in (READ, DELETE, DESCRIBE, DESCRIBE_CON
 
 def handle(node: Node, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Answer for each group."""
-    groups = [_described(node, context, group_id) for group_id in request.groups]
+    groups = [_described(node, context, group_id) for group_id in node.groups.in_order(request.groups)]
     if request.include_authorized_operations:
         for group in groups:
             if not group.error_code:

@@ -18,6 +18,7 @@ from kwire.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from kwire.primitives import Uuid
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -26,33 +27,37 @@ FIRST_VERSION_WITH_TOPIC_IDS = 10
 LAST_VERSION_WITH_RETENTION = 4
 DEFAULT_RETENTION = -1
 
+Who = tuple[str, Uuid]
+"""A topic as the request names it: by name, or from v10 on by id."""
+
 
 def handle(
     node: Node, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Parked:
     """Answer for each partition once the offsets are committed."""
     by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
-    response = OffsetCommitResponse(topics=[])
     commits: list[PartitionCommit] = []
-    known: list[OffsetCommitResponsePartition] = []
-    """Answers for partitions that exist: what is wrong with the whole commit concerns them."""
+    refused: dict[Who, OffsetCommitResponseTopic] = {}
+    """What does not exist, by topic: the coordinator is not asked about it."""
+    asked: list[OffsetCommitResponseTopic] = []
     for topic in request.topics:
         name = node.topic_names().of(topic.topic_id) if by_id else topic.name
-        answer = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
-        response.topics.append(answer)
+        missing = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
+        there = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
         for partition in topic.partitions:
-            partition_answer = OffsetCommitResponsePartition(partition_index=partition.partition_index)
-            answer.partitions.append(partition_answer)
+            answer = OffsetCommitResponsePartition(partition_index=partition.partition_index)
             if name is None:
-                partition_answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+                missing.partitions.append(answer)
                 continue
             if not node.partition_exists(name, partition.partition_index):
-                partition_answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                missing.partitions.append(answer)
                 continue
-            known.append(partition_answer)
+            there.partitions.append(answer)
             metadata = partition.committed_metadata or ""
             if len(metadata) > node.config.offset_metadata_max_bytes:
-                partition_answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             commits.append(
                 PartitionCommit(
@@ -63,17 +68,24 @@ def handle(
                     metadata,
                 )
             )
-    if not known:
-        return response
+        if missing.partitions or name not in node.image.topics:
+            known = refused.setdefault((topic.name, topic.topic_id), missing)
+            if known is not missing:
+                known.partitions += missing.partitions
+        if there.partitions:
+            asked.append(there)
+    if not asked:
+        return OffsetCommitResponse(topics=list(refused.values()))
     retention_ms = None
     if context.api_version <= LAST_VERSION_WITH_RETENTION and request.retention_time_ms != DEFAULT_RETENTION:
         retention_ms = request.retention_time_ms
 
     def done(code: ErrorCode) -> None:
         if code:
-            for partition_answer in known:
-                partition_answer.error_code = code
-        context.complete(response)
+            for topic_answer in asked:
+                for partition_answer in topic_answer.partitions:
+                    partition_answer.error_code = code
+        context.complete(OffsetCommitResponse(topics=_merged(refused, asked)))
 
     node.groups.commit_offsets(
         Commit(
@@ -88,3 +100,16 @@ def handle(
         done,
     )
     return PARKED
+
+
+def _merged(
+    refused: dict[Who, OffsetCommitResponseTopic], asked: list[OffsetCommitResponseTopic]
+) -> list[OffsetCommitResponseTopic]:
+    """Apache Kafka's order: what was refused comes first, and then a topic has one place only."""
+    if not refused:
+        return asked
+    for topic in asked:
+        known = refused.setdefault((topic.name, topic.topic_id), topic)
+        if known is not topic:
+            known.partitions += topic.partitions
+    return list(refused.values())

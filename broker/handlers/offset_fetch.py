@@ -116,9 +116,16 @@ class _Group:
                     yield _Wanted(name, ZERO_UUID if topic is None else topic.topic_id, list(partitions))
             return
         names = self._node.topic_names()
+        nameless: list[_Wanted] = []
         for asked in self._group.topics:
             asked_name = names.of(asked.topic_id) if self._by_id else asked.name
-            yield _Wanted(asked_name, asked.topic_id, asked.partition_indexes)
+            wanted = _Wanted(asked_name, asked.topic_id, asked.partition_indexes)
+            if asked_name is None:
+                nameless.append(wanted)
+            else:
+                yield wanted
+        # Apache Kafka puts what it did not ask the coordinator about behind the rest.
+        yield from nameless
 
     def _done(self, code: ErrorCode, topics: list[OffsetFetchResponseTopics] | None) -> None:
         self._answer.error_code = code

@@ -67,9 +67,8 @@ class GroupMachine:
                 if api_version >= FIRST_COMMIT_VERSION_WITH_GROUP_NOT_FOUND:
                     raise group_not_found(group_id)
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-            # A consumer that assigns partitions to itself, or an administrator: a group without members.
-            group = self.classic.create(group_id)
-        if generation >= 0 or group.state is not State.EMPTY:
+            # A consumer that assigns partitions to itself, or an administrator: its offsets make a group.
+        elif generation >= 0 or group.state is not State.EMPTY:
             if generation < 0 and not member_id and instance_id is None:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
             member = group.check_member(member_id, instance_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinator.service import Commit
 from kwire.errors import ErrorCode
 from tests.coordinator.scripting import Cluster, Config, Reply, subscription
 
@@ -49,6 +50,13 @@ def test_who_may_commit(cluster: Cluster) -> None:
     answer = cluster.commit(3, generation=again.generation_id, member=member.member_id)
     assert answer.value == ErrorCode.REBALANCE_IN_PROGRESS
     assert cluster.offsets() == {("t", 0): 2}
+
+
+def test_a_commit_of_nothing_makes_no_group(cluster: Cluster) -> None:
+    reply = Reply()
+    cluster.service.commit_offsets(Commit("g", -1, "", None, [], None, 9), reply)
+    assert reply.value == ErrorCode.NONE
+    assert cluster.state() is None
 
 
 def test_nothing_is_told_before_it_is_committed(cluster: Cluster) -> None:
@@ -112,6 +120,19 @@ def test_groups_without_members_are_deleted_with_their_offsets(cluster: Cluster)
     cluster.restart()
     assert cluster.state("simple") is None
     assert cluster.state("busy") == "Stable"
+
+
+def test_several_groups_are_answered_in_the_order_of_apache_kafkas_hash_maps(cluster: Cluster) -> None:
+    # Partitions come as 0, 3, 1, 2; the first three groups are in partition 0, the others in 3, 2 and 3.
+    groups = ["o0-cd3211", "", "o4-cd3211", "o1-cd3211", "o2-cd3211", "o3-cd3211"]
+    assert cluster.service.in_order(groups) == [*groups[:4], "o3-cd3211", "o2-cd3211"]
+    assert list(delete(cluster, *groups[:5], groups[0])) == [
+        "",
+        "o4-cd3211",
+        "o0-cd3211",
+        "o1-cd3211",
+        "o2-cd3211",
+    ]
 
 
 def test_offsets_of_a_simple_group_expire_after_their_commit(cluster: Cluster) -> None:
