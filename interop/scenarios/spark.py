@@ -20,13 +20,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from interop.brokers import Broker
 from interop.reference import HERE, spark_jars, spark_python
 from interop.scenario import scenario
-from interop.scenarios.clients_confluent import make_topic, producer_of
-from interop.workload import records
+from interop.scenarios.clients_confluent import consumer_of, producer_of, take
+from interop.workload import BASE_TIMESTAMP, records
 
 JOB_S = 200.0
 
@@ -105,6 +106,17 @@ class Job:
         return self.log.read_text(errors="replace")[-3000:]
 
 
+def keep_topic(broker: Broker, name: str, partitions: int, **config: str) -> None:
+    """A topic that keeps records of whatever age: here their times are given, and long past."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
+    admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+    deadline = time.monotonic() + 30
+    while len(admin.list_topics(name, timeout=10).topics[name].partitions) < partitions:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def produce(broker: Broker, topic: str, partition: int, values: list[tuple[str, int]]) -> None:
     """Values with their times, to one partition."""
     producer = producer_of(broker)
@@ -116,12 +128,10 @@ def produce(broker: Broker, topic: str, partition: int, values: list[tuple[str, 
 @scenario(seconds=240, needs="spark")
 def batch(broker: Broker) -> Any:
     """Batch write then read: counts, keys, values, headers, partitions, types of timestamps, codecs."""
-    make_topic(broker, "spark-batch", 4)
-    make_topic(broker, "spark-keyed", 6)
-    make_topic(broker, "spark-from-client", 2)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    append_time = NewTopic("spark-append-time", 1, 1, config={"message.timestamp.type": "LogAppendTime"})
-    admin.create_topics([append_time])["spark-append-time"].result(30)
+    keep_topic(broker, "spark-batch", 4)
+    keep_topic(broker, "spark-keyed", 6)
+    keep_topic(broker, "spark-from-client", 2)
+    keep_topic(broker, "spark-append-time", 1, message_timestamp_type="LogAppendTime")
     for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         producer = producer_of(broker, **{"compression.type": codec})
         for index, sent in enumerate(records(100)):
@@ -139,3 +149,128 @@ def batch(broker: Broker) -> Any:
         Job("batch", broker, Path(directory)) as job,
     ):
         return job.expect("seen")
+
+
+@scenario(seconds=300, needs="spark")
+def offsets(broker: Broker) -> Any:
+    """Where reads start and end by offset, time and pattern, how they are cut, and what lost records do."""
+    topic = "spark-times"
+    keep_topic(broker, topic, 3)
+    for partition in range(3):
+        numbered = [(f"{partition}-{index}", BASE_TIMESTAMP + index * 1000) for index in range(100)]
+        produce(broker, topic, partition, numbered)
+    for name, partitions in (("spark-pattern-a", 2), ("spark-pattern-b", 1), ("spark-loss", 2)):
+        keep_topic(broker, name, partitions)
+        for partition in range(partitions):
+            produce(broker, name, partition, [(f"{name} {index}", 1000 + index) for index in range(30)])
+    with_headers = producer_of(broker)
+    for index in range(10):
+        headers = [("h", str(index).encode()), ("empty", b""), ("none", None)]
+        with_headers.produce("spark-pattern-a", value=b"h", partition=0, timestamp=5000, headers=headers)
+    assert with_headers.flush(30) == 0
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    with (
+        tempfile.TemporaryDirectory(prefix="interop-spark-") as directory,
+        Job("offsets", broker, Path(directory), start=BASE_TIMESTAMP) as job,
+    ):
+        assert job.expect("ask") == "more"
+        keep_topic(broker, "spark-pattern-c", 1)
+        produce(broker, "spark-pattern-c", 0, [(f"c {index}", 1000) for index in range(7)])
+        admin.create_partitions([NewPartitions("spark-pattern-b", 2)])["spark-pattern-b"].result(30)
+        produce(broker, "spark-pattern-b", 1, [("of a new partition", 1000)])
+        produce(broker, topic, 1, [(f"more {index}", BASE_TIMESTAMP) for index in range(5)])
+        job.go_on()
+        assert job.expect("ask") == "delete"
+        for partition in range(2):
+            produce(broker, "spark-loss", partition, [(f"lost {index}", 2000) for index in range(20)])
+        deleted = admin.delete_records([TopicPartition("spark-loss", 0, 45)])
+        for future in deleted.values():
+            future.result(30)
+        job.go_on()
+        assert job.expect("ask") == "recreate"
+        admin.delete_topics(["spark-loss"])["spark-loss"].result(30)
+        wait_until_gone(admin, "spark-loss")
+        keep_topic(broker, "spark-loss", 2)
+        produce(broker, "spark-loss", 0, [(f"anew {index}", 3000) for index in range(4)])
+        job.go_on()
+        return job.expect("seen")
+
+
+def wait_until_gone(admin: AdminClient, topic: str) -> None:
+    deadline = time.monotonic() + 30
+    while topic in admin.list_topics(timeout=10).topics:
+        assert time.monotonic() < deadline, f"{topic} is not gone"
+        time.sleep(0.05)
+
+
+@scenario(seconds=240, needs="spark")
+def copy_killed_and_resumed(broker: Broker) -> Any:
+    """A streaming copy whose driver is killed, and then its broker: everything arrives at least once."""
+    source, target = "spark-copy-from", "spark-copy-to"
+    keep_topic(broker, source, 2)
+    keep_topic(broker, target, 2)
+    for partition in range(2):
+        produce(broker, source, partition, [(f"{partition}-{index}", 1000) for index in range(600)])
+    seen: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="interop-spark-") as name:
+        directory = Path(name)
+        checkpoint = directory / "checkpoint"
+        settings = {"source": source, "target": target, "batch": 40, "checkpoint": str(checkpoint)}
+        with Job("stream_copy", broker, directory, **settings) as job:
+            seen["first batches"] = [job.event() for _ in range(5)]
+            job.kill()
+        planned, committed = batches(checkpoint / "offsets"), batches(checkpoint / "commits")
+        ends = [sum(offsets_of(checkpoint, number)[source].values()) for number in planned]
+        seen["killed midway"] = ends[-1] < 1200
+        seen["forty a batch"] = ends == [40 * (number + 1) for number in planned]
+        seen["committed at most one batch less"] = planned[-1] - committed[-1] in (0, 1)
+        arrived = copied(broker, target)
+        done = offsets_of(checkpoint, committed[-1])[source]
+        seen["what is committed had arrived"] = all(
+            f"{partition}-{index}" in arrived
+            for partition in range(2)
+            for index in range(done[str(partition)])
+        )
+        with Job("stream_copy", broker, directory, **settings) as job:
+            first = job.event()
+            seen["resumed where it was"] = first["batch"] == committed[-1] + 1
+            broker.kill()
+            broker.start()
+            for partition in range(2):
+                produce(
+                    broker, source, partition, [(f"{partition}-{index}", 1000) for index in range(600, 700)]
+                )
+            end = first["end"]
+            while end != {source: {"0": 700, "1": 700}}:
+                end = job.event()["end"]
+            job.kill()
+        planned = batches(checkpoint / "offsets")
+        seen["batches without a gap"] = planned == list(range(len(planned)))
+        seen["offsets at the end"] = offsets_of(checkpoint, planned[-1])
+    arrived = copied(broker, target)
+    wanted = {f"{partition}-{index}" for partition in range(2) for index in range(700)}
+    seen["missing"] = sorted(wanted - set(arrived))
+    seen["strange"] = sorted(set(arrived) - wanted)
+    seen["at most one batch twice"] = len(arrived) - len(wanted) <= 40
+    return seen
+
+
+def batches(directory: Path) -> list[int]:
+    """The numbers of the batches in a part of a checkpoint."""
+    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
+
+
+def offsets_of(checkpoint: Path, batch_number: int) -> Any:
+    """The offsets at which a batch ends, as the checkpoint has them."""
+    return json.loads((checkpoint / "offsets" / str(batch_number)).read_text().splitlines()[-1])
+
+
+def copied(broker: Broker, topic: str) -> list[str]:
+    """The values in a topic of two partitions, as often as they are there."""
+    consumer = consumer_of(broker, f"{topic}-reader")
+    places = [TopicPartition(topic, partition, 0) for partition in range(2)]
+    count = sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)
+    consumer.assign(places)
+    values = [message.value().decode() for message in take(consumer, count)]
+    consumer.close()
+    return values

@@ -112,6 +112,6 @@ def outcome(action: Callable[[], Any]) -> Any:
     except Exception as problem:
         text = str(problem)
         conditions = re.findall(r"\[([A-Z][A-Z_0-9]+(?:\.[A-Z_0-9]+)*)\]", text)
-        classes = re.findall(r"org\.apache\.(?:kafka|spark)[\w.]*(?:Exception|Error)", text)
+        classes = re.findall(r"org\.apache\.(?:kafka|spark)\.[a-z0-9.]*([A-Z]\w*(?:Exception|Error))\b", text)
         named = [*dict.fromkeys([*conditions, *classes])]
         return {"error": type(problem).__name__, "named": named or text.splitlines()[:1]}

@@ -1,0 +1,42 @@
+"""A streaming copy from topic to topic with a checkpoint, for as long as the scenario lets it run."""
+
+from __future__ import annotations
+
+import json
+
+from interop.spark_jobs.session import session, settings, stream, tell
+
+
+def main() -> None:
+    given = settings()
+    spark = session(given["jars"], given["directory"])
+    source = stream(
+        spark,
+        given["bootstrap"],
+        subscribe=given["source"],
+        startingOffsets="earliest",
+        includeHeaders="true",
+        maxOffsetsPerTrigger=given["batch"],
+    )
+    query = (
+        source.select("key", "value", "headers", "partition")
+        .writeStream.format("kafka")
+        .option("kafka.bootstrap.servers", given["bootstrap"])
+        .option("topic", given["target"])
+        .option("checkpointLocation", given["checkpoint"])
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    told = -1
+    while query.isActive:
+        query.awaitTermination(0.05)
+        for progress in query.recentProgress:
+            if progress["batchId"] > told and progress["numInputRows"]:
+                told = progress["batchId"]
+                end = json.loads(progress["sources"][0]["endOffset"])
+                tell(batch=told, rows=progress["numInputRows"], end=end)
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()
