@@ -1,6 +1,6 @@
-"""A group member as a process of its own, which can be killed: ``python group_member.py BOOTSTRAP GROUP TOPIC``.
+"""A group member as a process of its own, which can be killed.
 
-Prints a JSON line for each assignment and for each record. Standard input closing ends it in order.
+``python group_member.py BOOTSTRAP GROUP TOPIC`` prints a JSON line for each assignment and for each record. Standard input closing ends it in order.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import sys
 import threading
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
 
 
 def tell(**event: object) -> None:
@@ -30,12 +30,17 @@ def main(bootstrap: str, group: str, topic: str) -> None:
         }
     )
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
 
-    def assigned(_: Consumer, partitions: list[object]) -> None:
-        tell(assigned=sorted(partition.partition for partition in partitions))  # type: ignore[attr-defined]
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        ended.set()
 
-    def revoked(_: Consumer, partitions: list[object]) -> None:
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+
+    def assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
+        tell(assigned=sorted(partition.partition for partition in partitions))
+
+    def revoked(_: Consumer, partitions: list[TopicPartition]) -> None:
         tell(assigned=[])
 
     consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked)

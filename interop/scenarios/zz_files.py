@@ -1,4 +1,6 @@
-"""The files that a broker leaves behind, read by Apache Kafka's kafka-dump-log. Runs last: it stops the broker.
+"""The files that a broker leaves behind, read by Apache Kafka's kafka-dump-log.
+
+Runs last, since it stops the broker.
 
 The same requests must give the same segments and the same index entries, not only readable ones.
 """

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: every refusal and text as Apache Kafka 4.3.1 was seen to give."""
+"""CreateTopics, DeleteTopics, CreatePartitions: refusals and texts as Apache Kafka 4.3.1 was seen to give."""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ def names() -> TopicNames:
 
 def request(session_id: int = 0, epoch: int = 0, *, partitions: dict[int, int] | None = None) -> FetchRequest:
     """A fetch of topic t: partition index to fetch offset."""
-    asked = [FetchPartition(partition=index, fetch_offset=offset) for index, offset in (partitions or {}).items()]
+    asked = [
+        FetchPartition(partition=index, fetch_offset=offset) for index, offset in (partitions or {}).items()
+    ]
     topics = [FetchTopic(topic="t", topic_id=TOPIC_ID, partitions=asked)] if asked else []
     return FetchRequest(session_id=session_id, session_epoch=epoch, topics=topics)
 
