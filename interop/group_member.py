@@ -1,6 +1,7 @@
 """A group member as a process of its own, which can be killed.
 
-``python group_member.py BOOTSTRAP GROUP TOPIC`` prints a JSON line for each assignment and for each record. Standard input closing ends it in order.
+``python group_member.py BOOTSTRAP GROUP TOPIC`` prints a JSON line for each assignment and for each record.
+Standard input closing ends it in order.
 """
 
 from __future__ import annotations
