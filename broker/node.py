@@ -11,8 +11,6 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from coordinator.service import GroupCoordinatorService
-
 from broker.config import BrokerConfig, log_config
 from broker.controller.delta import MetadataDelta
 from broker.controller.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, TopicImage
@@ -28,6 +26,7 @@ from broker.storage.disk import Disk, StorageError
 from broker.storage.log_config import LogConfig
 from broker.storage.log_manager import LogManager
 from coordinator.ports import OFFSETS_TOPIC
+from coordinator.service import GroupCoordinatorService
 from kwire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger("kwire.node")
@@ -94,7 +93,7 @@ class Node:
     # --- life
 
     def start(self) -> None:
-        """Format what is not, open the logs, replay the metadata, take up every partition.
+        """Format what is not, replay the metadata, open the logs, take up every partition.
 
         FormatError, StorageError, CorruptMetadata.
         """
@@ -102,9 +101,11 @@ class Node:
         for line in format_directories(config, self._disk, self.host.rng, now_ms, ignore_formatted=True):
             if line.startswith("formatted"):
                 logger.info("%s", line)
-        self.log_manager.open(now_ms)
+        self.log_manager.lock()
+        # The metadata comes first: logs are opened with the configurations of their topics.
         self.metadata.start()
         self._take_broker_configs()
+        self.log_manager.open_logs(now_ms)
         self._reconcile()
         self.metadata.subscribe(self._metadata_changed)
         checkpoint_ms = min(
@@ -363,4 +364,5 @@ class Node:
         self.log_manager.delete(partition.log, self.host.now_ms())
 
     def _partition_offline(self, partition: Partition, error: StorageError) -> None:
-        logger.error("%s-%d is offline: %s", partition.topic, partition.index, error)
+        if self._partitions.get((partition.topic, partition.index)) is partition:  # it was not given up
+            logger.error("%s-%d is offline: %s", partition.topic, partition.index, error)

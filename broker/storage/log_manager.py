@@ -74,7 +74,12 @@ class LogManager:
     # --- opening
 
     def open(self, now_ms: int) -> None:
-        """Lock the directories and open every log in them but the metadata log.
+        """Lock the directories and open every log in them but the metadata log. StorageError."""
+        self.lock()
+        self.open_logs(now_ms)
+
+    def lock(self) -> None:
+        """Take the directories, and learn whose they are and how they were left.
 
         StorageError when no directory can be used, when two belong to different clusters or nodes, or when
         another process holds one. A directory that fails alone goes offline.
@@ -88,6 +93,19 @@ class LogManager:
             except StorageError as error:
                 self._directory_failed(directory, error)
         self._check_owners()
+        for directory in self._directories:
+            if not directory.offline:
+                try:
+                    directory.was_clean = take_clean_shutdown(self._disk, directory.path) is not None
+                except StorageError as error:
+                    self._directory_failed(directory, error)
+        self._check_any_online()
+
+    def open_logs(self, now_ms: int) -> None:
+        """Open every log but the metadata log, with the configuration that its topic has by now.
+
+        A directory that fails goes offline; StorageError when none is left.
+        """
         for directory in self._directories:
             if directory.offline:
                 continue
@@ -113,7 +131,6 @@ class LogManager:
 
     def _open_directory(self, directory: LogDirectory, now_ms: int) -> None:
         path = directory.path
-        directory.was_clean = take_clean_shutdown(self._disk, path) is not None
         recovery_points = self._read_checkpoint(path, RECOVERY_POINTS)
         start_offsets = self._read_checkpoint(path, LOG_START_OFFSETS)
         self.high_watermarks.update(self._read_checkpoint(path, HIGH_WATERMARKS))
