@@ -1,0 +1,222 @@
+"""The real broker as a child process that may be killed, and a client that has many requests under way.
+
+One thread does it all: `Connections.turn` waits for whatever socket is ready, so nothing ever sleeps.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kwire.registry import decode_response, encode_request
+from kwire.schema import Message
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+START_SECONDS = 30
+REPLY_SECONDS = 30
+STOP_SECONDS = 30
+SERVES = re.compile(rb"serves on ([\d.]+):(\d+),")
+TROUBLE = re.compile(r"^Traceback| ERROR |CRITICAL", re.MULTILINE)
+
+
+class Failed(AssertionError):
+    """The broker did something that it must not do."""
+
+
+class Child:
+    """A broker on a directory: started, killed, and started again on the same data."""
+
+    def __init__(self, data: Path, log: Path, settings: Mapping[str, str]) -> None:
+        self._log = log
+        self._command = [sys.executable, "-m", "broker", "serve", "--data", str(data)]
+        for key, value in {"listeners": "PLAINTEXT://127.0.0.1:0", **settings}.items():
+            self._command += ["--set", f"{key}={value}"]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said = b""
+        self.address = ("", 0)
+
+    def start(self) -> None:
+        """Begin to start; `wait_until_it_serves` is the other half."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("KAFKA_", "KWIRE_"))}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, cwd=ROOT, env=kept, stdout=subprocess.PIPE, stderr=log
+            )
+        self._said = b""
+
+    def wait_until_it_serves(self, seconds: float = START_SECONDS) -> bool:
+        """Wait for the line that says where it listens. False where that takes longer."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._said:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    return False
+                more = os.read(self._process.stdout.fileno(), 4096)
+                if not more:
+                    raise Failed(f"the broker ended with status {self._process.wait()}:\n{self.log_end()}")
+                self._said += more
+        found = SERVES.search(self._said)
+        if found is None:
+            raise Failed(f"the broker says {self._said!r}")
+        self.address = (found[1].decode(), int(found[2]))
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL, if it runs, and wait until it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._forget()
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for its clean end."""
+        assert self._process is not None
+        self._process.terminate()
+        if self._process.wait(STOP_SECONDS):
+            raise Failed(f"the broker stopped with status {self._process.returncode}:\n{self.log_end()}")
+        self._forget()
+
+    def _forget(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        self._process.wait(STOP_SECONDS)
+        self._process.stdout.close()
+        self._process = None
+
+    def log_end(self) -> str:
+        """The end of what it logged."""
+        return self._log.read_text(errors="replace")[-4000:] if self._log.exists() else ""
+
+    def troubles(self) -> list[str]:
+        """The lines of its log that tell of its own failures."""
+        text = self._log.read_text(errors="replace")
+        return [text[found.start() : found.start() + 2000] for found in TROUBLE.finditer(text)]
+
+
+class Connection:
+    """One connection: requests in order, each with what is to be done with its answer."""
+
+    def __init__(self, sock: socket.socket, client_id: str) -> None:
+        self.sock = sock
+        self.client_id = client_id
+        self.closed = False
+        self.waiting: deque[tuple[int, int, int, Callable[[Any], None]]] = deque()
+        self.unsent = bytearray()
+        self._received = bytearray()
+        self._correlation_id = 0
+
+    def send(self, version: int, request: Message, then: Callable[[Any], None]) -> None:
+        """Send a request; `then` is called with its response, or never, if the broker dies before."""
+        self._correlation_id += 1
+        key = request.API_KEY
+        self.unsent += encode_request(key, version, self._correlation_id, self.client_id, request)
+        self.waiting.append((self._correlation_id, key, version, then))
+        self.write()
+
+    def write(self) -> None:
+        """Send what the socket takes."""
+        while self.unsent and not self.closed:
+            try:
+                del self.unsent[: self.sock.send(self.unsent)]
+            except BlockingIOError:
+                return
+            except OSError:
+                self.unsent.clear()  # what it answered before it died may still be read
+
+    def read(self) -> None:
+        """Take what is there, and hand on each whole response."""
+        try:
+            more = self.sock.recv(1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            more = b""
+        if not more:
+            self.closed = True
+            return
+        self._received += more
+        while len(self._received) >= 4:
+            size = int.from_bytes(self._received[:4], "big")
+            if len(self._received) < 4 + size:
+                return
+            frame = bytes(self._received[4 : 4 + size])
+            del self._received[: 4 + size]
+            correlation_id, key, version, then = self.waiting.popleft()
+            answered, response = decode_response(key, version, frame)
+            if answered != correlation_id:
+                raise Failed(f"an answer to request {answered} in the place of {correlation_id}")
+            then(response)
+
+
+class Connections:
+    """All connections to one life of the broker."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+        self._selector = selectors.DefaultSelector()
+        self._all: list[Connection] = []
+
+    def connect(self, client_id: str) -> Connection:
+        sock = socket.create_connection(self._address, timeout=REPLY_SECONDS)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(sock, client_id)
+        self._all.append(connection)
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+        return connection
+
+    def turn(self, seconds: float) -> None:
+        """Wait until something can be read or written, and do it."""
+        for connection in self._all:
+            if not connection.closed:
+                wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
+                self._selector.modify(connection.sock, wanted, connection)
+        for key, events in self._selector.select(max(0.0, seconds)):
+            connection = key.data
+            if events & selectors.EVENT_WRITE:
+                connection.write()
+            if events & selectors.EVENT_READ:
+                connection.read()
+                if connection.closed:
+                    self._selector.unregister(connection.sock)
+
+    def drain(self) -> None:
+        """The broker is dead: take the answers that were under way, up to the end of every connection."""
+        deadline = time.monotonic() + REPLY_SECONDS
+        while not all(connection.closed for connection in self._all):
+            if time.monotonic() > deadline:
+                raise Failed("a connection outlived its broker")
+            self.turn(1)
+
+    def ask(self, connection: Connection, version: int, request: Message) -> Any:
+        """Send one request and wait for its response."""
+        answers: list[Any] = []
+        connection.send(version, request, answers.append)
+        self.wait_for([connection])
+        return answers[0]
+
+    def wait_for(self, connections: Sequence[Connection]) -> None:
+        """Wait until every request of these connections is answered."""
+        deadline = time.monotonic() + REPLY_SECONDS
+        while any(connection.waiting for connection in connections):
+            if any(connection.closed for connection in connections):
+                raise Failed("the broker closed the connection")
+            if time.monotonic() > deadline:
+                raise Failed(f"no answer within {REPLY_SECONDS} s")
+            self.turn(1)
+
+    def close(self) -> None:
+        for connection in self._all:
+            connection.sock.close()
+        self._selector.close()

@@ -1,0 +1,385 @@
+"""Clients that know what was promised to them: producers, a group that commits, somebody who makes topics.
+
+What was acknowledged is written down here, by offset and content; what had no answer when the broker died may
+have happened or not. The content of a record follows from its key, so it can be checked wherever it turns up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kwire.batch import NewRecord, build
+from kwire.compression import Codec
+from kwire.errors import ErrorCode
+from kwire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kwire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kwire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kwire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kwire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kwire.primitives import Uuid
+from tests.durability.child import Connection, Failed
+
+PRODUCE_VERSION = 9
+IN_FLIGHT = 5
+"""As many batches of a producer and partition as the broker remembers."""
+
+Place = tuple[str, int]
+"""A partition."""
+
+TOPIC_RESOURCE = 2
+SET = 0
+
+
+class Written(NamedTuple):
+    """Which record of whom."""
+
+    producer: str
+    number: int
+
+
+def new_record(name: str, place: Place, number: int, start_ms: int) -> NewRecord:
+    """The record of this number that a producer writes to a partition: always the same."""
+    key = f"{name}/{place[0]}-{place[1]}/{number}".encode()
+    digest = hashlib.blake2b(key).digest()
+    value = None if digest[0] == 0 else (digest * 4)[: digest[0]]
+    headers = [("digest", digest[:8]), ("nothing", None)] if digest[1] < 64 else []
+    return start_ms + 3 * number + digest[2] % 50, key, value, headers
+
+
+def read_key(key: bytes | None, place: Place) -> Written:
+    """Which record has this key. Failed where it is of another partition, or none of ours."""
+    name, where, number = (key or b"").decode("utf-8", "replace").rsplit("/", 2)
+    if where != f"{place[0]}-{place[1]}":
+        raise Failed(f"{place} holds a record with key {key!r}")
+    return Written(name, int(number))
+
+
+@dataclass
+class Batch:
+    """Records of one producer for one partition, and where they were acknowledged to be."""
+
+    place: Place
+    first: int
+    count: int
+    data: bytes
+    acked_at: int | None = None
+
+
+class Producer:
+    """Writes to some partitions, numbering its records in each. It keeps the requests that had no answer."""
+
+    acks = 1
+
+    def __init__(self, name: str, places: list[Place], rng: random.Random, start_ms: int) -> None:
+        self.name = name
+        self.places = places
+        self.rng = rng
+        self.start_ms = start_ms
+        self.numbers = dict.fromkeys(places, 0)
+        self.acked: list[Batch] = []
+        """What was acknowledged since somebody last took it away."""
+        self.acks_counted = 0
+        self.connection: Connection | None = None
+
+    def begin(self, connection: Connection) -> None:
+        """A new life of the broker."""
+        self.connection = connection
+
+    def go_on(self) -> None:
+        """Send as much as may be under way."""
+        assert self.connection is not None
+        while len(self.connection.waiting) < IN_FLIGHT:
+            self.send(self.new_batches())
+
+    def broker_died(self) -> None:
+        """What has no answer now is in doubt, and stays so."""
+        self.connection = None
+
+    def new_batches(self) -> list[Batch]:
+        chosen = self.rng.sample(self.places, self.rng.randint(1, min(3, len(self.places))))
+        return [self.new_batch(place) for place in sorted(chosen)]
+
+    def new_batch(self, place: Place) -> Batch:
+        count = self.rng.randint(1, 8)
+        first = self.numbers[place]
+        self.numbers[place] += count
+        return Batch(place, first, count, self.built(place, first, count))
+
+    def built(self, place: Place, first: int, count: int) -> bytes:
+        return bytes(
+            build(self.new_records(place, first, count), codec=self.rng.choice((Codec.NONE, *Codec)))
+        )
+
+    def new_records(self, place: Place, first: int, count: int) -> Iterator[NewRecord]:
+        for number in range(first, first + count):
+            yield new_record(self.name, place, number, self.start_ms)
+
+    def send(self, batches: list[Batch]) -> None:
+        assert self.connection is not None
+        topics: dict[str, TopicProduceData] = {}
+        for batch in batches:
+            topic, index = batch.place
+            data = topics.setdefault(topic, TopicProduceData(name=topic, partition_data=[]))
+            data.partition_data.append(PartitionProduceData(index=index, records=memoryview(batch.data)))
+        request = ProduceRequest(acks=self.acks, timeout_ms=30_000, topic_data=list(topics.values()))
+        self.connection.send(PRODUCE_VERSION, request, lambda response: self.answered(batches, response))
+
+    def answered(self, batches: list[Batch], response: Any) -> None:
+        answers = {
+            (topic.name, answer.index): answer
+            for topic in response.responses
+            for answer in topic.partition_responses
+        }
+        if answers.keys() != {batch.place for batch in batches}:
+            raise Failed(f"{self.name} asked for other partitions than {sorted(answers)}")
+        for batch in batches:
+            answer = answers[batch.place]
+            if answer.error_code:
+                raise Failed(f"{self.name}, {batch.place}: {ErrorCode(answer.error_code).name}")
+            if batch.acked_at not in (None, answer.base_offset):
+                raise Failed(f"{self.name}: {batch.place} {batch.acked_at} is now {answer.base_offset}")
+            if batch.acked_at is None:
+                batch.acked_at = answer.base_offset
+                self.acked.append(batch)
+        self.acks_counted += 1
+
+
+class AllProducer(Producer):
+    """Asks for acks=all."""
+
+    acks = -1
+
+
+class IdempotentProducer(AllProducer):
+    """Sends again what had no answer, and now and then what had one, as if the answer had got lost."""
+
+    def __init__(self, name: str, places: list[Place], rng: random.Random, start_ms: int) -> None:
+        super().__init__(name, places, rng, start_ms)
+        self.producer_id = -1
+        self.epoch = 0
+        self.sequences = dict.fromkeys(places, 0)
+        self.unanswered: deque[list[Batch]] = deque()
+        self.answered_last: deque[list[Batch]] = deque(maxlen=IN_FLIGHT)
+        self.sent_again = 0
+
+    def begin(self, connection: Connection) -> None:
+        super().begin(connection)
+        if not self.unanswered and self.rng.random() < 0.3:
+            # KIP-360: a producer that starts anew raises its own epoch.
+            self.epoch += 1
+            self.sequences = dict.fromkeys(self.places, 0)
+            self.answered_last.clear()
+        while self.answered_last and len(self.unanswered) < IN_FLIGHT and self.rng.random() < 0.6:
+            self.unanswered.appendleft(self.answered_last.pop())
+        self.answered_last.clear()
+        for batches in self.unanswered:
+            self.sent_again += 1
+            super().send(batches)
+
+    def send(self, batches: list[Batch]) -> None:
+        self.unanswered.append(batches)
+        super().send(batches)
+
+    def answered(self, batches: list[Batch], response: Any) -> None:
+        super().answered(batches, response)
+        first = self.unanswered.popleft()
+        assert first is batches
+        self.answered_last.append(batches)
+
+    def built(self, place: Place, first: int, count: int) -> bytes:
+        sequence = self.sequences[place]
+        self.sequences[place] += count
+        return bytes(
+            build(
+                self.new_records(place, first, count),
+                codec=self.rng.choice((Codec.NONE, Codec.LZ4)),
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                base_sequence=sequence,
+            )
+        )
+
+
+class Committer:
+    """Commits ever greater offsets of a group, one request at a time."""
+
+    def __init__(self, group: str, places: list[Place], rng: random.Random) -> None:
+        self.group = group
+        self.places = places
+        self.rng = rng
+        self.acked: dict[Place, int] = {}
+        self.in_doubt: dict[Place, int] = {}
+        self.connection: Connection | None = None
+        self._next = 0
+
+    def begin(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def broker_died(self) -> None:
+        self.connection = None
+
+    def go_on(self) -> None:
+        assert self.connection is not None
+        if self.connection.waiting:
+            return
+        offsets = {}
+        for place in sorted(self.rng.sample(self.places, 2)):
+            self._next += 1
+            offsets[place] = self._next
+        self.in_doubt = offsets
+        topics = [
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=index, committed_offset=offset, committed_metadata=f"number {offset}"
+                    )
+                ],
+            )
+            for (topic, index), offset in offsets.items()
+        ]
+        request = OffsetCommitRequest(group_id=self.group, topics=topics)
+        self.connection.send(7, request, self.answered)
+
+    def answered(self, response: Any) -> None:
+        for topic in response.topics:
+            for answer in topic.partitions:
+                if answer.error_code:
+                    raise Failed(f"{self.group}: {ErrorCode(answer.error_code).name}")
+        self.acked.update(self.in_doubt)
+        self.in_doubt = {}
+
+    def found(self, place: Place, offset: int, metadata: str | None) -> None:
+        """What the broker knows after its death. Failed where it is not the last that it acknowledged."""
+        known = self.acked.get(place, -1)
+        if offset not in (known, self.in_doubt.get(place, known)):
+            raise Failed(f"{self.group} committed {known} for {place}, and is told {offset}")
+        if offset >= 0:
+            if metadata != f"number {offset}":
+                raise Failed(f"{self.group}: offset {offset} has metadata {metadata!r}")
+            self.acked[place] = offset
+
+
+@dataclass
+class Made:
+    """A topic as it was made, or is being changed."""
+
+    retention_ms: int
+    partitions: int
+    topic_id: Uuid | None = None
+
+
+@dataclass
+class Organizer:
+    """Creates topics, changes their configuration and deletes them, one request at a time."""
+
+    rng: random.Random
+    made: dict[str, Made] = field(default_factory=dict)
+    doubted: str = ""
+    """The topic of the request that has no answer yet,"""
+    doubted_to_be: Made | None = None
+    """and what it will be; None where it is deleted."""
+    connection: Connection | None = None
+    counted: int = 0
+
+    MOST = 6
+
+    def begin(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def broker_died(self) -> None:
+        self.connection = None
+
+    def go_on(self) -> None:
+        assert self.connection is not None
+        if self.connection.waiting:
+            return
+        self.counted += 1
+        if len(self.made) >= self.MOST:
+            self.doubt(self.rng.choice(list(self.made)), None)
+            states = [DeleteTopicState(name=self.doubted)]
+            self.connection.send(
+                6, DeleteTopicsRequest(topics=states, timeout_ms=30_000), self.taker(lambda r: r.responses)
+            )
+        elif self.made and self.rng.random() < 0.6:
+            name = self.rng.choice(list(self.made))
+            before = self.made[name]
+            self.doubt(name, Made(3_600_000 + self.counted, before.partitions, before.topic_id))
+            self.connection.send(1, self.alteration(), self.taker(lambda r: r.responses))
+        else:
+            self.doubt(f"made-{self.counted}", Made(7_200_000 + self.counted, self.rng.randint(1, 3)))
+            self.connection.send(7, self.creation(), self.taker(lambda r: r.topics))
+
+    def doubt(self, name: str, to_be: Made | None) -> None:
+        self.doubted, self.doubted_to_be = name, to_be
+
+    def creation(self) -> CreateTopicsRequest:
+        assert self.doubted_to_be is not None
+        return CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=self.doubted,
+                    num_partitions=self.doubted_to_be.partitions,
+                    replication_factor=1,
+                    configs=[
+                        CreatableTopicConfig(name="retention.ms", value=str(self.doubted_to_be.retention_ms))
+                    ],
+                )
+            ]
+        )
+
+    def alteration(self) -> IncrementalAlterConfigsRequest:
+        assert self.doubted_to_be is not None
+        config = AlterableConfig(
+            name="retention.ms", config_operation=SET, value=str(self.doubted_to_be.retention_ms)
+        )
+        resource = AlterConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name=self.doubted, configs=[config]
+        )
+        return IncrementalAlterConfigsRequest(resources=[resource])
+
+    def taker(self, results: Callable[[Any], list[Any]]) -> Callable[[Any], None]:
+        def answered(response: Any) -> None:
+            (result,) = results(response)
+            if result.error_code:
+                raise Failed(f"{self.doubted}: {ErrorCode(result.error_code).name} {result.error_message}")
+            if self.doubted_to_be is None:
+                del self.made[self.doubted]
+            else:
+                if self.doubted_to_be.topic_id is None:
+                    self.doubted_to_be.topic_id = result.topic_id
+                self.made[self.doubted] = self.doubted_to_be
+            self.doubted = ""
+
+        return answered
+
+    def found(self, known: dict[str, Made]) -> None:
+        """The topics that are there after the broker's death. Failed where an acknowledged change is not."""
+        for name in {*known, *self.made, self.doubted} - {""}:
+            there, expected = known.get(name), self.made.get(name)
+            if there != expected and (name != self.doubted or not same(there, self.doubted_to_be)):
+                raise Failed(f"{name} should be {expected}, in doubt {self.doubted_to_be}, and is {there}")
+        self.made = known
+        self.doubted = ""
+
+
+def same(there: Made | None, to_be: Made | None) -> bool:
+    """Whether a topic came to be as asked; an id that was never told may be any."""
+    if there is None or to_be is None:
+        return there is to_be
+    return (there.retention_ms, there.partitions) == (to_be.retention_ms, to_be.partitions) and (
+        to_be.topic_id in (None, there.topic_id)
+    )

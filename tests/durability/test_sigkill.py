@@ -1,0 +1,444 @@
+"""Fifty deaths by SIGKILL, and every acknowledged record, offset and topic is there.
+
+The broker is the real one, a process of its own; it is killed under load, and now and then while it recovers
+from the last time. After each restart the new part of every log is read and compared, at the end everything,
+by our own client and by a stranger's.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kwire.batch import BatchHeader, CorruptBatch, Record, batches, records
+from kwire.errors import ErrorCode
+from kwire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kwire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kwire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kwire.messages.find_coordinator import FindCoordinatorRequest
+from kwire.messages.init_producer_id import InitProducerIdRequest
+from kwire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kwire.messages.metadata import MetadataRequest
+from kwire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from tests.durability.child import Child, Connection, Connections, Failed
+from tests.durability.load import (
+    TOPIC_RESOURCE,
+    AllProducer,
+    Batch,
+    Committer,
+    IdempotentProducer,
+    Made,
+    Organizer,
+    Place,
+    Producer,
+    Written,
+    new_record,
+    read_key,
+)
+
+DEATHS = 50
+SEED = 20_240_607
+LONGEST_LOAD_SECONDS = 0.25
+AN_HOUR_MS = 3600 * 1000
+LATEST, EARLIEST = -1, -2
+ANY_SECONDS = 20
+FETCHED_BYTES = 1 << 18
+SETTINGS = {
+    # What is written behind the clients' backs is written all the time, so that many deaths interrupt it.
+    "log.flush.offset.checkpoint.interval.ms": "40",
+    "log.flush.start.offset.checkpoint.interval.ms": "40",
+    "replica.high.watermark.checkpoint.interval.ms": "40",
+    "log.segment.delete.delay.ms": "100",
+    "offsets.topic.num.partitions": "4",
+    "auto.create.topics.enable": "false",
+}
+TOPICS = {
+    # A full index ends a segment, so there are many rolls; but each segment holds more batches of a producer
+    # than can be under way. Of what came before a segment that was flushed, only the last one is known.
+    "orders": (4, {"segment.index.bytes": "720", "index.interval.bytes": "512"}),
+    "clicks": (3, {"segment.index.bytes": "1200", "index.interval.bytes": "0", "flush.messages": "100"}),
+    "audit": (
+        1,
+        {
+            "message.timestamp.type": "LogAppendTime",
+            "segment.index.bytes": "480",
+            "index.interval.bytes": "512",
+        },
+    ),
+}
+PLACES: list[Place] = [(topic, index) for topic, (count, _) in TOPICS.items() for index in range(count)]
+COMMITTED: list[Place] = [place for place in PLACES if place[0] == "orders"]
+
+
+class Books:
+    """What one partition must hold, and what it was seen to hold."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.acked: dict[int, Written] = {}
+        self.acked_end = 0
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forget what was seen, to look at all of it again."""
+        self.seen_end = 0
+        self.last_numbers: dict[str, int] = {}
+        self.timestamps: list[int] = []
+
+    def acknowledge(self, producer: Producer, batch: Batch) -> None:
+        assert batch.acked_at is not None
+        for place in range(batch.count):
+            offset = batch.acked_at + place
+            if offset in self.acked:
+                raise Failed(f"{self.place} gave offset {offset} to two records")
+            self.acked[offset] = Written(producer.name, batch.first + place)
+        self.acked_end = max(self.acked_end, batch.acked_at + batch.count)
+
+    def see(self, record: Record, producers: dict[str, Producer]) -> None:
+        """The next record of the log. Failed where it is not what it should be."""
+        where = f"{self.place} offset {record.offset}"
+        if record.offset != self.seen_end:
+            raise Failed(f"{where} follows on {self.seen_end - 1}")
+        found = read_key(record.key, self.place)
+        if self.acked.get(record.offset, found) != found:
+            raise Failed(f"{where} holds {found}, not {self.acked[record.offset]}")
+        producer = producers[found.producer]
+        last = self.last_numbers.get(found.producer, -1)
+        exactly_once = isinstance(producer, IdempotentProducer)
+        if found.number <= last or found.number >= producer.numbers[self.place]:
+            raise Failed(f"{where} holds {found} after number {last}")
+        if exactly_once and found.number != last + 1:
+            raise Failed(f"{where} holds {found}: {last + 1} was lost")
+        timestamp, key, value, headers = new_record(
+            found.producer, self.place, found.number, producer.start_ms
+        )
+        if self.place[0] == "audit":
+            timestamp = record.timestamp  # the broker's own
+        if record != Record(record.offset, timestamp, key, value, list(headers)):
+            raise Failed(f"{where} is {record}")
+        self.last_numbers[found.producer] = found.number
+        self.timestamps.append(record.timestamp)
+        self.seen_end += 1
+
+    def check_complete(self) -> None:
+        """Everything that was acknowledged has been seen."""
+        if self.seen_end < self.acked_end:
+            raise Failed(f"{self.place} ends at {self.seen_end}, {self.acked_end} was acknowledged")
+
+    def first_at(self, timestamp: int) -> int:
+        """The first offset whose record is not older; -1 if there is none."""
+        return next((offset for offset, one in enumerate(self.timestamps) if one >= timestamp), -1)
+
+
+class Ordeal:
+    """The broker's many lives, and its clients through all of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.rng = random.Random(SEED)
+        self.directory = directory
+        self.data = directory / "data"
+        self.child = Child(self.data, directory / "broker.log", SETTINGS)
+        self.connections: Connections
+        self.asking: Connection
+        self.books = {place: Books(place) for place in PLACES}
+        start_ms = int(time.time() * 1000) - AN_HOUR_MS
+        chance = (random.Random(f"{SEED} {number}") for number in range(10))
+        self.idempotent = [
+            IdempotentProducer("exact", PLACES, next(chance), start_ms),
+            IdempotentProducer("exact-orders", COMMITTED, next(chance), start_ms + 1000),
+        ]
+        self.producers: dict[str, Producer] = {
+            one.name: one
+            for one in (
+                Producer("plain", PLACES, next(chance), start_ms + 500),
+                AllProducer("plain-all", PLACES[2:], next(chance), start_ms - 500),
+                *self.idempotent,
+            )
+        }
+        self.committer = Committer("billing", COMMITTED, next(chance))
+        self.organizer = Organizer(next(chance))
+        self.producer_ids: set[int] = set()
+
+    # --- one life
+
+    def open(self) -> None:
+        if not self.child.wait_until_it_serves():
+            raise Failed(f"the broker does not start:\n{self.child.log_end()}")
+        self.connections = Connections(self.child.address)
+        self.asking = self.connections.connect("asking")
+
+    def ask(self, version: int, request: Any) -> Any:
+        return self.connections.ask(self.asking, version, request)
+
+    def prepare(self) -> None:
+        """The first life: topics, producer ids, and the group's coordinator."""
+        topics = [
+            CreatableTopic(
+                name=name,
+                num_partitions=count,
+                replication_factor=1,
+                configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+            )
+            for name, (count, configs) in TOPICS.items()
+        ]
+        answer = self.ask(7, CreateTopicsRequest(topics=topics))
+        assert [topic.error_code for topic in answer.topics] == [0, 0, 0]
+        for producer in self.idempotent:
+            producer.producer_id = self.new_producer_id()
+        found = self.until_ready(
+            4, FindCoordinatorRequest(coordinator_keys=["billing"]), lambda r: r.coordinators[0].error_code
+        )
+        assert found.coordinators[0].port == self.child.address[1]
+
+    def until_ready(self, version: int, request: Any, code: Any) -> Any:
+        """Ask until the coordinator is there and has loaded."""
+        deadline = time.monotonic() + ANY_SECONDS
+        while True:
+            answer = self.ask(version, request)
+            if code(answer) == 0:
+                return answer
+            known = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            if code(answer) not in known or time.monotonic() > deadline:
+                raise Failed(f"the coordinator answers {ErrorCode(code(answer)).name}")
+            self.connections.turn(0.01)
+
+    def new_producer_id(self) -> int:
+        answer = self.ask(4, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1))
+        assert answer.error_code == 0
+        if answer.producer_id in self.producer_ids:
+            raise Failed(f"producer id {answer.producer_id} was given before")
+        self.producer_ids.add(answer.producer_id)
+        return int(answer.producer_id)
+
+    def load_until_death(self) -> None:
+        """Everybody works until the broker is killed, at a moment of its own for each life."""
+        workers: list[Producer | Committer | Organizer] = [
+            *self.producers.values(),
+            self.committer,
+            self.organizer,
+        ]
+        for worker in workers:
+            worker.begin(self.connections.connect(type(worker).__name__))
+        before = sum(producer.acks_counted for producer in self.producers.values())
+        wanted = int(10 ** self.rng.uniform(0, 2.5)) if self.rng.random() < 0.5 else 1 << 30
+        deadline = time.monotonic() + self.rng.uniform(0.01, LONGEST_LOAD_SECONDS)
+        while time.monotonic() < deadline:
+            for worker in workers:
+                worker.go_on()
+            self.connections.turn(deadline - time.monotonic())
+            if sum(producer.acks_counted for producer in self.producers.values()) - before >= wanted:
+                break
+        self.child.kill()
+        self.connections.drain()
+        self.connections.close()
+        for worker in workers:
+            worker.broker_died()
+        for producer in self.producers.values():
+            for batch in producer.acked:
+                self.books[batch.place].acknowledge(producer, batch)
+            producer.acked.clear()
+
+    # --- the accounts
+
+    def check(self) -> None:
+        """What is new since the last time, and all that is not in a log of records."""
+        ends = self.offsets_at(dict.fromkeys(PLACES, LATEST))
+        starts = self.offsets_at(dict.fromkeys(PLACES, EARLIEST))
+        assert set(starts.values()) == {0}
+        for place, books in self.books.items():
+            for record in self.read(place, books.seen_end, ends[place]):
+                books.see(record, self.producers)
+            assert books.seen_end == ends[place]
+            books.check_complete()
+        self.check_times()
+        self.check_group()
+        self.organizer.found(self.topics())
+        self.new_producer_id()
+
+    def offsets_at(self, wanted: dict[Place, int]) -> dict[Place, int]:
+        topics = [
+            ListOffsetsTopic(
+                name=topic, partitions=[ListOffsetsPartition(partition_index=index, timestamp=timestamp)]
+            )
+            for (topic, index), timestamp in wanted.items()
+        ]
+        answer = self.ask(7, ListOffsetsRequest(replica_id=-1, topics=topics))
+        found = {}
+        for topic in answer.topics:
+            for one in topic.partitions:
+                assert one.error_code == 0
+                found[(topic.name, one.partition_index)] = one.offset
+        return found
+
+    def read(self, place: Place, start: int, end: int) -> Iterator[Record]:
+        offset = start
+        while offset < end:
+            wanted = FetchPartition(
+                partition=place[1], fetch_offset=offset, partition_max_bytes=FETCHED_BYTES
+            )
+            topic = FetchTopic(topic=place[0], partitions=[wanted])
+            answer = self.ask(11, FetchRequest(max_wait_ms=0, min_bytes=1, topics=[topic]))
+            data = answer.responses[0].partitions[0]
+            if data.error_code or data.high_watermark != end or not data.records:
+                raise Failed(f"{place}, offset {offset} of {end}: {data}")
+            for position, header in whole_batches(data.records):
+                for record in records(data.records, position, header):
+                    if record.offset >= start:
+                        yield record
+                offset = header.next_offset
+
+    def check_times(self) -> None:
+        """The first record that is not older than a moment, by the broker's index and by ours."""
+        wanted: dict[Place, int] = {}
+        for place, books in self.books.items():
+            if books.timestamps:
+                recent = books.timestamps[-60:] if self.rng.random() < 0.5 else books.timestamps
+                wanted[place] = self.rng.choice(recent) + self.rng.randint(-1, 1)
+        for place, offset in self.offsets_at(wanted).items():
+            expected = self.books[place].first_at(wanted[place])
+            if offset != expected:
+                raise Failed(f"{place} has {offset}, not {expected}, at timestamp {wanted[place]}")
+
+    def check_group(self) -> None:
+        topics = [
+            OffsetFetchRequestTopic(name=topic, partition_indexes=[index]) for topic, index in COMMITTED
+        ]
+        request = OffsetFetchRequest(group_id=self.committer.group, topics=topics)
+        answer = self.until_ready(5, request, lambda response: response.error_code)
+        for topic in answer.topics:
+            for one in topic.partitions:
+                assert one.error_code == 0
+                place = (topic.name, one.partition_index)
+                self.committer.found(place, one.committed_offset, one.metadata)
+
+    def topics(self) -> dict[str, Made]:
+        """Every topic that the organizer may have made."""
+        found = {}
+        for topic in self.ask(12, MetadataRequest(topics=None)).topics:
+            assert topic.error_code == 0
+            assert [one.error_code for one in topic.partitions] == [0] * len(topic.partitions)
+            if topic.name.startswith("made-"):
+                found[topic.name] = Made(0, len(topic.partitions), topic.topic_id)
+        resources = [
+            DescribeConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=["retention.ms"]
+            )
+            for name in found
+        ]
+        for result in self.ask(4, DescribeConfigsRequest(resources=resources)).results:
+            assert result.error_code == 0
+            (config,) = result.configs
+            found[result.resource_name].retention_ms = int(config.value)
+        return found
+
+
+def whole_batches(data: memoryview) -> Iterator[tuple[int, BatchHeader]]:
+    """The batches of a response, of which the last may be cut short."""
+    try:
+        yield from batches(data)
+    except CorruptBatch:
+        if len(data) < FETCHED_BYTES:
+            raise
+
+
+@pytest.fixture
+def ordeal(tmp_path: Path) -> Iterator[Ordeal]:
+    made = Ordeal(tmp_path)
+    made.child.start()
+    try:
+        yield made
+    finally:
+        made.child.kill()
+
+
+def test_nothing_that_was_acknowledged_is_lost_in_fifty_deaths(ordeal: Ordeal) -> None:
+    ordeal.open()
+    ordeal.prepare()
+    for death in range(DEATHS):
+        if death and ordeal.rng.random() < 0.15:
+            # While it recovers, or just before or after.
+            ordeal.child.wait_until_it_serves(ordeal.rng.uniform(0, 0.6))
+            ordeal.child.kill()
+        else:
+            if death:
+                ordeal.open()
+                ordeal.check()
+            ordeal.load_until_death()
+        ordeal.child.start()
+    ordeal.open()
+    ordeal.check()
+    read_all_again(ordeal)
+    check_that_it_was_an_ordeal(ordeal)
+
+    ordeal.connections.close()
+    ordeal.child.stop()
+    ordeal.child.start()
+    ordeal.open()
+    read_all_again(ordeal)
+    assert ordeal.child.troubles() == []
+
+
+def read_all_again(ordeal: Ordeal) -> None:
+    """From the first record on, through kwire's own client and through librdkafka."""
+    for books in ordeal.books.values():
+        books.start_over()
+    ordeal.check()
+    strange = strangers_view(ordeal)
+    for place, books in ordeal.books.items():
+        assert len(strange[place]) == books.seen_end
+        for offset, (found, key) in enumerate(strange[place]):
+            assert found == offset
+            assert books.acked.get(offset) in (None, read_key(key, place))
+
+
+def strangers_view(ordeal: Ordeal) -> dict[Place, list[tuple[int, bytes]]]:
+    """Offset and key of every record, in their order, as another client reads them."""
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+    found: dict[Place, list[tuple[int, bytes]]] = {place: [] for place in PLACES}
+    host, port = ordeal.child.address
+    consumer = Consumer(
+        {
+            "bootstrap.servers": f"{host}:{port}",
+            "group.id": "stranger",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "check.crcs": True,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, index, 0) for topic, index in PLACES])
+        unread = set(PLACES)
+        deadline = time.monotonic() + ANY_SECONDS
+        while unread and time.monotonic() < deadline:
+            for message in consumer.consume(1000, 1):
+                place = (str(message.topic()), int(message.partition() or 0))
+                error = message.error()
+                if error is None:
+                    key = message.key()
+                    assert isinstance(key, bytes)
+                    found[place].append((int(message.offset() or 0), key))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unread.discard(place)
+                else:
+                    raise Failed(f"{place}: {error}")
+    finally:
+        consumer.close()
+    assert not unread
+    return found
+
+
+def check_that_it_was_an_ordeal(ordeal: Ordeal) -> None:
+    """Segments were rolled, batches were sent twice, and enough was done at all."""
+    for topic, index in PLACES:
+        segments = len(list((ordeal.data / f"{topic}-{index}").glob("*.log")))
+        assert segments > 1, f"{topic}-{index} was never rolled"
+    assert all(producer.sent_again > 10 for producer in ordeal.idempotent)
+    assert all(len(books.acked) > 100 for books in ordeal.books.values())
+    assert ordeal.organizer.counted > 10
+    assert ordeal.committer.acked
