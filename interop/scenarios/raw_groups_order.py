@@ -1,0 +1,187 @@
+"""Groups beyond the ordinary: which protocol wins, who waits for what, and in which order answers come."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import comparable, create_topic, wait_for_coordinator
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_groups import (
+    COMMITTED,
+    SUBSCRIPTION,
+    Member,
+    delete,
+    describe,
+    describe_stored,
+    listed,
+    prepare,
+)
+
+
+@scenario()
+def votes(broker: Broker) -> Any:
+    """Two members, each with a protocol that it prefers to that of the other: which one is it?"""
+    pairs = [
+        ("range", "roundrobin"),
+        ("roundrobin", "sticky"),
+        ("sticky", "cooperative-sticky"),
+        ("consumer", "sticky"),
+        ("b", "a"),
+    ]
+    seen: dict[str, Any] = {}
+    for index, pair in enumerate(pairs):
+        group = f"raw-groups-votes-{index}"
+        one, other = (
+            [{"Name": name, "Metadata": SUBSCRIPTION} for name in names] for names in (pair, pair[::-1])
+        )
+        with Member(broker, group) as first, Member(broker, group) as second:
+            prepare(first.client, group)
+            first.join(Protocols=one)
+            second.send_join(Protocols=other)
+            second.joined()
+            second.send_join(Protocols=other)
+            while not first.heartbeat():
+                time.sleep(0.02)
+            first.send_join(Protocols=one)
+            seen[" or ".join(pair)] = [first.joined()["ProtocolName"], second.joined()["ProtocolName"]]
+    return seen
+
+
+@scenario()
+def pending_members(broker: Broker) -> Any:
+    """What a member can do that was given an id and has not joined with it."""
+    group = "raw-groups-pending"
+    seen: dict[str, Any] = {}
+    with Member(broker, group) as member:
+        prepare(member.client, group)
+        member.send_join()
+        member.joined()
+        describe_stored(member.client, group)
+        seen["list"] = listed(member.client, group)
+        seen["heartbeat"] = member.heartbeat()
+        seen["sync"] = comparable(member.sync())
+        seen["commit"] = member.commit(COMMITTED, 1, GenerationIdOrMemberEpoch=0)
+        seen["commit without a generation"] = member.commit(COMMITTED, 1)
+        member.send_join(GroupInstanceId="i")
+        seen["join as a static member"] = comparable(member.joined())
+        seen["leave"] = member.leave()
+        seen["leave again"] = member.leave()
+        member.send_join()
+        seen["join after all"] = comparable(member.joined())
+        member.send_join(MemberId="")
+        member.joined()
+        seen["delete"] = delete(member.client, group)
+        seen["join a deleted group"] = comparable(member.join())
+    return seen
+
+
+@scenario()
+def other_kinds(broker: Broker) -> Any:
+    """Groups that are not of consumers: their offsets cannot be deleted while they have members."""
+    seen: dict[str, Any] = {}
+    for kind in ("consumer", "connect"):
+        group = f"raw-groups-kind-{kind}"
+        with Member(broker, group) as member:
+            prepare(member.client, group)
+            seen[f"{kind} joined"] = comparable(member.join(ProtocolType=kind))
+            seen[f"{kind} delete offsets early"] = delete_offsets(member.client, group, (COMMITTED, [0]))
+            given = {member.member_id: b"all", "stranger": b"nothing"}
+            seen[f"{kind} synced"] = comparable(member.sync(given, ProtocolType=kind))
+            seen[f"{kind} described"] = describe(member.client, group)
+            seen[f"{kind} commit"] = member.commit(COMMITTED, 5)
+            seen[f"{kind} delete offsets"] = delete_offsets(
+                member.client, group, (COMMITTED, [0]), ("t", [0])
+            )
+            seen[f"{kind} leave"] = member.leave(
+                {"MemberId": member.member_id, "GroupInstanceId": "wrong"},
+                {"MemberId": "", "GroupInstanceId": None},
+                *[{"MemberId": member.member_id, "GroupInstanceId": None}] * 2,
+            )
+            seen[f"{kind} delete offsets late"] = delete_offsets(member.client, group, (COMMITTED, [0, 0]))
+            seen[f"{kind} joined as another"] = comparable(member.join(MemberId="", ProtocolType="other"))
+    return seen
+
+
+def delete_offsets(client: RawClient, group: str, *topics: tuple[str, list[int]]) -> Any:
+    asked = [
+        {"Name": name, "Partitions": [{"PartitionIndex": index} for index in indexes]}
+        for name, indexes in topics
+    ]
+    return comparable(client.call("OffsetDelete", 0, GroupId=group, Topics=asked))
+
+
+@scenario()
+def orders(broker: Broker) -> Any:
+    """In which order topics, partitions and groups come back, with errors among them."""
+    group, one, two, three = "raw-groups-orders", "raw-orders-1", "raw-orders-2", "raw-orders-3"
+    seen: dict[str, Any] = {}
+    with Member(broker, group) as outside:
+        client = outside.client
+        wait_for_coordinator(client, group)
+        ids = {name: create_topic(client, name, 3) for name in (one, two, three)}
+        names = {topic_id.hex(): name for name, topic_id in ids.items()}
+        ids |= {"raw-orders-none": bytes(15) + b"\7", "raw-orders-nil": bytes(16)}
+
+        def commit(version: int, *asked: tuple[str, list[int]]) -> Any:
+            topics = [
+                {
+                    **({"TopicId": ids[name]} if version >= 10 else {"Name": name}),
+                    "Partitions": [
+                        {
+                            "PartitionIndex": index,
+                            "CommittedOffset": 5,
+                            "CommittedMetadata": "m" * (5000 if index == 1 else 1),
+                        }
+                        for index in indexes
+                    ],
+                }
+                for name, indexes in asked
+            ]
+            answer = client.call(
+                "OffsetCommit", version, GroupId=group, GenerationIdOrMemberEpoch=-1, Topics=topics
+            )
+            return [
+                [
+                    names.get(topic["TopicId"].hex(), "?") if version >= 10 else topic["Name"],
+                    [(each["PartitionIndex"], each["ErrorCode"]) for each in topic["Partitions"]],
+                ]
+                for topic in answer["Topics"]
+            ]
+
+        none, nil = "raw-orders-none", "raw-orders-nil"
+        for version in (2, 9, 10):
+            seen[f"commit v{version}, nothing"] = commit(version, (one, []), (none, []))
+            seen[f"commit v{version}, all there"] = commit(version, (one, [0, 0]), (two, []), (one, [2, 1]))
+            seen[f"commit v{version}, some missing"] = commit(
+                version, (one, [0, 9, 1, 0, 8]), (none, [0]), (two, [2]), (three, []), (nil, [2]), (one, [2])
+            )
+            seen[f"commit v{version}, late"] = commit(
+                version, (one, [0]), (two, [0]), (none, [1]), (two, [7])
+            )
+        seen["describe a group without offsets"] = describe(client, "raw-groups-orders-none")
+        deletions: list[list[tuple[str, list[int]]]] = [
+            [(one, [])],
+            [(one, [0, 9, 2, 2])],
+            [(one, [0]), (none, [1]), (two, [9, 2]), (one, [1])],
+        ]
+        for asked in deletions:
+            seen[f"delete offsets {asked}"] = delete_offsets(client, group, *asked)
+        topics = [
+            {"TopicId": ids[name], "PartitionIndexes": [2, 0]} for name in (none, three, nil, one, three)
+        ]
+        fetched = client.call("OffsetFetch", 10, Groups=[{"GroupId": group, "Topics": topics}])
+        seen["fetch v10"] = [names.get(topic["TopicId"].hex()) for topic in fetched["Groups"][0]["Topics"]]
+        groups = [f"raw-groups-orders-{index}" for index in range(24)]
+        for name in groups[::2]:
+            outside.commit(one, 1, GroupId=name, GenerationIdOrMemberEpoch=-1, MemberId="")
+        for asked_groups in (groups[:5], [*groups, groups[3]]):
+            described = client.call("DescribeGroups", 6, Groups=asked_groups)["Groups"]
+            seen[f"describe {len(asked_groups)}"] = [
+                (each["GroupId"], each["ErrorCode"]) for each in described
+            ]
+            deleted = client.call("DeleteGroups", 2, GroupsNames=asked_groups)["Results"]
+            seen[f"delete {len(asked_groups)}"] = [(each["GroupId"], each["ErrorCode"]) for each in deleted]
+    return seen
