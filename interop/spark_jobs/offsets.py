@@ -94,7 +94,9 @@ def batch_reads(it: Offsets) -> dict[str, Any]:
     )
     seen["starting offsets"] = it.ranges(subscribe=topic, startingOffsets=by_partition(10, -2, 99))
     seen["ending offsets"] = it.ranges(subscribe=topic, endingOffsets=by_partition(10, -1, 1))
-    seen["past the end"] = it.ranges(subscribe=topic, endingOffsets=by_partition(10, -1, 500))
+    seen["past the end"] = it.ranges(
+        subscribe=topic, endingOffsets=by_partition(10, -1, 500), kafkaConsumer_pollTimeoutMs=3000
+    )
     seen["latest as start"] = it.ranges(subscribe=topic, startingOffsets="latest")
     seen["assign"] = it.ranges(
         assign=json.dumps({topic: [0, 2]}),
@@ -106,7 +108,6 @@ def batch_reads(it: Offsets) -> dict[str, Any]:
     seen["pattern without a topic"] = it.ranges(subscribePattern="spark-nothing-.*")
     seen["read committed"] = it.ranges(subscribe=topic, kafka_isolation_level="read_committed")
     seen["min partitions"] = it.tasks(subscribe=topic, minPartitions=10)
-    seen["max records per partition"] = it.tasks(subscribe=topic, maxRecordsPerPartition=40)
     seen["headers"] = digest(
         [header["key"], header["value"]]
         for row in reader(

@@ -114,4 +114,11 @@ def outcome(action: Callable[[], Any]) -> Any:
         conditions = re.findall(r"\[([A-Z][A-Z_0-9]+(?:\.[A-Z_0-9]+)*)\]", text)
         classes = re.findall(r"org\.apache\.(?:kafka|spark)\.[a-z0-9.]*([A-Z]\w*(?:Exception|Error))\b", text)
         named = [*dict.fromkeys([*conditions, *classes])]
-        return {"error": type(problem).__name__, "named": named or text.splitlines()[:1]}
+        said = re.sub(r"^.*terminated with exception: ", "", text.splitlines()[0])
+        return {
+            "error": type(problem).__name__,
+            "named": named,
+            "said": ""
+            if "Py4J" in type(problem).__name__
+            else re.sub(r"spark-(\w+)-\d", r"spark-\1-N", said),
+        }
