@@ -29,7 +29,7 @@ from interop.scenario import scenario
 from interop.scenarios.clients_confluent import consumer_of, producer_of, take
 from interop.workload import BASE_TIMESTAMP, records
 
-JOB_S = 200.0
+JOB_S = 150.0
 
 
 class Job:
@@ -203,7 +203,7 @@ def wait_until_gone(admin: AdminClient, topic: str) -> None:
         time.sleep(0.05)
 
 
-@scenario(seconds=240, needs="spark")
+@scenario(seconds=330, needs="spark")
 def copy_killed_and_resumed(broker: Broker) -> Any:
     """A streaming copy whose driver is killed, and then its broker: everything arrives at least once."""
     source, target = "spark-copy-from", "spark-copy-to"
