@@ -18,7 +18,7 @@ from kwire.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from kwire.primitives import Uuid
+from kwire.primitives import ZERO_UUID, Uuid
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -42,6 +42,8 @@ def handle(
     asked: list[OffsetCommitResponseTopic] = []
     for topic in request.topics:
         name = node.topic_names().of(topic.topic_id) if by_id else topic.name
+        image = None if name is None else node.image.topics.get(name)
+        topic_id = ZERO_UUID if image is None else image.topic_id
         missing = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
         there = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
         for partition in topic.partitions:
@@ -66,9 +68,10 @@ def handle(
                     partition.committed_offset,
                     partition.committed_leader_epoch,
                     metadata,
+                    topic_id,
                 )
             )
-        if missing.partitions or name not in node.image.topics:
+        if missing.partitions or image is None:
             known = refused.setdefault((topic.name, topic.topic_id), missing)
             if known is not missing:
                 known.partitions += missing.partitions

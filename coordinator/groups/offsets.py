@@ -12,8 +12,8 @@ from coordinator.machine import StoredRecord
 from kwire.primitives import ZERO_UUID, Uuid
 from kwire.stored.groups import OffsetCommitKey, OffsetCommitValue
 
-OFFSET_VERSION = 3
-"""The version of OffsetCommitValue that Kafka writes since 2.1."""
+OFFSET_VERSION = 4
+"""The version of OffsetCommitValue that Apache Kafka 4.3.1 writes: with the id of the topic."""
 
 OFFSET_VERSION_WITH_EXPIRY = 1
 """The one version that holds an expiry of its own, for commits that ask for a retention time (v2–4)."""
@@ -41,6 +41,7 @@ class PartitionCommit(NamedTuple):
     offset: int
     leader_epoch: int
     metadata: str
+    topic_id: Uuid = ZERO_UUID
 
 
 Partitions = dict[int, CommittedOffset]
@@ -89,7 +90,7 @@ class Offsets:
                     metadata=commit.metadata,
                     commit_timestamp=now_ms,
                     expire_timestamp=expire_timestamp,
-                    topic_id=ZERO_UUID,
+                    topic_id=commit.topic_id,
                 ),
                 version,
             )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from coordinator.groups.offsets import PartitionCommit
 from coordinator.service import Commit
 from kwire.errors import ErrorCode
+from kwire.primitives import ZERO_UUID, Uuid
+from kwire.stored.groups import OffsetCommitValue
 from tests.coordinator.scripting import Cluster, Config, Reply, subscription
 
 WEEK_MS = 10_080 * 60_000
@@ -57,6 +60,22 @@ def test_a_commit_of_nothing_makes_no_group(cluster: Cluster) -> None:
     cluster.service.commit_offsets(Commit("g", -1, "", None, [], None, 9), reply)
     assert reply.value == ErrorCode.NONE
     assert cluster.state() is None
+
+
+def test_an_offset_is_stored_with_the_id_of_its_topic_unless_an_old_client_says_how_long(
+    cluster: Cluster,
+) -> None:
+    topic_id = Uuid(bytes(range(16)))
+    commits = [PartitionCommit("t", 0, 5, 3, "m", topic_id)]
+    for retention_ms in (None, 1_000):
+        cluster.service.commit_offsets(Commit("g", -1, "", None, commits, retention_ms, 4), Reply())
+    cluster.host.run_pending()
+    values = [value for _, value in cluster.records() if isinstance(value, OffsetCommitValue)]
+    now_ms = cluster.host.now_ms()
+    assert [(one.leader_epoch, one.expire_timestamp, one.topic_id) for one in values] == [
+        (3, -1, topic_id),
+        (-1, now_ms + 1_000, ZERO_UUID),
+    ]
 
 
 def test_nothing_is_told_before_it_is_committed(cluster: Cluster) -> None:
