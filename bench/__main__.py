@@ -34,7 +34,7 @@ def main() -> int:
     if not names:
         return 1
     figures: list[Figure] = []
-    begun = time.perf_counter()
+    begun, load = time.perf_counter(), os.getloadavg()[0]
     for name in options.benches or BENCHES:
         print(f"measuring {name} of {' and '.join(names)} ...", file=sys.stderr, flush=True)
         figures += BENCHES[name](names, options.seconds, options.rounds)
@@ -42,7 +42,8 @@ def main() -> int:
     print(table(figures))
     print(
         f"\n`{command}`: {time.perf_counter() - begun:.0f} s on {os.cpu_count()} cores, "
-        f"load {os.getloadavg()[0]:.1f} at the end. Medians over the samples of each broker."
+        f"load {load:.1f} at the start and {os.getloadavg()[0]:.1f} at the end. "
+        f"Medians over the samples of each broker."
     )
     return 0
 

@@ -57,7 +57,7 @@ def table(figures: Iterable[Figure]) -> str:
                 amount(figure.median("apache")),
                 amount(figure.median("kwire")),
                 "–" if ratio is None else f"{ratio:.2f}",
-                str(max((len(values) for values in figure.samples.values()), default=0)),
+                ", ".join(sorted({str(len(values)) for values in figure.samples.values()})),
             ]
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
