@@ -143,7 +143,7 @@ class Ordeal:
         self.directory = directory
         self.data = directory / "data"
         self.child = Child(self.data, directory / "broker.log", SETTINGS)
-        self.connections: Connections
+        self.connections = Connections(self.child.address)
         self.asking: Connection
         self.books = {place: Books(place) for place in PLACES}
         start_ms = int(time.time() * 1000) - AN_HOUR_MS
@@ -354,6 +354,7 @@ def ordeal(tmp_path: Path) -> Iterator[Ordeal]:
         yield made
     finally:
         made.child.kill()
+        made.connections.close()
 
 
 def test_nothing_that_was_acknowledged_is_lost_in_fifty_deaths(ordeal: Ordeal) -> None:
