@@ -119,7 +119,7 @@ class GroupMachine:
             records += expired
             if expired:
                 logger.info("group %s: %d offsets have expired", group.id, len(expired))
-            if none_left and group.state is State.EMPTY and not group.pending:
+            if none_left and group.state is State.EMPTY:
                 records.append(_group_tombstone(group.id))
         return records
 

@@ -182,6 +182,14 @@ def test_offsets_of_a_group_expire_from_when_it_became_empty(cluster: Cluster) -
     assert cluster.state() is None
 
 
+def test_a_member_that_was_given_an_id_does_not_keep_its_group(cluster: Cluster) -> None:
+    member = cluster.join(session_ms=2 * CHECK_MS).value.member_id
+    assert cluster.state() == "Empty"
+    cluster.advance(CHECK_MS)
+    assert cluster.state() is None
+    assert cluster.join(member=member).error == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_old_clients_say_how_long_an_offset_lasts(cluster: Cluster) -> None:
     cluster.commit(1, retention_ms=CHECK_MS, version=4)
     cluster.restart()
