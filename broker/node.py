@@ -334,8 +334,6 @@ class Node:
                 log = self.log_manager.create(
                     topic.name, index, topic.topic_id, self.log_config(topic.name), self.host.now_ms()
                 )
-            else:
-                log.config = self.log_config(topic.name)
             log.begin_leader_epoch(image.leader_epoch)
         except StorageError as error:
             logger.error("%s-%d is offline: %s", topic.name, index, error)

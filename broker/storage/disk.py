@@ -294,7 +294,11 @@ class RealDisk:
     def replace(self, path: str, content: bytes, *, sync: bool) -> None:
         temporary = path + TEMPORARY_SUFFIX
         self.write(temporary, content, sync=sync)
-        self.rename(temporary, path)
+        try:
+            os.rename(temporary, path)
+        except OSError as error:
+            raise _failure(error) from error
+        self._files.pop(path, None)
         if sync:
             self.sync_directory(os.path.dirname(path))
 

@@ -67,10 +67,10 @@ class LeaderEpochs:
         if entries and entries[-1][0] == epoch and entries[-1][1] <= start_offset:
             return
         self.note(epoch, start_offset)
-        self.write()
+        self.save()
 
     def note(self, epoch: int, start_offset: int) -> None:
-        """Assign an epoch without writing the file: `cut` does that when recovery is through."""
+        """Assign an epoch without writing the file."""
         entries = self._entries
         if epoch < 0 or start_offset < 0:
             return
@@ -123,11 +123,19 @@ class LeaderEpochs:
             self._entries.pop()
 
     def cut(self, start_offset: int, end_offset: int) -> None:
-        """Keep what lies within the log, and write the file if it says anything else. StorageError."""
+        """Keep what lies within the log.
+
+        The file is left as it is: whoever loads it again cuts it again, and the next epoch is written with
+        the rest. A broker with thousands of empty logs starts without thousands of writes. What recovery
+        has read from the log itself is to be saved.
+        """
         self.forget_from(end_offset)
         count = bisect_right(self._entries, start_offset, key=_start_offset)
         if count:
             self._entries[:count] = [(self._entries[count - 1][0], start_offset)]
+
+    def save(self) -> None:
+        """Write the file if it says anything else. StorageError."""
         if self._entries != self._written:
             self.write()
 

@@ -86,6 +86,8 @@ def open_log(
 
     epochs = opening.epochs
     epochs.cut(log_start_offset, log_end_offset)
+    if not clean:
+        epochs.save()
     opening.remove_stray_snapshots(producers, log_end_offset)
     if producers_known_from is None or producers_known_from < log_start_offset:
         producers.rebuild(opening.segments, log_start_offset, log_end_offset, now_ms)
