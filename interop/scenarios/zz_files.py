@@ -137,7 +137,7 @@ def offsets_topic(log_dir: Path) -> Any:
         "keys": [found[1] if found else None for found in keys],
         "payloads": [
             re.sub(
-                r'"(commitTimestamp|currentStateTimestamp)":\d+|"(memberId|leader|clientId|clientHost)":"[^"]*"',
+                r'"(commitTimestamp|currentStateTimestamp)":\d+|"(memberId|leader|clientId|clientHost|topicId)":"[^"]*"',
                 r"\1\2",
                 line,
             )
