@@ -79,7 +79,7 @@ class Offsets:
         group_id: str, commits: Iterable[PartitionCommit], *, now_ms: int, retention_ms: int | None
     ) -> list[StoredRecord]:
         """Records for a commit; `retention_ms` is what an old client asked for, else None."""
-        expire_timestamp = -1 if retention_ms is None else now_ms + retention_ms
+        expire_timestamp = -1 if retention_ms is None else _as_int64(now_ms + retention_ms)
         version = OFFSET_VERSION if retention_ms is None else OFFSET_VERSION_WITH_EXPIRY
         return [
             StoredRecord(
@@ -174,3 +174,8 @@ class Offsets:
 
 def _tombstone(group_id: str, topic: str, partition: int) -> StoredRecord:
     return StoredRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)
+
+
+def _as_int64(value: int) -> int:
+    """As Kafka's own arithmetic has it: a retention beyond the end of time is one that is over."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
