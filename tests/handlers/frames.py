@@ -114,36 +114,81 @@ INTS: dict[str, Sequence[int]] = {
 
 
 def recorded(key: int, version: int, variant: int, topic_ids: Sequence[Uuid]) -> Recorded:
-    """One of the valid frames of an API and version: always the same."""
+    """One of the valid frames of an API and version: always the same.
+
+    The first `VARIANTS` are such as a client might send, those after them have wilder values here and there.
+    """
     rng = random.Random(f"{key} {version} {variant}")
-    batches: list[bytes] = []
-    request = made(API_VERSIONS[key].request_class, version, rng, topic_ids, batches)
+    making = _Making(version, rng, topic_ids, wild=variant >= VARIANTS)
+    request = making.message(API_VERSIONS[key].request_class)
     frame = encode_request(key, version, 7, rng.choice(("fuzz", None)), request)[4:]
-    return Recorded(frame, tuple(sorted({frame.index(batch) for batch in batches})))
+    return Recorded(frame, tuple(sorted({frame.index(batch) for batch in making.batches})))
 
 
-def made(
-    message_class: type[Message],
-    version: int,
-    rng: random.Random,
-    topic_ids: Sequence[Uuid],
-    batches: list[bytes],
-) -> Message:
-    """A message with something likely in every field that this version has."""
-    values: dict[str, Any] = {}
-    for field in fields_of(message_class):
-        if version not in field.versions:
-            continue
-        if version in field.nullable and rng.random() < 0.15 and field.element != "Records":
-            values[field.name] = None
-        elif field.is_list:
-            size = rng.choice((0, 1, 1, 1, 2))
-            values[field.name] = [
-                likely(message_class, field, version, rng, topic_ids, batches) for _ in range(size)
-            ]
-        else:
-            values[field.name] = likely(message_class, field, version, rng, topic_ids, batches)
-    return message_class(**values)
+class _Making:
+    """A request in the making."""
+
+    def __init__(self, version: int, rng: random.Random, topic_ids: Sequence[Uuid], *, wild: bool) -> None:
+        self.version = version
+        self.rng = rng
+        self.topic_ids = topic_ids
+        self.wild = wild
+        self.batches: list[bytes] = []
+
+    def message(self, message_class: type[Message]) -> Message:
+        """A message with something in every field that this version has."""
+        version, rng = self.version, self.rng
+        values: dict[str, Any] = {}
+        for field in fields_of(message_class):
+            if version not in field.versions:
+                continue
+            if (
+                version in field.nullable
+                and rng.random() < 0.15
+                and (self.wild or field.element != "Records")
+            ):
+                values[field.name] = None
+            elif field.is_list:
+                size = rng.choice((0, 1, 2, 3, 9) if self.wild else (0, 1, 1, 1, 2))
+                values[field.name] = [self.value(message_class, field) for _ in range(size)]
+            else:
+                values[field.name] = self.value(message_class, field)
+        return message_class(**values)
+
+    def value(self, message_class: type[Message], field: Field) -> Any:
+        if field.message is not None:
+            return self.message(field.message)
+        if self.wild and self.rng.random() < 0.2:
+            if field.element in INT_LIMITS:
+                return wild_integer(field.element, self.rng)
+            if field.element == "Str":
+                return self.rng.choice(WILD_STRINGS)
+        if field.element == "Records":
+            self.batches.append(a_batch(self.rng))
+            return memoryview(self.batches[-1])
+        return likely(message_class, field, self.version, self.rng, self.topic_ids)
+
+
+def wild_integer(element: str, rng: random.Random) -> int:
+    """An integer of this type: one at an edge, or any."""
+    highest = (1 << INT_LIMITS[element]) - 1
+    lowest = 0 if element.startswith("U") else -highest - 1
+    edges = (lowest, lowest + 1, max(lowest, -2), 2, 100, highest - 1, highest)
+    return rng.choice(edges) if rng.random() < 0.7 else rng.randint(lowest, highest)
+
+
+WILD_STRINGS = (
+    "",
+    ".",
+    "..",
+    "a/b",
+    "\0",
+    "\u00e9\U0001f600",
+    "x" * 249,
+    "x" * 250,
+    "x" * 5000,
+    "__consumer_offsets",
+)
 
 
 def likely(
@@ -152,15 +197,9 @@ def likely(
     version: int,
     rng: random.Random,
     topic_ids: Sequence[Uuid],
-    batches: list[bytes],
 ) -> Any:
     """A value that a client might send."""
-    if field.message is not None:
-        return made(field.message, version, rng, topic_ids, batches)
     element, name = field.element, field.name
-    if element == "Records":
-        batches.append(a_batch(rng))
-        return memoryview(batches[-1])
     if element == "Bytes":
         return rng.choice((b"", b"\0\0\0\0\0\1\0\6orders\xff\xff\xff\xff", rng.randbytes(40)))
     if element == "Uuid":

@@ -1,4 +1,4 @@
-"""A fuzzer to run by hand: random changes of valid frames, guided by the lines of the broker that they reach.
+"""A fuzzer to run by hand: random frames, and random changes of them, guided by the lines that they reach.
 
     python -m tests.handlers.fuzz --seconds 60 --seed 1
 
@@ -150,9 +150,12 @@ class Fuzzer:
         )
 
     def next_frame(self) -> Recorded:
-        pool = self.found if self.found and self.rng.random() < 0.5 else self.corpus
-        chosen = self.rng.choice(pool)
-        if self.rng.random() < 0.1:
+        if self.rng.random() < 0.5:
+            key, version = self.rng.choice(SERVED_VERSIONS)
+            chosen = recorded(key, version, self.rng.randrange(1 << 30), self.rig.topic_ids)
+        else:
+            chosen = self.rng.choice(self.found or self.corpus)
+        if self.rng.random() < 0.3:
             return chosen  # so that what the changed ones meet is not always empty
         return changed(chosen, random_changes(self.rng), reseal=self.rng.random() < 0.7)
 
