@@ -296,10 +296,15 @@ class _DecoderSource(_Source):
     def nested_message(self, indent: int, field: Field, target: str) -> None:
         nested = self.nested(field, lambda cls: _nested_decoder(cls, self.version, self.flexible))
         if self.is_nullable(field):
-            # A nullable structure has one byte in front: -1 for null, 1 for there.
-            self.add(indent, "n = b[p]")
-            self.add(indent, "p += 1")
-            self.add(indent, "if n > 127:")
+            if self.version in field.tagged:
+                # Under a tag Java writes 0 for null, as a varint, and nothing less than 1 for there.
+                self.add(indent, "n, p = read_varint(b, p, e)")
+                self.add(indent, "if n == 0:")
+            else:
+                # A nullable structure has one byte in front: -1 for null, 1 for there.
+                self.add(indent, "n = b[p]")
+                self.add(indent, "p += 1")
+                self.add(indent, "if n > 127:")
             self.add(indent + 1, f"{target} = None")
             self.add(indent, "else:")
             indent += 1
@@ -443,7 +448,7 @@ class _EncoderSource(_Source):
         self.add(indent, "if v is None:")
         if self.is_nullable(field):
             if field.message is not None and not field.is_list:
-                self.add(indent + 1, f"{out}.append(255)")
+                self.add(indent + 1, f"{out}.append({0 if self.version in field.tagged else 255})")
             elif self.flexible:
                 self.add(indent + 1, f"{out}.append(0)")
             else:

@@ -16,7 +16,16 @@ from typing import Any
 from kwire.messages import consumer_protocol
 from kwire.registry import API_VERSIONS
 from kwire.schema import Message
-from kwire.stored import groups, metadata, raft, transactions
+from kwire.stored import (
+    consumer_groups,
+    groups,
+    metadata,
+    raft,
+    share_groups,
+    share_state,
+    streams_groups,
+    transactions,
+)
 from tests.kwire import kafka_json
 from tests.kwire.interpreter import Maker, Value, representative
 from tests.kwire.kafka_json import Entry, Struct
@@ -26,6 +35,22 @@ MESSAGES = DATA / "kafka-4.3.1-messages.jsonl"
 DEFINITIONS = DATA / "kafka-4.3.1-stored.json"
 ERRORS = DATA / "kafka-4.3.1-errors.tsv"
 
+STORED = (
+    consumer_protocol,
+    groups,
+    consumer_groups,
+    share_groups,
+    streams_groups,
+    share_state,
+    metadata,
+    raft,
+    transactions,
+)
+"""Where kwire declares what is no request and no response."""
+
+RECORD_TYPES = {"metadata", "coordinator-key", "coordinator-value"}
+"""What Kafka's definitions call the records of its logs."""
+
 GONE = {"ZkMigrationStateRecord"}
 """Kafka 4 has no such record any more; logs that began under Kafka 3 still hold it."""
 
@@ -34,7 +59,7 @@ def stored() -> dict[str, type[Message]]:
     """What kwire declares beside requests and responses: the messages of Kafka's own logs and files."""
     found: dict[str, type[Message]] = {}
     # Structures inside messages have no versions of their own, and Message itself is no message.
-    for module in (consumer_protocol, groups, metadata, raft, transactions):
+    for module in STORED:
         found |= {
             name: one
             for name, one in vars(module).items()
@@ -133,8 +158,14 @@ def main() -> None:
     DATA.mkdir(exist_ok=True)
     MESSAGES.write_text("".join(json.dumps(case) + "\n" for case in cases), encoding="ascii")
     definitions = {
-        name: without_words(json.loads(kafka_json.without_comments(messages[name].definition)))
-        for name in stored()
+        name: without_words(json.loads(kafka_json.without_comments(message.definition)))
+        for name, message in sorted(messages.items())
+    }
+    # All of Kafka's records, so that one that kwire does not declare is noticed.
+    definitions = {
+        name: definition
+        for name, definition in definitions.items()
+        if name in stored() or definition.get("type") in RECORD_TYPES
     }
     DEFINITIONS.write_text(json.dumps(definitions, indent=1) + "\n", encoding="ascii")
     ERRORS.write_text("\n".join(java_errors()) + "\n", encoding="ascii")
