@@ -21,17 +21,20 @@ from broker.storage.log import Log
 from broker.storage.log_config import LogConfig
 from broker.storage.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
 from broker.storage.scan import Invalid, LegacyFormat, Whole, whole_batches
-from broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SUFFIXES, Segment
+from broker.storage.segment import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SUFFIXES,
+    SWAP_SUFFIX,
+    Segment,
+)
 from broker.storage.trash import Trash
 from kwire.batch import MAGIC, BatchHeader, CorruptBatch, crc_is_valid, read_header
 from kwire.primitives import ZERO_UUID, Uuid
 
 logger = logging.getLogger("kwire.storage")
 
-_CLEANED_SUFFIX = ".cleaned"
-"""A compacted segment in the making, worthless until it is complete."""
-_SWAP_SUFFIX = ".swap"
-"""A compacted segment that is complete, and was about to take the place of those it was made from."""
 _RAFT_SNAPSHOT_DELETED = ".checkpoint" + DELETED_SUFFIX
 """A snapshot of the metadata that is on its way out: the metadata log's to remove."""
 
@@ -143,9 +146,9 @@ class _Opening:
         cleaned: list[str] = []
         swaps: list[str] = []
         for name in disk.names(directory):
-            if name.endswith(_CLEANED_SUFFIX):
+            if name.endswith(CLEANED_SUFFIX):
                 cleaned.append(name)
-            elif name.endswith(_SWAP_SUFFIX):
+            elif name.endswith(SWAP_SUFFIX):
                 swaps.append(name)
             elif name.endswith(TEMPORARY_SUFFIX) or (
                 name.endswith(DELETED_SUFFIX) and not name.endswith(_RAFT_SNAPSHOT_DELETED)
@@ -166,7 +169,7 @@ class _Opening:
 
     def _complete_swap(self, swaps: list[str]) -> None:
         disk, directory = self._disk, self._directory
-        bases = [_base_offset(name) for name in swaps if name.endswith(LOG_SUFFIX + _SWAP_SUFFIX)]
+        bases = [_base_offset(name) for name in swaps if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
         if bases:
             first = min(bases)
             end = max(self._end_of_swap(base) for base in bases)
@@ -175,12 +178,12 @@ class _Opening:
                 if replaced:
                     disk.remove(join(directory, name))
         # The log comes last: its name alone decides whether the swap is still to be completed.
-        for name in sorted(swaps, key=lambda name: name.endswith(LOG_SUFFIX + _SWAP_SUFFIX)):
-            disk.rename(join(directory, name), join(directory, name.removesuffix(_SWAP_SUFFIX)))
+        for name in sorted(swaps, key=lambda name: name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
+            disk.rename(join(directory, name), join(directory, name.removesuffix(SWAP_SUFFIX)))
         logger.warning("%s: %d files of an interrupted swap put in place", self.name, len(swaps))
 
     def _end_of_swap(self, base_offset: int) -> int:
-        path = join(self._directory, f"{base_offset:020d}{LOG_SUFFIX}{_SWAP_SUFFIX}")
+        path = join(self._directory, f"{base_offset:020d}{LOG_SUFFIX}{SWAP_SUFFIX}")
         end = base_offset
         try:
             for whole in whole_batches(self._disk.open(path), 0, self._disk.size(path)):

@@ -5,6 +5,7 @@ A segment holds no descriptor; each operation asks the disk for the file, whose 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 from broker.storage.disk import Disk, DiskFile, FileMissing
@@ -25,6 +26,10 @@ TIME_INDEX_SUFFIX = ".timeindex"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+"""Behind a compacted segment's names while it is in the making: worthless until it is complete."""
+SWAP_SUFFIX = ".swap"
+"""Behind the names of one that is complete, and is taking the place of those it was made from."""
 _MAX_SEARCHED_BATCH_BYTES = 256 * 1024 * 1024
 """How far a batch is decompressed in search of a timestamp."""
 
@@ -66,13 +71,15 @@ class Segment:
         size_bytes: int,
         created_ms: int,
         roll_jitter_ms: int,
+        suffix: str = "",
     ) -> None:
+        """`suffix` is what its files' names end in on their way into the log: `.cleaned`, `.swap`."""
         prefix = f"{directory}/{base_offset:020d}"
         self._disk = disk
         self.base_offset = base_offset
-        self.log_path = prefix + LOG_SUFFIX
-        self.index = OffsetIndex(disk, prefix + INDEX_SUFFIX, base_offset)
-        self.time_index = TimeIndex(disk, prefix + TIME_INDEX_SUFFIX, base_offset)
+        self.log_path = prefix + LOG_SUFFIX + suffix
+        self.index = OffsetIndex(disk, prefix + INDEX_SUFFIX + suffix, base_offset)
+        self.time_index = TimeIndex(disk, prefix + TIME_INDEX_SUFFIX + suffix, base_offset)
         self.size_bytes = size_bytes
         self.created_ms = created_ms
         self.roll_jitter_ms = roll_jitter_ms
@@ -120,8 +127,8 @@ class Segment:
     @property
     def paths(self) -> list[str]:
         """Every file that a segment may have."""
-        prefix = self.log_path.removesuffix(LOG_SUFFIX)
-        return [prefix + suffix for suffix in SUFFIXES]
+        prefix, _, way = self.log_path.rpartition(LOG_SUFFIX)
+        return [prefix + suffix + way for suffix in SUFFIXES]
 
     def index_files(self) -> list[DiskFile]:
         """The two indexes, to be synced. FileMissing."""
@@ -286,6 +293,19 @@ class Segment:
         return None
 
     # --- changing
+
+    def settle(self) -> None:
+        """Give the files their final names: the log last, since a `.swap` log says that there is more to do.
+
+        StorageError.
+        """
+        prefix, _, way = self.log_path.rpartition(LOG_SUFFIX)
+        for suffix in reversed(SUFFIXES):
+            with suppress(FileMissing):
+                self._disk.rename(prefix + suffix + way, prefix + suffix)
+        self.log_path = prefix + LOG_SUFFIX
+        self.index.path = prefix + INDEX_SUFFIX
+        self.time_index.path = prefix + TIME_INDEX_SUFFIX
 
     def truncate_to(self, offset: int, config: LogConfig, now_ms: int) -> None:
         """Cut off every batch that ends at `offset` or beyond; the segment becomes the active one."""

@@ -1,0 +1,322 @@
+"""Which batches and records of a log stay when it is cleaned, and what a batch becomes that loses some.
+
+A batch that keeps its offsets, whatever is lost of it, is what clients and followers can go by: first offset,
+last offset, producer, sequence, leader epoch and codec are those it was appended with. Records are copied as
+they are. Only a batch that gets a delete horizon has its records written anew, since their timestamps count
+from the base timestamp, whose place the horizon takes (KIP-534).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final, NamedTuple
+
+from broker.storage.cleaner.offset_map import LONGEST_PLAIN_KEY, OffsetMap, short, varint_rest
+from broker.storage.cleaner.transactions import CleanedTransactions, marker_kind
+from kwire.batch import (
+    CODEC_MASK,
+    CONTROL_MASK,
+    DELETE_HORIZON_MASK,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    CorruptBatch,
+    crc_is_valid,
+    seal,
+)
+from kwire.compression import Codec, CompressionError, compress, decompress
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_NOT_PLAIN: Final = TRANSACTIONAL_MASK | CONTROL_MASK
+_LONG_MAX: Final = (1 << 63) - 1
+MOST_BATCH_BYTES: Final = 0x7FFFFFFF
+
+GONE: Final = b""
+"""Nothing stays of a batch."""
+
+
+class LastOfProducer(NamedTuple):
+    """What a log remembers of a producer that is still active."""
+
+    last_offset: int | None
+    """Where its last data ends; None when only a marker of it is remembered."""
+    epoch: int
+
+
+class Rules(NamedTuple):
+    """What one cleaning goes by, beside the map."""
+
+    now_ms: int
+    delete_retention_ms: int
+    first_dirty_offset: int
+    upper_bound_offset: int
+    last_of_producers: Mapping[int, LastOfProducer]
+
+
+def plain_records(data: bytes, at: int, header: BatchHeader) -> tuple[bytes, int, int]:
+    """Where the records of a batch lie, not compressed: the bytes, start and end. CorruptBatch."""
+    end = at + header.size_bytes
+    if not crc_is_valid(data, at, header):
+        raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong CRC")
+    if not header.attributes & CODEC_MASK:
+        return data, at + HEADER_BYTES, end
+    try:
+        payload = decompress(
+            header.codec, memoryview(data)[at + HEADER_BYTES : end], max_bytes=MOST_BATCH_BYTES
+        )
+    except CompressionError as error:
+        raise CorruptBatch(f"the batch at offset {header.base_offset} does not decompress") from error
+    return payload, 0, len(payload)
+
+
+class BatchFilter:
+    """Says of each batch of a log, in order, what stays of it."""
+
+    def __init__(self, offset_map: OffsetMap, rules: Rules, transactions: CleanedTransactions) -> None:
+        self._map = offset_map
+        self._rules = rules
+        self._transactions = transactions
+        self._survivors = offset_map.survivors()
+        self._cursor = 0
+        self.records_read = 0
+        self.records_kept = 0
+
+    def filtered(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
+        """None: the batch stays as it is. Otherwise what takes its place: GONE, or a batch. CorruptBatch."""
+        count = header.records_count
+        self.records_read += count
+        if header.attributes & _NOT_PLAIN:
+            return self._in_transaction(data, at, header)
+        if not count:
+            return None if self._stays_empty(header) else GONE
+        return self._data(data, at, header)
+
+    def _in_transaction(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
+        if header.is_control:
+            return self._control(data, at, header)
+        if self._transactions.data(header):
+            return _emptied(header) if self._stays_empty(header) else GONE
+        if not header.records_count:
+            return None if self._stays_empty(header) else GONE
+        return self._data(data, at, header)
+
+    def _control(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
+        needless = self._transactions.marker(header, marker_kind(data, at, header))
+        if not header.records_count:
+            return None if self._stays_empty(header) else GONE
+        if needless and header.has_delete_horizon and header.base_timestamp <= self._rules.now_ms:
+            return _emptied(header) if self._stays_empty(header) else GONE
+        self.records_kept += header.records_count
+        if needless and not header.has_delete_horizon:
+            payload, start, end = plain_records(data, at, header)
+            return self._with_horizon(payload, [(start, end)], header, header.records_count)
+        return None
+
+    def _stays_empty(self, header: BatchHeader) -> bool:
+        """Whether a batch is kept though none of its records is."""
+        if header.next_offset == self._rules.upper_bound_offset:
+            return True
+        if not header.has_producer_id:
+            return False
+        last = self._rules.last_of_producers.get(header.producer_id)
+        if last is None:
+            return False
+        if last.last_offset is not None:
+            return header.last_offset == last.last_offset
+        return header.is_control and header.producer_epoch == last.epoch
+
+    # --- data
+
+    def _data(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
+        base_offset, count = header.base_offset, header.records_count
+        offset_map = self._map
+        last_offset = base_offset + header.last_offset_delta
+        if (
+            base_offset >= self._rules.first_dirty_offset
+            and last_offset <= offset_map.latest_offset
+            and base_offset not in offset_map.with_tombstones
+        ):
+            # The map has read this batch already: how many of its offsets survive says enough, mostly.
+            survivors, low = self._survivors, self._cursor
+            if low < len(survivors) and survivors[low] < base_offset:
+                low = bisect_left(survivors, base_offset, low)
+            high = self._cursor = bisect_right(survivors, last_offset, low, min(low + count, len(survivors)))
+            kept = high - low
+            if kept == count:
+                self.records_kept += count
+                return None
+            if not kept:
+                return _emptied(header) if self._stays_empty(header) else GONE
+        payload, start, end = plain_records(data, at, header)
+        try:
+            ranges, kept, has_tombstone = self._ranges(payload, start, end, header)
+        except IndexError:
+            raise CorruptBatch(f"the records of the batch at offset {base_offset} are cut short") from None
+        if not kept:
+            return _emptied(header) if self._stays_empty(header) else GONE
+        self.records_kept += kept
+        if has_tombstone and not header.has_delete_horizon:
+            return self._with_horizon(payload, ranges, header, kept)
+        if kept == count:
+            return None
+        return _with_records(b"".join([payload[begin:stop] for begin, stop in ranges]), header, kept)
+
+    def _ranges(
+        self, data: bytes, at: int, end: int, header: BatchHeader
+    ) -> tuple[list[tuple[int, int]], int, bool]:
+        """Where the records lie that stay, neighbours as one; how many; whether one is a tombstone."""
+        get = self._map.latest.get
+        latest_offset = self._map.latest_offset
+        base_offset = header.base_offset
+        drops_tombstones = header.has_delete_horizon and header.base_timestamp <= self._rules.now_ms
+        ranges: list[tuple[int, int]] = []
+        kept = 0
+        has_tombstone = False
+        run_start = run_end = -1
+        for _ in range(header.records_count):
+            start = at
+            length = data[at]
+            at += 1
+            if length > 0x7F:
+                length, at = varint_rest(data, at, length)
+            stop = at + (length >> 1)
+            at += 1  # attributes
+            while data[at] > 0x7F:  # timestamp delta
+                at += 1
+            at += 1
+            delta = data[at]
+            at += 1
+            if delta > 0x7F:
+                delta, at = varint_rest(data, at, delta)
+            size = data[at]
+            at += 1
+            if size > 0x7F:
+                size, at = varint_rest(data, at, size)
+            offset = base_offset + (delta >> 1)
+            if size & 1:  # no key
+                stays = offset > latest_offset
+                is_tombstone = data[at] == 1
+            else:
+                key_end = at + (size >> 1)
+                if key_end >= stop:
+                    raise CorruptBatch(f"a key of {size >> 1} bytes in a record of {length >> 1}")
+                is_tombstone = data[key_end] == 1
+                if offset > latest_offset:
+                    stays = True
+                elif is_tombstone and drops_tombstones:
+                    stays = False
+                else:
+                    key = data[at:key_end]
+                    stays = offset >= get(short(key) if size > LONGEST_PLAIN_KEY << 1 else key, -1)
+            if stays:
+                kept += 1
+                if is_tombstone:
+                    has_tombstone = True
+                if start != run_end:
+                    if run_end >= 0:
+                        ranges.append((run_start, run_end))
+                    run_start = start
+                run_end = stop
+            at = stop
+        if at != end:
+            raise CorruptBatch(f"{end - at} bytes are left after the records of the batch at {base_offset}")
+        if run_end >= 0:
+            ranges.append((run_start, run_end))
+        return ranges, kept, has_tombstone
+
+    def _with_horizon(
+        self, data: bytes, ranges: list[tuple[int, int]], header: BatchHeader, count: int
+    ) -> bytearray:
+        """The batch with what stays of it, and the time from which on its tombstones may go."""
+        rules = self._rules
+        horizon_ms = min(rules.now_ms + rules.delete_retention_ms, _LONG_MAX)
+        body = bytearray()
+        for start, end in ranges:
+            at = start
+            while at < end:
+                length, at = _unsigned(data, at)
+                stop = at + (length >> 1)
+                zigzag, rest = _unsigned(data, at + 1)
+                timestamp = (
+                    header.max_timestamp
+                    if header.has_log_append_time
+                    else header.base_timestamp + ((zigzag >> 1) ^ -(zigzag & 1))
+                )
+                delta = timestamp - horizon_ms
+                record = data[at : at + 1] + _encoded((delta << 1) ^ (delta >> 63)) + data[rest:stop]
+                body += _encoded(len(record) << 1)
+                body += record
+                at = stop
+        max_timestamp = _max_timestamp(data, ranges, header)
+        header = header._replace(
+            attributes=header.attributes | DELETE_HORIZON_MASK,
+            base_timestamp=horizon_ms,
+            max_timestamp=max_timestamp,
+        )
+        return _batch(bytes(body), header, count)
+
+
+def _unsigned(data: bytes, at: int) -> tuple[int, int]:
+    value = data[at]
+    return varint_rest(data, at + 1, value) if value > 0x7F else (value, at + 1)
+
+
+def _encoded(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _max_timestamp(data: bytes, ranges: list[tuple[int, int]], header: BatchHeader) -> int:
+    """The greatest timestamp of the records in the ranges."""
+    if header.has_log_append_time:
+        return header.max_timestamp
+    greatest = None
+    for start, end in ranges:
+        at = start
+        while at < end:
+            length, at = _unsigned(data, at)
+            zigzag, _ = _unsigned(data, at + 1)
+            delta = (zigzag >> 1) ^ -(zigzag & 1)
+            if greatest is None or delta > greatest:
+                greatest = delta
+            at += length >> 1
+    return NO_TIMESTAMP if greatest is None else header.base_timestamp + greatest
+
+
+def _with_records(body: bytes, header: BatchHeader, count: int) -> bytearray:
+    """The batch with fewer records."""
+    max_timestamp = _max_timestamp(body, [(0, len(body))], header)
+    return _batch(body, header._replace(max_timestamp=max_timestamp), count)
+
+
+def _batch(body: bytes, header: BatchHeader, count: int) -> bytearray:
+    codec = header.codec
+    payload = body if codec == Codec.NONE else compress(codec, body)
+    out = bytearray(HEADER_BYTES)
+    out += payload
+    _HEADER.pack_into(
+        out, 0, *header._replace(batch_length=len(out) - LOG_OVERHEAD_BYTES, crc=0, records_count=count)
+    )
+    seal(out, 0, len(out))
+    return out
+
+
+def _emptied(header: BatchHeader) -> bytearray:
+    """The batch without any record: its offsets, its producer and its greatest timestamp stay."""
+    return _batch(
+        b"",
+        header._replace(
+            attributes=header.attributes & (TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK),
+            base_timestamp=NO_TIMESTAMP,
+        ),
+        0,
+    )

@@ -1,0 +1,109 @@
+"""Which transactions in a log were aborted, and which markers nobody needs any more. KIP-98, KIP-534.
+
+What was aborted is read from the log itself, by headers: the data of a producer up to an abort marker of its
+own. Transaction indexes need not be there, then; those of cleaned segments are written afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import NamedTuple
+
+from broker.storage.producer_state import ABORT, COMMIT
+from kwire.batch import BatchHeader, control_type, records
+
+_INDEX_ENTRY = Struct(">hqqqq")
+_INDEX_VERSION = 0
+
+
+class Aborted(NamedTuple):
+    """An aborted transaction: its first record that is still there, its marker, what was stable then."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+    def encode(self) -> bytes:
+        """The entry of a `.txnindex` file."""
+        return _INDEX_ENTRY.pack(_INDEX_VERSION, *self)
+
+
+def marker_kind(data: bytes, at: int, header: BatchHeader) -> int | None:
+    """ABORT or COMMIT; None for a control batch that was emptied, or is about something else."""
+    for record in records(data, at, header):
+        _, kind = control_type(record)
+        return kind if kind in (ABORT, COMMIT) else None
+    return None
+
+
+class AbortedFinder:
+    """Finds the aborted transactions of a log, fed with its transactional batches in order."""
+
+    def __init__(self) -> None:
+        self.found: list[Aborted] = []
+        self._ongoing: dict[int, int] = {}
+
+    def data(self, header: BatchHeader) -> None:
+        """A batch within a transaction."""
+        self._ongoing.setdefault(header.producer_id, header.base_offset)
+
+    def marker(self, header: BatchHeader, kind: int | None) -> None:
+        """A control batch."""
+        if kind is None:
+            return
+        first_offset = self._ongoing.pop(header.producer_id, None)
+        if first_offset is not None and kind == ABORT:
+            stable = min(self._ongoing.values(), default=header.last_offset + 1)
+            self.found.append(Aborted(header.producer_id, first_offset, header.last_offset, stable))
+
+
+class CleanedTransactions:
+    """Follows the transactions of a log from batch to batch, and says what may be discarded."""
+
+    def __init__(self, aborted: Iterable[Aborted]) -> None:
+        self._aborted = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
+        """Those that did not begin yet, the next one last."""
+        self._ongoing_aborted: dict[int, Aborted] = {}
+        self._seen_aborted: set[int] = set()
+        """Producers whose ongoing transaction is aborted, and has left data."""
+        self._ongoing_committed: set[int] = set()
+        self.kept: list[Aborted] = []
+        """The aborted transactions whose marker stays because data was met, for the transaction index."""
+
+    def _begin(self, offset: int) -> None:
+        while self._aborted and self._aborted[-1].first_offset <= offset:
+            entry = self._aborted.pop()
+            self._ongoing_aborted.setdefault(entry.producer_id, entry)
+
+    def data(self, header: BatchHeader) -> bool:
+        """A transactional batch of data: whether it was aborted."""
+        self._begin(header.last_offset)
+        producer_id = header.producer_id
+        if producer_id in self._ongoing_aborted:
+            self._seen_aborted.add(producer_id)
+            return True
+        self._ongoing_committed.add(producer_id)
+        return False
+
+    def marker(self, header: BatchHeader, kind: int | None) -> bool:
+        """A control batch: whether nothing is left that it says anything about."""
+        self._begin(header.last_offset)
+        producer_id = header.producer_id
+        if kind == COMMIT:
+            had_data = producer_id in self._ongoing_committed
+            self._ongoing_committed.discard(producer_id)
+            return not had_data
+        if kind == ABORT:
+            entry = self._ongoing_aborted.pop(producer_id, None)
+            if producer_id in self._seen_aborted:
+                self._seen_aborted.discard(producer_id)
+                assert entry is not None
+                self.kept.append(entry)
+                return False
+            # Data that was not known to be aborted was kept, so its marker has to stay, too.
+            had_data = producer_id in self._ongoing_committed
+            self._ongoing_committed.discard(producer_id)
+            return not had_data
+        return not header.records_count
