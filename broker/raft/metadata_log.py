@@ -3,61 +3,55 @@
 A voter that is alone wins every election at once: it raises the epoch, remembers that in `quorum-state`, and
 writes a LeaderChange control record as the first of its epoch. What it appends is committed once it is
 synced. Everything on disk is what Apache Kafka writes in the same place (KIP-595, KIP-630), read back here
-with its snapshots (`<offset>-<epoch>.checkpoint`), which stand for all that came before their offset.
+with its snapshots, which stand for all that came before their offset.
+
+Who votes stands in the configuration, or, where the quorum is dynamic (KIP-853), in the log: then the leader
+repeats it in its own epoch if it stood in the snapshot of a fresh directory only, or says where it is reached
+now if that has changed.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, cast
 
 from broker.config import BrokerConfig
 from broker.controller.commands import StoredRecord
+from broker.controller.image import EndpointImage
 from broker.raft.quorum_state import FILE_NAME, QuorumState, decode_quorum_state
-from broker.raft.replay import DecodedBatch, decode_batches
+from broker.raft.replay import CorruptMetadata, DecodedBatch, decode_batches
+from broker.raft.snapshots import KRAFT_VERSION_TYPE, VOTERS_TYPE, Snapshots, control_batch, quorum_records
 from broker.storage.disk import Disk
 from broker.storage.log import Log
 from broker.storage.log_config import LogConfig
-from kwire.batch import build
-from kwire.codegen import encoder
-from kwire.primitives import ZERO_UUID, Uuid
+from kwire.batch import NewRecord, build
+from kwire.primitives import ZERO_UUID, Uuid, uuid_to_text
 from kwire.registry import encode_stored
-from kwire.stored.raft import LeaderChangeMessage, Voter
+from kwire.schema import Message
+from kwire.stored.raft import Endpoint, LeaderChangeMessage, Voter, VotersRecord, VotersVoter
 
 logger = logging.getLogger("kwire.raft")
 
-LEADER_CHANGE_KEY: Final = b"\x00\x00\x00\x02"
-"""A control record's key: version 0, type 2."""
+LEADER_CHANGE_TYPE: Final = 2
 
 MAX_BATCH_RECORDS: Final = 1_000
 """How many records share a batch where they need not be atomic: a batch stays far below Kafka's 8 MiB."""
 
 READ_BYTES: Final = 1024 * 1024
-SNAPSHOT_NAME: Final = re.compile(r"^(\d{20})-(\d{10})\.checkpoint$")
-
-
 MAX_RECORD_BATCH_BYTES: Final = 8 * 1024 * 1024
 
 
 def metadata_log_config(config: BrokerConfig) -> LogConfig:
     """How the metadata log rolls. Nothing is deleted from it but what a snapshot has replaced."""
+    small = cast("int | None", config.value("internal.metadata.log.segment.bytes"))
     return LogConfig(
-        segment_bytes=config.metadata_log_segment_bytes,
+        segment_bytes=small or config.metadata_log_segment_bytes,
         segment_ms=config.metadata_log_segment_ms,
         max_message_bytes=MAX_RECORD_BATCH_BYTES,
         retention_ms=-1,
         retention_bytes=-1,
     )
-
-
-class Snapshot(NamedTuple):
-    """A checkpoint file: the metadata as it was before `end_offset`."""
-
-    name: str
-    end_offset: int
-    epoch: int
 
 
 class MetadataLog:
@@ -67,6 +61,14 @@ class MetadataLog:
         self.log = log
         self.epoch = 0
         """The epoch that this node leads; 0 before `lead`."""
+        self.snapshots = Snapshots(disk, log.directory)
+        self.unsnapshotted_bytes = 0
+        """How much of the log no snapshot stands for."""
+        self.last_timestamp_ms = -1
+        """When the last record was written."""
+        self.voters: VotersRecord | None = None
+        """Who votes, where the log says it."""
+        self._voters_in_log = False
         self._disk = disk
         self._node_id = node_id
         self._directory_id = directory_id
@@ -80,85 +82,116 @@ class MetadataLog:
 
     def read(self) -> Iterator[DecodedBatch]:
         """The latest snapshot's batches, then the log's. CorruptMetadata, StorageError."""
-        offset = self.log.log_start_offset
-        snapshot = self._latest_snapshot()
-        if snapshot is not None and snapshot.end_offset > offset:
+        offset, end = self.log.log_start_offset, self.log.log_end_offset
+        self.snapshots.recover(offset, end)
+        snapshot = self.snapshots.latest
+        if snapshot is not None:
             logger.info("metadata: starting from snapshot %s", snapshot.name)
-            content = self._disk.read(f"{self.log.directory}/{snapshot.name}")
-            for batch in decode_batches(content):
+            for batch in decode_batches(self.snapshots.read(snapshot)):
+                self._note(batch.controls, in_log=snapshot.end_offset > 0)
                 # Offsets within a snapshot are its own; what it says holds up to its end offset.
                 last = snapshot.end_offset - 1
                 yield batch._replace(base_offset=last, last_offset=last, epoch=snapshot.epoch)
+            self.last_timestamp_ms = self.snapshots.last_timestamp_ms(snapshot)
             offset = snapshot.end_offset
-        end = self.log.log_end_offset
         while offset < end:
             region = self.log.read(offset, max_bytes=READ_BYTES, up_to_offset=end)
             for batch in decode_batches(region.read()):
                 if batch.last_offset >= offset:
+                    self._note(batch.controls, in_log=True)
+                    self.unsnapshotted_bytes += batch.size_bytes
+                    self.last_timestamp_ms = batch.timestamp_ms
                     yield batch
                     offset = batch.last_offset + 1
 
-    def _latest_snapshot(self) -> Snapshot | None:
-        found = [
-            Snapshot(name, int(match[1]), int(match[2]))
-            for name in self._disk.names(self.log.directory)
-            if (match := SNAPSHOT_NAME.match(name))
-        ]
-        return max(found, key=lambda snapshot: (snapshot.end_offset, snapshot.epoch), default=None)
+    def _note(self, controls: Sequence[Message], *, in_log: bool) -> None:
+        for control in controls:
+            if isinstance(control, VotersRecord):
+                self.voters, self._voters_in_log = control, in_log
 
     # --- leading
 
-    def lead(self, now_ms: int) -> None:
-        """Win the election of a new epoch, and say so in the log. StorageError, ValueError."""
+    def lead(self, now_ms: int, endpoints: Sequence[EndpointImage]) -> None:
+        """Win the election of a new epoch, and say so in the log, once all of it was read.
+
+        `endpoints` tells where this voter is reached. CorruptMetadata, StorageError, ValueError.
+        """
         path = f"{self.log.directory}/{FILE_NAME}"
         state = QuorumState()
         if self._disk.exists(path):
             state = decode_quorum_state(self._disk.read(path))
         # A lost quorum-state must not make an epoch of the log come twice.
         self.epoch = max(state.leader_epoch, self.log.latest_epoch or 0) + 1
+        # The version of the file goes with that of the quorum's protocol, as Kafka has it.
+        version = 0 if self.voters is None else 1
         state = QuorumState(
             leader_id=self._node_id,
             leader_epoch=self.epoch,
             voter_ids=(self._node_id,),
-            data_version=state.data_version,
+            data_version=version,
         )
         self._disk.replace(path, state.encode(), sync=True)
+        controls: list[tuple[int, Message]] = [(LEADER_CHANGE_TYPE, self._leader_change(version))]
+        if self.voters is not None:
+            current = self._voters_now(self.voters, endpoints)
+            if current != self.voters or not self._voters_in_log:
+                self.voters = current
+                kinds = (KRAFT_VERSION_TYPE, VOTERS_TYPE)
+                controls += zip(kinds, quorum_records(current), strict=True)
         self._append_batch(
-            [(now_ms, LEADER_CHANGE_KEY, self._leader_change(state.data_version), [])], control=True
+            control_batch(controls, now_ms, base_offset=self.end_offset, epoch=self.epoch, version=version),
+            now_ms,
         )
 
-    def _leader_change(self, version: int) -> bytes:
+    def _voters_now(self, voters: VotersRecord, endpoints: Sequence[EndpointImage]) -> VotersRecord:
+        """The voters, with where this one is reached now. CorruptMetadata where it is not the only one."""
+        told = [(voter.voter_id, voter.voter_directory_id) for voter in voters.voters]
+        if told != [(self._node_id, self._directory_id)]:
+            others = ", ".join(f"{node_id} ({uuid_to_text(directory)})" for node_id, directory in told)
+            raise CorruptMetadata(
+                f"the metadata quorum of {self.log.directory} has the voters {others}, and this is "
+                f"{self._node_id} ({uuid_to_text(self._directory_id)}), which can only serve alone: "
+                f"remove the other voters with kafka-metadata-quorum first"
+            )
+        known = {endpoint.name: endpoint for endpoint in voters.voters[0].endpoints}
+        voter = VotersVoter(
+            voter_id=self._node_id,
+            voter_directory_id=self._directory_id,
+            endpoints=[
+                Endpoint(name=endpoint.name, host=endpoint.host, port=endpoint.port)
+                # A listener on every address does not say which of them others should use.
+                if endpoint.host or endpoint.name not in known
+                else known[endpoint.name]
+                for endpoint in endpoints
+            ],
+            k_raft_version_feature=voters.voters[0].k_raft_version_feature,
+        )
+        return VotersRecord(version=voters.version, voters=[voter])
+
+    def _leader_change(self, version: int) -> LeaderChangeMessage:
         directory_id = self._directory_id if version else ZERO_UUID
-        message = LeaderChangeMessage(
+        return LeaderChangeMessage(
             version=version,
             leader_id=self._node_id,
             voters=[Voter(voter_id=self._node_id, voter_directory_id=directory_id)],
             granting_voters=[Voter(voter_id=self._node_id, voter_directory_id=directory_id)],
         )
-        out = bytearray()
-        encoder(LeaderChangeMessage, version)(message, out, [])
-        return bytes(out)
 
     def append(self, records: Sequence[StoredRecord], *, now_ms: int, atomic: bool) -> int:
         """Stage records; the offset of the last. `commit` writes them, a flush makes them durable."""
         size = len(records) if atomic else MAX_BATCH_RECORDS
         for start in range(0, len(records), size):
-            self._append_batch(
-                [
-                    (now_ms, None, encode_stored(record, version), [])
-                    for record, version in records[start : start + size]
-                ]
-            )
+            encoded: list[NewRecord] = [
+                (now_ms, None, encode_stored(record, version), [])
+                for record, version in records[start : start + size]
+            ]
+            self._append_batch(build(encoded, base_offset=self.end_offset, leader_epoch=self.epoch), now_ms)
         return self.end_offset - 1
 
-    def _append_batch(
-        self,
-        records: Sequence[tuple[int, bytes | None, bytes, list[tuple[str, bytes | None]]]],
-        *,
-        control: bool = False,
-    ) -> None:
-        batch = build(records, base_offset=self.end_offset, leader_epoch=self.epoch, control=control)
+    def _append_batch(self, batch: bytearray, now_ms: int) -> None:
         self.log.append_stored(memoryview(batch))
+        self.unsnapshotted_bytes += len(batch)
+        self.last_timestamp_ms = now_ms
 
     def commit(self) -> None:
         """Write what is staged. StorageError."""

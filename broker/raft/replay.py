@@ -7,17 +7,43 @@ EndTransaction records are held back, so that a transaction that was cut short b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from struct import Struct
 from typing import Final, NamedTuple
 
 from kwire.batch import CorruptBatch, batches, crc_is_valid, records
+from kwire.codegen import decode
 from kwire.errors import WireError
 from kwire.primitives import Buffer
 from kwire.registry import decode_stored_metadata
 from kwire.schema import Message
 from kwire.stored.metadata import AbortTransactionRecord, BeginTransactionRecord, EndTransactionRecord
+from kwire.stored.raft import KRaftVersionRecord, SnapshotHeaderRecord, VotersRecord
+
+_CONTROL_KEY: Final = Struct(">hh")
 
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
+
+
+CONTROL_RECORDS: Final[dict[int, type[Message]]] = {
+    3: SnapshotHeaderRecord,
+    5: KRaftVersionRecord,
+    6: VotersRecord,
+}
+"""The control records that count here, by their type."""
+
+
+def control_key(kind: int) -> bytes:
+    """The key of a control record: its version, which is 0, and its type."""
+    return _CONTROL_KEY.pack(0, kind)
+
+
+def control_type(key: bytes | None) -> int:
+    """The type in the key of a control record; -1 where there is none."""
+    if key is None or len(key) < _CONTROL_KEY.size:
+        return -1
+    kind: int = _CONTROL_KEY.unpack_from(key)[1]
+    return kind
 
 
 class CorruptMetadata(Exception):
@@ -31,6 +57,10 @@ class DecodedBatch(NamedTuple):
     last_offset: int
     epoch: int
     records: list[Message]
+    controls: Sequence[Message] = ()
+    """What a control batch says of the quorum itself: the version of its protocol, its voters (KIP-853)."""
+    timestamp_ms: int = -1
+    size_bytes: int = 0
 
 
 def decode_batches(buffer: Buffer) -> Iterator[DecodedBatch]:
@@ -42,13 +72,25 @@ def decode_batches(buffer: Buffer) -> Iterator[DecodedBatch]:
             if not crc_is_valid(buffer, position, header):
                 raise CorruptMetadata(f"the batch at offset {offset} has a wrong CRC")
             found: list[Message] = []
-            if not header.is_control:
-                for record in records(buffer, position, header, max_bytes=MAX_BATCH_BYTES):
-                    offset = record.offset
-                    if record.value is None:
-                        raise CorruptMetadata(f"the record at offset {offset} is empty")
+            controls: list[Message] = []
+            for record in records(buffer, position, header, max_bytes=MAX_BATCH_BYTES):
+                offset = record.offset
+                if record.value is None:
+                    raise CorruptMetadata(f"the record at offset {offset} is empty")
+                if not header.is_control:
                     found.append(decode_stored_metadata(record.value))
-            yield DecodedBatch(header.base_offset, header.last_offset, header.leader_epoch, found)
+                elif (kind := control_type(record.key)) in CONTROL_RECORDS:
+                    control, _ = decode(CONTROL_RECORDS[kind], 0, record.value)
+                    controls.append(control)
+            yield DecodedBatch(
+                header.base_offset,
+                header.last_offset,
+                header.leader_epoch,
+                found,
+                controls,
+                header.max_timestamp,
+                header.size_bytes,
+            )
     except (CorruptBatch, WireError) as error:
         raise CorruptMetadata(f"metadata at offset {offset}: {error}") from error
 

@@ -37,6 +37,7 @@ from broker.raft.bootstrap import ABORT_REASON, activation_records, bootstrap_re
 from broker.raft.endpoints import broker_endpoints, controller_endpoints
 from broker.raft.metadata_log import MetadataLog, metadata_log_config
 from broker.raft.replay import CorruptMetadata, TransactionFilter
+from broker.raft.snapshotter import Snapshotter
 from broker.storage.disk import Disk, StorageError
 from kwire.errors import ApiError, ErrorCode
 from kwire.primitives import ZERO_UUID, Uuid
@@ -83,8 +84,12 @@ class MetadataService:
         disk: Disk,
         *,
         bound_ports: Mapping[str, int],
+        on_failed: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`bound_ports` tells the port of each listener by the time of `start`."""
+        """`bound_ports` tells the port of each listener by the time of `start`.
+
+        `on_failed` is called with the reason once the metadata log cannot be written any more.
+        """
         self.image = MetadataImage()
         """The committed metadata. Replaced, never changed."""
         self.failed = False
@@ -93,6 +98,7 @@ class MetadataService:
         """The epoch of this broker's registration."""
         self._config = config
         self._bound_ports = bound_ports
+        self._on_failed = on_failed
         self._host = host
         self._disk = disk
         self._log_manager = log_manager
@@ -102,6 +108,7 @@ class MetadataService:
             Defaults(config.num_partitions, config.default_replication_factor),
         )
         self._latest = self.image
+        self._snapshotter: Snapshotter | None = None
         self._pending: deque[_Pending] = deque()
         self._flush_asked = False
         self._flush_under_way = False
@@ -134,10 +141,10 @@ class MetadataService:
             log,
             self._disk,
             node_id=self._config.node_id,
-            directory_id=directory_ids[0] if directory_ids else ZERO_UUID,
+            directory_id=(home.properties and home.properties.directory_id) or ZERO_UUID,
         )
         is_empty, is_open = self._replay()
-        self._log.lead(self._host.now_ms())
+        self._log.lead(self._host.now_ms(), controller_endpoints(self._config))
         if is_empty:
             records = bootstrap_records(self._disk, home.path)
             self._append_now(
@@ -150,6 +157,8 @@ class MetadataService:
         self._log.commit()
         self._log.flush()
         self.image = self._latest
+        self._snapshotter = Snapshotter(self._config, self._host, self._log)
+        self._snapshotter.start(self.image)
 
     def _replay(self) -> tuple[bool, bool]:
         """(whether nothing but control records was there, whether a transaction is open at the end)."""
@@ -190,6 +199,8 @@ class MetadataService:
 
     def shutdown(self) -> None:
         """Hand over what this broker leads, as Kafka does before it ends; synced. Never raises."""
+        if self._snapshotter is not None:
+            self._snapshotter.stop()
         if self.failed:
             return
         try:
@@ -278,12 +289,24 @@ class MetadataService:
             self.image = pending.image
             if pending.delta is not None:
                 for subscriber in self._subscribers:
-                    subscriber(pending.image, pending.delta)
-            pending.on_done(pending.reply)
+                    self._guarded(subscriber, pending.image, pending.delta)
+            self._guarded(pending.on_done, pending.reply)
+        if self._snapshotter is not None:
+            self._snapshotter.committed(self.image)
+
+    def _guarded(self, callback: Callable[..., None], *arguments: object) -> None:
+        """The log goes on, whoever fails to follow it."""
+        try:
+            callback(*arguments)
+        except Exception:
+            logger.exception("a change of the metadata was not followed")
 
     def _fail(self, error: BaseException) -> None:
         logger.critical("the metadata log failed, nothing can be changed any more: %s", error)
         self.failed = True
+        if self._snapshotter is not None:
+            self._snapshotter.stop()
+        self._host.call_soon(lambda: self._on_failed(f"the metadata log failed: {error}"))
         self._latest = self.image
         pending, self._pending = self._pending, deque()
         for command in pending:
