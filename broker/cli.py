@@ -171,13 +171,18 @@ def _serve(options: argparse.Namespace) -> int:
     from broker.storage.disk import StorageError
 
     try:
-        trio.run(_run, config)
-    except (BindError, StorageError, ConfigError, FormatError, CorruptMetadata) as error:
+        failure = trio.run(_run, config)
+    except StorageError as error:
+        raise Failure(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}") from error
+    except (BindError, ConfigError, FormatError, CorruptMetadata) as error:
         raise Failure(str(error)) from error
+    if failure:
+        raise Failure(failure)
     return 0
 
 
-async def _run(config: BrokerConfig) -> None:
+async def _run(config: BrokerConfig) -> str:
+    """Serve until asked to stop, or until the broker cannot go on: then the reason is given."""
     import trio
 
     from broker.net.serve import serve
@@ -192,8 +197,16 @@ async def _run(config: BrokerConfig) -> None:
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
-        await stop.asked.wait()
+        async with trio.open_nursery() as nursery:
+
+            async def wait_for(event: trio.Event) -> None:
+                await event.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(wait_for, stop.asked)
+            nursery.start_soon(wait_for, broker.failure.happened)
         logging.getLogger("kwire").info("stopping")
+        return broker.failure.reason
 
 
 class _StopSignals:
@@ -231,7 +244,9 @@ def _format(options: argparse.Namespace) -> int:
             cluster_id=options.cluster_id,
             ignore_formatted=options.ignore_formatted,
         )
-    except (FormatError, StorageError) as error:
+    except StorageError as error:
+        raise Failure(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}") from error
+    except FormatError as error:
         raise Failure(str(error)) from error
     for line in lines:
         print(line)

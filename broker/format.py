@@ -16,7 +16,7 @@ from broker.config import BrokerConfig
 from broker.controller.topics import new_uuid
 from broker.raft.bootstrap import FEATURES, FILE_NAME
 from broker.storage.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
-from broker.storage.disk import Disk, join
+from broker.storage.disk import Disk, StorageError, join
 from kwire.batch import build
 from kwire.codegen import encoder
 from kwire.primitives import uuid_from_text, uuid_to_text
@@ -56,15 +56,20 @@ def format_directories(
     """Format every directory that is not yet, and give a line of what was done for each.
 
     `cluster_id` is by default that of the formatted ones, or a random one. FormatError for a directory that
-    is
-    formatted already (unless `ignore_formatted`) or belongs elsewhere; StorageError.
+    is formatted already (unless `ignore_formatted`) or belongs elsewhere; StorageError when none can be
+    used. One that fails alone is left out where `ignore_formatted`: the broker serves without it.
     """
     if cluster_id is not None:
         _check_cluster_id(cluster_id)
     directories = all_directories(config)
     formatted: dict[str, MetaProperties] = {}
+    failures: dict[str, StorageError] = {}
     for directory in directories:
-        properties = read_meta_properties(disk, directory) if disk.is_directory(directory) else None
+        try:
+            properties = read_meta_properties(disk, directory) if disk.is_directory(directory) else None
+        except StorageError as error:
+            failures[directory] = error
+            continue
         if properties is None:
             continue
         if not ignore_formatted:
@@ -73,10 +78,15 @@ def format_directories(
             )
         formatted[directory] = properties
         cluster_id = _agreed_cluster_id(directory, properties, config.node_id, cluster_id)
+    if failures and (not ignore_formatted or len(failures) == len(directories)):
+        raise next(iter(failures.values()))
     if cluster_id is None:
         cluster_id = uuid_to_text(new_uuid(rng))
     lines: list[str] = []
     for directory in directories:
+        if directory in failures:
+            lines.append(f"{directory} cannot be used: {failures[directory]}")
+            continue
         if directory in formatted:
             lines.append(f"{directory} is formatted already")
             continue

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from broker.controller.commands import CreateTopics
+from broker.storage.disk import StorageError
 from broker.storage.log import AppendOrigin
 from coordinator.ports import OFFSETS_TOPIC
 from kwire import batch
@@ -50,7 +51,10 @@ class GroupPorts:
         end_offset = log.log_end_offset
         offset = log.log_start_offset
         while offset < end_offset:
-            data = memoryview(log.read(offset, max_bytes=READ_BYTES, up_to_offset=end_offset).read())
+            try:
+                data = memoryview(log.read(offset, max_bytes=READ_BYTES, up_to_offset=end_offset).read())
+            except StorageError as error:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
             position = 0
             while len(data) - position >= batch.HEADER_BYTES:
                 header = batch.read_header(data, position)

@@ -24,6 +24,7 @@ from broker.raft.service import MetadataService
 from broker.replication.partition import Partition
 from broker.storage.disk import Disk, StorageError
 from broker.storage.log_config import LogConfig
+from broker.storage.log_dir import LogDirectory
 from broker.storage.log_manager import LogManager
 from coordinator.ports import OFFSETS_TOPIC
 from coordinator.service import GroupCoordinatorService
@@ -58,13 +59,23 @@ FETCH_SESSION_EVICTION_MS = 120_000
 METADATA_TOPIC = "__cluster_metadata"
 HOUSEKEEPING_MS = 10_000
 """How often what is set aside long enough is removed, and silent producers are forgotten."""
+MAX_WARNINGS = 100
+HOUSEKEEPING_PAUSE_MS = 20
 FLUSH_CHECK_MS = 1_000
 
 
 class Node:
     """A broker and controller in one. Nothing may be asked of it before `start` has returned."""
 
-    def __init__(self, config: BrokerConfig, host: Host, disk: Disk) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        host: Host,
+        disk: Disk,
+        *,
+        on_fatal: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`on_fatal` is called with the reason once the node cannot go on, and should be shut down."""
         self.config = config
         self.host = host
         self.node_id = config.node_id
@@ -74,20 +85,29 @@ class Node:
         self.bound_ports: dict[str, int] = {}
         """The port that each listener is bound to, by listener name: the shell fills it in."""
         self._disk = disk
+        self._on_fatal = on_fatal
+        self.config_changed: list[Callable[[], None]] = []
+        """Called when settings of the broker have changed while it runs."""
         self.log_manager = LogManager(
             disk,
             all_directories(config),
             rng=host.rng,
             config_for=self.log_config,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
+            on_directory_failed=self._directory_failed,
         )
-        self.metadata = MetadataService(config, host, self.log_manager, disk, bound_ports=self.bound_ports)
+        self.metadata = MetadataService(
+            config, host, self.log_manager, disk, bound_ports=self.bound_ports, on_failed=on_fatal
+        )
         self.groups = GroupCoordinatorService(config, host, GroupPorts(self))
         self._dispatcher = Dispatcher(self)
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._unavailable: set[tuple[str, int]] = set()
+        """Partitions of this broker whose logs lie in a directory that cannot be used."""
         self._staged: list[Partition] = []
+        self._warned: set[str] = set()
         self._topic_names = TopicNames({})
-        self._timers: dict[Callable[[], object], Timer] = {}
+        self._timers: dict[object, Timer] = {}
         self.stopping = False
 
     # --- life
@@ -98,10 +118,11 @@ class Node:
         FormatError, StorageError, CorruptMetadata.
         """
         config, now_ms = self.config, self.host.now_ms()
+        self.log_manager.lock()
         for line in format_directories(config, self._disk, self.host.rng, now_ms, ignore_formatted=True):
             if line.startswith("formatted"):
                 logger.info("%s", line)
-        self.log_manager.lock()
+        self.log_manager.read_owners()
         # The metadata comes first: logs are opened with the configurations of their topics.
         self.metadata.start()
         self._take_broker_configs()
@@ -120,8 +141,9 @@ class Node:
         self.end_turn()
 
     def begin_shutdown(self) -> None:
-        """Let every long poll go, so that connections can drain."""
+        """Let everyone go who waits, so that connections can drain."""
         self.stopping = True
+        self.groups.shutdown()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -131,8 +153,6 @@ class Node:
 
     def finish_shutdown(self) -> None:
         """Write what is staged, then flush, checkpoint and mark the directories as cleanly shut down."""
-        self.end_turn()
-        self.groups.shutdown()
         self.end_turn()
         self.metadata.shutdown()
         self.log_manager.shutdown(self.host.now_ms(), broker_epoch=self.metadata.broker_epoch)
@@ -150,7 +170,8 @@ class Node:
         self.log_manager.delete_old_segments(self.host.now_ms())
 
     def _keep_house(self) -> None:
-        self.log_manager.tick(self.host.now_ms())
+        if self.log_manager.tick(self.host.now_ms()) and not self.stopping:
+            self._timers["more housekeeping"] = self.host.schedule(HOUSEKEEPING_PAUSE_MS, self._keep_house)
 
     def _flush_due(self) -> None:
         """flush.ms, and segments that rolled since the last flush, are due without an append, too."""
@@ -199,6 +220,8 @@ class Node:
         """
         partition = self._partitions.get((topic, index))
         if partition is None:
+            if (topic, index) in self._unavailable:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
             if self.partition_exists(topic, index):
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -221,6 +244,12 @@ class Node:
             return NO_LEADER, UNKNOWN_EPOCH
         partition = known.partitions[index]
         return partition.leader, partition.leader_epoch
+
+    def warn_once(self, text: str) -> None:
+        """Log a warning once; of only so many texts, since a client could make up ever new ones."""
+        if text not in self._warned and len(self._warned) < MAX_WARNINGS:
+            self._warned.add(text)
+            logger.warning("%s", text)
 
     # --- what clients are told
 
@@ -287,13 +316,17 @@ class Node:
         for topic in delta.deleted_topics:
             for index in range(len(topic.partitions)):
                 self._give_up(topic, index)
+        if delta.deleted_topics:
+            self.log_manager.sync_directories()
         for topic in delta.created_topics:
             for index in range(len(topic.partitions)):
-                self._take_up(topic, index)
+                self._take_up(topic, index, is_new=True)
         for change in delta.altered_topics:
+            assert change.before is not None
             assert change.after is not None
+            known = len(change.before.partitions)
             for index in range(len(change.after.partitions)):
-                self._take_up(change.after, index)
+                self._take_up(change.after, index, is_new=index >= known)
         self._configs_changed({name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC})
         if delta.deleted_topics:
             self.groups.topics_deleted([topic.name for topic in delta.deleted_topics])
@@ -304,7 +337,10 @@ class Node:
         self.config.update(
             image.config(RESOURCE_BROKER, ""), image.config(RESOURCE_BROKER, str(self.node_id))
         )
+        self.log_manager.set_producer_expiration(self.config.producer_id_expiration_ms)
         self._configs_changed(set(image.topics))
+        for changed in self.config_changed:
+            changed()
 
     def _configs_changed(self, topics: set[str]) -> None:
         if not topics:
@@ -317,8 +353,12 @@ class Node:
         """What the logs of a topic go by, now."""
         return log_config(self.config, self.image.config(RESOURCE_TOPIC, topic))
 
-    def _take_up(self, topic: TopicImage, index: int) -> None:
-        """Lead a partition of the image, creating its log where there is none yet."""
+    def _take_up(self, topic: TopicImage, index: int, *, is_new: bool = False) -> None:
+        """Lead a partition of the image, creating its log where there is none yet.
+
+        A log that should be there may lie in a directory that cannot be used now: a second, empty one in
+        its place would hide what was acknowledged.
+        """
         image = topic.partitions[index]
         if image.leader != self.node_id:
             return
@@ -331,12 +371,15 @@ class Node:
         log = self.log_manager.get(topic.name, index)
         try:
             if log is None:
+                if not is_new and self._any_directory_offline():
+                    raise StorageError("its log may be in a directory that is offline")
                 log = self.log_manager.create(
                     topic.name, index, topic.topic_id, self.log_config(topic.name), self.host.now_ms()
                 )
             log.begin_leader_epoch(image.leader_epoch)
         except StorageError as error:
             logger.error("%s-%d is offline: %s", topic.name, index, error)
+            self._unavailable.add((topic.name, index))
             return
         log.high_watermark = log.log_end_offset
         self._partitions[(topic.name, index)] = Partition(
@@ -353,13 +396,29 @@ class Node:
         self._staged.append(partition)
 
     def _give_up(self, topic: TopicImage, index: int) -> None:
+        self._unavailable.discard((topic.name, index))
         partition = self._partitions.pop((topic.name, index), None)
         if partition is None:
             return
         if topic.name == OFFSETS_TOPIC:
             self.groups.resigned(index)
         partition.take_offline(StorageError(f"topic {topic.name} is deleted"))
-        self.log_manager.delete(partition.log, self.host.now_ms())
+        try:
+            self.log_manager.delete(partition.log, self.host.now_ms(), sync=False)
+        except StorageError as error:
+            logger.error("%s-%d cannot be set aside: %s", topic.name, index, error)
+
+    def _any_directory_offline(self) -> bool:
+        return any(directory.offline for directory in self.log_manager.directories())
+
+    def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
+        """Everything in a log directory goes offline at once; without any directory there is no broker."""
+        for partition in list(self._partitions.values()):
+            if partition.log.failure is not None and not partition.offline:
+                partition.take_offline(error)
+        if all(known.offline for known in self.log_manager.directories()):
+            reason = f"no log directory is left: {error}"
+            self.host.call_soon(lambda: self._on_fatal(reason))
 
     def _partition_offline(self, partition: Partition, error: StorageError) -> None:
         if self._partitions.get((partition.topic, partition.index)) is partition:  # it was not given up

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from broker.host import Host, Timer
+from coordinator.committed_records import CommittedRecords
 from coordinator.groups.machine import GroupConfig, GroupMachine
 from coordinator.java import string_hash
 from coordinator.machine import Committed, Result, StoredRecord, TimerHandle
@@ -75,6 +76,7 @@ class Shard:
         self.loading = True
         self.ended = False
         self.machine = GroupMachine(config, self)
+        self.stored = CommittedRecords(stored_records)
         self._config = config
         self._host = host
         self._ports = ports
@@ -240,7 +242,7 @@ class GroupRuntime:
         size_bytes = 0
         try:
             for data in batches:
-                for key, value in stored_records(data):
+                for key, value in shard.stored.of(data):
                     shard.machine.replay(key, value)
                 size_bytes += len(data)
                 if size_bytes >= LOAD_STEP_BYTES:
@@ -263,15 +265,12 @@ def partition_of(group_id: str, count: int) -> int:
     return 0 if value == 0x80000000 else value % count
 
 
-def stored_records(data: memoryview) -> Iterator[tuple[Message, Message | None]]:
-    """The records of one stored batch that are known here, in order. CorruptBatch, WireError.
+StoredPair = tuple[Message, Message | None]
 
-    Control batches hold no records of groups. Records of transactions count only with their markers, which
-    belong to the transaction coordinator.
-    """
+
+def stored_records(data: memoryview) -> Iterator[StoredPair]:
+    """The records of one stored batch that are known here, in order. CorruptBatch, WireError."""
     header = batch.read_header(data)
-    if header.is_control or header.is_transactional:
-        return
     for record in batch.records(data, 0, header):
         if record.key is None:
             continue

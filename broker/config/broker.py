@@ -10,6 +10,7 @@ cluster, set at start, Kafka's default (KIP-226).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from posixpath import normpath
 from typing import Final, cast
 
 from broker.config.coordinator_keys import COORDINATOR_KEYS
@@ -189,7 +190,7 @@ class BrokerConfig:
     def _set_attributes(self) -> None:
         for name in ATTRIBUTE_KEYS:
             setattr(self, name.replace(".", "_"), self._values[name])
-        self.log_dirs = cast("list[str]", self._values["log.dirs"] or self._values["log.dir"])
+        self.log_dirs = self._log_directories()
         self.controller_listener_names = [
             name.upper() for name in cast("list[str]", self._values["controller.listener.names"] or [])
         ]
@@ -197,6 +198,16 @@ class BrokerConfig:
         listener = cast("str | None", self._values["inter.broker.listener.name"])
         protocol = cast(str, self._values["security.inter.broker.protocol"])
         self.inter_broker_listener_name = (listener or protocol).upper()
+
+    def _log_directories(self) -> list[str]:
+        """log.dirs, or else log.dir; each once, whatever way it is written."""
+        named = self._values["log.dirs"]
+        entries = cast("list[str]", self._values["log.dir"] if named is None else named)
+        if not entries or not all(entries):
+            raise ConfigError(
+                f"log.dirs is {','.join(entries)!r}: it must name at least one directory, and no empty one"
+            )
+        return list(dict.fromkeys(normpath(entry) for entry in entries))
 
     # --- checking
 
@@ -247,8 +258,6 @@ class BrokerConfig:
                 "max.connections.per.ip is 0, which needs max.connections.per.ip.overrides: "
                 "nobody could connect"
             )
-        if not self.log_dirs:
-            raise ConfigError("At least one log directory must be defined via log.dirs or log.dir.")
         retention_ms = cast("int | None", self._values["log.retention.ms"])
         if retention_ms is not None and retention_ms != -1 and retention_ms < 1:
             raise ConfigError(
@@ -291,9 +300,14 @@ def _attribute_keys() -> tuple[str, ...]:
 ATTRIBUTE_KEYS: Final = _attribute_keys()
 """The keys that are attributes under their own names."""
 
+IN_VAIN: Final = frozenset(
+    {"log.local.retention.bytes", "log.local.retention.ms", "unclean.leader.election.enable"}
+)
+"""Defaults of topic keys that mean nothing without tiered storage or replicas."""
+
 HONOURED: Final = (
     frozenset(ATTRIBUTE_KEYS)
-    | {source.name for sources in SOURCES.values() for source in sources}
+    | ({source.name for sources in SOURCES.values() for source in sources} - IN_VAIN)
     | {
         "advertised.listeners",
         "broker.id",

@@ -19,6 +19,21 @@ CLUSTER_WIDE_LISTENER_KEYS: Final = frozenset(
 )
 
 
+THREAD_COUNTS: Final = frozenset(
+    {
+        "background.threads",
+        "log.cleaner.threads",
+        "num.io.threads",
+        "num.network.threads",
+        "num.recovery.threads.per.data.dir",
+        "num.replica.fetchers",
+    }
+)
+FIXED_HERE: Final = frozenset({"listeners", "advertised.listeners", "listener.security.protocol.map"})
+"""Kafka moves to other listeners while it runs; this broker does not."""
+JMX_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
+
+
 class BrokerConfigRules:
     """The rules of one broker's configuration, its dynamic part included."""
 
@@ -69,6 +84,9 @@ class BrokerConfigRules:
                     key.parse(text)
             except ConfigError as error:
                 return _refused(str(error))
+            fault = self._change_fault(name, text)
+            if fault is not None:
+                return _refused(fault)
         if not per_broker:
             own = [name for name in values if _is_per_broker(name)]
             if own:
@@ -76,6 +94,29 @@ class BrokerConfigRules:
                     "Cannot update these configs at default cluster level, broker id must be specified: "
                     f"{_set_text(own)}"
                 )
+        return None
+
+    def _change_fault(self, name: str, text: str) -> str | None:
+        """What the parts of a broker have against a change that is well formed."""
+        if name in THREAD_COUNTS:
+            current = self._config.value(name)
+            assert isinstance(current, int)
+            count = int(text)
+            if count == current:
+                return None
+            failed = f"Dynamic thread count update validation failed for {name}={count}"
+            if count <= 0:
+                return f"{failed}, value should be at least 1"
+            if count < current // 2:
+                return f"{failed}, value should be at least half the current value {current}"
+            if count > current * 2:
+                return f"{failed}, value should not be greater than double the current value {current}"
+        if name in FIXED_HERE and text != self._config.given.get(name):
+            return f"{name} cannot be changed while the broker runs: this broker listens where it started"
+        if name == "max.connection.creation.rate" and int(text) < 1:
+            return f"Invalid {name} {text}, value should be at least 1"
+        if name == "metric.reporters" and set(filter(None, text.split(","))) - {JMX_REPORTER}:
+            return f"{name} has a class that cannot be loaded: {text}"
         return None
 
     def is_list(self, resource_type: int, key: str) -> bool:
@@ -118,7 +159,7 @@ def _is_per_broker(name: str) -> bool:
 
 
 def _refused(text: str) -> Fault:
-    return Fault(ErrorCode.INVALID_REQUEST, f"Invalid config value for resource: {text}")
+    return Fault(ErrorCode.INVALID_REQUEST, text)
 
 
 def _set_text(names: list[str]) -> str:

@@ -7,12 +7,15 @@ the socket, and asks `take_ready` for what may be sent.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from kwire.primitives import Buffer, Region
 from kwire.registry import RequestHeader, encode_response
+
+logger = logging.getLogger("kwire.dispatch")
 
 
 class Parked:
@@ -43,6 +46,7 @@ class Channel:
         "local_host",
         "on_ready",
         "peer_host",
+        "pending_bytes",
         "principal",
         "queued_bytes",
         "slots",
@@ -67,6 +71,8 @@ class Channel:
         self.client_software_name = "unknown"
         self.client_software_version = "unknown"
         self.slots: deque[RequestContext] = deque()
+        self.pending_bytes = 0
+        """Bytes of the requests that wait for their replies."""
         self.queued_bytes = 0
         """Bytes of completed replies that `take_ready` has not handed out yet."""
         self.closing = False
@@ -80,10 +86,11 @@ class Channel:
         """Requests received whose replies have not been handed to the shell."""
         return len(self.slots)
 
-    def open_slot(self, header: RequestHeader, arrived_ms: int) -> RequestContext:
-        """Take the next place in the order of replies."""
-        context = RequestContext(header, self, arrived_ms)
+    def open_slot(self, header: RequestHeader, arrived_ms: int, size_bytes: int = 0) -> RequestContext:
+        """Take the next place in the order of replies, for a request of `size_bytes`."""
+        context = RequestContext(header, self, arrived_ms, size_bytes)
         self.slots.append(context)
+        self.pending_bytes += size_bytes
         return context
 
     def take_ready(self) -> list[Buffer | Region]:
@@ -91,7 +98,9 @@ class Channel:
         slots = self.slots
         pieces: list[Buffer | Region] = []
         while slots and slots[0].state == _READY:
-            reply = slots.popleft().reply
+            context = slots.popleft()
+            self.pending_bytes -= context.size_bytes
+            reply = context.reply
             if reply is not None:
                 pieces.extend(reply)
         if self.queued_bytes:
@@ -103,6 +112,7 @@ class Channel:
         self.closed = True
         self.interrupt = None
         self.slots.clear()
+        self.pending_bytes = 0
         self.queued_bytes = 0
 
 
@@ -117,12 +127,13 @@ def _size(piece: Buffer | Region) -> int:
 class RequestContext:
     """One request under way, and the only way to answer it."""
 
-    __slots__ = ("arrived_ms", "channel", "header", "reply", "state")
+    __slots__ = ("arrived_ms", "channel", "header", "reply", "size_bytes", "state")
 
-    def __init__(self, header: RequestHeader, channel: Channel, arrived_ms: int) -> None:
+    def __init__(self, header: RequestHeader, channel: Channel, arrived_ms: int, size_bytes: int) -> None:
         self.header = header
         self.channel = channel
         self.arrived_ms = arrived_ms
+        self.size_bytes = size_bytes
         self.state = _PENDING
         self.reply: list[Buffer | Region] | None = None
 
@@ -145,9 +156,15 @@ class RequestContext:
             self.state = _READY
             return
         header = self.header
-        self.complete_encoded(
-            encode_response(header.api_key, header.api_version, header.correlation_id, response)
-        )
+        try:
+            encoded = encode_response(header.api_key, header.api_version, header.correlation_id, response)
+        except Exception:
+            # A reply that its version has no room for. Whoever waits for others must not wait for this one.
+            logger.exception("a reply cannot be written: %s to %s", header, self.channel.peer_host)
+            self.channel.closing = True
+            self.complete_without_reply()
+            return
+        self.complete_encoded(encoded)
 
     def complete_encoded(self, pieces: list[Buffer | Region]) -> None:
         """Release a reply that is encoded already: the whole frame, its size in front."""

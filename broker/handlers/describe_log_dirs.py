@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.handlers.context import RequestContext
+from broker.storage.log_dir import METADATA_TOPIC
 from kwire.errors import ErrorCode
 from kwire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -32,6 +33,8 @@ def handle(node: Node, context: RequestContext, request: DescribeLogDirsRequest)
             continue
         topics: dict[str, DescribeLogDirsTopic] = {}
         for log in node.log_manager.logs_in(directory.path):
+            if log.topic == METADATA_TOPIC:  # it is no topic to clients
+                continue
             if wanted is not None and (log.topic, log.partition) not in wanted:
                 continue
             topic = topics.setdefault(log.topic, DescribeLogDirsTopic(name=log.topic, partitions=[]))

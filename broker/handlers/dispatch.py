@@ -90,7 +90,7 @@ class Dispatcher:
                 )
             from broker.handlers.api_versions import complete_unsupported
 
-            complete_unsupported(channel.open_slot(header, now_ms))
+            complete_unsupported(channel.open_slot(header, now_ms, len(frame)))
             return
         request = decode_request(header, frame, position)
         handler = self._handlers.get(header.api_key)
@@ -98,7 +98,7 @@ class Dispatcher:
             handler = import_module("broker.handlers." + served.module).handle
             self._handlers[header.api_key] = handler
         interrupt = channel.interrupt
-        context = channel.open_slot(header, now_ms)
+        context = channel.open_slot(header, now_ms, len(frame))
         try:
             reply = handler(self._node, context, request)
         except ApiError as error:

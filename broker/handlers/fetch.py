@@ -218,21 +218,26 @@ class _Fetch:
 
     def partition_grew(self) -> None:
         """Answer as soon as the partitions together hold min_bytes more."""
+        try:
+            enough = self._has_enough()
+        except ApiError:
+            enough = True  # the answer says which partition cannot be read
+        if enough:
+            self.complete()
+
+    def _has_enough(self) -> bool:
         committed = self._request.isolation_level == READ_COMMITTED
         total_bytes = 0
         for partition, target in self._watched:
             if partition.offline:
-                break
+                return True
             log = partition.log
             end_offset = log.last_stable_offset if committed else log.high_watermark
             if target.fetch_offset > end_offset or target.fetch_offset < log.log_start_offset:
-                break
+                return True
             if target.fetch_offset < end_offset:
                 total_bytes += min(log.size_between(target.fetch_offset, end_offset), target.max_bytes)
-        else:
-            if total_bytes < self._min_bytes:
-                return
-        self.complete()
+        return total_bytes >= self._min_bytes
 
     def complete(self) -> None:
         """Read again and answer with whatever there is."""

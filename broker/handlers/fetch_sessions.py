@@ -269,7 +269,7 @@ class FetchSessionCache:
             if not settled:
                 return False
             oldest = min(settled, key=lambda session: (len(session.targets), session.id))
-            if size < len(oldest.targets):
+            if size <= len(oldest.targets):
                 return False
         del self._sessions[oldest.id]
         return True

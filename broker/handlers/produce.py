@@ -42,7 +42,8 @@ def handle(node: Node, context: RequestContext, request: ProduceRequest) -> Prod
     produce = _Produce(node, context, request)
     try:
         # Before anything else, and for the whole request.
-        if _is_transactional(request) and request.transactional_id is None:
+        produce.in_transaction = _is_transactional(request)
+        if produce.in_transaction and request.transactional_id is None:
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     except ApiError as error:
         return produce.refuse_all(error)
@@ -51,6 +52,10 @@ def handle(node: Node, context: RequestContext, request: ProduceRequest) -> Prod
     produce.all_sent = True
     produce.maybe_finish()
     return PARKED
+
+
+class UnverifiedTransaction(ApiError):
+    """A batch of a transaction that nobody vouches for. Unlike other refusals it is told with its reason."""
 
 
 def _is_transactional(request: ProduceRequest) -> bool:
@@ -65,7 +70,16 @@ def _is_transactional(request: ProduceRequest) -> bool:
 class _Produce:
     """One Produce request under way: the response as it fills, and how many appends it waits for."""
 
-    __slots__ = ("_context", "_node", "_request", "_response", "_version", "_waiting", "all_sent")
+    __slots__ = (
+        "_context",
+        "_node",
+        "_request",
+        "_response",
+        "_version",
+        "_waiting",
+        "all_sent",
+        "in_transaction",
+    )
 
     def __init__(self, node: Node, context: RequestContext, request: ProduceRequest) -> None:
         self._node = node
@@ -75,6 +89,7 @@ class _Produce:
         self._response = ProduceResponse(responses=[])
         self._waiting = 0
         self.all_sent = False
+        self.in_transaction = False
 
     def topic(self, topic: TopicProduceData) -> None:
         topic_id: Uuid = ZERO_UUID
@@ -94,8 +109,12 @@ class _Produce:
             except ApiError as error:
                 self._refuse(name or "", partition_answer, error)
 
-    def refuse_all(self, error: ApiError) -> ProduceResponse:
-        """The response that refuses every partition."""
+    def refuse_all(self, error: ApiError) -> ProduceResponse | Parked:
+        """The response that refuses every partition; with acks=0 a closed connection."""
+        if self._request.acks == 0:
+            self._context.channel.closing = True
+            self._context.complete_without_reply()
+            return PARKED
         self._response.responses = [
             TopicProduceResponse(
                 name=topic.name,
@@ -129,6 +148,13 @@ class _Produce:
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 "Clients may not append to the internal topic " + topic + ".",
             )
+        if self.in_transaction and is_transactional(records):
+            # What Kafka says while the transaction's coordinator is not there to be asked (KIP-890).
+            raise UnverifiedTransaction(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                "Unable to verify the partition has been added to the transaction. Underlying error: "
+                "COORDINATOR_NOT_AVAILABLE",
+            )
         partition = node.led_partition(topic, data.index)
 
         def committed(error: ApiError | None) -> None:
@@ -153,6 +179,8 @@ class _Produce:
         answer.error_code = error.code
         answer.base_offset = -1
         answer.log_append_time_ms = -1
+        if isinstance(error, UnverifiedTransaction):
+            answer.error_message = error.message
         if isinstance(error, RecordErrors):
             # Kafka says more than the code only where single records are at fault (KIP-467).
             answer.error_message = error.message

@@ -8,12 +8,13 @@ write to. The start of a frame that is not complete yet waits in a bytearray. A 
 buffer is received straight into a buffer of its own, which grows with what has arrived (fourfold, up to the
 size announced), so a peer who announces much and sends little costs little.
 
-*Processing.* At most `MAX_FRAMES_PER_TURN` frames a turn, so that one connection's burst of small requests
-does not hold back the others; the rest waits for the next turn.
+*Processing.* Once a turn has worked for `TURN_BUDGET_SECONDS`, each connection gets one more frame and no
+second one: a burst of requests holds the others back for no longer than that. The rest waits for the next
+turn.
 
-*Answering.* While `MAX_PENDING_REQUESTS` requests wait for their replies, or `MAX_UNSENT_BYTES` of replies
-wait for the peer to read them, nothing more is received: the peer's sends fill the kernel's buffers and
-stop.
+*Answering.* While `MAX_PENDING_REQUESTS` requests, or requests of `MAX_PENDING_BYTES` together, wait for
+their replies, or `MAX_UNSENT_BYTES` of replies wait for the peer to read them, nothing more is received: the
+peer's sends fill the kernel's buffers and stop.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import logging
 import socket
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from struct import Struct
+from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 from broker.handlers.context import Channel
@@ -38,8 +40,9 @@ logger = logging.getLogger("kwire.net")
 SCRATCH_BYTES = 256 << 10
 OWN_BUFFER_FROM_BYTES = 64 << 10
 """A frame above the scratch buffer's size gets its own buffer once this much of it has arrived."""
-MAX_FRAMES_PER_TURN = 128
+TURN_BUDGET_SECONDS = 0.002
 MAX_PENDING_REQUESTS = 512
+MAX_PENDING_BYTES = 8 << 20
 MAX_UNSENT_BYTES = 1 << 20
 
 _SIZE = Struct(">i")
@@ -125,6 +128,7 @@ class Connection:
         channel = self.channel
         return (
             len(channel.slots) >= MAX_PENDING_REQUESTS
+            or channel.pending_bytes > MAX_PENDING_BYTES
             or self.queue.size_bytes + channel.queued_bytes > MAX_UNSENT_BYTES
         )
 
@@ -190,7 +194,8 @@ class Connection:
         view = memoryview(received)
         end = len(received)
         max_bytes = server.settings.request_max_bytes
-        frames = 0
+        frames = False
+        deadline = server.loop.turn_began + TURN_BUDGET_SECONDS
         self._need = _PREFIX_BYTES
         while end - position >= _PREFIX_BYTES:
             size: int = _SIZE.unpack_from(received, position)[0]
@@ -202,12 +207,12 @@ class Connection:
             if end - body < size:
                 self._need = _PREFIX_BYTES + size
                 break
-            if frames == MAX_FRAMES_PER_TURN or self._must_wait():
+            if (frames and perf_counter() > deadline) or self._must_wait():
                 self._waiting = received
                 self._waiting_position = position
                 server.look_at(self)
                 return
-            frames += 1
+            frames = True
             position = body + size
             try:
                 handle_frame(channel, view[body:position])

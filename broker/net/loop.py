@@ -30,6 +30,7 @@ import random
 import select
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -70,6 +71,8 @@ class Loop:
         self.end_turn: Callable[[], bool] = _nothing_left
         """Called at the end of each turn; True asks for another turn at once."""
         self.turn_ms = self.clock.monotonic_ms()
+        self.turn_began = perf_counter()
+        """When this turn began to work, in seconds of real time that mean nothing by themselves."""
         """Monotonic time at the start of this turn."""
         self._alone = alone
         self.served = 0
@@ -205,6 +208,7 @@ class Loop:
         events = self._epoll.poll(wait_seconds, MAX_EVENTS)
         self.served = len(events)
         self.turn_ms = self.clock.monotonic_ms()
+        self.turn_began = perf_counter()
         handlers = self._handlers
         for fd, mask in events:
             handler = handlers.get(fd)

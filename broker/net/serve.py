@@ -33,14 +33,30 @@ WORKERS_TIMEOUT_SECONDS = 30
 """How long a stopping broker waits for its threads: they are writing to disks."""
 
 
+class Failure:
+    """Whether the node can go on, and why not."""
+
+    def __init__(self) -> None:
+        self.happened = trio.Event()
+        self.reason = ""
+
+    def tell(self, reason: str) -> None:
+        """The node cannot go on: whoever runs the broker should leave it."""
+        if not self.happened.is_set():
+            logger.critical("the broker has to stop: %s", reason)
+            self.reason = reason
+            self.happened.set()
+
+
 class Broker:
     """A broker that runs."""
 
-    def __init__(self, loop: Loop, node: Node, server: Server) -> None:
+    def __init__(self, loop: Loop, node: Node, server: Server, failure: Failure) -> None:
         self.loop = loop
         self.node = node
         self.server = server
         self.clock = loop.clock
+        self.failure = failure
         self.bootstrap = ",".join(listener.address for listener in server.listeners)
         """Where clients connect: every listener's address, the first one first."""
 
@@ -63,10 +79,12 @@ async def serve(
     listeners: list[Listener] = []
     try:
         for name, host, port in config.listener_endpoints():
-            listeners += [bind(name, host, port, settings)]
-        node = Node(config, loop, disk if disk is not None else RealDisk())
+            listeners += [bind(name, host, port, settings)]  # one by one: closed below if the next one fails
+        failure = Failure()
+        node = Node(config, loop, disk if disk is not None else RealDisk(), on_fatal=failure.tell)
         node.bound_ports.update({listener.name: listener.port for listener in listeners})
         server = Server(loop, node, settings)
+        node.config_changed.append(lambda: server.change_limits(settings_of(config)))
         node.start()
         for listener in listeners:
             server.listen(listener)
@@ -78,7 +96,7 @@ async def serve(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(loop.run)
         try:
-            yield Broker(loop, node, server)
+            yield Broker(loop, node, server, failure)
         finally:
             with trio.CancelScope(shield=True):
                 await _shut_down(loop, node, server)

@@ -127,6 +127,16 @@ class Server:
         self._drained = trio.Event()
         loop.end_turn = self._end_turn
 
+    def change_limits(self, settings: Settings) -> None:
+        """Go by other connection limits from now on (KIP-402). Who is connected stays."""
+        limits = self.limits
+        limits.max_connections = settings.max_connections
+        limits.max_connections_per_ip = settings.max_connections_per_ip
+        limits.max_connections_per_ip_overrides = dict(settings.max_connections_per_ip_overrides)
+        limits.max_connections_by_listener = dict(settings.max_connections_by_listener)
+        for listener in self.listeners:
+            self._start_accepting(listener)
+
     # --- listening
 
     def listen(self, listener: Listener) -> None:

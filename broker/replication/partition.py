@@ -7,6 +7,7 @@ is in the page cache, or on the disk where `flush.messages` or `flush.ms` asks f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -15,6 +16,8 @@ from broker.storage.disk import StorageError
 from broker.storage.log import Appended, AppendOrigin, Log
 from kwire.errors import ApiError, ErrorCode
 from kwire.primitives import Uuid
+
+logger = logging.getLogger("kwire.partition")
 
 Committed = Callable[[ApiError | None], None]
 """Told once an append is durable and visible (None), or that it failed."""
@@ -107,14 +110,22 @@ class Partition:
         return appended
 
     def commit(self) -> None:
-        """Write what this turn staged, then tell those who wait for it."""
+        """Write what this turn staged, then tell those who wait for it. Never raises."""
         waiting, self._uncommitted = self._uncommitted, []
         try:
             self.log.commit()
+            must_flush = self._flush_under_way or self.log.needs_flush(self._host.now_ms())
         except StorageError as error:
             self._go_offline(error, waiting)
             return
-        if self._flush_under_way or self.log.needs_flush(self._host.now_ms()):
+        except Exception as error:
+            # Ours: what the log holds now is in doubt, so it serves no more.
+            logger.exception("%s-%d cannot be written", self.topic, self.index)
+            failure = StorageError(f"an unexpected failure: {error}")
+            self.log.fail(failure)
+            self._go_offline(failure, waiting)
+            return
+        if must_flush:
             self._unflushed.extend(waiting)
             if not self._flush_under_way:
                 self._begin_flush()
@@ -131,13 +142,18 @@ class Partition:
         # Group commit: whatever is appended while one sync runs shares the next.
         waiting, self._unflushed = self._unflushed, []
         end_offset = self.log.log_end_offset
-        ticket = self.log.begin_flush()
+        try:
+            ticket = self.log.begin_flush()
+        except StorageError as error:
+            self._go_offline(error, waiting)
+            return
         self._flush_under_way = True
 
         def done(result: object) -> None:
             self._flush_under_way = False
             if isinstance(result, BaseException):
                 error = result if isinstance(result, StorageError) else StorageError(str(result))
+                self.log.fail(error)
                 self._go_offline(error, waiting)
                 return
             ticket.finish()
@@ -153,15 +169,25 @@ class Partition:
         if end_offset > log.high_watermark:
             log.high_watermark = end_offset
             log.producers.replicated_up_to(end_offset)
-        for tell in waiting:
-            tell(None)
+        self._tell(waiting, None)
         self.wake()
+
+    def _tell(self, waiting: list[Committed], error: ApiError | None) -> None:
+        for tell in waiting:
+            try:
+                tell(error)
+            except Exception:
+                # Nobody else's acknowledgement may hang on this one.
+                logger.exception("%s-%d: an acknowledgement failed", self.topic, self.index)
 
     def wake(self) -> None:
         """Let every long poll on this partition look again."""
-        if self.waiters:
-            for waiter in list(self.waiters):
+        for waiter in list(self.waiters):
+            try:
                 waiter.partition_grew()
+            except Exception:
+                logger.exception("%s-%d: a long poll failed", self.topic, self.index)
+                self.waiters.pop(waiter, None)
 
     def take_offline(self, error: StorageError) -> None:
         """Stop serving: the log directory has failed."""
@@ -173,8 +199,7 @@ class Partition:
         self.offline = True
         unflushed, self._unflushed = self._unflushed, []
         failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        for tell in waiting + unflushed:
-            tell(failure)
+        self._tell(waiting + unflushed, failure)
         self.wake()
         if first_time:
             self.on_offline(self, error)

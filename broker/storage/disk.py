@@ -15,7 +15,7 @@ import fcntl
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -218,9 +218,10 @@ def _after(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
 class RealLock:
     """An fcntl record lock over the whole lock file: the kind that the JVM's FileChannel takes too."""
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int, on_release: Callable[[], None]) -> None:
         self._path = path
         self._descriptor = descriptor
+        self._on_release = on_release
 
     def release(self) -> None:
         """Remove the file while it is still locked, as Kafka does, then give the lock up."""
@@ -229,6 +230,7 @@ class RealLock:
                 os.unlink(self._path)
             os.close(self._descriptor)
             self._descriptor = -1
+            self._on_release()
 
 
 class RealDisk:
@@ -236,6 +238,7 @@ class RealDisk:
 
     def __init__(self, *, max_open_files: int = 512) -> None:
         self._files: OrderedDict[str, RealFile] = OrderedDict()
+        self._locked: set[tuple[int, int]] = set()
         self._max_open_files = max_open_files
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
@@ -359,6 +362,12 @@ class RealDisk:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise _failure(error) from error
+        status = os.fstat(descriptor)
+        identity = (status.st_dev, status.st_ino)
+        if identity in self._locked:
+            # The kernel grants a process every lock that it holds already.
+            os.close(descriptor)
+            return None
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -366,7 +375,8 @@ class RealDisk:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return None
             raise _failure(error) from error
-        return RealLock(path, descriptor)
+        self._locked.add(identity)
+        return RealLock(path, descriptor, lambda: self._locked.discard(identity))
 
     def volume_bytes(self, path: str) -> tuple[int, int]:
         try:

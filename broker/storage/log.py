@@ -175,7 +175,7 @@ class Log:
                     return Appended(
                         duplicate.first_offset,
                         duplicate.last_offset,
-                        duplicate.timestamp if config.uses_log_append_time else -1,
+                        duplicate.timestamp,
                         self.log_start_offset,
                         is_duplicate=True,
                     )
@@ -361,6 +361,11 @@ class Log:
         return list(self._segments.bases)
 
     @property
+    def segments(self) -> list[Segment]:
+        """All segments, the active one last."""
+        return list(self._segments)
+
+    @property
     def last_stable_offset(self) -> int:
         """Where readers of committed transactions stop: at the first open one, or the high watermark."""
         first_unstable = self.producers.first_unstable_offset
@@ -425,7 +430,11 @@ class Log:
 
         `work` raises StorageError; the caller then gives this log up with `fail`. StorageError here too.
         """
-        return self._durability.begin_flush(self._now_ms)
+        try:
+            return self._durability.begin_flush(self._now_ms)
+        except StorageError as error:
+            self._fail(error)
+            raise
 
     def flush(self) -> None:
         """Make everything written durable before this returns. StorageError."""
@@ -531,11 +540,21 @@ class Log:
             raise
         return len(old)
 
+    def replace_segments(self, old: list[Segment], new: Segment) -> None:
+        """Put a compacted segment in the place of those it was made from. StorageError."""
+        self._segments.replace(old, new)
+        self._throw_away(old, kept_base_offset=new.base_offset)
+
     def _drop_segments(self, dropped: list[Segment]) -> None:
         self._segments.remove(dropped)
-        for segment in dropped:
+        self._throw_away(dropped)
+
+    def _throw_away(self, segments: list[Segment], *, kept_base_offset: int = -1) -> None:
+        for segment in segments:
             delay_ms = self.config.file_delete_delay_ms
             self._trash.rename_files(segment.paths, delay_ms)
+            if segment.base_offset == kept_base_offset:
+                continue
             snapshot = self.producers.forget_snapshot(segment.base_offset)
             if snapshot is not None:
                 self._trash.rename_files([snapshot], delay_ms)

@@ -74,15 +74,19 @@ class LogDirectory:
         return f"LogDirectory({self.path}{', offline' if self.offline else ''})"
 
     def open(self) -> None:
-        """Make the directory if needed, lock it, and learn whose it is. DirectoryInUse, StorageError."""
+        """Make the directory if needed, and lock it. DirectoryInUse, StorageError."""
         disk = self._disk
         if not disk.is_directory(self.path):
             disk.make_directory(self.path)
-            disk.sync_directory(self.path.rpartition("/")[0] or "/")
+            parent = self.path.rpartition("/")[0]
+            disk.sync_directory(parent or ("/" if self.path.startswith("/") else "."))
         self._lock = disk.lock(join(self.path, LOCK))
         if self._lock is None:
             raise DirectoryInUse(f"{self.path} is in use by another process (it holds {LOCK})")
-        self.properties = read_meta_properties(disk, self.path)
+
+    def read_properties(self) -> None:
+        """Learn whose the directory is, by now. StorageError."""
+        self.properties = read_meta_properties(self._disk, self.path)
 
     def partitions(self) -> list[PartitionDirectory]:
         """The partition directories in it, by name. StorageError for a directory that is none."""

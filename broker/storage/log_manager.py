@@ -55,8 +55,13 @@ class LogManager:
         rng: random.Random,
         config_for: Callable[[str], LogConfig] | None = None,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+        on_directory_failed: Callable[[LogDirectory, StorageError], None] = lambda directory, error: None,
     ) -> None:
-        """`config_for` tells the configuration to open a topic's logs with; `Log.config` may change later."""
+        """`config_for` tells the configuration to open a topic's logs with; `Log.config` may change later.
+
+        `on_directory_failed` is called when a directory has gone offline, with all of its logs.
+        """
+        self._on_directory_failed = on_directory_failed
         self._disk = disk
         self._rng = rng
         self._config_for = config_for
@@ -76,13 +81,14 @@ class LogManager:
     def open(self, now_ms: int) -> None:
         """Lock the directories and open every log in them but the metadata log. StorageError."""
         self.lock()
+        self.read_owners()
         self.open_logs(now_ms)
 
     def lock(self) -> None:
-        """Take the directories, and learn whose they are and how they were left.
+        """Take the directories, making those that are not there.
 
-        StorageError when no directory can be used, when two belong to different clusters or nodes, or when
-        another process holds one. A directory that fails alone goes offline.
+        StorageError when no directory can be used, or when another process holds one. A directory that fails
+        alone goes offline.
         """
         for directory in self._directories:
             try:
@@ -92,13 +98,22 @@ class LogManager:
                 raise
             except StorageError as error:
                 self._directory_failed(directory, error)
-        self._check_owners()
+        self._check_any_online()
+
+    def read_owners(self) -> None:
+        """Learn whose the directories are, by now, and how they were left.
+
+        StorageError when two belong to different clusters or nodes. A directory that fails alone goes
+        offline.
+        """
         for directory in self._directories:
             if not directory.offline:
                 try:
+                    directory.read_properties()
                     directory.was_clean = take_clean_shutdown(self._disk, directory.path) is not None
                 except StorageError as error:
                     self._directory_failed(directory, error)
+        self._check_owners()
         self._check_any_online()
 
     def open_logs(self, now_ms: int) -> None:
@@ -286,17 +301,29 @@ class LogManager:
             self._directory_failed(directory, error)
             raise
 
-    def delete(self, log: Log, now_ms: int) -> None:
-        """Set a log aside; its files are removed when file.delete.delay.ms have passed. StorageError."""
-        renamed = self._set_aside(log, DELETE_SUFFIX)
+    def delete(self, log: Log, now_ms: int, *, sync: bool = True) -> None:
+        """Set a log aside; its files are removed when file.delete.delay.ms have passed. StorageError.
+
+        Without `sync` the caller sees to `sync_directories` when all of a topic is set aside.
+        """
+        renamed = self._set_aside(log, DELETE_SUFFIX, sync=sync)
         if renamed is not None:
             self._trash.add_directory(renamed, log.config.file_delete_delay_ms)
 
+    def sync_directories(self) -> None:
+        """Make the names of what is set aside durable. A directory that fails goes offline."""
+        for directory in self._directories:
+            if not directory.offline:
+                try:
+                    self._disk.sync_directory(directory.path)
+                except StorageError as error:
+                    self._directory_failed(directory, error)
+
     def set_stray(self, log: Log) -> None:
         """Set a log aside that the cluster does not know; its files stay to be looked at. StorageError."""
-        self._set_aside(log, STRAY_SUFFIX)
+        self._set_aside(log, STRAY_SUFFIX, sync=True)
 
-    def _set_aside(self, log: Log, suffix: str) -> str | None:
+    def _set_aside(self, log: Log, suffix: str, *, sync: bool) -> str | None:
         directory = self._parents.pop(log)
         del self._logs[log.topic, log.partition]
         was_offline = log.failure is not None
@@ -306,7 +333,8 @@ class LogManager:
         path = join(directory.path, set_aside_name(log.topic, log.partition, suffix, self._rng))
         try:
             self._disk.rename(log.directory, path)
-            self._disk.sync_directory(directory.path)
+            if sync:
+                self._disk.sync_directory(directory.path)
         except StorageError as error:
             if not was_offline:
                 self._directory_failed(directory, error)
@@ -316,13 +344,23 @@ class LogManager:
 
     # --- in the course of time
 
-    def tick(self, now_ms: int) -> None:
-        """Remove what was set aside long enough, and forget producers that have been silent for too long."""
-        self._trash.tick(now_ms)
+    def set_producer_expiration(self, expiration_ms: int) -> None:
+        """How long a producer may be silent before it is forgotten, from now on."""
+        self._producer_id_expiration_ms = expiration_ms
+        for log in self._logs.values():
+            log.producers.expiration_ms = expiration_ms
+
+    def tick(self, now_ms: int) -> bool:
+        """Remove what was set aside long enough, and forget producers that have been silent for too long.
+
+        True where more is due than was removed: then it should be called again soon.
+        """
+        more = self._trash.tick(now_ms)
         if now_ms - self._expired_ms >= _EXPIRY_INTERVAL_MS:
             self._expired_ms = now_ms
             for log in self._logs.values():
                 log.producers.expire(now_ms)
+        return more
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention to every log; how many segments went. Logs that fail go offline."""
@@ -393,6 +431,7 @@ class LogManager:
         directory.offline = True
         for log in self.logs_in(directory.path):
             log.fail(error)
+        self._on_directory_failed(directory, error)
 
     def _check_any_online(self) -> None:
         if all(directory.offline for directory in self._directories):

@@ -10,6 +10,10 @@ from broker.storage.segment import DELETED_SUFFIX
 logger = logging.getLogger("kwire.storage")
 
 
+REMOVALS_AT_ONCE = 8
+"""A directory takes some milliseconds to remove, and the loop does nothing else meanwhile."""
+
+
 class Trash:
     """What is to be removed, and when. One for all logs of a broker."""
 
@@ -36,18 +40,25 @@ class Trash:
         """Have a directory removed, renamed by the caller."""
         self._arrived.append((delay_ms, path, True))
 
-    def tick(self, now_ms: int) -> None:
-        """Remove what is due. A failure is logged: the next start finds what is left."""
+    def tick(self, now_ms: int) -> bool:
+        """Remove what is due, up to so much that nobody waits long; whether more is due.
+
+        A failure is logged: the next start finds what is left.
+        """
         if self._arrived:
             self._due += [(now_ms + delay_ms, path, tree) for delay_ms, path, tree in self._arrived]
             self._arrived = []
         if not self._due:
-            return
+            return False
+        left = REMOVALS_AT_ONCE
+        more = False
         keep: list[tuple[int, str, bool]] = []
         for due_ms, path, is_directory in self._due:
-            if due_ms > now_ms:
+            if due_ms > now_ms or not left:
+                more = more or due_ms <= now_ms
                 keep.append((due_ms, path, is_directory))
                 continue
+            left -= 1
             try:
                 if is_directory:
                     self._disk.remove_tree(path)
@@ -56,3 +67,4 @@ class Trash:
             except StorageError as error:
                 logger.error("%s cannot be removed: %s", path, error)
         self._due = keep
+        return more

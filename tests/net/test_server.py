@@ -72,8 +72,11 @@ async def test_many_pipelined_requests_all_answered_in_order(rig: Rig) -> None:
             assert await client.receive() == b"%d" % index
 
 
-async def test_one_connections_burst_does_not_hold_back_another(rig: Rig) -> None:
+async def test_one_connections_burst_does_not_hold_back_another(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While a burst is served, a single request of somebody else is answered within a few turns."""
+    monkeypatch.setattr(connection_module, "TURN_BUDGET_SECONDS", 0)
     busy, quiet = await rig.connect(), await rig.connect()
     assert await quiet.ask(b"eready") == b"ready"
     await busy.send(*(b"n" for _ in range(5_000)), b"edone")
@@ -226,14 +229,16 @@ async def test_frames_of_a_turn_share_one_copy_and_may_be_written_to(
     assert [bytes(frame) for frame in kept] == [b"eone!", b"etwo!", b"ethree!"]
 
 
-async def test_at_most_so_many_frames_a_turn(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "MAX_FRAMES_PER_TURN", 10)
+async def test_a_turn_that_is_over_its_budget_takes_one_frame_of_each(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "TURN_BUDGET_SECONDS", 0)
     seen: list[int] = []
     rig.node.on_end_turn = lambda: seen.append(len(rig.node.frames))
     client = await rig.connect()
     await client.send(*(b"e%d" % index for index in range(95)))
     assert [await client.receive() for _ in range(95)] == [b"%d" % index for index in range(95)]
-    assert all(later - earlier <= 10 for earlier, later in pairwise(seen))
+    assert all(later - earlier <= 1 for earlier, later in pairwise(seen))
 
 
 async def test_connections_per_address(make_rig: MakeRig, caplog: pytest.LogCaptureFixture) -> None:
@@ -323,7 +328,7 @@ async def test_draining_ends_though_a_reply_never_comes(rig: Rig) -> None:
 async def test_frames_that_had_to_wait_are_answered_by_a_drain(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "MAX_FRAMES_PER_TURN", 5)
+    monkeypatch.setattr(connection_module, "TURN_BUDGET_SECONDS", 0)
     client = await rig.connect()
     await client.send(b"e0", *(b"e%d" % index for index in range(1, 60)))
     assert await client.receive() == b"0"
