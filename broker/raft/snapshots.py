@@ -148,6 +148,7 @@ class Snapshots:
         self._disk = disk
         self._directory = directory
         self._known: list[Snapshot] = []
+        self._timestamps_ms: dict[Snapshot, int] = {}
 
     def recover(self, log_start_offset: int, log_end_offset: int) -> None:
         """See what there is, and remove what nobody needs. CorruptMetadata, StorageError.
@@ -200,12 +201,15 @@ class Snapshots:
 
     def last_timestamp_ms(self, snapshot: Snapshot) -> int:
         """When the last record that it stands for was written. CorruptMetadata, StorageError."""
-        start = self._disk.open(join(self._directory, snapshot.name)).read_at(0, _HEADER_BYTES)
-        for batch in decode_batches(start):
-            for control in batch.controls:
-                if isinstance(control, SnapshotHeaderRecord):
-                    return control.last_contained_log_timestamp
-            break
+        if snapshot not in self._timestamps_ms:
+            # Read, not opened: Kafka leaves its snapshots read-only.
+            for batch in decode_batches(self.read(snapshot)[:_HEADER_BYTES]):
+                for control in batch.controls:
+                    if isinstance(control, SnapshotHeaderRecord):
+                        self._timestamps_ms[snapshot] = control.last_contained_log_timestamp
+                break
+        if snapshot in self._timestamps_ms:
+            return self._timestamps_ms[snapshot]
         raise CorruptMetadata(f"{join(self._directory, snapshot.name)} does not begin as a snapshot does")
 
     def create(self, snapshot: Snapshot) -> SnapshotFile:
@@ -223,6 +227,7 @@ class Snapshots:
             path = join(self._directory, old.name)
             self._disk.rename(path, path + DELETED_SUFFIX)
             self._known.remove(old)
+            self._timestamps_ms.pop(old, None)
             paths.append(path + DELETED_SUFFIX)
         return paths
 
