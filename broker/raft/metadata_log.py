@@ -20,7 +20,7 @@ from broker.config import BrokerConfig
 from broker.controller.commands import StoredRecord
 from broker.controller.image import EndpointImage
 from broker.raft.quorum_state import FILE_NAME, QuorumState, decode_quorum_state
-from broker.raft.replay import CorruptMetadata, DecodedBatch, decode_batches
+from broker.raft.replay import CorruptMetadata, DecodedBatch, decode_batches, size_of_whole
 from broker.raft.snapshots import KRAFT_VERSION_TYPE, VOTERS_TYPE, Snapshots, control_batch, quorum_records
 from broker.storage.disk import Disk
 from broker.storage.log import Log
@@ -95,8 +95,12 @@ class MetadataLog:
             self.last_timestamp_ms = self.snapshots.last_timestamp_ms(snapshot)
             offset = snapshot.end_offset
         while offset < end:
-            region = self.log.read(offset, max_bytes=READ_BYTES, up_to_offset=end)
-            for batch in decode_batches(region.read()):
+            data = self.log.read(offset, max_bytes=READ_BYTES, up_to_offset=end).read()
+            # The first batch of what is read is whole, the last may be cut short.
+            whole_bytes = size_of_whole(data)
+            if not whole_bytes:
+                raise CorruptMetadata(f"metadata at offset {offset} cannot be read")
+            for batch in decode_batches(memoryview(data)[:whole_bytes]):
                 if batch.last_offset >= offset:
                     self._note(batch.controls, in_log=True)
                     self.unsnapshotted_bytes += batch.size_bytes

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kwire.batch import CorruptBatch, batches, crc_is_valid, records
+from kwire.batch import HEADER_BYTES, CorruptBatch, batches, crc_is_valid, read_header, records
 from kwire.codegen import decode
 from kwire.errors import WireError
 from kwire.primitives import Buffer
@@ -63,8 +63,19 @@ class DecodedBatch(NamedTuple):
     size_bytes: int = 0
 
 
+def size_of_whole(buffer: Buffer) -> int:
+    """How many bytes the whole batches at the beginning of `buffer` have."""
+    end, position = len(buffer), 0
+    while end - position >= HEADER_BYTES:
+        following = position + read_header(buffer, position).size_bytes
+        if not position < following <= end:
+            break
+        position = following
+    return position
+
+
 def decode_batches(buffer: Buffer) -> Iterator[DecodedBatch]:
-    """Every whole batch of `buffer`. CorruptMetadata where one cannot be trusted."""
+    """The batches of `buffer`. CorruptMetadata where one is cut short or cannot be trusted."""
     offset = -1
     try:
         for position, header in batches(buffer):

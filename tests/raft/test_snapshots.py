@@ -293,3 +293,14 @@ def test_a_snapshot_beyond_the_end_of_the_log_is_refused() -> None:
     bench.disk.write(f"{DIRECTORY}/00000000000000099999-0000000009.checkpoint", data, sync=True)
     with pytest.raises(CorruptMetadata, match="ends at offset"):
         bench.start()
+
+
+@pytest.mark.parametrize("read_bytes", [1, 5_000, 5_001, 100_000])
+def test_a_log_larger_than_one_read_is_read_whole(monkeypatch: pytest.MonkeyPatch, read_bytes: int) -> None:
+    bench = Bench()
+    for number in range(20):
+        bench.create(f"t{number}", partitions=20)
+    bench.stop()
+    monkeypatch.setattr("broker.raft.metadata_log.READ_BYTES", read_bytes)
+    bench.start()
+    assert sum(len(topic.partitions) for topic in bench.image.topics.values()) == 400
