@@ -81,6 +81,8 @@ PURE = {"pathlib.PurePath", "pathlib.PurePosixPath"}
 TOUCHES_WORLD = {
     "broker.net",
     "broker.storage.disk",
+    "broker.storage.cleaner.child",  # starts the process that cleans
+    "broker.storage.cleaner.worker",  # and is that process
     "broker.clock",
     "broker.cli",
     "broker.testing",

@@ -219,7 +219,7 @@ class LogManager:
             trash=self._trash,
             rng=self._rng,
             now_ms=now_ms,
-            on_failure=self._log_failed,
+            on_failure=self.log_failed,
         )
         self._logs[topic, partition] = log
         self._parents[log] = directory
@@ -421,7 +421,7 @@ class LogManager:
 
     # --- failure and end
 
-    def _log_failed(self, log: Log, error: StorageError) -> None:
+    def log_failed(self, log: Log, error: StorageError) -> None:
         self._directory_failed(self._parents[log], error)
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:

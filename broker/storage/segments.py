@@ -87,6 +87,15 @@ class Segments:
             self.active = self._segments[-1]
         self.forget_places()
 
+    def replace(self, gone: Iterable[Segment], new: Segment) -> None:
+        """Put one that is not active in the place of neighbours, the first of which has its base offset."""
+        bases = {segment.base_offset for segment in gone}
+        kept = [segment for segment in self._segments if segment.base_offset not in bases]
+        kept.insert(bisect_left(kept, new.base_offset, key=lambda segment: segment.base_offset), new)
+        self._segments = kept
+        self.bases = [segment.base_offset for segment in kept]
+        self.forget_places()
+
     def forget_places(self) -> None:
         """The log was cut at one of its ends: what is remembered of it may be wrong."""
         self._places.clear()

@@ -53,7 +53,7 @@ class Cleaning:
         rules = Rules(
             now_ms, delete_retention_ms, first_dirty_offset, upper_bound_offset, last_of_producers or {}
         )
-        self.filter = BatchFilter(self.map, rules, CleanedTransactions(aborted or []))
+        self.filter = BatchFilter(self.map, rules, lambda offset: CleanedTransactions(aborted or []))
 
     def run(self) -> list[bytes]:
         """The batches that stay. The filter takes a log once, in order."""

@@ -9,12 +9,12 @@ from the base timestamp, whose place the horizon takes (KIP-534).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.storage.cleaner.offset_map import LONGEST_PLAIN_KEY, OffsetMap, short, varint_rest
-from broker.storage.cleaner.transactions import CleanedTransactions, marker_kind
+from broker.storage.cleaner.transactions import Aborted, CleanedTransactions, marker_kind
 from kwire.batch import (
     CODEC_MASK,
     CONTROL_MASK,
@@ -77,10 +77,17 @@ def plain_records(data: bytes, at: int, header: BatchHeader) -> tuple[bytes, int
 class BatchFilter:
     """Says of each batch of a log, in order, what stays of it."""
 
-    def __init__(self, offset_map: OffsetMap, rules: Rules, transactions: CleanedTransactions) -> None:
+    def __init__(
+        self,
+        offset_map: OffsetMap,
+        rules: Rules,
+        transactions_from: Callable[[int], CleanedTransactions],
+    ) -> None:
+        """`transactions_from` is asked, at most once, at the offset of the first transactional batch."""
         self._map = offset_map
         self._rules = rules
-        self._transactions = transactions
+        self._transactions_from = transactions_from
+        self._transactions: CleanedTransactions | None = None
         self._survivors = offset_map.survivors()
         self._cursor = 0
         self.records_read = 0
@@ -96,17 +103,29 @@ class BatchFilter:
             return None if self._stays_empty(header) else GONE
         return self._data(data, at, header)
 
+    def take_kept_transactions(self) -> list[Aborted]:
+        """The aborted transactions whose markers were kept since the last call, for a transaction index."""
+        if self._transactions is None:
+            return []
+        kept, self._transactions.kept = self._transactions.kept, []
+        return kept
+
     def _in_transaction(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
+        transactions = self._transactions
+        if transactions is None:
+            transactions = self._transactions = self._transactions_from(header.base_offset)
         if header.is_control:
-            return self._control(data, at, header)
-        if self._transactions.data(header):
+            return self._control(data, at, header, transactions)
+        if transactions.data(header):
             return _emptied(header) if self._stays_empty(header) else GONE
         if not header.records_count:
             return None if self._stays_empty(header) else GONE
         return self._data(data, at, header)
 
-    def _control(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
-        needless = self._transactions.marker(header, marker_kind(data, at, header))
+    def _control(
+        self, data: bytes, at: int, header: BatchHeader, transactions: CleanedTransactions
+    ) -> bytes | bytearray | None:
+        needless = transactions.marker(header, marker_kind(data, at, header))
         if not header.records_count:
             return None if self._stays_empty(header) else GONE
         if needless and header.has_delete_horizon and header.base_timestamp <= self._rules.now_ms:

@@ -1,0 +1,349 @@
+"""Cleaning one log: its dirty part goes into the map, then each group of segments becomes one `.cleaned` one.
+
+Nothing here changes a file of the log. What is written is synced before it is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from broker.storage.cleaner.filtering import GONE, BatchFilter, LastOfProducer, Rules, plain_records
+from broker.storage.cleaner.job import Cleaned, Done, Job
+from broker.storage.cleaner.offset_map import OffsetMap
+from broker.storage.cleaner.transactions import Aborted, AbortedFinder, CleanedTransactions, marker_kind
+from broker.storage.disk import Buffer, Disk, DiskFile, FileMissing
+from broker.storage.index import MAX_RELATIVE_OFFSET
+from broker.storage.log_config import LogConfig
+from broker.storage.scan import Place
+from broker.storage.segment import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+)
+from kwire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, CorruptBatch, read_header
+
+Throttle = Callable[[int], None]
+"""Told of every byte read or written; it waits where that was too fast."""
+Source = tuple[int, int]
+"""A segment of the log: base offset and size."""
+
+
+def _unhurried(size_bytes: int) -> None:
+    return
+
+
+def batches_in(
+    file: DiskFile, end: int, read_bytes: int, throttle: Throttle = _unhurried
+) -> Iterator[tuple[bytes, int, BatchHeader]]:
+    """The batches of a segment: bytes that were read, where in them the batch begins, its header.
+
+    CorruptBatch for what is not a whole batch of format 2.
+    """
+    position = 0
+    chunk_bytes = read_bytes
+    while position < end:
+        data = file.read_at(position, min(chunk_bytes, end - position))
+        throttle(len(data))
+        chunk_bytes = read_bytes
+        at, size = 0, len(data)
+        while at + HEADER_BYTES <= size:
+            header = read_header(data, at)
+            size_bytes = LOG_OVERHEAD_BYTES + header.batch_length
+            if header.magic != MAGIC or size_bytes < HEADER_BYTES:
+                raise CorruptBatch(f"no batch of format {MAGIC} at byte {position + at}")
+            if at + size_bytes > size:
+                if position + at + size_bytes > end:
+                    raise CorruptBatch(f"the batch at byte {position + at} is cut short")
+                chunk_bytes = max(read_bytes, size_bytes)
+                break
+            yield data, at, header
+            at += size_bytes
+        if not at and (size < HEADER_BYTES or chunk_bytes <= size):
+            raise CorruptBatch(f"the batch at byte {position} is cut short")
+        position += at
+
+
+class LogCleaning:
+    """One job, from beginning to end."""
+
+    def __init__(
+        self,
+        job: Job,
+        disk: Disk,
+        *,
+        throttle: Throttle = _unhurried,
+        set_modified: Callable[[str, int], None] = lambda path, modified_ms: None,
+    ) -> None:
+        """`set_modified` sets the time of a file's last change, by which segments without timestamps age."""
+        self._job = job
+        self._disk = disk
+        self._throttle = throttle
+        self._set_modified = set_modified
+        self._config = LogConfig(index_interval_bytes=job.index_interval_bytes)
+        self._map = OffsetMap(job.map_bytes)
+        self.bytes_read = 0
+        self.bytes_written = 0
+
+    def run(self) -> Iterator[Cleaned | Done]:
+        """Clean. What is given is complete on the disk. StorageError, CorruptBatch."""
+        job = self._job
+        self._fill_map()
+        end_offset = self._map.latest_offset + 1
+        rules = Rules(
+            job.now_ms,
+            job.delete_retention_ms,
+            job.first_dirty_offset,
+            job.upper_bound_offset,
+            {
+                producer_id: LastOfProducer(last_offset, epoch)
+                for producer_id, last_offset, epoch in job.last_of_producers
+            },
+        )
+        batches = BatchFilter(self._map, rules, self._transactions_from)
+        for group in self._groups([source for source in self._cleanable if source[0] < end_offset]):
+            cleaned = self._rewrite(group, batches)
+            if cleaned is not None:
+                yield cleaned
+        yield Done(
+            end_offset,
+            self.bytes_read,
+            self.bytes_written,
+            batches.records_read,
+            batches.records_kept,
+            len(self._map.latest),
+        )
+
+    @property
+    def _cleanable(self) -> list[Source]:
+        return [source for source in self._job.segments if source[0] < self._job.upper_bound_offset]
+
+    def _path(self, base_offset: int, suffix: str) -> str:
+        return f"{self._job.directory}/{base_offset:020d}{suffix}"
+
+    def _batches(self, source: Source) -> Iterator[tuple[bytes, int, BatchHeader]]:
+        base_offset, size_bytes = source
+        file = self._disk.open(self._path(base_offset, LOG_SUFFIX))
+        self.bytes_read += size_bytes
+        return batches_in(file, size_bytes, self._job.read_bytes, self._throttle)
+
+    # --- the map
+
+    def _fill_map(self) -> None:
+        job, offset_map = self._job, self._map
+        sources = self._cleanable
+        start = job.first_dirty_offset
+        first = max((number for number, source in enumerate(sources) if source[0] <= start), default=0)
+        transactions: CleanedTransactions | None = None
+        for number, source in enumerate(sources[first:], first):
+            for data, at, header in self._batches(source):
+                if header.last_offset < start:
+                    continue
+                if header.attributes & 0x30 and transactions is None:
+                    transactions = CleanedTransactions(
+                        entry for entry in self._aborted(job.segments) if entry.last_offset >= start
+                    )
+                if header.is_control:
+                    assert transactions is not None
+                    transactions.marker(header, marker_kind(data, at, header))
+                elif not (header.is_transactional and transactions is not None and transactions.data(header)):
+                    self._take_in(data, at, header)
+                    if offset_map.is_full:
+                        return
+                offset_map.latest_offset = header.last_offset
+            after = sources[number + 1][0] if number + 1 < len(sources) else job.upper_bound_offset
+            # Offsets at the end of a segment may be gaps.
+            offset_map.latest_offset = after - 1
+
+    def _take_in(self, data: bytes, at: int, header: BatchHeader) -> None:
+        payload, start, end = plain_records(data, at, header)
+        try:
+            self._map.add(
+                payload, start, end, header.base_offset, header.records_count, self._job.first_dirty_offset
+            )
+        except IndexError:
+            raise CorruptBatch(f"the batch at offset {header.base_offset} is cut short") from None
+
+    # --- transactions
+
+    def _transactions_from(self, offset: int) -> CleanedTransactions:
+        """The transactions of the log from its first transactional batch on, which is at `offset`."""
+        segments = self._job.segments
+        first = max((number for number, source in enumerate(segments) if source[0] <= offset), default=0)
+        return CleanedTransactions(self._aborted(segments[first:]))
+
+    def _aborted(self, sources: Sequence[Source]) -> list[Aborted]:
+        finder = AbortedFinder()
+        for source in sources:
+            if source[0] >= self._job.stable_offset:
+                break
+            for data, at, header in self._batches(source):
+                if header.base_offset >= self._job.stable_offset:
+                    break
+                if header.is_control:
+                    finder.marker(header, marker_kind(data, at, header))
+                elif header.is_transactional:
+                    finder.data(header)
+        return finder.found
+
+    # --- segments
+
+    def _groups(self, sources: list[Source]) -> Iterator[list[Source]]:
+        """Neighbours that fit into one segment together, by their sizes before and those of their indexes."""
+        job = self._job
+        group: list[Source] = []
+        used = [0, 0, 0]
+        limits = (job.segment_bytes, job.segment_index_bytes, job.segment_index_bytes)
+        for number, source in enumerate(sources):
+            base_offset, size_bytes = source
+            sizes = [
+                size_bytes,
+                self._size(self._path(base_offset, INDEX_SUFFIX)),
+                self._size(self._path(base_offset, TIME_INDEX_SUFFIX)),
+            ]
+            after = sources[number + 1][0] if number + 1 < len(sources) else job.upper_bound_offset
+            together = [before + size for before, size in zip(used, sizes, strict=True)]
+            if group and (
+                any(size > limit for size, limit in zip(together, limits, strict=True))
+                or (size_bytes and after - 1 - group[0][0] > MAX_RELATIVE_OFFSET)
+            ):
+                yield group
+                group, together = [], sizes
+            group.append(source)
+            used = together
+        if group:
+            yield group
+
+    def _size(self, path: str) -> int:
+        try:
+            return self._disk.size(path)
+        except FileMissing:
+            return 0
+
+    def _rewrite(self, group: list[Source], batches: BatchFilter) -> Cleaned | None:
+        """Write what stays of a group's segments, as one; None where nothing would change."""
+        target = _Target(self._disk, self._job.directory, group[0][0], self._config, self._throttle)
+        changed = len(group) > 1
+        for source in group:
+            chunk = b""
+            begin = end = 0
+            for data, at, header in self._batches(source):
+                if data is not chunk:
+                    target.copy(chunk, begin, end)
+                    target.write()
+                    chunk, begin, end = data, 0, 0
+                left = batches.filtered(data, at, header)
+                if left is None:
+                    if at != end:
+                        target.copy(chunk, begin, end)
+                        begin = at
+                    end = at + header.size_bytes
+                    target.add(header, header.size_bytes, header.max_timestamp)
+                else:
+                    changed = True
+                    target.copy(chunk, begin, end)
+                    begin = end = at + header.size_bytes
+                    if left is not GONE:
+                        target.replaced(left)
+            target.copy(chunk, begin, end)
+            target.write()
+        target.transactions = batches.take_kept_transactions()
+        if not changed:
+            target.remove()
+            return None
+        self.bytes_written += target.segment.size_bytes
+        modified_ms = self._disk.modified_ms(self._path(group[-1][0], LOG_SUFFIX))
+        target.finish()
+        self._set_modified(target.segment.log_path, modified_ms)
+        segment = target.segment
+        max_timestamp, offset_of_max = segment.max_timestamp_entry()
+        return Cleaned(
+            segment.base_offset,
+            [base_offset for base_offset, _ in group],
+            segment.size_bytes,
+            max_timestamp,
+            offset_of_max,
+        )
+
+
+class _Target:
+    """A `.cleaned` segment in the making."""
+
+    def __init__(
+        self, disk: Disk, directory: str, base_offset: int, config: LogConfig, throttle: Throttle
+    ) -> None:
+        self.segment = Segment(
+            disk,
+            directory,
+            base_offset,
+            config,
+            size_bytes=0,
+            created_ms=0,
+            roll_jitter_ms=0,
+            suffix=CLEANED_SUFFIX,
+        )
+        self.transactions: list[Aborted] = []
+        self._disk = disk
+        self._throttle = throttle
+        self._file = disk.open(self.segment.log_path, create=True)
+        self._file.truncate(0)
+        disk.remove(self._transaction_index_path)
+        self._indexes = self.segment.begin_rebuild()
+        self._position = 0
+        self._buffers: list[Buffer] = []
+
+    @property
+    def _transaction_index_path(self) -> str:
+        return self.segment.paths[-1]
+
+    def add(self, header: BatchHeader, size_bytes: int, max_timestamp: int) -> None:
+        """A batch that `copy` or `replaced` brings, for the indexes."""
+        self._indexes.add(
+            Place(
+                self._position,
+                size_bytes,
+                header.base_offset,
+                header.last_offset,
+                max_timestamp,
+                header.leader_epoch,
+            )
+        )
+        self._position += size_bytes
+
+    def copy(self, data: bytes, begin: int, end: int) -> None:
+        """Bytes that stay as they are."""
+        if begin < end:
+            self._buffers.append(memoryview(data)[begin:end])
+
+    def replaced(self, batch: Buffer) -> None:
+        """A batch that was made anew."""
+        header = read_header(batch)
+        self.add(header, len(batch), header.max_timestamp)
+        self._buffers.append(batch)
+
+    def write(self) -> None:
+        """Put what was gathered into the file."""
+        if not self._buffers:
+            return
+        size_bytes = sum(map(len, self._buffers))
+        self._file.write_at(self.segment.size_bytes, self._buffers)
+        self.segment.size_bytes += size_bytes
+        self._buffers = []
+        self._throttle(size_bytes)
+
+    def finish(self) -> None:
+        """Complete the files and make them durable."""
+        assert self._position == self.segment.size_bytes
+        self._indexes.finish()
+        files = [self._file, *self.segment.index_files()]
+        if self.transactions:
+            content = b"".join(entry.encode() for entry in self.transactions)
+            self._disk.write(self._transaction_index_path, content, sync=True)
+        for file in files:
+            file.sync()
+
+    def remove(self) -> None:
+        """Throw the files away."""
+        for path in self.segment.paths:
+            self._disk.remove(path)
