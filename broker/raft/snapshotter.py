@@ -1,8 +1,9 @@
 """When a snapshot of the metadata is taken, and when old ones go, with the part of the log that they replace.
 
 A snapshot is due once metadata.log.max.record.bytes.between.snapshots were written since the last, or when
-metadata.log.max.snapshot.interval.ms have passed and anything has changed. It is made of an image, which
-never changes, on the loop but a few records at a time, so that no client waits; the sync is a worker's.
+metadata.log.max.snapshot.interval.ms have passed and anything has changed; and, other than with Kafka, after
+a start that had to replay much, because each stop and start changes every partition. It is made of an image,
+which never changes, on the loop but a few records at a time, so that no client waits; the sync is a worker's.
 
 Of at least two snapshots the oldest goes while log and snapshots are larger than metadata.max.retention.bytes
 together, or when it is older than metadata.max.retention.ms. The log then starts where the next one ends.
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kwire.raft")
 
+REPLAYED_BYTES: Final = 1024 * 1024
+"""What a start may replay, or twice a snapshot's size where that is more, before the next is spared it."""
+
 STEP_RECORDS: Final = 128
 """How many records are written in one go: some two milliseconds of work."""
 STEP_MS: Final = 1
@@ -54,10 +58,16 @@ class Snapshotter:
         self._stopped = False
 
     def start(self, image: MetadataImage) -> None:
-        """Begin, with the image that the log gives."""
+        """Begin, with the image that the log gives. StorageError."""
         self._wait_for_interval()
         self._clean_often()
-        self.committed(image)
+        self._image = image
+        replayed_bytes, latest = self._log.unsnapshotted_bytes, self._log.snapshots.latest
+        snapshot_bytes = 0 if latest is None else self._log.snapshots.size(latest)
+        if replayed_bytes >= max(REPLAYED_BYTES, 2 * snapshot_bytes):
+            self._begin(f"{replayed_bytes} bytes had to be replayed at this start")
+        else:
+            self.committed(image)
 
     def stop(self) -> None:
         """Take no more snapshots; what is not finished is given up. Never raises."""

@@ -123,6 +123,23 @@ def test_none_is_taken_after_a_time_where_that_is_off() -> None:
     assert bench.names() == []
 
 
+def test_a_start_that_replays_much_takes_a_snapshot_so_that_the_next_does_not() -> None:
+    bench = Bench()
+    for number in range(60):
+        bench.create(*[f"t{number}-{part}" for part in range(10)], partitions=30)
+        bench.delete(*[f"t{number}-{part}" for part in range(10)])
+    bench.stop()
+    assert bench.names() == []
+    bench.start()
+    bench.settle()
+    assert len(bench.names()) == 1
+    bench.stop()
+    bench.start()
+    bench.settle()
+    assert len(bench.names()) == 1
+    assert bench.metadata._log.unsnapshotted_bytes < 10_000
+
+
 def test_a_snapshot_has_a_header_and_a_footer_and_tells_the_time_of_the_last_record() -> None:
     bench = Bench()
     bench.host.advance(HOUR_MS // 2)
