@@ -22,6 +22,7 @@ from broker.handlers.fetch_sessions import FetchSessionCache, TopicNames
 from broker.host import Host, Timer
 from broker.raft.service import MetadataService
 from broker.replication.partition import Partition
+from broker.storage.cleaner.cleaner import Cleaner
 from broker.storage.disk import Disk, StorageError
 from broker.storage.log_config import LogConfig
 from broker.storage.log_dir import LogDirectory
@@ -96,6 +97,7 @@ class Node:
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             on_directory_failed=self._directory_failed,
         )
+        self.cleaner = Cleaner(self.log_manager, config, host, disk)
         self.metadata = MetadataService(
             config, host, self.log_manager, disk, bound_ports=self.bound_ports, on_failed=on_fatal
         )
@@ -128,6 +130,7 @@ class Node:
         self._take_broker_configs()
         self.log_manager.open_logs(now_ms)
         self._reconcile()
+        self.cleaner.start()
         self.metadata.subscribe(self._metadata_changed)
         checkpoint_ms = min(
             config.log_flush_offset_checkpoint_interval_ms,
@@ -143,6 +146,7 @@ class Node:
     def begin_shutdown(self) -> None:
         """Let everyone go who waits, so that connections can drain."""
         self.stopping = True
+        self.cleaner.stop()
         self.groups.shutdown()
         for timer in self._timers.values():
             timer.cancel()

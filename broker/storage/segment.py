@@ -156,7 +156,7 @@ class Segment:
             first_timestamp = self.first_timestamp()
             # Without a timestamp to go by, the wall clock since the segment's creation decides.
             waited_ms = max_timestamp - first_timestamp if first_timestamp >= 0 else now_ms - self.created_ms
-            if waited_ms > config.segment_ms - self.roll_jitter_ms:
+            if waited_ms > config.longest_segment_ms - self.roll_jitter_ms:
                 return True
         return (
             self.index.is_full

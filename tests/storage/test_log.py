@@ -135,6 +135,16 @@ def test_staged_bytes_count_for_rolling(bench: LogBench) -> None:
     assert [offset for offset, _ in numbered(log)] == list(range(7))
 
 
+def test_a_compacted_segment_rolls_in_time_for_its_cleaning(bench: LogBench) -> None:
+    bench.config = replace(
+        bench.config, segment_ms=1000, max_compaction_lag_ms=100, cleanup_policy=frozenset({"compact"})
+    )
+    assert bench.config.longest_segment_ms == 100
+    assert replace(bench.config, cleanup_policy=frozenset({"delete"})).longest_segment_ms == 1000
+    bench.config = replace(bench.config, cleanup_policy=frozenset({"compact", "delete"}), segment_ms=50)
+    assert bench.config.longest_segment_ms == 50
+
+
 def test_a_segment_rolls_when_timestamps_span_more_than_segment_ms(bench: LogBench) -> None:
     bench.config = replace(bench.config, segment_ms=1000)
     log = bench.open()

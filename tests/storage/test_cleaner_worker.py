@@ -1,0 +1,128 @@
+"""The worker as a process, on a real disk: what it prints, how fast it may be, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.storage.cleaner.child import ChildWorker, InlineWorker, launcher
+from broker.storage.cleaner.job import Cleaned, Done, Failed, Job
+from broker.storage.cleaner.worker import Pace
+from broker.storage.disk import RealDisk
+from broker.testing.log_bench import LogBench
+from broker.testing.memory_disk import MemoryDisk
+from kwire.batch import batches, build, records
+
+WORKER = [sys.executable, "-m", "broker.storage.cleaner.worker"]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """A log of 40 records with 4 keys."""
+    bench = LogBench(RealDisk(), str(tmp_path))
+    bench.config = replace(bench.config, segment_bytes=500, index_interval_bytes=1)
+    log = bench.open()
+    for number in range(40):
+        built = build([(bench.now_ms + number, b"k%d" % (number % 4), b"v", [])])
+        bench.send(log, memoryview(built))
+    log.flush()
+    segments = log.segments
+    for segment in segments:
+        os.utime(segment.log_path, (1_000, segment.base_offset))
+    return Job(
+        directory=log.directory,
+        segments=[(segment.base_offset, segment.size_bytes) for segment in segments],
+        first_dirty_offset=0,
+        upper_bound_offset=segments[-1].base_offset,
+        stable_offset=log.high_watermark,
+        now_ms=bench.now_ms,
+        delete_retention_ms=0,
+        segment_bytes=1 << 20,
+        segment_index_bytes=1 << 20,
+        index_interval_bytes=1,
+        map_bytes=1 << 20,
+        read_bytes=256,
+        bytes_per_second=1e300,
+    )
+
+
+def test_a_process_cleans(job: Job) -> None:
+    worker = ChildWorker(job)
+    cleaned = worker.next_report()
+    assert isinstance(cleaned, Cleaned)
+    assert cleaned.replaced == [base for base, _ in job.segments[:-1]]
+    done = worker.next_report()
+    assert isinstance(done, Done)
+    assert (done.end_offset, done.keys) == (job.upper_bound_offset, 4)
+    assert isinstance(worker.next_report(), Failed)
+    written = Path(job.directory, "00000000000000000000.log.cleaned")
+    data = written.read_bytes()
+    assert len(data) == cleaned.size_bytes
+    found = [each.key for at, header in batches(data) for each in records(data, at, header)]
+    assert sorted(key for key in found if key) == [b"k0", b"k1", b"k2", b"k3"]
+    # Segments without timestamps grow old by the time they were written at.
+    assert int(written.stat().st_mtime) == job.segments[-2][0]
+
+
+def test_a_worker_can_be_killed(job: Job) -> None:
+    worker = ChildWorker(replace(job, bytes_per_second=1.0))
+    worker.kill()
+    assert isinstance(worker.next_report(), Failed)
+    worker.kill()
+
+
+def test_a_worker_ends_with_the_broker(job: Job) -> None:
+    slow = replace(job, bytes_per_second=1.0)
+    with subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(slow.line().encode() + b"\n")
+        process.stdin.flush()
+        process.stdin.close()
+        assert process.wait(30) == 1
+
+
+def test_a_worker_without_a_job_ends() -> None:
+    assert subprocess.run(WORKER, stdin=subprocess.DEVNULL, check=False, timeout=30).returncode == 1
+
+
+def test_a_log_that_went_away_is_not_held_against_it(job: Job) -> None:
+    Path(job.directory, "00000000000000000000.log").unlink()
+    report = ChildWorker(job).next_report()
+    assert isinstance(report, Failed)
+    assert not report.for_good
+
+
+def test_a_disk_in_memory_has_its_workers_inside() -> None:
+    assert launcher(RealDisk()) is ChildWorker
+    disk = MemoryDisk()
+    disk.make_directory("/data")
+    job = Job("/data", [(0, 0)], 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1.0)
+    worker = launcher(disk)(job)
+    assert isinstance(worker, InlineWorker)
+    assert isinstance(worker.next_report(), Done)
+    worker.kill()
+    assert isinstance(worker.next_report(), Failed)
+
+
+def test_the_pace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", sleep)
+    pace = Pace(1000.0)
+    rng = random.Random(0)
+    told = 0
+    for _ in range(200):
+        size_bytes = rng.randint(1, 500)
+        told += size_bytes
+        pace(size_bytes)
+    assert told / 1000 - 0.5 <= now[0] <= told / 1000 + 1e-6
