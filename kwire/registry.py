@@ -90,6 +90,7 @@ API_VERSIONS: dict[int, ApiInfo] = {
         (23, "OffsetForLeaderEpoch", "offset_for_leader_epoch"),
         (32, "DescribeConfigs", "describe_configs"),
         (33, "AlterConfigs", "alter_configs"),
+        (34, "AlterReplicaLogDirs", "alter_replica_log_dirs"),
         (35, "DescribeLogDirs", "describe_log_dirs"),
         (37, "CreatePartitions", "create_partitions"),
         (42, "DeleteGroups", "delete_groups"),
