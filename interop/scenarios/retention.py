@@ -1,0 +1,129 @@
+"""What retention deletes, and when a changed configuration takes effect: same requests, same segments.
+
+On a broker of its own, which looks for what is to go twice a second.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from interop.batches import Batch, Record
+from interop.brokers import Broker
+from interop.raw import create_topic, produce
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+
+OVERRIDES = {
+    "log.retention.check.interval.ms": "500",
+    "log.initial.task.delay.ms": "500",
+    "log.segment.delete.delay.ms": "1000",
+}
+DAY_MS = 24 * 3600 * 1000
+VALUE_BYTES = 300_000
+"""Three of these fill a segment of a mebibyte."""
+SEGMENT = {"segment.bytes": str(1 << 20)}
+SETTLE_S = 30.0
+QUIET_S = 4.0
+
+
+def write(client: RawClient, topic: str, timestamps: list[int]) -> None:
+    for timestamp in timestamps:
+        batch = Batch([Record(bytes(VALUE_BYTES), key=b"%d" % timestamp)], base_timestamp=timestamp)
+        answer = produce(client, topic, batch.encode())
+        assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
+
+
+def offset(client: RawClient, topic: str, timestamp: int) -> int:
+    asked = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "Timestamp": timestamp}]}]
+    answer = client.call("ListOffsets", 5, ReplicaId=-1, IsolationLevel=0, Topics=asked)
+    found: int = answer["Topics"][0]["Partitions"][0]["Offset"]
+    return found
+
+
+def look(broker: Broker, client: RawClient, topic: str) -> dict[str, Any]:
+    directory = broker.log_dir / f"{topic}-0"
+    return {
+        "earliest": offset(client, topic, -2),
+        "latest": offset(client, topic, -1),
+        "segments": sorted(path.name for path in directory.glob("*.log")),
+        "being deleted": len(list(directory.glob("*.deleted"))),
+    }
+
+
+def settled(broker: Broker, client: RawClient, topics: list[str]) -> dict[str, Any]:
+    """What there is once nothing has changed for a while, and nothing waits to be deleted."""
+    deadline = time.monotonic() + SETTLE_S
+    before: dict[str, Any] = {}
+    since = time.monotonic()
+    while time.monotonic() < deadline:
+        now = {topic: look(broker, client, topic) for topic in topics}
+        if now != before:
+            before, since = now, time.monotonic()
+        elif time.monotonic() - since > QUIET_S and not any(seen["being deleted"] for seen in now.values()):
+            break
+        time.sleep(0.25)
+    return before
+
+
+def alter(client: RawClient, kind: int, name: str, **configs: str | None) -> None:
+    changes = [
+        {"Name": key.replace("_", "."), "ConfigOperation": 1 if value is None else 0, "Value": value}
+        for key, value in configs.items()
+    ]
+    resource = {"ResourceType": kind, "ResourceName": name, "Configs": changes}
+    answer = client.call("IncrementalAlterConfigs", 1, Resources=[resource], ValidateOnly=False)
+    assert answer["Responses"][0]["ErrorCode"] == 0, answer
+
+
+@scenario(seconds=150)
+def segments(broker: Broker) -> Any:
+    """By size, by age, by start offset; of logs with old, new and future timestamps."""
+    own = type(broker)(OVERRIDES)
+    own.start()
+    try:
+        with RawClient(own.bootstrap) as client:
+            return observe(own, client)
+    finally:
+        own.discard()
+
+
+def observe(broker: Broker, client: RawClient) -> Any:
+    now = int(time.time() * 1000)
+    old, new, future = now - 30 * DAY_MS, now - 1000, now + 300 * DAY_MS
+    topics: dict[str, tuple[dict[str, str], list[int]]] = {
+        "by-size": ({"retention.bytes": "1500000"}, [new] * 12),
+        "by-age": ({"retention.ms": str(DAY_MS)}, [old] * 7 + [new] * 5),
+        "by-default-age": ({}, [old] * 4 + [new] * 4),
+        "all-old": ({"retention.ms": str(DAY_MS)}, [old] * 7),
+        "future-first": (
+            {"retention.ms": str(DAY_MS), "message.timestamp.after.max.ms": str(400 * DAY_MS)},
+            [future] * 3 + [old] * 6,
+        ),
+        "append-time": ({"retention.ms": str(DAY_MS), "message.timestamp.type": "LogAppendTime"}, [old] * 7),
+        "for-ever": ({"retention.ms": "-1"}, [old] * 7),
+        "compacted": ({"cleanup.policy": "compact", "retention.bytes": "1", "retention.ms": "1"}, [old] * 7),
+        "by-time-rolled": (
+            {"segment.ms": "60000", "retention.ms": "-1"},
+            [new + i * 61_000 for i in range(5)],
+        ),
+        "changed": ({"retention.ms": "-1"}, [old] * 9),
+        "by-broker-default": ({"retention.ms": "-1"}, [new] * 9),
+        "records-deleted": ({"retention.ms": "-1"}, [new] * 9),
+    }
+    for name, (configs, timestamps) in topics.items():
+        create_topic(client, name, configs={**SEGMENT, **configs})
+        write(client, name, timestamps)
+    deletion = [{"Name": "records-deleted", "Partitions": [{"PartitionIndex": 0, "Offset": 7}]}]
+    client.call("DeleteRecords", 2, Topics=deletion, TimeoutMs=10_000)
+    seen: dict[str, Any] = {"first": settled(broker, client, list(topics))}
+    alter(client, 2, "changed", retention_bytes="700000")
+    alter(client, 4, "", log_retention_bytes="700000")
+    later = ["changed", "by-broker-default", "for-ever"]
+    seen["after the changes"] = settled(broker, client, later)
+    alter(client, 2, "changed", retention_bytes=None)
+    alter(client, 4, "", log_retention_bytes=None)
+    for name in later:
+        write(client, name, [new] * 6)
+    seen["after taking them back"] = settled(broker, client, later)
+    return seen
