@@ -88,6 +88,11 @@ API_VERSIONS: dict[int, ApiInfo] = {
         (21, "DeleteRecords", "delete_records"),
         (22, "InitProducerId", "init_producer_id"),
         (23, "OffsetForLeaderEpoch", "offset_for_leader_epoch"),
+        (24, "AddPartitionsToTxn", "add_partitions_to_txn"),
+        (25, "AddOffsetsToTxn", "add_offsets_to_txn"),
+        (26, "EndTxn", "end_txn"),
+        (27, "WriteTxnMarkers", "write_txn_markers"),
+        (28, "TxnOffsetCommit", "txn_offset_commit"),
         (32, "DescribeConfigs", "describe_configs"),
         (33, "AlterConfigs", "alter_configs"),
         (34, "AlterReplicaLogDirs", "alter_replica_log_dirs"),
@@ -97,6 +102,9 @@ API_VERSIONS: dict[int, ApiInfo] = {
         (44, "IncrementalAlterConfigs", "incremental_alter_configs"),
         (47, "OffsetDelete", "offset_delete"),
         (60, "DescribeCluster", "describe_cluster"),
+        (61, "DescribeProducers", "describe_producers"),
+        (65, "DescribeTransactions", "describe_transactions"),
+        (66, "ListTransactions", "list_transactions"),
         (75, "DescribeTopicPartitions", "describe_topic_partitions"),
     )
 }
