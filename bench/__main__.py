@@ -1,6 +1,6 @@
 """`python -m bench [name…] [--seconds N] [--rounds N] [--only BROKER]`: measure, and print a table.
 
-The names are those of the measuring modules; without any, all of them run.
+The names are those of the measuring modules; without any, all of them run but those that take many minutes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench import latency, start, throughput
+from bench import latency, partitions, start, throughput
 from bench.brokers import BROKERS, missing
 from bench.figures import Figure, table
 
@@ -19,7 +19,10 @@ BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "start": start.measure,
     "throughput": throughput.measure,
     "latency": latency.measure,
+    "partitions": partitions.measure,
 }
+LONG = {"partitions"}
+"""What runs only when it is asked for."""
 
 
 def main() -> int:
@@ -35,7 +38,7 @@ def main() -> int:
         return 1
     figures: list[Figure] = []
     begun, load = time.perf_counter(), os.getloadavg()[0]
-    for name in options.benches or BENCHES:
+    for name in options.benches or [name for name in BENCHES if name not in LONG]:
         print(f"measuring {name} of {' and '.join(names)} ...", file=sys.stderr, flush=True)
         figures += BENCHES[name](names, options.seconds, options.rounds)
     command = " ".join(["python -m bench", *sys.argv[1:]])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import resource
 import shutil
 import socket
 import struct
@@ -58,15 +59,18 @@ class Broker:
     """One broker: started and stopped as often as a measurement wants."""
 
     name = "broker"
+    open_files: int | None = None
+    """How many files the process may have open; None for what this one may."""
 
-    def __init__(self) -> None:
+    def __init__(self, properties: dict[str, str] | None = None) -> None:
+        """`properties` are set beside those that every measurement needs."""
         self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name}-"))
         self.port, controller_port = next(_ports), next(_ports)
         self.bootstrap = f"127.0.0.1:{self.port}"
         self.properties_path = self.directory / "server.properties"
         self.log_path = self.directory / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
-        properties = {
+        common = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
@@ -80,7 +84,8 @@ class Broker:
             "group.initial.rebalance.delay.ms": "0",
             "log.segment.delete.delay.ms": "1000",
         }
-        self.properties_path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        lines = [f"{key}={value}\n" for key, value in {**common, **(properties or {})}.items()]
+        self.properties_path.write_text("".join(lines))
         atexit.register(self.discard)
 
     def command(self) -> list[str]:
@@ -108,6 +113,9 @@ class Broker:
                 cwd=self.directory,
                 env=self.environment(),
             )
+            if self.open_files is not None:
+                limit = (self.open_files, self.open_files)
+                resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, limit)
         while not self._answers():
             if self._process.poll() is not None or time.perf_counter() - begun > START_SECONDS:
                 raise RuntimeError(
@@ -128,6 +136,13 @@ class Broker:
                 process.wait()
                 raise RuntimeError(f"{self.name} did not stop within {STOP_SECONDS:.0f} s") from None
 
+    def kill(self) -> None:
+        """SIGKILL: what was written stays in the page cache, and nothing else is done."""
+        process, self._process = self._process, None
+        assert process is not None
+        process.kill()
+        process.wait()
+
     def discard(self) -> None:
         """End what runs, without farewell, and remove the directory."""
         process, self._process = self._process, None
@@ -142,6 +157,11 @@ class Broker:
         assert self._process is not None
         statm = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii")
         return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def open_file_count(self) -> int:
+        """Descriptors that the process holds."""
+        assert self._process is not None
+        return len(os.listdir(f"/proc/{self._process.pid}/fd"))
 
     def cpu_seconds(self) -> float:
         """Processor time that the process has used so far, in user and kernel mode."""

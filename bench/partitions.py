@@ -1,0 +1,148 @@
+"""Many partitions on one broker: what they weigh, and how soon it is back after a clean stop or SIGKILL.
+
+5,000 empty partitions (100 topics of 50) are created through CreateTopics. Measured are the start after a
+clean stop, the memory that they add to a broker without any (after five idle seconds), and the open files.
+Then 1 GiB is produced to eight partitions, none of which rolls a segment, so that nothing of it has been
+flushed; the process is killed, and started again. Twice: in batches of 16 KiB, which is the default of the
+Java client, and in batches of a kibibyte. What was acknowledged has to be there.
+
+kwire runs under `ulimit -n 1024`; Apache Kafka would not: it keeps every log open.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.brokers import BROKERS, Broker
+from bench.figures import Figure
+
+TOPICS = 100
+PARTITIONS_PER_TOPIC = 50
+PARTITIONS = TOPICS * PARTITIONS_PER_TOPIC
+TOPICS_AT_ONCE = 20
+IDLE_SECONDS = 5.0
+STARTS = {"apache": 1, "kwire": 5}
+"""How often each is started after a clean stop: a JVM takes its time."""
+OPEN_FILES = 1024
+"""What kwire is limited to."""
+UNFLUSHED_BYTES = 1 << 30
+UNFLUSHED_PARTITIONS = 8
+RECORD_BYTES = 1000
+MEBIBYTE = 1 << 20
+BATCHES: dict[str, dict[str, int]] = {"16 KiB": {}, "1 KiB": {"batch.num.messages": 1}}
+"""How the 1 GiB is batched: librdkafka's batch.size is set to 16 KiB, Java's default."""
+
+
+def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
+    """One broker after the other; neither `seconds` nor `rounds` matters."""
+    clean = Figure(f"start, {PARTITIONS:,} partitions, clean", "s")
+    memory = Figure("memory at rest, each partition", "KiB")
+    restarted = Figure("the same, after a restart", "KiB")
+    files = Figure(f"open files, {PARTITIONS:,} partitions", "")
+    killed = {name: Figure(f"start, 1 GiB of {name} batches, killed", "s") for name in BATCHES}
+    for name in names:
+        broker = BROKERS[name]()
+        if name == "kwire":
+            broker.open_files = OPEN_FILES
+        try:
+            broker.start()
+            empty = _idle_kibibytes(broker)
+            _create_topics(broker)
+            memory.add(name, (_idle_kibibytes(broker) - empty) / PARTITIONS)
+            broker.stop()
+            for _ in range(STARTS[name]):
+                clean.add(name, broker.start())
+                if not restarted.samples.get(name):
+                    restarted.add(name, (_idle_kibibytes(broker) - empty) / PARTITIONS)
+                    files.add(name, broker.open_file_count())
+                broker.stop()
+            for batches, options in BATCHES.items():
+                broker.start()
+                topic = f"unflushed-{batches.replace(' ', '-')}"
+                sent = _fill(broker, topic, options)
+                broker.kill()
+                killed[batches].add(name, broker.start())
+                _check(broker, topic, sent)
+                admin = AdminClient(_client(broker))
+                admin.delete_topics([topic])[topic].result(30)
+                broker.stop()
+        finally:
+            broker.discard()
+    return [clean, *killed.values(), memory, restarted, files]
+
+
+def _client(broker: Broker) -> dict[str, str | int | float | bool]:
+    return {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+
+
+def _idle_kibibytes(broker: Broker) -> float:
+    time.sleep(IDLE_SECONDS)
+    return broker.resident_bytes() / 1024
+
+
+def _create_topics(broker: Broker) -> None:
+    admin = AdminClient(_client(broker))
+    for first in range(0, TOPICS, TOPICS_AT_ONCE):
+        wanted = [
+            NewTopic(f"topic-{number:03}", num_partitions=PARTITIONS_PER_TOPIC)
+            for number in range(first, min(first + TOPICS_AT_ONCE, TOPICS))
+        ]
+        created = admin.create_topics(wanted, request_timeout=120, operation_timeout=0)
+        for result in created.values():
+            result.result(120)
+
+
+def _fill(broker: Broker, topic: str, options: dict[str, int]) -> int:
+    """Produce 1 GiB, acknowledged but never flushed; how many records."""
+    admin = AdminClient(_client(broker))
+    admin.create_topics([NewTopic(topic, num_partitions=UNFLUSHED_PARTITIONS)])[topic].result(30)
+    producer = Producer(
+        {
+            **_client(broker),
+            "acks": "all",
+            "linger.ms": 20,
+            "batch.size": 16384,
+            "queue.buffering.max.messages": 200_000,
+            "message.timeout.ms": 120_000,
+            **options,
+        }
+    )
+    refused: list[str] = []
+
+    def told(error: object, message: object) -> None:
+        if error is not None:
+            refused.append(str(error))
+
+    value = os.urandom(RECORD_BYTES)
+    count = UNFLUSHED_BYTES // RECORD_BYTES
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(topic, value, partition=number // 64 % UNFLUSHED_PARTITIONS, callback=told)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % 1000 == 0:
+            producer.poll(0)
+    if producer.flush(120) or refused:
+        raise RuntimeError(f"{broker.name} did not take all records: {refused[:1]}")
+    return count
+
+
+def _check(broker: Broker, topic: str, sent: int) -> None:
+    """Nothing that was acknowledged may be missing: a kill of the process loses no page cache."""
+    consumer = Consumer({**_client(broker), "group.id": "bench"})
+    try:
+        ends = [
+            consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=30)[1]
+            for number in range(UNFLUSHED_PARTITIONS)
+        ]
+    finally:
+        consumer.close()
+    if sum(ends) != sent:
+        raise RuntimeError(f"{broker.name} has {sum(ends)} of {sent} acknowledged records")
