@@ -103,11 +103,48 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_settings(format_)
-    format_.add_argument("--cluster-id", metavar="ID", help="the cluster's id (default: a random one)")
-    format_.add_argument(
-        "--ignore-formatted", action="store_true", help="leave directories that are formatted as they are"
-    )
+    _add_format_options(format_)
     return parser
+
+
+def _add_format_options(parser: argparse.ArgumentParser) -> None:
+    """Those of Kafka's `kafka-storage format`, by the same names."""
+    parser.add_argument(
+        "-c", "--config", metavar="FILE", help="the configuration file, as Kafka's tool takes it"
+    )
+    parser.add_argument("-t", "--cluster-id", metavar="ID", help="the cluster's id (default: a random one)")
+    parser.add_argument("--node-id", metavar="ID", help="this node's id: short for --set node.id=ID")
+    parser.add_argument(
+        "-g",
+        "--ignore-formatted",
+        action="store_true",
+        help="leave directories that are formatted as they are",
+    )
+    parser.add_argument(
+        "-r", "--release-version", metavar="RELEASE", help="begin with the features of this release, like 4.0"
+    )
+    parser.add_argument(
+        "-f",
+        "--feature",
+        dest="features",
+        action="append",
+        default=[],
+        metavar="FEATURE=LEVEL",
+        help="begin with this level of a feature; may be repeated",
+    )
+    voters = parser.add_mutually_exclusive_group()
+    voters.add_argument(
+        "-s", "--standalone", action="store_true", help="this node is the only voter of a dynamic quorum"
+    )
+    voters.add_argument(
+        "-N", "--no-initial-controllers", action="store_true", help="say nothing of who votes"
+    )
+    voters.add_argument(
+        "-I",
+        "--initial-controllers",
+        metavar="ID@HOST:PORT:DIRECTORY,...",
+        help="the voters of a dynamic quorum",
+    )
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -231,18 +268,46 @@ def _format(options: argparse.Namespace) -> int:
     import random
     import time
 
-    from broker.format import FormatError, format_directories
+    from broker.format import (
+        Beginning,
+        FormatError,
+        format_directories,
+        needs_voters,
+        parse_voters,
+        standalone_voter,
+    )
     from broker.storage.disk import RealDisk, StorageError
 
+    options.properties = options.properties or options.config
+    if options.node_id is not None:
+        options.overrides.append(f"node.id={options.node_id}")
+    features: dict[str, int] = {}
+    for feature in options.features:
+        name, _, level = feature.partition("=")
+        if not name or not level.isdecimal():
+            raise Failure(f"--feature {feature}: expected FEATURE=LEVEL, like --feature group.version=1")
+        features[name] = int(level)
     config = _config(options)
+    rng = random.SystemRandom()
     try:
+        voters = []
+        if options.standalone:
+            voters = [standalone_voter(config, rng)]
+        elif options.initial_controllers is not None:
+            voters = parse_voters(options.initial_controllers, config)
+        elif needs_voters(config) and not options.no_initial_controllers:
+            raise Failure(
+                "controller.quorum.voters is not set, so who votes must be said here: with --standalone, "
+                "--initial-controllers or --no-initial-controllers"
+            )
         lines = format_directories(
             config,
             RealDisk(),
-            random.SystemRandom(),
+            rng,
             int(time.time() * 1000),
             cluster_id=options.cluster_id,
             ignore_formatted=options.ignore_formatted,
+            beginning=Beginning(features, options.release_version, voters),
         )
     except StorageError as error:
         raise Failure(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}") from error

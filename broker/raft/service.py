@@ -41,7 +41,7 @@ from broker.raft.snapshotter import Snapshotter
 from broker.storage.disk import Disk, StorageError
 from kwire.errors import ApiError, ErrorCode
 from kwire.primitives import ZERO_UUID, Uuid
-from kwire.stored.metadata import AbortTransactionRecord
+from kwire.stored.metadata import AbortTransactionRecord, FeatureLevelRecord
 
 if TYPE_CHECKING:
     from broker.host import Host
@@ -147,6 +147,9 @@ class MetadataService:
         self._log.lead(self._host.now_ms(), controller_endpoints(self._config))
         if is_empty:
             records = bootstrap_records(self._disk, home.path)
+            self._check_levels(
+                {one.name: one.feature_level for one in records if isinstance(one, FeatureLevelRecord)}
+            )
             self._append_now(
                 activation_records(records, self._config.min_insync_replicas, is_transaction_open=is_open)
             )
@@ -174,7 +177,19 @@ class MetadataService:
             except ValueError as error:
                 raise CorruptMetadata(f"metadata at offset {batch.base_offset}: {error}") from error
         self._latest = delta.finish(offset, epoch)
+        self._check_levels(self._latest.features)
         return is_empty, transactions.is_open
+
+    def _check_levels(self, finalized: Mapping[str, int]) -> None:
+        """CorruptMetadata for a feature at a level that this release does not know."""
+        for name, level in finalized.items():
+            lowest, highest = REGISTERED_FEATURES.get(name, (0, 0))
+            if level and not lowest <= level <= highest:
+                raise CorruptMetadata(
+                    f"the cluster of {self._log.log.directory} has {name} at level {level}, and this release "
+                    f"knows {lowest} to {highest}: start the newer release that wrote it, and take the "
+                    f"feature down with kafka-features first"
+                )
 
     def _register(self, directory_ids: Sequence[Uuid], *, was_clean: bool) -> None:
         config, rng = self._config, self._host.rng

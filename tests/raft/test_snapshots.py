@@ -12,7 +12,7 @@ from broker.controller.commands import CreateTopics, DeleteTopics, TopicToDelete
 from broker.controller.image import MetadataImage
 from broker.format import all_directories, format_directories
 from broker.raft.replay import CorruptMetadata, decode_batches
-from broker.raft.service import MetadataService
+from broker.raft.service import REGISTERED_FEATURES, MetadataService
 from broker.storage.log_manager import LogManager
 from broker.testing.memory_disk import MemoryDisk
 from broker.testing.virtual import VirtualHost
@@ -321,3 +321,13 @@ def test_a_log_larger_than_one_read_is_read_whole(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("broker.raft.metadata_log.READ_BYTES", read_bytes)
     bench.start()
     assert sum(len(topic.partitions) for topic in bench.image.topics.values()) == 400
+
+
+def test_a_feature_level_of_a_release_to_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.stop()
+    monkeypatch.setitem(REGISTERED_FEATURES, "metadata.version", (7, 29))
+    with pytest.raises(
+        CorruptMetadata, match=r"metadata\.version at level 30, and this release knows 7 to 29"
+    ):
+        bench.start()
