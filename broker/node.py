@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from broker.config import BrokerConfig, log_config
+from broker.controller.commands import AssignDirectories
 from broker.controller.delta import MetadataDelta
 from broker.controller.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, TopicImage
 from broker.format import all_directories, format_directories
@@ -30,6 +31,7 @@ from broker.storage.log_manager import LogManager
 from coordinator.ports import OFFSETS_TOPIC
 from coordinator.service import GroupCoordinatorService
 from kwire.errors import ApiError, ErrorCode
+from kwire.primitives import Uuid
 
 logger = logging.getLogger("kwire.node")
 
@@ -309,6 +311,7 @@ class Node:
         for topic in image.topics.values():
             for index in range(len(topic.partitions)):
                 self._take_up(topic, index)
+        self._tell_directories(image.topics.values())
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if delta.topic_changes:
@@ -331,6 +334,8 @@ class Node:
             known = len(change.before.partitions)
             for index in range(len(change.after.partitions)):
                 self._take_up(change.after, index, is_new=index >= known)
+        altered = [change.after for change in delta.altered_topics if change.after is not None]
+        self._tell_directories([*delta.created_topics, *altered])
         self._configs_changed({name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC})
         if delta.deleted_topics:
             self.groups.topics_deleted([topic.name for topic in delta.deleted_topics])
@@ -395,6 +400,21 @@ class Node:
         )
         if topic.name == OFFSETS_TOPIC:
             self.groups.elected(index, image.leader_epoch)
+
+    def _tell_directories(self, topics: Iterable[TopicImage]) -> None:
+        """Tell the controller where logs lie, if it does not know: with several directories it cannot."""
+        found: dict[tuple[Uuid, int], Uuid] = {}
+        for topic in topics:
+            for index, image in enumerate(topic.partitions):
+                partition = self._partitions.get((topic.name, index))
+                if partition is None or partition.offline or partition.topic_id != topic.topic_id:
+                    continue
+                properties = self.log_manager.directory_of(partition.log).properties
+                directory_id = properties and properties.directory_id
+                if directory_id and image.directory_of(self.node_id) != directory_id:
+                    found[topic.topic_id, index] = directory_id
+        if found:
+            self.metadata.submit(AssignDirectories(self.node_id, found), lambda _: None)
 
     def _staged_append(self, partition: Partition) -> None:
         self._staged.append(partition)

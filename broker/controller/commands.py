@@ -166,6 +166,13 @@ class ShutDownBroker(NamedTuple):
     broker_id: int
 
 
+class AssignDirectories(NamedTuple):
+    """Where replicas of a broker lie, by topic id and partition. Replies with None."""
+
+    broker_id: int
+    directories: Mapping[tuple[Uuid, int], Uuid]
+
+
 Command = (
     CreateTopics
     | DeleteTopics
@@ -177,6 +184,7 @@ Command = (
     | RegisterBroker
     | UnfenceBroker
     | ShutDownBroker
+    | AssignDirectories
 )
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 from typing import Any, Final
 
-from broker.controller import brokers, configs, topics
+from broker.controller import brokers, configs, directories, topics
 from broker.controller.commands import (
     AllocateProducerIds,
+    AssignDirectories,
     Command,
     ConfigRules,
     CreatePartitions,
@@ -66,6 +67,8 @@ class Controller:
                 return brokers.unfence_broker(command, image)
             case ShutDownBroker():
                 return brokers.shut_down_broker(command, image)
+            case AssignDirectories():
+                return directories.assign_directories(command, image)
 
 
 def allocate_producer_ids(command: AllocateProducerIds, image: MetadataImage) -> Result[ProducerIdBlock]:
