@@ -424,25 +424,51 @@ def test_stopping_amid_a_swap_completes_it(bench: Bench) -> None:
 def lives() -> Iterator[tuple[Bench, int]]:
     """A log to be cleaned on a disk that fails from its n-th operation on, until it does not any more."""
     for operations in range(2000):
-        bench = Bench()
+        bench = Bench(Journal())
         bench.create()
         for number in range(24):
             bench.send((b"k%d" % (number % 3), None if number % 7 == 0 else b"v%d" % number))
+        bench.log.flush()
         bench.manager.write_checkpoints()
         bench.disk.fail_after = operations
         yield bench, operations
     pytest.fail("too many operations")
 
 
-def test_a_kill_at_any_step_leaves_the_old_or_the_new() -> None:
-    for bench, _ in lives():
+class Journal(MemoryDisk):
+    """A disk whose renames are atomic: after a power cut a file has its old name or its new one."""
+
+    def power_cut(self, rng: random.Random) -> None:
+        names, contents = dict(self._durable_names), set(self._files.values())
+        super().power_cut(rng)
+        for path, content in names.items():
+            if content in contents and content not in self._files.values():
+                self._files.setdefault(path, content)
+        self._durable_names = dict(self._files)
+
+
+def kill(disk: MemoryDisk) -> None:
+    disk.kill()
+
+
+def cut_power(disk: MemoryDisk) -> None:
+    disk.power_cut(random.Random(disk.syncs))
+
+
+@pytest.mark.parametrize("death", [kill, cut_power])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_death_at_any_step_leaves_the_old_or_the_new(
+    death: Callable[[MemoryDisk], None], seed: int
+) -> None:
+    for bench, operations in lives():
         before = kept_in(bench)
         latest = {key: (offset, value) for offset, key, value in before}
         end = bench.log.log_end_offset
         active = bench.log.segment_base_offsets[-1]
         bench.pass_time()
         finished = bench.disk.fail_after is not None and bench.disk.fail_after > 0
-        bench.disk.kill()
+        bench.disk.syncs += 1000 * seed + operations  # seeds the power cut
+        death(bench.disk)
         bench.open()
         found = kept(bench.log)
         assert set(found) <= set(before)
