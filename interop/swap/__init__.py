@@ -1,0 +1,1 @@
+"""A data directory that Apache Kafka and kwire take turns on."""

@@ -1,0 +1,81 @@
+"""Stock clients that live through every turn, and know nothing of it."""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka import Consumer, Message, Producer
+
+from interop.brokers import Broker
+from interop.raw import create_topic
+from interop.raw_client import RawClient
+
+TOPIC = "swap-through"
+TRANSACTIONS = "swap-transactions"
+EACH_TURN = 40
+SECONDS = 30.0
+
+
+class LongLived:
+    """An idempotent producer and a member of a group."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.sent = 0
+        self.seen: list[tuple[int, bytes]] = []
+        common = {"bootstrap.servers": broker.bootstrap, "reconnect.backoff.max.ms": 200, "log_level": 0}
+        self.producer = Producer({**common, "enable.idempotence": True, "linger.ms": 2})
+        self.consumer = Consumer(
+            {
+                **common,
+                "group.id": "swap-through",
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 300_000,
+                "max.poll.interval.ms": 300_000,
+                "heartbeat.interval.ms": 300,
+            }
+        )
+        with RawClient(broker.bootstrap) as client:
+            create_topic(client, TOPIC)
+            create_topic(client, TRANSACTIONS)
+        self.consumer.subscribe([TOPIC])
+
+    def take_turn(self, broker: Broker) -> None:
+        failures: list[object] = []
+
+        def delivered(error: object, message: Message) -> None:
+            if error is not None:
+                failures.append(error)
+
+        for _ in range(EACH_TURN):
+            self.producer.produce(TOPIC, b"%d" % self.sent, on_delivery=delivered)
+            self.sent += 1
+        assert self.producer.flush(SECONDS) == 0, "not delivered"
+        assert not failures, failures
+        deadline = time.monotonic() + SECONDS
+        while len(self.seen) < self.sent:
+            assert time.monotonic() < deadline, f"read {len(self.seen)} of {self.sent}"
+            message = self.consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self.seen.append((message.offset() or 0, message.value() or b""))
+        assert self.seen == [(index, b"%d" % index) for index in range(self.sent)], self.seen[-50:]
+        self.consumer.commit(asynchronous=False)
+
+
+def transact(broker: Broker) -> None:
+    """One transaction that is committed, one that is aborted, and one left open, to be aborted next time."""
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "transactional.id": "swap",
+            "transaction.timeout.ms": 800_000,
+            "linger.ms": 2,
+        }
+    )
+    producer.init_transactions(SECONDS)
+    for end in (producer.commit_transaction, producer.abort_transaction, None):
+        producer.begin_transaction()
+        for index in range(5):
+            producer.produce(TRANSACTIONS, b"%d" % index)
+        assert producer.flush(SECONDS) == 0
+        if end is not None:
+            end(SECONDS)

@@ -1,0 +1,92 @@
+"""One data directory and one ``server.properties``, on which brokers take turns."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from interop.brokers import ApacheKafka, Broker, Kwire
+
+SETTLE_S = 1.5
+"""Longer than the checkpoint intervals below, so that a kill finds every checkpoint written."""
+SETTINGS = {
+    "log.segment.delete.delay.ms": "2000",
+    # What a killed broker knows of log starts and high watermarks is what it last checkpointed.
+    "log.flush.start.offset.checkpoint.interval.ms": "500",
+    "log.initial.task.delay.ms": "500",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
+    # Snapshots of the metadata within a run.
+    "metadata.log.max.record.bytes.between.snapshots": "20000",
+    "log.cleaner.backoff.ms": "1000",
+    "log.retention.check.interval.ms": "2000",
+    # The next broker must not wait for long until the killed one's registration has lapsed.
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "1500",
+    "group.max.session.timeout.ms": "600000",
+}
+TORN_BATCH = bytes(6) + b"\x7f\xff" + bytes(3) + b"\x51" + b"torn by a crash"
+"""The beginning of a batch of which most was never written."""
+
+
+class Shared:
+    """A directory with two ``log.dirs``; at any time at most one broker runs on it."""
+
+    def __init__(self, name: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=f"interop-swap-{name}-"))
+        apache, kwire = ApacheKafka(SETTINGS, directory=self.directory), Kwire(directory=self.directory)
+        self.log_dirs = [self.directory / "disk1", self.directory / "disk2"]
+        apache.properties["log.dirs"] = ",".join(str(log_dir) for log_dir in self.log_dirs)
+        kwire.port, kwire.controller_port = apache.port, apache.controller_port
+        kwire.properties = apache.properties
+        self._brokers: dict[str, Broker] = {apache.name: apache, kwire.name: kwire}
+        self.turn = 0
+        self.broker: Broker = apache
+
+    def start(self, name: str) -> Broker:
+        """Let this broker have the next turn; its log is that of this turn only."""
+        assert self.broker.process is None
+        self.turn += 1
+        self.broker = self._brokers[name]
+        self.broker.log_path = self.directory / f"turn-{self.turn}-{name}.log"
+        self.broker.start()
+        return self.broker
+
+    def end(self, how: str) -> None:
+        """``stop`` or ``kill``, or ``torn``: killed in the midst of writing to the metadata log."""
+        if how == "stop":
+            assert self.broker.stop() in (0, 143), self.broker.log_text()[-3000:]
+            return
+        time.sleep(SETTLE_S)
+        self.broker.kill()
+        if how == "torn":
+            newest = max((self.log_dirs[0] / "__cluster_metadata-0").glob("*.log"))
+            with newest.open("ab") as log:
+                log.write(TORN_BATCH)
+
+    def files(self, pattern: str) -> list[Path]:
+        """Files of all log directories, by a pattern such as ``*-0/*.log``."""
+        return sorted(path for log_dir in self.log_dirs for path in log_dir.glob(pattern))
+
+    def discard(self) -> None:
+        for broker in self._brokers.values():
+            broker.discard()
+        if not os.environ.get("INTEROP_KEEP"):
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+COMPLAINT = re.compile(r"\b(WARN|WARNING|ERROR|FATAL|CRITICAL)\b")
+
+
+def complaints(log: str) -> dict[str, str]:
+    """The warnings and errors of a log: an example of each shape, that is, with what varies masked."""
+    return {shape(line): line for line in log.splitlines() if COMPLAINT.search(line)}
+
+
+def shape(line: str) -> str:
+    line = re.sub(r"(/[\w.=-]+)+", "<path>", line)
+    line = re.sub(r"\b[\w-]{22}\b", "<id>", line)
+    return re.sub(r"-?\d+", "<n>", line)

@@ -1,0 +1,95 @@
+"""A data directory is Apache Kafka's and kwire's by turns, and nobody can tell.
+
+First Apache Kafka takes every turn alone: what it then says in its log, and what its kafka-dump-log says of
+its files, is no complaint about kwire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from interop.scenario import Difference, compare, explain, table
+from interop.swap.content import Story
+from interop.swap.files import dumped
+from interop.swap.look import look
+from interop.swap.shared import Shared, complaints
+
+# Each goes when kwire does what it says.
+KNOWN_DIFFERENCES = [
+    (
+        "*",
+        "/partitions/swap-transactions-0/aborted",
+        "kwire does not tell yet which transactions were aborted",
+    ),
+    ("*", "/records/swap-transactions-0", "kwire does not tell yet which transactions were aborted"),
+]
+ON_A_BUSY_MACHINE = ["EventPerformanceMonitor"]
+"""What Apache Kafka says of time that passed."""
+ENDINGS = ["stop", "stop", "kill", "kill", "torn", "torn", "stop", "stop"]
+ENDINGS_ALONE = ["stop", "kill", "torn", "stop"]
+
+
+@dataclass
+class Told:
+    """What was seen while brokers took turns."""
+
+    differences: list[Difference] = field(default_factory=list)
+    """Between what one broker left and what the next one found."""
+    logged: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By broker an example of each shape of warning and error in its log."""
+    dumped: dict[str, str] = field(default_factory=dict)
+    """An example of each shape of complaint of kafka-dump-log."""
+
+
+def take_turns(name: str, order: list[str], endings: list[str]) -> Told:
+    told, shared, story = Told(), Shared(name), Story()
+    left, last = None, ""
+    try:
+        for turn, how in enumerate(endings):
+            broker = shared.start(order[turn % len(order)])
+            if left is not None:
+                where = f"turn {turn + 1}, {broker.name} after {last}"
+                found = [explain(one, KNOWN_DIFFERENCES) for one in compare(where, left, look(broker))]
+                told.differences += [one for one in found if not one.reason]
+            story.tell(broker)
+            left, last = look(broker), f"{broker.name} {how}"
+            shared.end(how)
+            told.logged.setdefault(broker.name, {}).update(complaints(broker.log_text()))
+            if how == "stop":
+                for shape, line in dumped(shared).items():
+                    told.dumped[shape] = f"after {last}: {line}"
+    finally:
+        shared.discard()
+    return told
+
+
+@pytest.fixture(scope="module")
+def alone() -> Told:
+    """What Apache Kafka does when its successor is Apache Kafka."""
+    return take_turns("alone", ["apache"], ENDINGS_ALONE)
+
+
+@pytest.mark.parametrize(
+    "order", [["apache", "kwire"], ["kwire", "apache"]], ids=["apache_first", "kwire_first"]
+)
+def test_brokers_take_turns(order: list[str], alone: Told) -> None:
+    told = take_turns(f"{order[0]}-first", order, ENDINGS)
+    wrong = [table(told.differences)] if told.differences else []
+    for what, here, there in (
+        ("kafka-dump-log", told.dumped, alone.dumped),
+        ("Apache Kafka", told.logged["apache"], alone.logged["apache"]),
+    ):
+        new = [line for shape, line in here.items() if shape not in there]
+        wrong += [
+            f"{what} says: {line}" for line in new if not any(word in line for word in ON_A_BUSY_MACHINE)
+        ]
+    if wrong:
+        pytest.fail("\n" + "\n".join(wrong), pytrace=False)
+
+
+def test_apache_kafka_alone_keeps_everything(alone: Told) -> None:
+    """Otherwise the comparison expects what cannot be."""
+    print("\n".join([*alone.logged["apache"].values(), *alone.dumped.values()]))
+    assert not alone.differences, "\n" + table(alone.differences)
