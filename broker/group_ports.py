@@ -68,7 +68,7 @@ class GroupPorts:
                 # Compaction has left nothing from here to the end.
                 return
 
-    def offsets_partitions(self) -> int | None:
+    def partition_count(self) -> int | None:
         """How many partitions the offsets topic has; None while there is no such topic."""
         topic = self._node.image.topics.get(OFFSETS_TOPIC)
         return None if topic is None else len(topic.partitions)

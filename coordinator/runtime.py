@@ -1,4 +1,4 @@
-"""Runs the group machines: one shard for each partition of the offsets topic that this broker leads.
+"""Runs a coordinator's machines: one shard for each partition of its topic that this broker leads.
 
 A shard is loaded from its log, runs commands one at a time, appends their records, and tells whoever waits
 once everything appended until then is committed. A shard whose append is lost knows more than its log does,
@@ -11,28 +11,19 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from broker.host import Host, Timer
 from coordinator.committed_records import CommittedRecords
-from coordinator.groups.machine import GroupConfig, GroupMachine
 from coordinator.java import string_hash
 from coordinator.machine import Committed, Result, StoredRecord, TimerHandle
-from coordinator.ports import OFFSETS_TOPIC, GroupPorts
+from coordinator.ports import StatePorts
 from kwire import batch
 from kwire.errors import ApiError, ErrorCode, WireError
-from kwire.registry import decode_stored, encode_stored, stored_version
+from kwire.registry import encode_stored
 from kwire.schema import Message
-from kwire.stored.groups import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    LegacyOffsetCommitKey,
-    LegacyOffsetCommitValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-)
 
-logger = logging.getLogger("kwire.groups")
+logger = logging.getLogger("kwire.coordinator")
 
 LOAD_STEP_BYTES = 1 << 20
 """How much of a log is replayed before the loop gets to do something else."""
@@ -41,11 +32,33 @@ TOMBSTONES_A_BATCH = 1000
 """Tombstones need not survive together, so many of them go into several batches."""
 
 
-class RuntimeConfig(GroupConfig, Protocol):
-    """The configuration keys that the runtime needs."""
+class Machine(Protocol):
+    """What the runtime asks of a machine."""
 
-    @property
-    def offsets_commit_timeout_ms(self) -> int: ...
+    def replay(self, key: Message, value: Message | None) -> None:
+        """Take a record into account."""
+
+    def loaded(self) -> None:
+        """The log is read: from here on there are commands."""
+
+    def unload(self, code: ErrorCode) -> None:
+        """The machine is gone: tell whoever waits in it."""
+
+
+M = TypeVar("M", bound=Machine)
+
+StoredPair = tuple[Message, Message | None]
+
+
+class Kind(NamedTuple, Generic[M]):
+    """What makes one coordinator's runtime different from another's."""
+
+    topic: str
+    make_machine: Callable[[Shard[M]], M]
+    records_of: Callable[[memoryview], Iterator[StoredPair]]
+    """Decodes the records of one stored batch. CorruptBatch, WireError."""
+    commit_timeout_ms: int
+    """How long an append may take before whoever waits is told REQUEST_TIMED_OUT."""
 
 
 class _Waiting:
@@ -65,19 +78,17 @@ class _Waiting:
             committed(error)
 
 
-class Shard:
-    """The machine of one partition of the offsets topic, while this broker leads it."""
+class Shard(Generic[M]):
+    """The machine of one partition of the coordinator's topic, while this broker leads it."""
 
-    def __init__(
-        self, index: int, leader_epoch: int, config: RuntimeConfig, host: Host, ports: GroupPorts
-    ) -> None:
+    def __init__(self, index: int, leader_epoch: int, kind: Kind[M], host: Host, ports: StatePorts) -> None:
         self.index = index
         self.leader_epoch = leader_epoch
         self.loading = True
         self.ended = False
-        self.machine = GroupMachine(config, self)
-        self.stored = CommittedRecords(stored_records)
-        self._config = config
+        self.machine = kind.make_machine(self)
+        self.stored = CommittedRecords(kind.records_of)
+        self._kind = kind
         self._host = host
         self._ports = ports
         self._waiting: deque[_Waiting] = deque()
@@ -112,7 +123,7 @@ class Shard:
             for part in _parts(records):
                 self._append(part, waiting)
         except ApiError as error:
-            logger.warning("%s-%d: an append was refused: %s", OFFSETS_TOPIC, self.index, error.code.name)
+            logger.warning("%s-%d: an append was refused: %s", self._kind.topic, self.index, error.code.name)
             if not waiting.appends:
                 self._waiting.remove(waiting)
             waiting.tell(error)
@@ -142,7 +153,7 @@ class Shard:
             return
         waiting.appends -= 1
         if error is not None:
-            logger.error("%s-%d: an append was lost: %s", OFFSETS_TOPIC, self.index, error.code.name)
+            logger.error("%s-%d: an append was lost: %s", self._kind.topic, self.index, error.code.name)
             waiting.tell(error)
             self.end(ErrorCode.NOT_COORDINATOR)
             return
@@ -164,7 +175,7 @@ class Shard:
             if self._waiting and not self.ended:
                 self._start_watch()
 
-        self._watch = self._host.schedule(self._config.offsets_commit_timeout_ms, over)
+        self._watch = self._host.schedule(self._kind.commit_timeout_ms, over)
 
     # --- life
 
@@ -181,23 +192,23 @@ class Shard:
         self.machine.unload(code)
 
 
-class GroupRuntime:
-    """The shards of this broker, and which of them a group belongs to."""
+class Runtime(Generic[M]):
+    """The shards of this broker, and which of them a group or a transactional id belongs to."""
 
-    def __init__(self, config: RuntimeConfig, host: Host, ports: GroupPorts) -> None:
-        self._config = config
+    def __init__(self, kind: Kind[M], host: Host, ports: StatePorts) -> None:
+        self._kind = kind
         self._host = host
         self._ports = ports
-        self._shards: dict[int, Shard] = {}
+        self._shards: dict[int, Shard[M]] = {}
 
-    def partition_for(self, group_id: str) -> int | None:
-        """The partition of the offsets topic that holds this group; None while there is no such topic."""
-        count = self._ports.offsets_partitions()
-        return None if count is None else partition_of(group_id, count)
+    def partition_for(self, name: str) -> int | None:
+        """The partition of the topic that holds this name's state; None while there is no such topic."""
+        count = self._ports.partition_count()
+        return None if count is None else partition_of(name, count)
 
-    def shard_for(self, group_id: str) -> Shard:
-        """The loaded shard of a group. ApiError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
-        index = self.partition_for(group_id)
+    def shard_for(self, name: str) -> Shard[M]:
+        """The loaded shard of a name. ApiError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
+        index = self.partition_for(name)
         shard = None if index is None else self._shards.get(index)
         if shard is None or shard.ended:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
@@ -210,7 +221,7 @@ class GroupRuntime:
         """Whether some shard is being loaded."""
         return any(shard.loading and not shard.ended for shard in self._shards.values())
 
-    def active(self) -> list[Shard]:
+    def active(self) -> list[Shard[M]]:
         """The shards that are loaded."""
         return [shard for shard in self._shards.values() if not shard.loading and not shard.ended]
 
@@ -220,7 +231,7 @@ class GroupRuntime:
         if known is not None and not known.ended:
             known.leader_epoch = max(known.leader_epoch, leader_epoch)
             return
-        shard = Shard(index, leader_epoch, self._config, self._host, self._ports)
+        shard = Shard(index, leader_epoch, self._kind, self._host, self._ports)
         self._shards[index] = shard
         self._load(shard, self._ports.stored_batches(index))
 
@@ -235,7 +246,7 @@ class GroupRuntime:
         for index in list(self._shards):
             self.resigned(index)
 
-    def _load(self, shard: Shard, batches: Iterator[memoryview]) -> None:
+    def _load(self, shard: Shard[M], batches: Iterator[memoryview]) -> None:
         """Replay the next part of a log, and leave the rest for a later turn."""
         if shard.ended:
             return
@@ -249,52 +260,20 @@ class GroupRuntime:
                     self._host.call_soon(lambda: self._load(shard, batches))
                     return
         except (ApiError, WireError, batch.CorruptBatch) as error:
-            logger.error("%s-%d cannot be loaded: %s", OFFSETS_TOPIC, shard.index, error)
+            logger.error("%s-%d cannot be loaded: %s", self._kind.topic, shard.index, error)
             shard.end(ErrorCode.NOT_COORDINATOR)
             return
         shard.loading = False
         shard.machine.loaded()
 
 
-def partition_of(group_id: str, count: int) -> int:
-    """The partition of a group: Java's hash of its id, made positive as Kafka's `Utils.abs` does."""
-    value = string_hash(group_id)
+def partition_of(name: str, count: int) -> int:
+    """The partition of a name: Java's hash of it, made positive as Kafka's `Utils.abs` does."""
+    value = string_hash(name)
     if value >= 0x80000000:
         value = 0x100000000 - value
     # The absolute value of the least int32 is not an int32; Kafka takes 0.
     return 0 if value == 0x80000000 else value % count
-
-
-StoredPair = tuple[Message, Message | None]
-
-
-def stored_records(data: memoryview) -> Iterator[StoredPair]:
-    """The records of one stored batch that are known here, in order. CorruptBatch, WireError."""
-    header = batch.read_header(data)
-    for record in batch.records(data, 0, header):
-        if record.key is None:
-            continue
-        kind = stored_version(record.key)
-        if kind == OffsetCommitKey.API_KEY:
-            value = None if record.value is None else decode_stored(OffsetCommitValue, record.value)
-            yield decode_stored(OffsetCommitKey, record.key), value
-        elif kind == GroupMetadataKey.API_KEY:
-            value = None if record.value is None else decode_stored(GroupMetadataValue, record.value)
-            yield decode_stored(GroupMetadataKey, record.key), value
-        elif kind == LegacyOffsetCommitKey.API_KEY:
-            yield _legacy_offset(record.key, record.value)
-
-
-def _legacy_offset(key_data: bytes, value_data: bytes | None) -> tuple[Message, Message | None]:
-    old_key = decode_stored(LegacyOffsetCommitKey, key_data)
-    key = OffsetCommitKey(group=old_key.group, topic=old_key.topic, partition=old_key.partition)
-    if value_data is None:
-        return key, None
-    if stored_version(value_data) != 0:
-        return key, decode_stored(OffsetCommitValue, value_data)
-    old = decode_stored(LegacyOffsetCommitValue, value_data)
-    value = OffsetCommitValue(offset=old.offset, metadata=old.metadata, commit_timestamp=old.commit_timestamp)
-    return key, value
 
 
 def _parts(records: Sequence[StoredRecord]) -> list[Sequence[StoredRecord]]:

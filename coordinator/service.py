@@ -13,12 +13,14 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from broker.host import Host
 from coordinator.groups.classic import Join, Sync, response_error
+from coordinator.groups.machine import GroupConfig, GroupMachine
 from coordinator.groups.member import JoinDone, SyncDone
 from coordinator.groups.offsets import CommittedOffset, PartitionCommit
+from coordinator.groups.stored import stored_records
 from coordinator.java import hash_map_order, string_hash, topic_partition_hash
 from coordinator.machine import Committed, Result
 from coordinator.ports import OFFSETS_TOPIC, GroupPorts
-from coordinator.runtime import GroupRuntime, RuntimeConfig, Shard
+from coordinator.runtime import Kind, Runtime, Shard
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.describe_groups import DescribedGroup
 from kwire.messages.join_group import JoinGroupResponse
@@ -31,13 +33,15 @@ logger = logging.getLogger("kwire.groups")
 R = TypeVar("R")
 
 
-class ServiceConfig(RuntimeConfig, Protocol):
+class ServiceConfig(GroupConfig, Protocol):
     """The configuration keys that the group coordinator needs, dots as underscores."""
 
     @property
     def group_min_session_timeout_ms(self) -> int: ...
     @property
     def group_max_session_timeout_ms(self) -> int: ...
+    @property
+    def offsets_commit_timeout_ms(self) -> int: ...
     @property
     def offsets_retention_check_interval_ms(self) -> int: ...
 
@@ -62,7 +66,16 @@ class GroupCoordinatorService:
         self._config = config
         self._host = host
         self._ports = ports
-        self._runtime = GroupRuntime(config, host, ports)
+        self._runtime: Runtime[GroupMachine] = Runtime(
+            Kind(
+                OFFSETS_TOPIC,
+                lambda shard: GroupMachine(config, shard),
+                stored_records,
+                config.offsets_commit_timeout_ms,
+            ),
+            host,
+            ports,
+        )
         self._stopped = False
         self._expiry = host.schedule(config.offsets_retention_check_interval_ms, self._expire)
 
@@ -291,7 +304,7 @@ class GroupCoordinatorService:
             return
         shard.execute(Result(records, lambda error: decided(group_id, _code(error))))
 
-    def _shard(self, group_id: str, *, empty_id_allowed: bool = False) -> Shard:
+    def _shard(self, group_id: str, *, empty_id_allowed: bool = False) -> Shard[GroupMachine]:
         """The shard of a group. Old clients that only keep offsets may have the empty id."""
         if self._stopped:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -318,6 +318,12 @@ HONOURED: Final = (
     | {
         "advertised.listeners",
         "broker.id",
+        "internal.metadata.delete.delay.millis",
+        "internal.metadata.log.segment.bytes",
+        "metadata.log.max.record.bytes.between.snapshots",
+        "metadata.log.max.snapshot.interval.ms",
+        "metadata.max.retention.bytes",
+        "metadata.max.retention.ms",
         "controller.listener.names",
         "controller.quorum.voters",
         "inter.broker.listener.name",

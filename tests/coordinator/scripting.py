@@ -9,7 +9,8 @@ from typing import Any
 from broker.testing.virtual import VirtualHost
 from coordinator.groups.classic import Join, Sync
 from coordinator.groups.offsets import PartitionCommit
-from coordinator.runtime import partition_of, stored_records
+from coordinator.groups.stored import stored_records
+from coordinator.runtime import partition_of
 from coordinator.service import Commit, GroupCoordinatorService
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.join_group import JoinGroupResponse
@@ -62,7 +63,7 @@ class FakePorts:
         for data in list(self.logs[index]):
             yield memoryview(data)
 
-    def offsets_partitions(self) -> int | None:
+    def partition_count(self) -> int | None:
         return self.partitions
 
     def offsets_leader(self, _index: int) -> int | None:

@@ -1,0 +1,1 @@
+"""The transaction coordinator: who may write as a transactional id, and how its transactions end."""

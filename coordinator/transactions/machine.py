@@ -1,0 +1,388 @@
+"""The transactions of one partition of `__transaction_state`: commands, replay, markers, timeouts, expiry.
+
+A transaction ends in two steps. The first record (prepare) decides: whatever happens later, its markers will
+be written. They go out once that record is committed, and when the last one is in its log the second record
+(complete) says so. A machine that is loaded goes on with what was prepared. KIP-98, KIP-588, KIP-890.
+
+Commands see what earlier ones have decided, be it committed or not, so that CONCURRENT_TRANSACTIONS means
+only that markers are still being written. Kafka gives it for records on their way, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple, Protocol
+
+from coordinator.machine import Committed, Result, StoredRecord, Surroundings, ignore_outcome
+from coordinator.transactions.transaction import (
+    LAST_EPOCH,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    Partition,
+    State,
+    Transaction,
+    completed,
+    ending,
+    fenced,
+    from_stored,
+    initialized,
+    rotated,
+    stored_value,
+    with_partitions,
+)
+from kwire.errors import ApiError, ErrorCode
+from kwire.schema import Message
+from kwire.stored.transactions import TransactionLogKey, TransactionLogValue
+
+VALUE_VERSION = 1
+
+
+class Producer(NamedTuple):
+    """Who a client writes as."""
+
+    producer_id: int
+    epoch: int
+
+
+class Ending(NamedTuple):
+    """A transaction whose markers are to be written."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    partitions: frozenset[Partition]
+
+
+class TransactionConfig(Protocol):
+    """The configuration keys that the machine needs, dots as underscores."""
+
+    @property
+    def transaction_max_timeout_ms(self) -> int: ...
+    @property
+    def transactional_id_expiration_ms(self) -> int: ...
+
+
+class TransactionSurroundings(Surroundings, Protocol):
+    """What this machine asks of its runtime beyond what every machine may."""
+
+    def write_markers(self, ending: Ending) -> None:
+        """Write these markers, and call `markers_written` when all of them are in their logs."""
+
+    def transaction_version(self) -> int:
+        """The level of the feature transaction.version in the cluster."""
+
+
+Done = Callable[[Producer | ApiError], None]
+
+
+class TransactionMachine:
+    """All transactional ids of one partition. Every command is one of the coordinator's APIs, or a timer."""
+
+    def __init__(self, config: TransactionConfig, surroundings: TransactionSurroundings) -> None:
+        self._config = config
+        self._around = surroundings
+        self.transactions: dict[str, Transaction] = {}
+
+    # --- replay
+
+    def replay(self, key: Message, value: Message | None) -> None:
+        """Take a record of the log into account."""
+        assert isinstance(key, TransactionLogKey)
+        if value is None:
+            self.transactions.pop(key.transactional_id, None)
+            return
+        assert isinstance(value, TransactionLogValue)
+        self.transactions[key.transactional_id] = from_stored(key.transactional_id, value)
+
+    def loaded(self) -> None:
+        """The log is read: write the markers that were decided and maybe not written."""
+        for transaction in list(self.transactions.values()):
+            if transaction.is_ending:
+                self._write_markers(transaction)
+
+    def unload(self, code: ErrorCode) -> None:
+        """The machine is gone. Whoever waits is told by its runtime."""
+
+    # --- InitProducerId
+
+    def needs_producer_id(self, transactional_id: str, expected: Producer | None) -> bool:
+        """Whether `init_producer_id` must be given a fresh producer id."""
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            return True
+        return transaction.epochs_are_used_up and (
+            expected is None or expected.epoch == transaction.producer_epoch
+        )
+
+    def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: Producer | None, fresh_id: int, done: Done
+    ) -> Result:
+        """Give the epoch to write with, after fencing whoever wrote before.
+
+        ApiError: INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+        """
+        if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
+            raise ApiError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        now_ms = self._around.now_ms()
+        before = self.transactions.get(transactional_id)
+        if before is None:
+            before = Transaction(transactional_id, fresh_id, timeout_ms, now_ms)
+        if expected is not None and not _may_be(before, expected):
+            raise ApiError(ErrorCode.PRODUCER_FENCED)
+        if before.is_ending:
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if before.state is State.ONGOING:
+            result = self._abort(fenced(before))
+            # Its end takes a moment: the client asks again, and is given the epoch after it.
+            return self._told(result, lambda: done(ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)), done)
+        if before.epochs_are_used_up and (expected is None or expected.epoch == before.producer_epoch):
+            after = rotated(before, fresh_id, timeout_ms, now_ms, remember=expected is not None)
+        else:
+            found = initialized(before, timeout_ms, None if expected is None else expected.epoch, now_ms)
+            if found is None:
+                raise ApiError(ErrorCode.PRODUCER_FENCED)
+            after = found
+        producer = Producer(after.producer_id, after.producer_epoch)
+        return self._told(Result([self._record(after)]), lambda: done(producer), done, after)
+
+    # --- AddPartitionsToTxn, AddOffsetsToTxn
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[Partition],
+        client_version: int,
+        done: Callable[[ErrorCode], None],
+    ) -> Result:
+        """Make partitions part of the transaction, which begins with the first ones.
+
+        ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+        """
+        transaction = self._of(transactional_id, producer)
+        if transaction.is_ending:
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        added = frozenset(partitions)
+
+        def committed(error: ApiError | None) -> None:
+            done(ErrorCode.NONE if error is None else error.code)
+
+        if transaction.state is State.ONGOING and added <= transaction.partitions:
+            return Result((), committed)
+        after = with_partitions(transaction, added, client_version, self._around.now_ms())
+        return self._apply(after, committed)
+
+    def verify_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Iterable[Partition]
+    ) -> dict[Partition, ErrorCode]:
+        """Which partitions are part of the transaction; TRANSACTION_ABORTABLE for the others (KIP-890).
+
+        ApiError as `add_partitions`.
+        """
+        transaction = self._of(transactional_id, producer)
+        if transaction.is_ending:
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return {
+            partition: ErrorCode.NONE
+            if partition in transaction.partitions
+            else ErrorCode.TRANSACTION_ABORTABLE
+            for partition in partitions
+        }
+
+    def _of(self, transactional_id: str, producer: Producer) -> Transaction:
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or transaction.producer_id != producer.producer_id:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if transaction.producer_epoch != producer.epoch:
+            raise ApiError(ErrorCode.PRODUCER_FENCED)
+        return transaction
+
+    # --- EndTxn
+
+    def needs_next_producer_id(self, transactional_id: str, client_version: int) -> bool:
+        """Whether `end` must be given a fresh producer id, since this end uses up the last epoch."""
+        transaction = self.transactions.get(transactional_id)
+        return client_version >= 2 and transaction is not None and transaction.epochs_are_used_up
+
+    def end(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        *,
+        commit: bool,
+        client_version: int,
+        fresh_id: int,
+        done: Done,
+    ) -> Result:
+        """Decide how a transaction ends. `done` is told who to go on as.
+
+        ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE.
+        """
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        is_retry = _is_retry(transaction, producer)
+        if transaction.producer_id != producer.producer_id and not is_retry:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if not _is_its_epoch(transaction, producer, is_retry):
+            raise ApiError(ErrorCode.PRODUCER_FENCED)
+        state = transaction.state
+        if state is State.ONGOING or (
+            # Version 2: an abort of nothing raises the epoch, so that the producer knows where it stands.
+            not commit
+            and client_version >= 2
+            and not is_retry
+            and (state is State.EMPTY or (transaction.raises_epochs and not transaction.is_ending))
+        ):
+            next_id = (
+                fresh_id if self.needs_next_producer_id(transactional_id, client_version) else NO_PRODUCER_ID
+            )
+            after = ending(
+                transaction,
+                commit=commit,
+                client_version=client_version,
+                next_producer_id=next_id,
+                now_ms=self._around.now_ms(),
+            )
+            going_on = Producer(after.producer_id, after.producer_epoch)
+            if next_id != NO_PRODUCER_ID:
+                going_on = Producer(next_id, 0)
+            return self._told(self._ending(after), lambda: done(going_on), done)
+        wanted = (
+            (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+            if commit
+            else (State.PREPARE_ABORT, State.COMPLETE_ABORT)
+        )
+        if state not in wanted or (transaction.raises_epochs and not is_retry):
+            raise ApiError(ErrorCode.INVALID_TXN_STATE)
+        if transaction.is_ending:
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        going_on = Producer(transaction.producer_id, transaction.producer_epoch)
+        return Result((), lambda error: done(going_on if error is None else error))
+
+    def _abort(self, transaction: Transaction) -> Result:
+        """End a transaction that was just fenced, in the cluster's own version of the protocol."""
+        return self._ending(
+            ending(
+                transaction,
+                commit=False,
+                client_version=self._around.transaction_version(),
+                next_producer_id=NO_PRODUCER_ID,
+                now_ms=self._around.now_ms(),
+            )
+        )
+
+    def _ending(self, after: Transaction) -> Result:
+        def committed(error: ApiError | None) -> None:
+            if error is None:
+                self._write_markers(after)
+
+        return self._apply(after, committed)
+
+    def _write_markers(self, transaction: Transaction) -> None:
+        self._around.write_markers(
+            Ending(
+                transaction.transactional_id,
+                transaction.producer_id,
+                transaction.producer_epoch,
+                transaction.state is State.PREPARE_COMMIT,
+                transaction.partitions,
+            )
+        )
+
+    def markers_written(self, ending_: Ending) -> Result:
+        """Every marker is in its log: the transaction is over."""
+        transaction = self.transactions.get(ending_.transactional_id)
+        if (
+            transaction is None
+            or not transaction.is_ending
+            or transaction.producer_epoch != ending_.producer_epoch
+        ):
+            return Result()
+        return self._apply(completed(transaction, self._around.now_ms()), ignore_outcome)
+
+    # --- timers
+
+    def abort_timed_out(self) -> list[Result]:
+        """Fence and abort what has been going on for longer than its timeout."""
+        now_ms = self._around.now_ms()
+        return [
+            self._abort(fenced(transaction))
+            for transaction in list(self.transactions.values())
+            if transaction.state is State.ONGOING and transaction.start_ms + transaction.timeout_ms < now_ms
+        ]
+
+    def expire(self) -> list[StoredRecord]:
+        """Tombstones for the ids that nobody has used for transactional.id.expiration.ms."""
+        oldest_ms = self._around.now_ms() - self._config.transactional_id_expiration_ms
+        return [
+            StoredRecord(TransactionLogKey(transactional_id=transaction.transactional_id), None)
+            for transaction in self.transactions.values()
+            if transaction.state in (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+            and transaction.last_update_ms <= oldest_ms
+        ]
+
+    # --- records
+
+    def _record(self, transaction: Transaction) -> StoredRecord:
+        version = VALUE_VERSION if self._around.transaction_version() > 0 else 0
+        return StoredRecord(
+            TransactionLogKey(transactional_id=transaction.transactional_id),
+            stored_value(transaction, version),
+            version,
+            applied=True,
+        )
+
+    def _apply(self, after: Transaction, committed: Committed) -> Result:
+        # Applied here rather than by replay, since the epoch before is not stored.
+        self.transactions[after.transactional_id] = after
+        return Result([self._record(after)], committed)
+
+    def _told(
+        self, result: Result, succeed: Callable[[], None], done: Done, after: Transaction | None = None
+    ) -> Result:
+        """The result, with `done` told when it is committed."""
+        if after is not None:
+            self.transactions[after.transactional_id] = after
+
+        def committed(error: ApiError | None) -> None:
+            result.committed(error)
+            if error is None:
+                succeed()
+            else:
+                done(error)
+
+        return Result(result.records, committed)
+
+
+def _may_be(transaction: Transaction, expected: Producer) -> bool:
+    """Whether a producer that says who it was can be this one. KIP-360."""
+    return (
+        transaction.producer_epoch == NO_EPOCH
+        or expected.producer_id == transaction.producer_id
+        or (expected.producer_id == transaction.previous_producer_id and expected.epoch >= LAST_EPOCH)
+    )
+
+
+def _is_retry(transaction: Transaction, producer: Producer) -> bool:
+    """Whether a version 2 producer ends a transaction again, whose end it was not told of."""
+    if not transaction.raises_epochs:
+        return False
+    if transaction.producer_id == producer.producer_id and transaction.producer_epoch == producer.epoch + 1:
+        return True
+    return (
+        transaction.previous_producer_id == producer.producer_id
+        and producer.epoch == LAST_EPOCH
+        and transaction.producer_epoch == 0
+    )
+
+
+def _is_its_epoch(transaction: Transaction, producer: Producer, is_retry: bool) -> bool:
+    if not transaction.raises_epochs:
+        return producer.epoch == transaction.producer_epoch
+    if transaction.is_ending:
+        return is_retry
+    if transaction.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
+        return is_retry or producer.epoch == transaction.producer_epoch
+    return producer.epoch == transaction.producer_epoch

@@ -1,0 +1,38 @@
+"""What the transaction coordinator asks of the broker that it runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from coordinator.ports import StatePorts
+from coordinator.transactions.machine import Ending
+from coordinator.transactions.transaction import Partition
+from kwire.errors import ApiError
+
+TRANSACTIONS_TOPIC = "__transaction_state"
+
+
+class TransactionPorts(StatePorts, Protocol):
+    """The broker as the transaction coordinator sees it. Implemented by `broker.transaction_ports`."""
+
+    def leader(self, index: int) -> int | None:
+        """The id of the broker that leads a partition of the state topic; None while there is none."""
+
+    def create_topic(self) -> None:
+        """Ask for the state topic to be created. Returns at once, and may be called again meanwhile."""
+
+    def allocate_producer_id(self, done: Callable[[int | ApiError], None]) -> None:
+        """Give a producer id that nobody has had."""
+
+    def transaction_version(self) -> int:
+        """The level of the feature transaction.version in the cluster."""
+
+    def write_marker(
+        self,
+        partition: Partition,
+        ending: Ending,
+        coordinator_epoch: int,
+        done: Callable[[ApiError | None], None],
+    ) -> None:
+        """Write one marker into the log of a partition. `done` is called exactly once, maybe inside."""

@@ -1,0 +1,362 @@
+"""The transaction coordinator as the broker's handlers use it: one method for each thing that clients ask.
+
+Answers come through `done`, which is called exactly once, maybe inside the call. Besides the errors that each
+method names, any may be NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from typing import Protocol
+
+from broker.host import Host, Timer
+from coordinator.machine import Result, TimerHandle
+from coordinator.runtime import Kind, Runtime, Shard, StoredPair
+from coordinator.transactions.machine import (
+    Done,
+    Ending,
+    Producer,
+    TransactionConfig,
+    TransactionMachine,
+)
+from coordinator.transactions.ports import TRANSACTIONS_TOPIC, TransactionPorts
+from coordinator.transactions.transaction import NO_PRODUCER_ID, Partition, Transaction
+from kwire import batch
+from kwire.errors import ApiError, ErrorCode
+from kwire.registry import decode_stored
+from kwire.stored.transactions import TransactionLogKey, TransactionLogValue
+
+logger = logging.getLogger("kwire.transactions")
+
+MARKER_RETRY_MS = 100
+MAX_MARKER_RETRY_MS = 10_000
+COMMIT_TIMEOUT_MS = 5_000
+
+GONE = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+)
+"""A marker that nobody needs any more: the partition is deleted, or a later marker is in its log."""
+
+
+class ServiceConfig(TransactionConfig, Protocol):
+    """The configuration keys that the transaction coordinator needs, dots as underscores."""
+
+    @property
+    def transaction_abort_timed_out_transaction_cleanup_interval_ms(self) -> int: ...
+    @property
+    def transaction_remove_expired_transaction_cleanup_interval_ms(self) -> int: ...
+
+
+class _Around:
+    """What one machine may ask: of its shard, and of the coordinator."""
+
+    def __init__(self, shard: Shard[TransactionMachine], service: TransactionCoordinatorService) -> None:
+        self._shard = shard
+        self._service = service
+
+    def now_ms(self) -> int:
+        return self._shard.now_ms()
+
+    def later(self, delay_ms: int, command: Callable[[], Result]) -> TimerHandle:
+        return self._shard.later(delay_ms, command)
+
+    def new_uuid(self) -> str:
+        return self._shard.new_uuid()
+
+    def transaction_version(self) -> int:
+        return self._service.transaction_version()
+
+    def write_markers(self, ending: Ending) -> None:
+        self._service.write_markers(self._shard, ending)
+
+
+class TransactionCoordinatorService:
+    """All transactional ids that this broker coordinates."""
+
+    def __init__(self, config: ServiceConfig, host: Host, ports: TransactionPorts) -> None:
+        self._config = config
+        self._host = host
+        self._ports = ports
+        self._runtime: Runtime[TransactionMachine] = Runtime(
+            Kind(
+                TRANSACTIONS_TOPIC,
+                lambda shard: TransactionMachine(config, _Around(shard, self)),
+                stored_records,
+                COMMIT_TIMEOUT_MS,
+            ),
+            host,
+            ports,
+        )
+        self._stopped = False
+        self._timers: dict[str, Timer] = {}
+        self._every(
+            "timeouts",
+            config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            self._abort_timed_out,
+        )
+        self._every("expiry", config.transaction_remove_expired_transaction_cleanup_interval_ms, self._expire)
+
+    # --- what the broker tells
+
+    def elected(self, index: int, leader_epoch: int) -> None:
+        """This broker leads a partition of the state topic from now on."""
+        self._runtime.elected(index, leader_epoch)
+
+    def resigned(self, index: int) -> None:
+        """This broker does not lead a partition of the state topic any more."""
+        self._runtime.resigned(index)
+
+    def shutdown(self) -> None:
+        """Answer everyone who waits, and do nothing more."""
+        self._stopped = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._runtime.shutdown()
+
+    def transaction_version(self) -> int:
+        """The level of the feature transaction.version in the cluster."""
+        return self._ports.transaction_version()
+
+    def _every(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
+        def due() -> None:
+            if not self._stopped:
+                self._every(name, interval_ms, work)
+                work()
+
+        self._timers[name] = self._host.schedule(interval_ms, due)
+
+    # --- finding
+
+    def find(self, transactional_id: str) -> int:
+        """The id of the broker that coordinates a transactional id.
+
+        ApiError COORDINATOR_NOT_AVAILABLE where nobody does; if that is for want of the state topic, its
+        creation is under way.
+        """
+        index = self._runtime.partition_for(transactional_id)
+        if index is None:
+            self._ports.create_topic()
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        leader = self._ports.leader(index)
+        if leader is None:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return leader
+
+    # --- what producers ask
+
+    def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: Producer | None, done: Done
+    ) -> None:
+        """Who to write as.
+
+        INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+        """
+        if not transactional_id:
+            done(ApiError(ErrorCode.INVALID_REQUEST))
+            return
+
+        def decide(fresh_id: int | ApiError) -> None:
+            if isinstance(fresh_id, ApiError):
+                done(fresh_id)
+                return
+            self._run(
+                transactional_id,
+                lambda machine: machine.init_producer_id(
+                    transactional_id, timeout_ms, expected, fresh_id, done
+                ),
+                done,
+            )
+
+        self._with_producer_id(
+            transactional_id,
+            lambda machine: machine.needs_producer_id(transactional_id, expected),
+            decide,
+            done,
+        )
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[Partition],
+        client_version: int,
+        done: Callable[[ErrorCode], None],
+    ) -> None:
+        """Make partitions part of a transaction.
+
+        INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+        """
+        if not transactional_id:
+            done(ErrorCode.INVALID_REQUEST)
+            return
+        self._run(
+            transactional_id,
+            lambda machine: machine.add_partitions(
+                transactional_id, producer, partitions, client_version, done
+            ),
+            lambda error: done(error.code),
+        )
+
+    def verify_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Collection[Partition]
+    ) -> dict[Partition, ErrorCode]:
+        """Which partitions are part of a transaction. ApiError as `add_partitions`."""
+        if not transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        machine = self._runtime.shard_for(transactional_id).machine
+        return machine.verify_partitions(transactional_id, producer, partitions)
+
+    def end(
+        self, transactional_id: str, producer: Producer, *, commit: bool, client_version: int, done: Done
+    ) -> None:
+        """Commit or abort.
+
+        INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
+        INVALID_TXN_STATE.
+        """
+        if not transactional_id:
+            done(ApiError(ErrorCode.INVALID_REQUEST))
+            return
+
+        def decide(fresh_id: int | ApiError) -> None:
+            if isinstance(fresh_id, ApiError):
+                done(fresh_id)
+                return
+            self._run(
+                transactional_id,
+                lambda machine: machine.end(
+                    transactional_id,
+                    producer,
+                    commit=commit,
+                    client_version=client_version,
+                    fresh_id=fresh_id,
+                    done=done,
+                ),
+                done,
+            )
+
+        self._with_producer_id(
+            transactional_id,
+            lambda machine: machine.needs_next_producer_id(transactional_id, client_version),
+            decide,
+            done,
+        )
+
+    def _with_producer_id(
+        self,
+        transactional_id: str,
+        is_needed: Callable[[TransactionMachine], bool],
+        decide: Callable[[int | ApiError], None],
+        done: Done,
+    ) -> None:
+        """Fetch a fresh producer id where the command will need one; it is decided upon afterwards."""
+        try:
+            machine = self._runtime.shard_for(transactional_id).machine
+        except ApiError as error:
+            done(error)
+            return
+        if is_needed(machine):
+            self._ports.allocate_producer_id(decide)
+        else:
+            decide(NO_PRODUCER_ID)
+
+    def _run(
+        self,
+        transactional_id: str,
+        command: Callable[[TransactionMachine], Result],
+        refuse: Callable[[ApiError], None],
+    ) -> None:
+        try:
+            shard = self._runtime.shard_for(transactional_id)
+            result = command(shard.machine)
+        except ApiError as error:
+            refuse(error)
+            return
+        shard.execute(result)
+
+    # --- what administrators ask
+
+    def describe(self, transactional_id: str) -> Transaction:
+        """A transactional id. ApiError: INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND."""
+        if not transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        found = self._runtime.shard_for(transactional_id).machine.transactions.get(transactional_id)
+        if found is None:
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return found
+
+    def all(self) -> Iterator[Transaction]:
+        """Every transactional id. ApiError COORDINATOR_LOAD_IN_PROGRESS while some are not known yet."""
+        if self._runtime.loading:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        for shard in self._runtime.active():
+            yield from shard.machine.transactions.values()
+
+    # --- markers
+
+    def write_markers(self, shard: Shard[TransactionMachine], ending: Ending) -> None:
+        """Write a marker into every partition of a transaction, again where that fails, then end it."""
+        waiting = set(ending.partitions)
+        if not waiting:
+            self._host.call_soon(lambda: self._all_written(shard, ending))
+            return
+        for partition in sorted(waiting):
+            self._write_marker(shard, ending, partition, waiting, MARKER_RETRY_MS)
+
+    def _write_marker(
+        self,
+        shard: Shard[TransactionMachine],
+        ending: Ending,
+        partition: Partition,
+        waiting: set[Partition],
+        retry_ms: int,
+    ) -> None:
+        if shard.ended:
+            return
+
+        def written(error: ApiError | None) -> None:
+            if error is not None and error.code not in GONE:
+                logger.warning(
+                    "the marker of %s for %s-%d waits: %s",
+                    ending.transactional_id,
+                    *partition,
+                    error.code.name,
+                )
+                again_ms = min(2 * retry_ms, MAX_MARKER_RETRY_MS)
+                self._host.schedule(
+                    retry_ms, lambda: self._write_marker(shard, ending, partition, waiting, again_ms)
+                )
+                return
+            waiting.discard(partition)
+            if not waiting:
+                self._all_written(shard, ending)
+
+        self._ports.write_marker(partition, ending, shard.leader_epoch, written)
+
+    def _all_written(self, shard: Shard[TransactionMachine], ending: Ending) -> None:
+        if not shard.ended:
+            shard.execute(shard.machine.markers_written(ending))
+
+    # --- timers
+
+    def _abort_timed_out(self) -> None:
+        for shard in self._runtime.active():
+            for result in shard.machine.abort_timed_out():
+                shard.execute(result)
+
+    def _expire(self) -> None:
+        for shard in self._runtime.active():
+            records = shard.machine.expire()
+            if records:
+                shard.execute(Result(records))
+
+
+def stored_records(data: memoryview) -> Iterator[StoredPair]:
+    """The records of one stored batch of `__transaction_state`. CorruptBatch, WireError."""
+    for record in batch.records(data, 0, batch.read_header(data)):
+        if record.key is not None:
+            value = None if record.value is None else decode_stored(TransactionLogValue, record.value)
+            yield decode_stored(TransactionLogKey, record.key), value

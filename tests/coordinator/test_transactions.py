@@ -1,0 +1,333 @@
+"""The transaction coordinator on virtual time: a script of requests, and the states that they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from broker.testing.virtual import VirtualHost
+from coordinator.transactions.machine import Ending, Producer
+from coordinator.transactions.service import TransactionCoordinatorService
+from coordinator.transactions.transaction import LAST_EPOCH, MOVES, Partition, State
+from kwire import batch
+from kwire.errors import ApiError, ErrorCode
+
+A, B = ("a", 0), ("b", 1)
+
+
+@dataclass
+class Config:
+    """The keys that the coordinator reads, with Kafka's defaults."""
+
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+
+
+@dataclass
+class Broker:
+    """Ports on a log in memory. Markers are written at once, unless they are held back."""
+
+    host: VirtualHost
+    version: int = 2
+    log: list[bytearray] = field(default_factory=list)
+    markers: list[tuple[Partition, Ending]] = field(default_factory=list)
+    held: list[Callable[[ApiError | None], None]] | None = None
+    next_id: int = 100
+
+    def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
+        self.log.append(data)
+        self.host.call_soon(lambda: on_committed(None))
+
+    def stored_batches(self, index: int) -> Iterator[memoryview]:
+        yield from [memoryview(bytes(data)) for data in self.log]
+
+    def partition_count(self) -> int | None:
+        return 1
+
+    def leader(self, index: int) -> int | None:
+        return 1
+
+    def create_topic(self) -> None:
+        raise AssertionError("the topic is there")
+
+    def allocate_producer_id(self, done: Callable[[int | ApiError], None]) -> None:
+        self.next_id += 1
+        given = self.next_id
+        self.host.call_soon(lambda: done(given))
+
+    def transaction_version(self) -> int:
+        return self.version
+
+    def write_marker(
+        self,
+        partition: Partition,
+        ending: Ending,
+        coordinator_epoch: int,
+        done: Callable[[ApiError | None], None],
+    ) -> None:
+        self.markers.append((partition, ending))
+        if self.held is None:
+            done(None)
+        else:
+            self.held.append(done)
+
+
+class Script:
+    """Requests to a coordinator, answered at once as far as no time has to pass."""
+
+    def __init__(self, version: int = 2) -> None:
+        self.host = VirtualHost(seed=1, now_ms=1_000_000)
+        self.broker = Broker(self.host, version)
+        self.start()
+
+    def start(self) -> None:
+        """A coordinator that has nothing but the log."""
+        self.service = TransactionCoordinatorService(Config(), self.host, self.broker)
+        self.service.elected(0, 5)
+        self.host.run_pending()
+
+    def _answer(self, ask: Callable[[Callable[[Any], None]], None]) -> Any:
+        answers: list[Any] = []
+        ask(answers.append)
+        self.host.run_pending()
+        assert len(answers) == 1, answers
+        answer = answers[0]
+        return (
+            answer.code.name
+            if isinstance(answer, ApiError)
+            else answer.name
+            if isinstance(answer, ErrorCode)
+            else answer
+        )
+
+    def init(self, name: str = "t", expected: Producer | None = None, timeout_ms: int = 60_000) -> Any:
+        return self._answer(lambda done: self.service.init_producer_id(name, timeout_ms, expected, done))
+
+    def add(self, producer: Producer, *partitions: Partition, name: str = "t", version: int = 0) -> Any:
+        return self._answer(
+            lambda done: self.service.add_partitions(name, producer, partitions, version, done)
+        )
+
+    def end(self, producer: Producer, *, commit: bool = True, name: str = "t", version: int = 0) -> Any:
+        return self._answer(
+            lambda done: self.service.end(name, producer, commit=commit, client_version=version, done=done)
+        )
+
+    def state(self, name: str = "t") -> str:
+        found = self.service.describe(name)
+        return f"{found.state.title} {found.producer_id}/{found.producer_epoch}"
+
+
+def test_a_transaction_of_version_0() -> None:
+    script = Script()
+    producer = script.init()
+    assert producer == Producer(101, 0)
+    assert script.state() == "Empty 101/0"
+    assert script.add(producer, A, B) == "NONE"
+    assert script.state() == "Ongoing 101/0"
+    assert script.end(producer) == producer
+    assert script.state() == "CompleteCommit 101/0"
+    assert [
+        (partition, ending.commit, ending.producer_epoch) for partition, ending in script.broker.markers
+    ] == [
+        (A, True, 0),
+        (B, True, 0),
+    ]
+    assert script.end(producer) == producer  # again: it is done
+    assert script.end(producer, commit=False) == "INVALID_TXN_STATE"
+
+
+def test_a_transaction_of_version_2_raises_the_epoch_each_time() -> None:
+    script = Script()
+    producer = script.init()
+    assert script.add(producer, A, version=2) == "NONE"
+    after = script.end(producer, version=2)
+    assert after == Producer(101, 1)
+    assert script.state() == "CompleteCommit 101/1"
+    assert [ending.producer_epoch for _, ending in script.broker.markers] == [1]
+    assert script.end(producer, version=2) == after  # the answer was lost: told again
+    assert script.add(producer, A, version=2) == "PRODUCER_FENCED"
+    assert script.add(after, A, version=2) == "NONE"
+    assert script.end(after, commit=False, version=2) == Producer(101, 2)
+    assert script.state() == "CompleteAbort 101/2"
+
+
+def test_an_abort_of_nothing_raises_the_epoch_in_version_2() -> None:
+    script = Script()
+    producer = script.init()
+    assert script.end(producer, commit=False, version=2) == Producer(101, 1)
+    assert script.state() == "CompleteAbort 101/1"
+    assert script.broker.markers == []
+    assert script.end(Producer(101, 1), commit=True, version=2) == "INVALID_TXN_STATE"
+
+
+def test_nothing_to_end_in_version_0() -> None:
+    script = Script()
+    producer = script.init()
+    for commit in (True, False):
+        assert script.end(producer, commit=commit) == "INVALID_TXN_STATE"
+
+
+def test_a_second_producer_fences_the_first() -> None:
+    script = Script()
+    first = script.init()
+    second = script.init()
+    assert second == Producer(101, 1)
+    assert script.add(first, A) == "PRODUCER_FENCED"
+    assert script.end(first) == "PRODUCER_FENCED"
+    assert script.add(Producer(7, 0), A) == "INVALID_PRODUCER_ID_MAPPING"
+    assert script.add(second, A, name="other") == "INVALID_PRODUCER_ID_MAPPING"
+
+
+def test_a_new_producer_aborts_what_the_old_one_left_open() -> None:
+    script = Script()
+    first = script.init()
+    script.add(first, A)
+    assert script.init() == "CONCURRENT_TRANSACTIONS"
+    assert script.state() == "CompleteAbort 101/2"  # fenced, and raised once more by version 2
+    assert [(ending.commit, ending.producer_epoch) for _, ending in script.broker.markers] == [(False, 2)]
+    assert script.init() == Producer(101, 3)
+
+
+def test_while_markers_are_written_everybody_waits() -> None:
+    script = Script()
+    script.broker.held = []
+    producer = script.init()
+    script.add(producer, A)
+    assert script.end(producer) == producer
+    assert script.state() == "PrepareCommit 101/0"
+    assert script.add(producer, B) == "CONCURRENT_TRANSACTIONS"
+    assert script.end(producer) == "CONCURRENT_TRANSACTIONS"
+    assert script.end(producer, commit=False) == "INVALID_TXN_STATE"
+    assert script.init() == "CONCURRENT_TRANSACTIONS"
+    (written,) = script.broker.held
+    written(None)
+    script.host.run_pending()
+    assert script.state() == "CompleteCommit 101/0"
+
+
+def test_a_marker_that_cannot_be_written_is_tried_again() -> None:
+    script = Script()
+    script.broker.held = []
+    producer = script.init()
+    script.add(producer, A)
+    script.end(producer)
+    script.broker.held.pop()(ApiError(ErrorCode.KAFKA_STORAGE_ERROR))
+    assert len(script.broker.markers) == 1
+    script.host.advance(100)
+    assert len(script.broker.markers) == 2
+    script.broker.held.pop()(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))  # it was deleted: nothing to end
+    script.host.run_pending()
+    assert script.state() == "CompleteCommit 101/0"
+
+
+def test_a_restart_goes_on_with_what_was_decided() -> None:
+    script = Script()
+    script.broker.held = []
+    producer = script.init()
+    script.add(producer, A)
+    script.end(producer, version=2)
+    script.broker.held = None
+    script.start()
+    assert script.state() == "CompleteCommit 101/1"
+    script.add(Producer(101, 1), B)
+    script.start()
+    assert script.state() == "Ongoing 101/1"
+    assert script.service.describe("t").partitions == {B}
+
+
+def test_a_transaction_that_takes_too_long_is_aborted() -> None:
+    script = Script()
+    producer = script.init(timeout_ms=30_000)
+    script.add(producer, A)
+    script.host.advance(30_000)
+    assert script.state() == "Ongoing 101/0"
+    script.host.advance(10_000)
+    assert script.state() == "CompleteAbort 101/2"
+    assert script.end(producer) == "PRODUCER_FENCED"
+
+
+def test_an_id_that_nobody_uses_expires() -> None:
+    script = Script()
+    script.init()
+    script.host.advance(604_800_000 - 3_600_000)
+    assert script.state() == "Empty 101/0"
+    script.host.advance(2 * 3_600_000)
+    with pytest.raises(ApiError) as missing:
+        script.state()
+    assert missing.value.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    script.start()
+    assert list(script.service.all()) == []
+
+
+def test_when_the_epochs_are_used_up_the_producer_goes_on_under_a_new_id() -> None:
+    script = Script()
+    producer = script.init()
+    machine = next(iter(script.service._runtime.active())).machine
+    machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=LAST_EPOCH)
+    last = Producer(producer.producer_id, LAST_EPOCH)
+    assert script.add(last, A, version=2) == "NONE"
+    assert script.end(last, version=2) == Producer(102, 0)
+    assert script.state() == "CompleteCommit 102/0"
+    assert [(ending.producer_id, ending.producer_epoch) for _, ending in script.broker.markers] == [
+        (101, LAST_EPOCH + 1)
+    ]
+    assert script.end(last, version=2) == Producer(102, 0)  # told again
+    machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=LAST_EPOCH)
+    assert script.init() == Producer(103, 0)
+
+
+def test_a_producer_that_recovers_names_who_it_was() -> None:
+    script = Script()
+    producer = script.init()
+    after = script.init(expected=producer)
+    assert after == Producer(101, 1)
+    assert script.init(expected=producer) == after  # its answer was lost
+    assert script.init(expected=Producer(101, 5)) == "PRODUCER_FENCED"
+    assert script.init(expected=Producer(55, 0)) == "PRODUCER_FENCED"
+    assert script.init("new", expected=Producer(0, 0)) == Producer(102, 0)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_a_timeout_has_bounds(timeout_ms: int) -> None:
+    script = Script()
+    assert script.init(timeout_ms=timeout_ms) == "INVALID_TRANSACTION_TIMEOUT"
+
+
+def test_an_empty_id_is_no_id() -> None:
+    script = Script()
+    assert script.init("") == "INVALID_REQUEST"
+    assert script.add(Producer(1, 0), A, name="") == "INVALID_REQUEST"
+    assert script.end(Producer(1, 0), name="") == "INVALID_REQUEST"
+
+
+def test_partitions_are_verified() -> None:
+    script = Script()
+    producer = script.init()
+    script.add(producer, A)
+    assert script.service.verify_partitions("t", producer, [A, B]) == {
+        A: ErrorCode.NONE,
+        B: ErrorCode.TRANSACTION_ABORTABLE,
+    }
+    with pytest.raises(ApiError) as refused:
+        script.service.verify_partitions("nobody", producer, [A])
+    assert refused.value.code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_records_are_of_version_0_before_transaction_version_1() -> None:
+    script = Script(version=0)
+    script.init()
+    (data,) = script.broker.log
+    (record,) = batch.records(data, 0, batch.read_header(data))
+    assert record.value is not None
+    assert record.value[:2] == b"\x00\x00"
+
+
+def test_every_state_has_its_moves() -> None:
+    assert set(MOVES) == set(State)
+    assert State.PREPARE_ABORT.title == "PrepareAbort"
