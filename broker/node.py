@@ -16,20 +16,23 @@ from broker.controller.commands import AssignDirectories
 from broker.controller.delta import MetadataDelta
 from broker.controller.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, TopicImage
 from broker.format import all_directories, format_directories
-from broker.group_ports import GroupPorts
 from broker.handlers.context import Channel
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.fetch_sessions import FetchSessionCache, TopicNames
 from broker.host import Host, Timer
 from broker.raft.service import MetadataService
 from broker.replication.partition import Partition
+from broker.state_topic import StateTopic
 from broker.storage.cleaner.cleaner import Cleaner
 from broker.storage.disk import Disk, StorageError
 from broker.storage.log_config import LogConfig
 from broker.storage.log_dir import LogDirectory
 from broker.storage.log_manager import LogManager
+from broker.transaction_ports import TransactionPorts
 from coordinator.ports import OFFSETS_TOPIC
 from coordinator.service import GroupCoordinatorService
+from coordinator.transactions.ports import TRANSACTIONS_TOPIC
+from coordinator.transactions.service import TransactionCoordinatorService
 from kwire.errors import ApiError, ErrorCode
 from kwire.primitives import Uuid
 
@@ -63,6 +66,7 @@ METADATA_TOPIC = "__cluster_metadata"
 HOUSEKEEPING_MS = 10_000
 """How often what is set aside long enough is removed, and silent producers are forgotten."""
 MAX_WARNINGS = 100
+MAX_SHARED_CONFIGS = 1_000
 HOUSEKEEPING_PAUSE_MS = 20
 FLUSH_CHECK_MS = 1_000
 
@@ -103,7 +107,8 @@ class Node:
         self.metadata = MetadataService(
             config, host, self.log_manager, disk, bound_ports=self.bound_ports, on_failed=on_fatal
         )
-        self.groups = GroupCoordinatorService(config, host, GroupPorts(self))
+        self.groups = GroupCoordinatorService(config, host, StateTopic(self, OFFSETS_TOPIC))
+        self.transactions = TransactionCoordinatorService(config, host, TransactionPorts(self))
         self._dispatcher = Dispatcher(self)
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._unavailable: set[tuple[str, int]] = set()
@@ -111,6 +116,8 @@ class Node:
         self._staged: list[Partition] = []
         self._warned: set[str] = set()
         self._topic_names = TopicNames({})
+        self._log_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
+        """What the logs of topics with these overrides go by, until the broker's own settings change."""
         self._timers: dict[object, Timer] = {}
         self.stopping = False
 
@@ -150,6 +157,7 @@ class Node:
         self.stopping = True
         self.cleaner.stop()
         self.groups.shutdown()
+        self.transactions.shutdown()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -257,6 +265,11 @@ class Node:
             self._warned.add(text)
             logger.warning("%s", text)
 
+    def marker_written(self, topic: str, index: int, producer_id: int, *, commit: bool) -> None:
+        """A transaction's marker is in the log of a partition: offsets that it committed count now."""
+        if topic == OFFSETS_TOPIC:
+            self.groups.transaction_ended(index, producer_id, commit=commit)
+
     # --- what clients are told
 
     @property
@@ -346,6 +359,7 @@ class Node:
         self.config.update(
             image.config(RESOURCE_BROKER, ""), image.config(RESOURCE_BROKER, str(self.node_id))
         )
+        self._log_configs.clear()
         self.log_manager.set_producer_expiration(self.config.producer_id_expiration_ms)
         self._configs_changed(set(image.topics))
         for changed in self.config_changed:
@@ -359,8 +373,15 @@ class Node:
                 partition.log.config = self.log_config(topic)
 
     def log_config(self, topic: str) -> LogConfig:
-        """What the logs of a topic go by, now."""
-        return log_config(self.config, self.image.config(RESOURCE_TOPIC, topic))
+        """What the logs of a topic go by, now. Topics of the same overrides share it."""
+        overrides = self.image.config(RESOURCE_TOPIC, topic)
+        key = tuple(sorted(overrides.items()))
+        config = self._log_configs.get(key)
+        if config is None:
+            if len(self._log_configs) >= MAX_SHARED_CONFIGS:
+                self._log_configs.clear()
+            config = self._log_configs[key] = log_config(self.config, overrides)
+        return config
 
     def _take_up(self, topic: TopicImage, index: int, *, is_new: bool = False) -> None:
         """Lead a partition of the image, creating its log where there is none yet.
@@ -400,6 +421,8 @@ class Node:
         )
         if topic.name == OFFSETS_TOPIC:
             self.groups.elected(index, image.leader_epoch)
+        elif topic.name == TRANSACTIONS_TOPIC:
+            self.transactions.elected(index, image.leader_epoch)
 
     def _tell_directories(self, topics: Iterable[TopicImage]) -> None:
         """Tell the controller where logs lie, if it does not know: with several directories it cannot."""
@@ -426,6 +449,8 @@ class Node:
             return
         if topic.name == OFFSETS_TOPIC:
             self.groups.resigned(index)
+        elif topic.name == TRANSACTIONS_TOPIC:
+            self.transactions.resigned(index)
         partition.take_offline(StorageError(f"topic {topic.name} is deleted"))
         try:
             self.log_manager.delete(partition.log, self.host.now_ms(), sync=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, TypeVar
 
 from kwire import batch
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class CommittedRecords(Generic[R]):
-    """Reads batch after batch, and holds back what transactions have written and not committed yet."""
+    """Holds back what transactions have written and not ended yet."""
 
     def __init__(self, records_of: Callable[[memoryview], Iterator[R]]) -> None:
         """`records_of` decodes the records of one batch."""
@@ -30,11 +30,23 @@ class CommittedRecords(Generic[R]):
                 yield from self._records_of(data)
             return
         if not header.is_control:
-            self._open.setdefault(header.producer_id, []).extend(self._records_of(data))
+            self.hold(header.producer_id, self._records_of(data))
             return
         for marker in batch.records(data, 0, header):
             _, kind = batch.control_type(marker)
             if kind in (ABORT_MARKER, COMMIT_MARKER):
-                held = self._open.pop(header.producer_id, [])
-                if kind == COMMIT_MARKER:
-                    yield from held
+                yield from self.end(header.producer_id, commit=kind == COMMIT_MARKER)
+
+    def hold(self, producer_id: int, records: Iterable[R]) -> None:
+        """Records that count if the producer's transaction commits."""
+        self._open.setdefault(producer_id, []).extend(records)
+
+    def end(self, producer_id: int, *, commit: bool) -> list[R]:
+        """The producer's transaction ends: the records that take effect now."""
+        held = self._open.pop(producer_id, [])
+        return held if commit else []
+
+    def held(self) -> Iterator[R]:
+        """Everything that waits for a transaction to end."""
+        for records in self._open.values():
+            yield from records

@@ -43,6 +43,8 @@ class Result(NamedTuple):
 
     records: Sequence[StoredRecord] = ()
     committed: Committed = ignore_outcome
+    producer: tuple[int, int] | None = None
+    """The producer (id, epoch) in whose transaction the records are written: they count if it commits."""
 
 
 class TimerHandle(Protocol):

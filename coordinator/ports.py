@@ -29,12 +29,8 @@ class StatePorts(Protocol):
     def partition_count(self) -> int | None:
         """How many partitions the topic has; None while there is no such topic."""
 
+    def leader(self, index: int) -> int | None:
+        """The id of the broker that leads a partition; None while there is none."""
 
-class GroupPorts(StatePorts, Protocol):
-    """The broker as the group coordinator sees it. Implemented by `broker.group_ports`."""
-
-    def offsets_leader(self, index: int) -> int | None:
-        """The id of the broker that leads a partition of the offsets topic; None while there is none."""
-
-    def create_offsets_topic(self) -> None:
-        """Ask for the offsets topic to be created. Returns at once, and may be called again meanwhile."""
+    def create_topic(self) -> None:
+        """Ask for the topic to be created. Returns at once, and may be called again meanwhile."""

@@ -121,7 +121,7 @@ class Shard(Generic[M]):
         self._waiting.append(waiting)
         try:
             for part in _parts(records):
-                self._append(part, waiting)
+                self._append(part, waiting, result.producer)
         except ApiError as error:
             logger.warning("%s-%d: an append was refused: %s", self._kind.topic, self.index, error.code.name)
             if not waiting.appends:
@@ -131,9 +131,11 @@ class Shard(Generic[M]):
         if self._watch is None:
             self._start_watch()
 
-    def _append(self, records: Sequence[StoredRecord], waiting: _Waiting) -> None:
+    def _append(
+        self, records: Sequence[StoredRecord], waiting: _Waiting, producer: tuple[int, int] | None
+    ) -> None:
         now_ms = self._host.now_ms()
-        data = batch.build(
+        new_records = (
             (
                 now_ms,
                 encode_stored(record.key, 0),
@@ -142,11 +144,25 @@ class Shard(Generic[M]):
             )
             for record in records
         )
+        if producer is None:
+            data = batch.build(new_records)
+        else:
+            data = batch.build(
+                new_records, producer_id=producer[0], producer_epoch=producer[1], transactional=True
+            )
         self._ports.append(self.index, data, lambda error: self._committed(waiting, error))
         waiting.appends += 1
+        if producer is not None:
+            self.stored.hold(producer[0], [(record.key, record.value) for record in records])
+            return
         for record in records:
             if not record.applied:
                 self.machine.replay(record.key, record.value)
+
+    def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
+        """A marker is in this partition's log: what the producer wrote counts from now on, or never."""
+        for key, value in self.stored.end(producer_id, commit=commit):
+            self.machine.replay(key, value)
 
     def _committed(self, waiting: _Waiting, error: ApiError | None) -> None:
         if self.ended:
@@ -240,6 +256,12 @@ class Runtime(Generic[M]):
         shard = self._shards.pop(index, None)
         if shard is not None:
             shard.end(ErrorCode.NOT_COORDINATOR)
+
+    def transaction_ended(self, index: int, producer_id: int, *, commit: bool) -> None:
+        """A marker is in the log of a partition. One that is still loading reads it there."""
+        shard = self._shards.get(index)
+        if shard is not None and not shard.loading and not shard.ended:
+            shard.transaction_ended(producer_id, commit=commit)
 
     def shutdown(self) -> None:
         """End all shards: whoever waits looks for another coordinator."""

@@ -19,7 +19,7 @@ from coordinator.groups.offsets import CommittedOffset, PartitionCommit
 from coordinator.groups.stored import stored_records
 from coordinator.java import hash_map_order, string_hash, topic_partition_hash
 from coordinator.machine import Committed, Result
-from coordinator.ports import OFFSETS_TOPIC, GroupPorts
+from coordinator.ports import OFFSETS_TOPIC, StatePorts
 from coordinator.runtime import Kind, Runtime, Shard
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.describe_groups import DescribedGroup
@@ -27,6 +27,7 @@ from kwire.messages.join_group import JoinGroupResponse
 from kwire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.messages.list_groups import ListedGroup
 from kwire.messages.sync_group import SyncGroupResponse
+from kwire.stored.groups import OffsetCommitKey
 
 logger = logging.getLogger("kwire.groups")
 
@@ -62,7 +63,7 @@ class Commit(NamedTuple):
 class GroupCoordinatorService:
     """All groups that this broker coordinates."""
 
-    def __init__(self, config: ServiceConfig, host: Host, ports: GroupPorts) -> None:
+    def __init__(self, config: ServiceConfig, host: Host, ports: StatePorts) -> None:
         self._config = config
         self._host = host
         self._ports = ports
@@ -120,9 +121,9 @@ class GroupCoordinatorService:
         """
         index = self._runtime.partition_for(group_id)
         if index is None:
-            self._ports.create_offsets_topic()
+            self._ports.create_topic()
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        leader = self._ports.offsets_leader(index)
+        leader = self._ports.leader(index)
         if leader is None:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return leader
@@ -209,6 +210,43 @@ class GroupCoordinatorService:
             done(error.code)
             return
         shard.execute(Result(records, lambda error: done(_code(error))))
+
+    def commit_transactional_offsets(
+        self, commit: Commit, producer: tuple[int, int], done: Callable[[ErrorCode], None]
+    ) -> None:
+        """TxnOffsetCommit: the offsets count once the producer's transaction commits."""
+        try:
+            shard = self._shard(commit.group_id)
+            records = shard.machine.commit_offsets(
+                commit.group_id,
+                generation=commit.generation,
+                member_id=commit.member_id,
+                instance_id=commit.instance_id,
+                commits=commit.commits,
+                retention_ms=None,
+                api_version=0,
+                is_transactional=True,
+            )
+        except ApiError as error:
+            done(error.code)
+            return
+        shard.execute(Result(records, lambda error: done(_code(error)), producer))
+
+    def offsets_partition(self, group_id: str) -> int | None:
+        """The partition of the offsets topic that holds a group; None while there is no such topic."""
+        return self._runtime.partition_for(group_id)
+
+    def transaction_ended(self, index: int, producer_id: int, *, commit: bool) -> None:
+        """A marker is in the log of a partition of the offsets topic."""
+        self._runtime.transaction_ended(index, producer_id, commit=commit)
+
+    def unstable(self, group_id: str) -> set[tuple[str, int]]:
+        """The partitions of a group for which open transactions have offsets. ApiError as for any group."""
+        return {
+            (key.topic, key.partition)
+            for key, _ in self._shard(group_id, empty_id_allowed=True).stored.held()
+            if isinstance(key, OffsetCommitKey) and key.group == group_id
+        }
 
     def fetch_offsets(
         self,

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOW = {"kwire", "broker.clock", "broker.host", "broker.config"}
 STORED = {*LOW, "broker.storage"}
 MACHINES = {*STORED, "broker.controller", "broker.raft", "broker.replication", "coordinator"}
-WIRED = {*MACHINES, "broker.group_ports", "broker.handlers", "broker.node", "broker.format"}
+WIRED = {*MACHINES, "broker.state_topic", "broker.transaction_ports", "broker.handlers", "broker.node", "broker.format"}
 SHELL = {*WIRED, "broker.net"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -36,7 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker.raft": {*STORED, "broker.controller"},  # the quorum's log is what the controller's image replays
     "broker.replication": STORED,
     "coordinator": STORED,
-    "broker.group_ports": MACHINES,  # what coordinators ask of a broker
+    "broker.state_topic": MACHINES,  # what coordinators ask of a broker
+    "broker.transaction_ports": {*MACHINES, "broker.state_topic"},
     "broker.format": {*STORED, "broker.controller", "broker.raft"},
     "broker.handlers": MACHINES,
     "broker.node": WIRED,
@@ -52,7 +53,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 """What each room may import, beside itself. Imports run downwards only."""
 
 SEEN_BY_TYPES = {
-    ("broker.group_ports", "broker.node"),
+    ("broker.state_topic", "broker.node"),
+    ("broker.transaction_ports", "broker.node"),
     ("broker.handlers", "broker.node"),
 }
 """Rooms whose types a lower room names in annotations: under TYPE_CHECKING, so not there when it runs."""

@@ -55,8 +55,12 @@ class GroupMachine:
         commits: Sequence[PartitionCommit],
         retention_ms: int | None,
         api_version: int,
+        is_transactional: bool = False,
     ) -> list[StoredRecord]:
         """Records for a commit. A commit also keeps its member's session alive.
+
+        A transactional one (KIP-447) may come from a producer that says nothing of a member, and between the
+        generations.
 
         Raises ApiError for the whole commit: GROUP_ID_NOT_FOUND (v9), ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
         FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS.
@@ -70,11 +74,15 @@ class GroupMachine:
             # A consumer that assigns partitions to itself, or an administrator: its offsets make a group.
         elif generation >= 0 or group.state is not State.EMPTY:
             if generation < 0 and not member_id and instance_id is None:
+                if is_transactional:
+                    return self.offsets.commit(
+                        group_id, commits, now_ms=self._around.now_ms(), retention_ms=retention_ms
+                    )
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
             member = group.check_member(member_id, instance_id)
             if generation != group.generation:
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-            if group.state is State.COMPLETING_REBALANCE:
+            if group.state is State.COMPLETING_REBALANCE and not is_transactional:
                 # The member knows this generation from its JoinGroup, but has no partitions of it yet.
                 raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
             self.classic.renew_session(group, member)

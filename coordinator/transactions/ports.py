@@ -16,12 +16,6 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 class TransactionPorts(StatePorts, Protocol):
     """The broker as the transaction coordinator sees it. Implemented by `broker.transaction_ports`."""
 
-    def leader(self, index: int) -> int | None:
-        """The id of the broker that leads a partition of the state topic; None while there is none."""
-
-    def create_topic(self) -> None:
-        """Ask for the state topic to be created. Returns at once, and may be called again meanwhile."""
-
     def allocate_producer_id(self, done: Callable[[int | ApiError], None]) -> None:
         """Give a producer id that nobody has had."""
 

@@ -66,10 +66,10 @@ class FakePorts:
     def partition_count(self) -> int | None:
         return self.partitions
 
-    def offsets_leader(self, _index: int) -> int | None:
+    def leader(self, _index: int) -> int | None:
         return 1
 
-    def create_offsets_topic(self) -> None:
+    def create_topic(self) -> None:
         self.creations += 1
 
 

@@ -1,4 +1,4 @@
-"""What the group coordinator gets of the node that it runs in: the offsets topic, its logs, its creation."""
+"""The topic in which a coordinator keeps its state, as the coordinator's ports give it to the coordinator."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from broker.controller.commands import CreateTopics
+from broker.controller.new_topics import creatable_topic
 from broker.storage.disk import StorageError
-from broker.storage.log import AppendOrigin
-from coordinator.ports import OFFSETS_TOPIC
+from broker.storage.log_config import AppendOrigin
 from kwire import batch
 from kwire.errors import ApiError, ErrorCode
-from kwire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreatableTopicResult
+from kwire.messages.create_topics import CreatableTopicResult
 
 if TYPE_CHECKING:
     from broker.node import Node
 
-logger = logging.getLogger("kwire.groups")
+logger = logging.getLogger("kwire.coordinator")
 
 READ_BYTES = 1 << 20
 NO_LEADER = -1
 
 
-class GroupPorts:
-    """`coordinator.ports.GroupPorts` on a node."""
+class StateTopic:
+    """`coordinator.ports.StatePorts` on a node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, topic: str) -> None:
         self._node = node
+        self._topic = topic
         self._creating = False
 
     def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
-        """Append to a partition of the offsets topic that this broker leads. ApiError: refused."""
-        partition = self._node.partition(OFFSETS_TOPIC, index)
+        """Append to a partition that this broker leads. ApiError: refused."""
+        partition = self._node.partition(self._topic, index)
         if partition is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         partition.append(
@@ -44,7 +45,7 @@ class GroupPorts:
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
         """Every batch that is in the log when the reading begins, in offset order. ApiError, CorruptBatch."""
-        partition = self._node.partition(OFFSETS_TOPIC, index)
+        partition = self._node.partition(self._topic, index)
         if partition is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = partition.log
@@ -69,45 +70,33 @@ class GroupPorts:
                 return
 
     def partition_count(self) -> int | None:
-        """How many partitions the offsets topic has; None while there is no such topic."""
-        topic = self._node.image.topics.get(OFFSETS_TOPIC)
+        """How many partitions the topic has; None while there is no such topic."""
+        topic = self._node.image.topics.get(self._topic)
         return None if topic is None else len(topic.partitions)
 
-    def offsets_leader(self, index: int) -> int | None:
-        """Who leads a partition of the offsets topic; None while nobody does."""
-        partition = self._node.image.partition(OFFSETS_TOPIC, index)
+    def leader(self, index: int) -> int | None:
+        """The id of the broker that leads a partition; None while nobody does."""
+        partition = self._node.image.partition(self._topic, index)
         return None if partition is None or partition.leader == NO_LEADER else partition.leader
 
-    def create_offsets_topic(self) -> None:
-        """Ask the controller for the offsets topic, as `offsets.topic.*` wants it, once at a time."""
+    def create_topic(self) -> None:
+        """Ask the controller for the topic, with the settings that it needs, once at a time."""
         if self._creating:
             return
-        config = self._node.config
-        configs = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(config.offsets_topic_segment_bytes),
-        }
-        topic = CreatableTopic(
-            name=OFFSETS_TOPIC,
-            num_partitions=config.offsets_topic_num_partitions,
-            replication_factor=config.offsets_topic_replication_factor,
-            assignments=[],
-            configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
-        )
         self._creating = True
+        topic = creatable_topic(self._topic, self._node.config)
         self._node.metadata.submit(CreateTopics([topic]), self._created)
 
     def _created(self, reply: Sequence[CreatableTopicResult] | ApiError) -> None:
         self._creating = False
         if isinstance(reply, ApiError):
-            logger.error("%s was not created: %s", OFFSETS_TOPIC, reply)
+            logger.error("%s was not created: %s", self._topic, reply)
             return
         for result in reply:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 logger.error(
                     "%s was not created: %s (%s)",
-                    OFFSETS_TOPIC,
+                    self._topic,
                     ErrorCode(result.error_code).name,
                     result.error_message,
                 )

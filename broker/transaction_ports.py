@@ -1,0 +1,77 @@
+"""What the transaction coordinator gets of the node that it runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from broker.state_topic import StateTopic
+from broker.storage.log_config import AppendOrigin
+from coordinator.transactions.machine import Ending
+from coordinator.transactions.ports import TRANSACTIONS_TOPIC
+from coordinator.transactions.transaction import Partition
+from kwire import batch
+from kwire.errors import ApiError
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+_KEY = Struct(">hh")
+_VALUE = Struct(">hi")
+_VERSION, _ABORT, _COMMIT = 0, 0, 1
+
+
+class TransactionPorts(StateTopic):
+    """`coordinator.transactions.ports.TransactionPorts` on a node."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node, TRANSACTIONS_TOPIC)
+
+    def allocate_producer_id(self, done: Callable[[int | ApiError], None]) -> None:
+        """Give a producer id that nobody has had."""
+        self._node.metadata.allocate_producer_id(done)
+
+    def transaction_version(self) -> int:
+        """The level of the feature transaction.version in the cluster."""
+        return self._node.image.features.get("transaction.version", 0)
+
+    def write_marker(
+        self,
+        partition: Partition,
+        ending: Ending,
+        coordinator_epoch: int,
+        done: Callable[[ApiError | None], None],
+    ) -> None:
+        """Write one marker into the log of a partition that this broker leads."""
+        node = self._node
+        topic, index = partition
+
+        def committed(error: ApiError | None) -> None:
+            if error is None:
+                node.marker_written(topic, index, ending.producer_id, commit=ending.commit)
+            done(error)
+
+        now_ms = node.host.now_ms()
+        try:
+            node.led_partition(topic, index).append(
+                memoryview(marker(ending, coordinator_epoch, now_ms)),
+                now_ms=now_ms,
+                on_committed=committed,
+                origin=AppendOrigin.COORDINATOR,
+            )
+        except ApiError as error:
+            done(error)
+
+
+def marker(ending: Ending, coordinator_epoch: int, now_ms: int) -> bytearray:
+    """A batch with the control record that ends a transaction."""
+    key = _KEY.pack(_VERSION, _COMMIT if ending.commit else _ABORT)
+    value = _VALUE.pack(_VERSION, coordinator_epoch)
+    return batch.build(
+        [(now_ms, key, value, ())],
+        producer_id=ending.producer_id,
+        producer_epoch=ending.producer_epoch,
+        transactional=True,
+        control=True,
+    )
