@@ -24,6 +24,8 @@ Buffer = bytes | bytearray | memoryview
 IOV_MAX = 1024
 """The most buffers Linux takes in one pwritev."""
 
+_SMALL_FILE_BYTES = 4096
+
 TEMPORARY_SUFFIX = ".tmp"
 """What `replace` writes into before it renames; a leftover one is worthless."""
 
@@ -277,10 +279,21 @@ class RealDisk:
 
     def read(self, path: str) -> bytes:
         try:
-            with open(path, "rb") as file:
-                return file.read()
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise _failure(error) from error
+        try:
+            content = os.read(descriptor, _SMALL_FILE_BYTES)
+            if len(content) < _SMALL_FILE_BYTES:
+                return content
+            pieces = [content]
+            while piece := os.read(descriptor, 1 << 20):
+                pieces.append(piece)
+            return b"".join(pieces)
+        except OSError as error:
+            raise _failure(error) from error
+        finally:
+            os.close(descriptor)
 
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
         self._files.pop(path, None)

@@ -59,6 +59,7 @@ class Durability:
         "_flushed_ms",
         "_metadata_needs_sync",
         "_producers",
+        "_renames",
         "_segments",
         "_synced_base",
         "recovery_point",
@@ -74,9 +75,13 @@ class Durability:
         *,
         recovery_point: int,
         metadata_needs_sync: bool,
+        names_are_synced: bool,
         now_ms: int,
     ) -> None:
-        """`metadata_needs_sync`: `partition.metadata` was written, and the directory made, only just now."""
+        """`metadata_needs_sync`: `partition.metadata` was written, and the directory made, only just now.
+
+        `names_are_synced`: the directory is as a clean shutdown has left it.
+        """
         self.recovery_point = recovery_point
         self._disk = disk
         self._directory = directory
@@ -85,7 +90,8 @@ class Durability:
         self._producers = producers
         self._metadata_needs_sync = metadata_needs_sync
         self._flushed_ms = now_ms
-        self._synced_base = -1
+        self._synced_base = segments.active.base_offset if names_are_synced else -1
+        self._renames = 0
         self._cuts = 0
 
     def is_due(self, config: LogConfig, now_ms: int) -> bool:
@@ -99,6 +105,29 @@ class Durability:
         """The log now ends there. What is appended next is not what an unfinished flush will call durable."""
         self._cuts += 1
         self.recovery_point = min(self.recovery_point, offset)
+
+    def names_changed(self) -> None:
+        """Files of the log were renamed: the next flush makes that durable."""
+        self._renames += 1
+        self._synced_base = -1
+
+    def finish_files(self) -> None:
+        """Leave the files of a log that was flushed as a clean shutdown does. StorageError.
+
+        Of a log that nobody has written to since it was opened, nothing is opened or synced.
+        """
+        active = self._segments.active
+        if active.become_inactive():
+            # Its preallocated rest went only now.
+            active.file.sync()
+        for segment in self._segments.not_synced_from(self.recovery_point):
+            for file in segment.unsynced_index_files():
+                file.sync()
+        snapshots = self._producers.take_unsynced_paths()
+        for path in snapshots:
+            self._disk.open(path).sync()
+        if snapshots:
+            self._disk.sync_directory(self._directory)
 
     def begin_flush(self, now_ms: int) -> FlushTicket:
         """What is to be synced for all that is in the files now. StorageError."""
@@ -121,12 +150,13 @@ class Durability:
             directories.append(self._directory)
         epochs.needs_sync = False
         self._metadata_needs_sync = False
-        synced_base, cuts = active.base_offset, self._cuts
+        synced_base, cuts, renames = active.base_offset, self._cuts, self._renames
 
         def finish() -> None:
             if cuts == self._cuts:
                 self.recovery_point = max(self.recovery_point, end_offset)
             self._flushed_ms = now_ms
-            self._synced_base = max(self._synced_base, synced_base)
+            if renames == self._renames:
+                self._synced_base = max(self._synced_base, synced_base)
 
         return FlushTicket(self._disk, files, directories, end_offset, finish)

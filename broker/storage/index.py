@@ -1,9 +1,9 @@
 """The two indexes of a segment: offset to position, and timestamp to offset. Files as Kafka writes them.
 
 An index is an array of fixed-size big-endian entries, each with its offset relative to the segment's base:
-8 bytes (offset, position) or 12 (timestamp, offset). The active segment's files are preallocated with zeros,
-and cut to their entries when the segment rolls or closes. A crash leaves the active ones in doubt; they are
-rebuilt from the log then, so nothing here is ever synced for the active segment.
+8 bytes (offset, position) or 12 (timestamp, offset). The files of an active segment that is written to are
+preallocated with zeros, and cut to their entries when the segment rolls or closes. A crash leaves the active
+ones in doubt; they are rebuilt from the log then, so nothing here is ever synced for the active segment.
 
 Entries are gathered in memory and written a block at a time. That keeps index writes out of most appends, and
 the gathered tail is what nearly every lookup ends in. Lookups further back read the file by bisection, a
@@ -41,12 +41,14 @@ class _Index:
     __slots__ = (
         "_disk",
         "_entry",
+        "_is_exact",
         "_last",
         "_loaded",
         "_on_disk",
         "_tail",
         "base_offset",
         "max_entries",
+        "needs_sync",
         "path",
     )
 
@@ -57,7 +59,11 @@ class _Index:
         self.base_offset = base_offset
         self.max_entries = 0
         """How many entries the preallocated file takes; 0 for an index that is not written to."""
+        self.needs_sync = False
+        """Whether the file was changed since it was found or synced."""
         self._loaded = False
+        self._is_exact = True
+        """Whether the file holds its entries and nothing behind them."""
         self._on_disk = 0
         self._tail: list[tuple[int, int]] = []
         self._last: tuple[int, int] | None = None
@@ -70,14 +76,15 @@ class _Index:
         self._on_disk = 0
         self._tail = []
         self._last = None
-        self.open_for_appends(max_bytes)
+        self.max_entries = max_bytes // self._entry.size
+        self._is_exact = not self.max_entries
+        self.needs_sync = True
+        self._disk.open(self.path, create=True).truncate(self.max_entries * self._entry.size)
 
     def open_for_appends(self, max_bytes: int) -> None:
-        """Give the file its preallocated size again."""
+        """Let the file grow to this size. It gets it when entries are first written: most logs are quiet."""
         self.load()
         self.max_entries = max_bytes // self._entry.size
-        entries = max(self.max_entries, self._on_disk)
-        self._disk.open(self.path, create=True).truncate(entries * self._entry.size)
 
     def load(self) -> None:
         """Learn how many entries there are, once. CorruptIndex; FileMissing."""
@@ -87,6 +94,7 @@ class _Index:
         if size % self._entry.size:
             raise CorruptIndex(f"{self.path} holds {size} bytes, no multiple of {self._entry.size}")
         self._on_disk = size // self._entry.size
+        self._is_exact = True
         self._tail = []
         self._last = None
         if self._on_disk:
@@ -99,9 +107,12 @@ class _Index:
     def finish(self) -> None:
         """Write the gathered tail and cut the file to its entries: the segment is no longer active."""
         self.load()
-        self.write_tail()
-        self._disk.open(self.path).truncate(self._on_disk * self._entry.size)
         self.max_entries = 0
+        self.write_tail()
+        if not self._is_exact:
+            self._disk.open(self.path).truncate(self._on_disk * self._entry.size)
+            self._is_exact = True
+            self.needs_sync = True
 
     def forget(self) -> None:
         """Drop what is known of the file."""
@@ -114,7 +125,12 @@ class _Index:
             return
         pack = self._entry.pack
         block = b"".join([pack(key, value) for key, value in self._tail])
-        self._disk.open(self.path).write_at(self._on_disk * self._entry.size, [block])
+        file = self._disk.open(self.path)
+        self.needs_sync = True
+        if self._is_exact and self.max_entries:
+            self._is_exact = False
+            file.truncate(max(self.max_entries, self._on_disk) * self._entry.size)
+        file.write_at(self._on_disk * self._entry.size, [block])
         self._on_disk += len(self._tail)
         self._tail = []
 
@@ -182,6 +198,7 @@ class _Index:
     def _keep(self, count: int) -> None:
         """Drop every entry from number `count` on."""
         if count <= self._on_disk:
+            self._is_exact = self._is_exact and count == self._on_disk
             self._on_disk = count
             self._tail = []
         else:

@@ -21,7 +21,7 @@ UNDEFINED_OFFSET = -1
 class LeaderEpochs:
     """The epochs of one log, in its `leader-epoch-checkpoint`."""
 
-    __slots__ = ("_disk", "_entries", "_path", "_written", "needs_sync")
+    __slots__ = ("_disk", "_entries", "_path", "_written", "is_behind", "needs_sync")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -30,6 +30,8 @@ class LeaderEpochs:
         self._written: list[tuple[int, int]] = []
         self.needs_sync = False
         """Whether the file was replaced since it was last synced."""
+        self.is_behind = False
+        """Whether an epoch has begun that the file does not tell."""
 
     def load(self) -> None:
         """Read the file. A garbled one counts as empty: recovery finds the epochs again."""
@@ -68,6 +70,15 @@ class LeaderEpochs:
             return
         self.note(epoch, start_offset)
         self.save()
+
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """A leader of this epoch goes on at `start_offset`. To be saved before its first record is written.
+
+        An epoch without a record need not be told: whoever loads the file forgets it. A broker with thousands
+        of quiet logs leads them anew at each start, and would write each of their files.
+        """
+        self.note(epoch, start_offset)
+        self.is_behind = True
 
     def note(self, epoch: int, start_offset: int) -> None:
         """Assign an epoch without writing the file."""
@@ -138,6 +149,7 @@ class LeaderEpochs:
         """Write the file if it says anything else. StorageError."""
         if self._entries != self._written:
             self.write()
+        self.is_behind = False
 
     def clear(self) -> None:
         """Forget every epoch. StorageError."""
@@ -148,6 +160,7 @@ class LeaderEpochs:
         """Replace the file with what is known. StorageError."""
         write_epochs(self._disk, self._path, self._entries, sync=False)
         self._written = list(self._entries)
+        self.is_behind = False
         self.needs_sync = True
 
     def moved(self, directory: str) -> None:

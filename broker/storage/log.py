@@ -84,6 +84,7 @@ class Log:
         rng: random.Random,
         now_ms: int,
         metadata_needs_sync: bool,
+        names_are_synced: bool,
         on_failure: Callable[[Log, StorageError], None],
     ) -> None:
         self.topic = topic
@@ -113,6 +114,7 @@ class Log:
             producers,
             recovery_point=recovery_point,
             metadata_needs_sync=metadata_needs_sync,
+            names_are_synced=names_are_synced,
             now_ms=now_ms,
         )
         self._on_failure = on_failure
@@ -215,7 +217,9 @@ class Log:
                 segment = self._roll(now_ms, incoming.first_offset)
             for epoch, start_offset in incoming.epochs:
                 if epoch != epochs.latest:
-                    epochs.assign(epoch, start_offset)
+                    epochs.begin(epoch, start_offset)
+            if epochs.is_behind:
+                epochs.save()
         except StorageError as error:
             self._fail(error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -393,11 +397,7 @@ class Log:
         """A leader of this epoch appends from here on. StorageError."""
         if self.failure is not None:
             raise self.failure
-        try:
-            self._epochs.assign(epoch, self.log_end_offset)
-        except StorageError as error:
-            self._fail(error)
-            raise
+        self._epochs.begin(epoch, self.log_end_offset)
 
     def epoch_at_start(self) -> int | None:
         """The epoch of the record at the log start offset, where it is known."""
@@ -550,6 +550,7 @@ class Log:
         self._throw_away(dropped)
 
     def _throw_away(self, segments: list[Segment], *, kept_base_offset: int = -1) -> None:
+        self._durability.names_changed()
         for segment in segments:
             delay_ms = self.config.file_delete_delay_ms
             self._trash.rename_files(segment.paths, delay_ms)
@@ -569,13 +570,7 @@ class Log:
         self.commit()
         try:
             self.producers.take_snapshot()
-            self._segments.active.become_inactive()
-            for segment in self._segments.not_synced_from(self.recovery_point):
-                for file in segment.index_files():
-                    file.sync()
-            for path in self.producers.take_unsynced_paths():
-                self._disk.open(path).sync()
-            self._disk.sync_directory(self.directory)
+            self._durability.finish_files()
         except StorageError as error:
             self._fail(error)
             raise

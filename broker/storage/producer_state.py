@@ -121,6 +121,19 @@ PRODUCER_ID_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
 class ProducerStateManager:
     """The producers of one log. Changes only through what is appended, in offset order."""
 
+    __slots__ = (
+        "_disk",
+        "_partition",
+        "_snapshots",
+        "_unsynced",
+        "directory",
+        "end_offset",
+        "expiration_ms",
+        "ongoing",
+        "producers",
+        "unreplicated",
+    )
+
     def __init__(
         self,
         disk: Disk,
@@ -134,7 +147,8 @@ class ProducerStateManager:
         """Where the snapshot files lie; it changes when the log's directory is renamed."""
         self.expiration_ms = expiration_ms
         self._partition = partition
-        self._snapshots: set[int] = set()
+        self._snapshots: list[int] | None = None
+        """The offsets of the snapshot files; None until somebody has looked."""
         self._unsynced: list[str] = []
         self.producers: dict[int, ProducerState] = {}
         self.ongoing: dict[int, int] = {}
@@ -307,7 +321,7 @@ class ProducerStateManager:
         """The log was emptied, and goes on at `offset`: nothing is known any more, no snapshot is good."""
         self.clear()
         self.end_offset = offset
-        for snapshot in list(self._snapshots):
+        for snapshot in list(self._known_snapshots()):
             self._remove_snapshot(snapshot)
 
     def rebuild(
@@ -341,21 +355,35 @@ class ProducerStateManager:
 
     # --- snapshot files
 
-    def find_snapshots(self) -> list[int]:
-        """The offsets of the snapshot files that are there, oldest first; they are known from here on."""
-        self._snapshots = {
+    def find_snapshots(self, names: Iterable[str] | None = None) -> list[int]:
+        """The offsets of the snapshot files, oldest first; they are known from here on.
+
+        `names` are those in the directory, where the caller has them already.
+        """
+        self._snapshots = sorted(
             int(name[: -len(SNAPSHOT_SUFFIX)])
-            for name in self._disk.names(self.directory)
+            for name in (self._disk.names(self.directory) if names is None else names)
             if name.endswith(SNAPSHOT_SUFFIX) and name[: -len(SNAPSHOT_SUFFIX)].isdigit()
-        }
-        return sorted(self._snapshots)
+        )
+        return list(self._snapshots)
+
+    @property
+    def snapshots(self) -> list[int]:
+        """The offsets of the snapshot files."""
+        return list(self._known_snapshots())
+
+    def _known_snapshots(self) -> list[int]:
+        if self._snapshots is None:
+            self.find_snapshots()
+        assert self._snapshots is not None
+        return self._snapshots
 
     def load(self, log_start_offset: int, end_offset: int, now_ms: int) -> int:
         """Load the newest snapshot in range, and return the offset from which batches are still to be read.
 
         Snapshots beyond `end_offset`, and those that are corrupt, are removed.
         """
-        for offset in sorted(self.find_snapshots(), reverse=True):
+        for offset in sorted(self._known_snapshots(), reverse=True):
             if offset > end_offset:
                 self._remove_snapshot(offset)
                 continue
@@ -383,14 +411,16 @@ class ProducerStateManager:
     def take_snapshot(self) -> None:
         """Write the state as of `end_offset`, unless that was done already. StorageError.
 
+        At the beginning of a log there is nothing to write.
         It is not synced here: `take_unsynced_paths` tells a flush what to sync.
         """
         offset = self.end_offset
-        if offset in self._snapshots:
+        snapshots = self._known_snapshots()
+        if not offset or offset in snapshots:
             return
         path = self.snapshot_path(offset)
         self._disk.write(path, self.encode_snapshot(), sync=False)
-        self._snapshots.add(offset)
+        snapshots.append(offset)
         self._unsynced.append(path)
 
     def take_unsynced_paths(self) -> list[str]:
@@ -400,9 +430,10 @@ class ProducerStateManager:
 
     def forget_snapshot(self, offset: int) -> str | None:
         """The file of the snapshot at `offset`, which is no longer counted on; None if there is none."""
-        if offset not in self._snapshots:
+        snapshots = self._known_snapshots()
+        if offset not in snapshots:
             return None
-        self._snapshots.discard(offset)
+        snapshots.remove(offset)
         path = self.snapshot_path(offset)
         if path in self._unsynced:
             self._unsynced.remove(path)

@@ -35,6 +35,7 @@ from kwire.primitives import ZERO_UUID, Uuid
 
 logger = logging.getLogger("kwire.storage")
 
+_LEFTOVER_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX, DELETED_SUFFIX)
 _RAFT_SNAPSHOT_DELETED = ".checkpoint" + DELETED_SUFFIX
 """A snapshot of the metadata that is on its way out: the metadata log's to remove."""
 
@@ -62,9 +63,13 @@ def open_log(
     the checkpoints; `topic_id` is written down for a directory that tells none.
     Raises StorageError: the disk fails, the directory is another topic's, or holds a format not known here.
     """
-    disk.make_directory(directory)
+    try:
+        names = disk.names(directory)
+    except FileMissing:
+        disk.make_directory(directory)
+        names = []
     metadata_needs_sync = False
-    stored_id = read_topic_id(disk, directory)
+    stored_id = read_topic_id(disk, directory) if names else None
     if topic_id is None or topic_id == stored_id:
         topic_id = ZERO_UUID if stored_id is None else stored_id
     elif stored_id is None:
@@ -73,7 +78,7 @@ def open_log(
     else:
         raise StorageError(f"{join(directory, PARTITION_METADATA)} names another topic's id")
 
-    opening = _Opening(disk, directory, f"{topic}-{partition}", config, trash, now_ms)
+    opening = _Opening(disk, directory, f"{topic}-{partition}", config, trash, now_ms, names)
     opening.remove_leftovers()
     opening.find_segments(log_start_offset)
     producers = ProducerStateManager(
@@ -119,6 +124,7 @@ def open_log(
         rng=rng,
         now_ms=now_ms,
         metadata_needs_sync=metadata_needs_sync,
+        names_are_synced=clean and not opening.is_changed,
         on_failure=on_failure,
     )
 
@@ -127,7 +133,14 @@ class _Opening:
     """One directory on its way to becoming a log."""
 
     def __init__(
-        self, disk: Disk, directory: str, name: str, config: LogConfig, trash: Trash, now_ms: int
+        self,
+        disk: Disk,
+        directory: str,
+        name: str,
+        config: LogConfig,
+        trash: Trash,
+        now_ms: int,
+        names: list[str],
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -135,6 +148,10 @@ class _Opening:
         self._trash = trash
         self._now_ms = now_ms
         self.name = name
+        self.names = names
+        """The names in the directory as it is after `remove_leftovers`."""
+        self.is_changed = False
+        """Whether a file came or went. A log in which none did is left without a wait for the disk."""
         self.segments: list[Segment] = []
         self.epochs = LeaderEpochs(disk, directory)
 
@@ -145,7 +162,10 @@ class _Opening:
         disk, directory = self._disk, self._directory
         cleaned: list[str] = []
         swaps: list[str] = []
-        for name in disk.names(directory):
+        if not any(name.endswith(_LEFTOVER_SUFFIXES) for name in self.names):
+            return
+        self.is_changed = True
+        for name in self.names:
             if name.endswith(CLEANED_SUFFIX):
                 cleaned.append(name)
             elif name.endswith(SWAP_SUFFIX):
@@ -166,6 +186,7 @@ class _Opening:
             disk.remove(join(directory, name))
         if complete:
             self._complete_swap(complete)
+        self.names = disk.names(directory)
 
     def _complete_swap(self, swaps: list[str]) -> None:
         disk, directory = self._disk, self._directory
@@ -199,11 +220,12 @@ class _Opening:
     def find_segments(self, log_start_offset: int) -> None:
         """The segments that there are, or a first one. Indexes without a log are removed. StorageError."""
         disk = self._disk
-        names = [name for name in disk.names(self._directory) if name.endswith(SUFFIXES)]
+        names = [name for name in self.names if name.endswith(SUFFIXES)]
         bases = sorted({_base_offset(name) for name in names if name.endswith(LOG_SUFFIX)})
         for name in names:
             if _base_offset(name) not in bases:
                 logger.warning("%s: removing %s, which has no log", self.name, name)
+                self.is_changed = True
                 disk.remove(join(self._directory, name))
         self.segments = [self._existing(base) for base in bases]
         if not self.segments:
@@ -222,6 +244,7 @@ class _Opening:
         )
 
     def _begin_at(self, offset: int) -> None:
+        self.is_changed = True
         self.segments = [
             Segment.create(
                 self._disk, self._directory, offset, self._config, now_ms=self._now_ms, roll_jitter_ms=0
@@ -236,6 +259,7 @@ class _Opening:
                 segment.time_index.load()
             except (CorruptIndex, FileMissing) as error:
                 logger.warning("%s: rebuilding the indexes of %r: %s", self.name, segment, error)
+                self.is_changed = True
                 _rebuild_indexes(segment)
 
     def trust(self) -> None:
@@ -356,12 +380,15 @@ class _Opening:
 
     def remove_stray_snapshots(self, producers: ProducerStateManager, log_end_offset: int) -> None:
         """Keep the snapshots that stand at a segment's first offset, and the newest one; no others."""
-        offsets = [offset for offset in producers.find_snapshots() if offset <= log_end_offset]
+        offsets = [offset for offset in producers.snapshots if offset <= log_end_offset]
+        if not offsets:
+            return
         kept = {segment.base_offset for segment in self.segments} | {max(offsets, default=-1)}
         for offset in offsets:
             if offset not in kept:
                 path = producers.forget_snapshot(offset)
                 if path is not None:
+                    self.is_changed = True
                     self._disk.remove(path)
 
 

@@ -134,6 +134,10 @@ class Segment:
         """The two indexes, to be synced. FileMissing."""
         return [self._disk.open(self.index.path), self._disk.open(self.time_index.path)]
 
+    def unsynced_index_files(self) -> list[DiskFile]:
+        """Those of the two that were changed since they were found."""
+        return [self._disk.open(index.path) for index in (self.index, self.time_index) if index.needs_sync]
+
     # --- appending
 
     def should_roll(
@@ -201,15 +205,19 @@ class Segment:
             self.index.open_for_appends(config.segment_index_bytes)
             self.time_index.open_for_appends(config.segment_index_bytes)
 
-    def become_inactive(self) -> None:
-        """Finish the files when the log rolls or closes: the last time entry, and no preallocated rest."""
+    def become_inactive(self) -> bool:
+        """Finish the files when the log rolls or closes: the last time entry, and no preallocated rest.
+
+        Whether the log file had such a rest.
+        """
         if self._max_timestamp is not None:
             self.time_index.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
         self.index.finish()
         self.time_index.finish()
-        file = self.file
-        if file.size() > self.size_bytes:
-            file.truncate(self.size_bytes)
+        if self._disk.size(self.log_path) == self.size_bytes:
+            return False
+        self.file.truncate(self.size_bytes)
+        return True
 
     # --- finding
 
@@ -253,6 +261,8 @@ class Segment:
     def next_offset(self) -> int:
         """The offset after the segment's last batch."""
         next_offset = self.base_offset
+        if not self.size_bytes:
+            return next_offset
         try:
             last_indexed = self.index.last_offset
         except (CorruptIndex, FileMissing):
