@@ -29,6 +29,7 @@ from broker.storage.segment import (
     SWAP_SUFFIX,
     Segment,
 )
+from broker.storage.sound_run import SoundRun
 from broker.storage.trash import Trash
 from kwire.batch import MAGIC, BatchHeader, CorruptBatch, crc_is_valid, read_header
 from kwire.primitives import ZERO_UUID, Uuid
@@ -84,6 +85,7 @@ def open_log(
     producers = ProducerStateManager(
         disk, directory, partition=opening.name, expiration_ms=producer_id_expiration_ms
     )
+    producers.find_snapshots(opening.names)
     producers_known_from = None
     if clean:
         opening.trust()
@@ -303,8 +305,22 @@ class _Opening:
         next_offset = segment.base_offset
         valid_bytes = 0
         problem = None
+        run = SoundRun(
+            file,
+            segment.size_bytes,
+            rebuilding,
+            self.epochs,
+            producers,
+            base_offset=segment.base_offset,
+            next_base=next_base,
+            log_start_offset=log_start_offset,
+        )
         try:
-            for whole in whole_batches(file, 0, segment.size_bytes):
+            while True:
+                valid_bytes, next_offset = run.advance(valid_bytes, next_offset)
+                whole = next(whole_batches(file, valid_bytes, segment.size_bytes), None)
+                if whole is None:
+                    break
                 header = self._sound(whole, segment, next_offset, next_base)
                 rebuilding.add(whole.place)
                 latest_epoch = self.epochs.latest

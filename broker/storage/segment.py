@@ -351,25 +351,38 @@ class Segment:
 class IndexRebuild:
     """Both indexes of a segment in the making, from its batches in order."""
 
-    __slots__ = ("_indexed_position", "_segment", "_was_active")
+    __slots__ = ("_segment", "_was_active", "indexed_position")
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
-        self._indexed_position = 0
+        self.indexed_position = 0
         self._was_active = segment.index.max_entries, segment.time_index.max_entries
         segment.index.create(0)
         segment.time_index.create(0)
         segment.set_max_timestamp(NO_TIMESTAMP, segment.base_offset)
 
+    @property
+    def interval_bytes(self) -> int:
+        """How far apart indexed batches are, at least."""
+        return self._segment.index_interval_bytes
+
+    @property
+    def largest_timestamp(self) -> int:
+        """The greatest timestamp up to here."""
+        return self._segment.max_timestamp_entry()[0]
+
     def add(self, place: Place) -> None:
-        """The next batch. InvalidOffset when offsets go backwards."""
+        """The next batch. Those that are no later than `largest_timestamp` and not due need not be told.
+
+        InvalidOffset when offsets go backwards.
+        """
         segment = self._segment
         if place.max_timestamp > segment.max_timestamp_entry()[0]:
             segment.set_max_timestamp(place.max_timestamp, place.last_offset)
-        if place.position - self._indexed_position > segment.index_interval_bytes:
+        if place.position - self.indexed_position > segment.index_interval_bytes:
             segment.index.append(place.last_offset, place.position)
             segment.time_index.maybe_append(*segment.max_timestamp_entry())
-            self._indexed_position = place.position
+            self.indexed_position = place.position
 
     def finish(self) -> None:
         """Complete the files, as long as their entries; preallocated again if they were."""
