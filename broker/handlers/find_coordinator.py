@@ -70,14 +70,10 @@ def handle(node: Node, context: RequestContext, request: FindCoordinatorRequest)
 
 
 def _find(node: Node, context: RequestContext, key_type: int, key: str) -> tuple[ErrorCode, _Found]:
-    if key_type == TRANSACTION:
-        # No broker of this cluster coordinates transactions. Clients ask again and again, and do not say why.
-        node.warn_once(f"client {context.client_id!r} asks for transactions, which are not served yet")
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE, NOBODY
-    if key_type != GROUP:
+    if key_type not in (GROUP, TRANSACTION):
         return ErrorCode.INVALID_REQUEST, NOBODY
     try:
-        leader = node.groups.find(key)
+        leader = node.groups.find(key) if key_type == GROUP else node.transactions.find(key)
     except ApiError as error:
         return error.code, NOBODY
     for endpoint in node.endpoints({leader}, context.channel.listener):

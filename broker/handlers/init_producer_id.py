@@ -1,15 +1,16 @@
-"""InitProducerId v0–5. KIP-98, KIP-360: an id and epoch for an idempotent producer.
+"""InitProducerId v0–5. KIP-98, KIP-360, KIP-588: an id and epoch to write with.
 
 Without a transactional id each call gets a fresh producer id with epoch 0, whatever id the producer had.
-Transactional ids belong to the transaction coordinator, which this broker does not run yet: producers that
-name one are told that no coordinator is available.
+Transactional ids belong to the transaction coordinator.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.handlers.add_partitions_to_txn import fenced_for
 from broker.handlers.context import PARKED, Parked, RequestContext
+from coordinator.transactions.machine import Producer
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
+FIRST_VERSION_WITH_FENCED = 4
 
 
 def handle(
@@ -29,9 +31,21 @@ def handle(
     if knows_id != knows_epoch:
         return _refusal(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        if request.transactional_id == "":
-            return _refusal(ErrorCode.INVALID_REQUEST)
-        return _refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        expected = Producer(request.producer_id, request.producer_epoch) if knows_id else None
+
+        def done(result: Producer | ApiError) -> None:
+            if isinstance(result, ApiError):
+                code = fenced_for(result.code, context.api_version, FIRST_VERSION_WITH_FENCED)
+                context.complete(_refusal(code))
+            else:
+                context.complete(
+                    InitProducerIdResponse(producer_id=result.producer_id, producer_epoch=result.epoch)
+                )
+
+        node.transactions.init_producer_id(
+            request.transactional_id, request.transaction_timeout_ms, expected, done
+        )
+        return PARKED
 
     def allocated(result: int | ApiError) -> None:
         if isinstance(result, ApiError):
@@ -43,7 +57,7 @@ def handle(
     return PARKED
 
 
-def _refusal(code: ErrorCode) -> InitProducerIdResponse:
+def _refusal(code: int) -> InitProducerIdResponse:
     return InitProducerIdResponse(
         error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
     )

@@ -6,7 +6,7 @@ committed offsets are shown, so `require_stable` changes nothing while no transa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.handlers.context import PARKED, Parked, RequestContext
@@ -61,7 +61,7 @@ def handle(node: Node, context: RequestContext, request: OffsetFetchRequest) -> 
             context.complete(response)
 
     for group in request.groups:
-        _Group(node, context, group, response, answered)
+        _Group(node, context, group, response, answered, require_stable=request.require_stable)
     return PARKED
 
 
@@ -75,10 +75,13 @@ class _Group:
         group: OffsetFetchRequestGroup,
         response: OffsetFetchResponse,
         answered: Callable[[], None],
+        *,
+        require_stable: bool,
     ) -> None:
         self._node = node
         self._by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
         self._group = group
+        self._require_stable = require_stable
         self._answer = OffsetFetchResponseGroup(group_id=group.group_id, topics=[])
         self._answered = answered
         response.groups.append(self._answer)
@@ -86,17 +89,17 @@ class _Group:
 
     def _read(self, stored: Stored) -> list[OffsetFetchResponseTopics]:
         answers: list[OffsetFetchResponseTopics] = []
+        unstable = _unstable(self._node, self._group.group_id, self._require_stable)
         for wanted in self._wanted(stored):
-            code = ErrorCode.UNKNOWN_TOPIC_ID if wanted.name is None else ErrorCode.NONE
             partitions = []
-            for index, committed in _offsets(stored, wanted):
+            for index, committed, code in _offsets(stored, wanted, unstable):
                 partitions.append(
                     OffsetFetchResponsePartitions(
                         partition_index=index,
                         committed_offset=committed.offset,
                         committed_leader_epoch=committed.leader_epoch,
                         metadata=committed.metadata,
-                        error_code=code,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_ID if wanted.name is None else code,
                     )
                 )
             answers.append(
@@ -139,6 +142,7 @@ def _one_group(node: Node, context: RequestContext, request: OffsetFetchRequest)
             wanted = [_Wanted(name, ZERO_UUID, list(partitions)) for name, partitions in stored.items()]
         else:
             wanted = [_Wanted(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics]
+        unstable = _unstable(node, request.group_id, request.require_stable)
         return [
             OffsetFetchResponseTopic(
                 name=one.name or "",
@@ -148,8 +152,9 @@ def _one_group(node: Node, context: RequestContext, request: OffsetFetchRequest)
                         committed_offset=committed.offset,
                         committed_leader_epoch=committed.leader_epoch,
                         metadata=committed.metadata,
+                        error_code=code,
                     )
-                    for index, committed in _offsets(stored, one)
+                    for index, committed, code in _offsets(stored, one, unstable)
                 ],
             )
             for one in wanted
@@ -167,7 +172,17 @@ def _one_group(node: Node, context: RequestContext, request: OffsetFetchRequest)
     node.groups.fetch_offsets(request.group_id, read, done)
 
 
-def _offsets(stored: Stored, wanted: _Wanted) -> Iterable[tuple[int, CommittedOffset]]:
+def _offsets(
+    stored: Stored, wanted: _Wanted, unstable: Collection[tuple[str, int]]
+) -> Iterable[tuple[int, CommittedOffset, ErrorCode]]:
     of_topic = stored.get(wanted.name, {}) if wanted.name is not None else {}
     for index in wanted.partitions:
-        yield index, of_topic.get(index, NOTHING_COMMITTED)
+        if wanted.name is not None and (wanted.name, index) in unstable:
+            yield index, NOTHING_COMMITTED, ErrorCode.UNSTABLE_OFFSET_COMMIT
+        else:
+            yield index, of_topic.get(index, NOTHING_COMMITTED), ErrorCode.NONE
+
+
+def _unstable(node: Node, group_id: str, require_stable: bool) -> Collection[tuple[str, int]]:
+    """Partitions whose offsets wait for a transaction to end, where the client wants to know. KIP-447."""
+    return node.groups.unstable(group_id) if require_stable else ()

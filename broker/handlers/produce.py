@@ -10,7 +10,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from broker.handlers.context import PARKED, Parked, RequestContext
+from broker.handlers.transaction_checks import ToldError, check_transaction
 from broker.storage.validator import RecordErrors, check_produced, is_transactional
+from coordinator.transactions.machine import Producer
+from kwire.batch import read_header
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kwire.produce")
 
 FIRST_VERSION_WITH_TOPIC_IDS = 13
+FIRST_VERSION_THAT_ADDS_TO_TRANSACTIONS = 12
+FIRST_VERSION_WITH_ABORTABLE = 11
 FIRST_VERSION_WITH_CURRENT_LEADER = 10
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 ADMIN_CLIENT_ID = "__admin_client"
@@ -52,10 +57,6 @@ def handle(node: Node, context: RequestContext, request: ProduceRequest) -> Prod
     produce.all_sent = True
     produce.maybe_finish()
     return PARKED
-
-
-class UnverifiedTransaction(ApiError):
-    """A batch of a transaction that nobody vouches for. Unlike other refusals it is told with its reason."""
 
 
 def _is_transactional(request: ProduceRequest) -> bool:
@@ -148,14 +149,35 @@ class _Produce:
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 "Clients may not append to the internal topic " + topic + ".",
             )
-        if self.in_transaction and is_transactional(records):
-            # What Kafka says while the transaction's coordinator is not there to be asked (KIP-890).
-            raise UnverifiedTransaction(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                "Unable to verify the partition has been added to the transaction. Underlying error: "
-                "COORDINATOR_NOT_AVAILABLE",
-            )
-        partition = node.led_partition(topic, data.index)
+        if not self.in_transaction or not is_transactional(records):
+            self._append_to_log(topic, records, answer)
+            return
+        header = read_header(records)
+        self._waiting += 1
+
+        def checked(error: ApiError | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                self._append_to_log(topic, records, answer)
+            except ApiError as refused:
+                self._refuse(topic, answer, refused)
+            self._waiting -= 1
+            self.maybe_finish()
+
+        check_transaction(
+            node,
+            self._request.transactional_id or "",
+            Producer(header.producer_id, header.producer_epoch),
+            (topic, data.index),
+            adds=self._version >= FIRST_VERSION_THAT_ADDS_TO_TRANSACTIONS,
+            knows_abortable=self._version >= FIRST_VERSION_WITH_ABORTABLE,
+            done=checked,
+        )
+
+    def _append_to_log(self, topic: str, records: memoryview, answer: PartitionProduceResponse) -> None:
+        """Append one batch that may be. ApiError: refused."""
+        partition = self._node.led_partition(topic, answer.index)
 
         def committed(error: ApiError | None) -> None:
             if error is not None:
@@ -179,7 +201,7 @@ class _Produce:
         answer.error_code = error.code
         answer.base_offset = -1
         answer.log_append_time_ms = -1
-        if isinstance(error, UnverifiedTransaction):
+        if isinstance(error, ToldError):
             answer.error_message = error.message
         if isinstance(error, RecordErrors):
             # Kafka says more than the code only where single records are at fault (KIP-467).

@@ -1,0 +1,103 @@
+"""TxnOffsetCommit v0–5: offsets that count if a transaction commits. KIP-98, KIP-447, KIP-890.
+
+From v5 on the group's partition of the offsets topic becomes part of the transaction by this request; before,
+AddOffsetsToTxn must have said so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.handlers.context import PARKED, Parked, RequestContext
+from broker.handlers.transaction_checks import check_transaction
+from coordinator.groups.offsets import PartitionCommit
+from coordinator.ports import OFFSETS_TOPIC
+from coordinator.service import Commit
+from coordinator.transactions.machine import Producer
+from kwire.errors import ApiError, ErrorCode
+from kwire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+FIRST_VERSION_THAT_ADDS = 5
+FIRST_VERSION_WITH_ABORTABLE = 4
+
+
+def handle(
+    node: Node, context: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse | Parked:
+    """Answer for each partition once the offsets are stored."""
+    response = TxnOffsetCommitResponse()
+    commits: list[PartitionCommit] = []
+    taken: list[TxnOffsetCommitResponsePartition] = []
+    for topic in request.topics:
+        image = node.image.topics.get(topic.name)
+        topic_answer = TxnOffsetCommitResponseTopic(name=topic.name)
+        response.topics.append(topic_answer)
+        for partition in topic.partitions:
+            answer = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index)
+            topic_answer.partitions.append(answer)
+            metadata = partition.committed_metadata or ""
+            if image is None or not node.partition_exists(topic.name, partition.partition_index):
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata) > node.config.offset_metadata_max_bytes:
+                answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                taken.append(answer)
+                commits.append(
+                    PartitionCommit(
+                        topic.name,
+                        partition.partition_index,
+                        partition.committed_offset,
+                        partition.committed_leader_epoch,
+                        metadata,
+                        image.topic_id,
+                    )
+                )
+    if not commits:
+        return response
+
+    def done(code: ErrorCode) -> None:
+        for answer in taken:
+            answer.error_code = code
+        context.complete(response)
+
+    index = node.groups.offsets_partition(request.group_id)
+    if index is None:
+        done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return PARKED
+
+    def checked(error: ApiError | None) -> None:
+        if error is not None:
+            # A group's clients know what a coordinator's absence is, unlike a producer's.
+            not_there = error.code == ErrorCode.NOT_ENOUGH_REPLICAS
+            done(ErrorCode.COORDINATOR_NOT_AVAILABLE if not_there else error.code)
+            return
+        commit = Commit(
+            group_id=request.group_id,
+            generation=request.generation_id,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            commits=commits,
+            retention_ms=None,
+            api_version=context.api_version,
+        )
+        producer = (request.producer_id, request.producer_epoch)
+        node.groups.commit_transactional_offsets(commit, producer, done)
+
+    check_transaction(
+        node,
+        request.transactional_id,
+        Producer(request.producer_id, request.producer_epoch),
+        (OFFSETS_TOPIC, index),
+        adds=context.api_version >= FIRST_VERSION_THAT_ADDS,
+        knows_abortable=context.api_version >= FIRST_VERSION_WITH_ABORTABLE,
+        done=checked,
+    )
+    return PARKED
