@@ -273,6 +273,11 @@ class ProducerStateManager:
 
     # --- reading
 
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether this producer, in this epoch, has a transaction open here."""
+        state = self.producers.get(producer_id)
+        return state is not None and state.txn_first_offset is not None and state.epoch == epoch
+
     @property
     def first_unstable_offset(self) -> int | None:
         """Where the earliest transaction began that is open, or whose end is not replicated yet."""
