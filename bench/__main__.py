@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench import latency, partitions, start, throughput
+from bench import flush, latency, partitions, start, throughput
 from bench.brokers import BROKERS, missing
 from bench.figures import Figure, table
 
@@ -19,6 +19,7 @@ BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "start": start.measure,
     "throughput": throughput.measure,
     "latency": latency.measure,
+    "flush": flush.measure,
     "partitions": partitions.measure,
 }
 LONG = {"partitions"}

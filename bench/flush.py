@@ -1,0 +1,114 @@
+"""`flush.messages=1`: acknowledgements a second, where each has to wait until the disk has its record.
+
+32 producers, each a connection of its own with one request under way, a batch of one record of 100 B.
+They are driven from one loop over raw sockets, so that the clients cost little beside the broker. On a topic
+of one partition, where all of them share a log, and on one of eight.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from crc32c import crc32c
+
+from bench.brokers import Broker, running
+from bench.figures import Figure
+
+PRODUCERS = 32
+RECORD_BYTES = 100
+PARTITION_COUNTS = (1, 8)
+WARM_UP_SECONDS = 3.0
+SETTLE_SECONDS = 2.0
+"""Until every partition of a new topic has its leader."""
+PRODUCE, VERSION = 0, 3
+ERROR_CODE_AT = 4 + 4 + 2 + 4 + 4  # behind the correlation id, two array sizes, the name's length, the index
+
+
+def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
+    """The brokers take turns, in the other order every second round."""
+    figures = {
+        count: Figure(f"flush.messages=1, partitions: {count}", "acks/s") for count in PARTITION_COUNTS
+    }
+    with running(names) as brokers:
+        for broker in brokers.values():
+            for count in PARTITION_COUNTS:
+                _create(broker, count)
+                time.sleep(SETTLE_SECONDS)
+                _acknowledgements(broker, count, WARM_UP_SECONDS)
+        for number in range(rounds):
+            for name in names if number % 2 == 0 else names[::-1]:
+                for count, figure in figures.items():
+                    figure.add(name, _acknowledgements(brokers[name], count, seconds))
+    return list(figures.values())
+
+
+def _create(broker: Broker, count: int) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    topic = NewTopic(_topic(count), num_partitions=count, config={"flush.messages": "1"})
+    admin.create_topics([topic])[_topic(count)].result(30)
+
+
+def _topic(count: int) -> str:
+    return f"flushed-{count}"
+
+
+def _request(topic: str, partition: int) -> bytes:
+    """A Produce request with one batch of one record."""
+    value = os.urandom(RECORD_BYTES)
+    fields = b"\0\0\0\1" + _varint(len(value)) + value + b"\0"  # attributes, two deltas, no key; no headers
+    record = _varint(len(fields)) + fields
+    now_ms = time.time_ns() // 1_000_000
+    summed = struct.pack(">hiqqqhii", 0, 0, now_ms, now_ms, -1, -1, -1, 1) + record
+    batch = struct.pack(">qiibI", 0, 9 + len(summed), -1, 2, crc32c(summed)) + summed
+    name = topic.encode()
+    # Correlation id, no client id, no transactional id, acks=all, the timeout, one topic with one partition.
+    head = struct.pack(">hhihhhii", PRODUCE, VERSION, 0, -1, -1, -1, 30_000, 1)
+    body = head + struct.pack(">h", len(name)) + name + struct.pack(">iii", 1, partition, len(batch))
+    return struct.pack(">i", len(body) + len(batch)) + body + batch
+
+
+def _varint(number: int) -> bytes:
+    """Zigzag, of a number that is not negative and below 8,192."""
+    number <<= 1
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128, number >> 7])
+
+
+def _acknowledgements(broker: Broker, count: int, seconds: float) -> float:
+    """How many a second all producers get."""
+    topic = _topic(count)
+    connections: dict[int, tuple[socket.socket, bytes]] = {}
+    poll = select.epoll()
+    try:
+        for number in range(PRODUCERS):
+            connection = socket.create_connection(("127.0.0.1", broker.port), timeout=30)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connections[connection.fileno()] = connection, _request(topic, number % count)
+            poll.register(connection.fileno(), select.EPOLLIN)
+        begun = time.perf_counter()
+        for connection, request in connections.values():
+            connection.sendall(request)
+        acknowledged = 0
+        while (now := time.perf_counter()) - begun < seconds:
+            for fd, _ in poll.poll(1.0):
+                connection, request = connections[fd]
+                _check(connection.recv(4096), topic)
+                acknowledged += 1
+                connection.sendall(request)
+        return acknowledged / (now - begun)
+    finally:
+        poll.close()
+        for connection, _ in connections.values():
+            connection.close()
+
+
+def _check(response: bytes, topic: str) -> None:
+    at = 4 + ERROR_CODE_AT + len(topic)
+    size, error_code = int.from_bytes(response[:4], "big"), int.from_bytes(response[at : at + 2], "big")
+    if size != len(response) - 4 or error_code:
+        raise RuntimeError(f"a record was refused: error {error_code} in {len(response)} bytes")
