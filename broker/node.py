@@ -15,13 +15,14 @@ from broker.config import BrokerConfig, log_config
 from broker.controller.commands import AssignDirectories
 from broker.controller.delta import MetadataDelta
 from broker.controller.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, TopicImage
-from broker.format import all_directories, format_directories
+from broker.directories import Directories
+from broker.format import all_directories, format_directories, metadata_directory
 from broker.handlers.context import Channel
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.fetch_sessions import FetchSessionCache, TopicNames
 from broker.host import Host, Timer
 from broker.raft.service import MetadataService
-from broker.replication.partition import Partition
+from broker.replication.partition import OwnFailure, Partition
 from broker.state_topic import StateTopic
 from broker.storage.cleaner.cleaner import Cleaner
 from broker.storage.disk import Disk, StorageError
@@ -100,6 +101,8 @@ class Node:
             all_directories(config),
             rng=host.rng,
             config_for=self.log_config,
+            place_of=lambda topic, index: self.directories.place_of(topic, index),
+            metadata_dir=next(iter(set(all_directories(config)) - set(config.log_dirs)), None),
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             on_directory_failed=self._directory_failed,
         )
@@ -107,6 +110,7 @@ class Node:
         self.metadata = MetadataService(
             config, host, self.log_manager, disk, bound_ports=self.bound_ports, on_failed=on_fatal
         )
+        self.directories = Directories(self)
         self.groups = GroupCoordinatorService(config, host, StateTopic(self, OFFSETS_TOPIC))
         self.transactions = TransactionCoordinatorService(config, host, TransactionPorts(self))
         self._dispatcher = Dispatcher(self)
@@ -138,9 +142,11 @@ class Node:
         self.metadata.start()
         self._take_broker_configs()
         self.log_manager.open_logs(now_ms)
+        self.directories.adopt()
         self._reconcile()
         self.cleaner.start()
         self.metadata.subscribe(self._metadata_changed)
+        self.directories.start()
         checkpoint_ms = min(
             config.log_flush_offset_checkpoint_interval_ms,
             config.log_flush_start_offset_checkpoint_interval_ms,
@@ -156,6 +162,7 @@ class Node:
         """Let everyone go who waits, so that connections can drain."""
         self.stopping = True
         self.cleaner.stop()
+        self.directories.stop()
         self.groups.shutdown()
         self.transactions.shutdown()
         for timer in self._timers.values():
@@ -361,6 +368,7 @@ class Node:
         )
         self._log_configs.clear()
         self.log_manager.set_producer_expiration(self.config.producer_id_expiration_ms)
+        self.directories.take_config()
         self._configs_changed(set(image.topics))
         for changed in self.config_changed:
             changed()
@@ -401,7 +409,7 @@ class Node:
         log = self.log_manager.get(topic.name, index)
         try:
             if log is None:
-                if not is_new and self._any_directory_offline():
+                if not is_new and self.log_manager.any_offline:
                     raise StorageError("its log may be in a directory that is offline")
                 log = self.log_manager.create(
                     topic.name, index, topic.topic_id, self.log_config(topic.name), self.host.now_ms()
@@ -432,6 +440,8 @@ class Node:
                 partition = self._partitions.get((topic.name, index))
                 if partition is None or partition.offline or partition.topic_id != topic.topic_id:
                     continue
+                if self.log_manager.future(topic.name, index) is not None:
+                    continue  # it is moving, and what is known of it is the move's affair
                 properties = self.log_manager.directory_of(partition.log).properties
                 directory_id = properties and properties.directory_id
                 if directory_id and image.directory_of(self.node_id) != directory_id:
@@ -452,23 +462,32 @@ class Node:
         elif topic.name == TRANSACTIONS_TOPIC:
             self.transactions.resigned(index)
         partition.take_offline(StorageError(f"topic {topic.name} is deleted"))
+        self.directories.gone(partition)
         try:
             self.log_manager.delete(partition.log, self.host.now_ms(), sync=False)
         except StorageError as error:
             logger.error("%s-%d cannot be set aside: %s", topic.name, index, error)
 
-    def _any_directory_offline(self) -> bool:
-        return any(directory.offline for directory in self.log_manager.directories())
-
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
-        """Everything in a log directory goes offline at once; without any directory there is no broker."""
+        """Everything in a log directory goes offline at once.
+
+        There is no broker without the metadata log, or without any directory.
+        """
         for partition in list(self._partitions.values()):
             if partition.log.failure is not None and not partition.offline:
                 partition.take_offline(error)
         if all(known.offline for known in self.log_manager.directories()):
             reason = f"no log directory is left: {error}"
-            self.host.call_soon(lambda: self._on_fatal(reason))
+        elif directory.path == metadata_directory(self.config).rstrip("/"):
+            reason = f"the directory of the metadata log has failed: {error}"
+        else:
+            self.directories.failed()
+            return
+        self.host.call_soon(lambda: self._on_fatal(reason))
 
     def _partition_offline(self, partition: Partition, error: StorageError) -> None:
         if self._partitions.get((partition.topic, partition.index)) is partition:  # it was not given up
             logger.error("%s-%d is offline: %s", partition.topic, partition.index, error)
+            if not isinstance(error, OwnFailure):
+                # A sync that failed is the disk's failure, too: nothing in its directory can be relied upon.
+                self.log_manager.log_failed(partition.log, error)

@@ -23,7 +23,15 @@ ROOT = Path(__file__).resolve().parent.parent
 LOW = {"kwire", "broker.clock", "broker.host", "broker.config"}
 STORED = {*LOW, "broker.storage"}
 MACHINES = {*STORED, "broker.controller", "broker.raft", "broker.replication", "coordinator"}
-WIRED = {*MACHINES, "broker.state_topic", "broker.transaction_ports", "broker.handlers", "broker.node", "broker.format"}
+WIRED = {
+    *MACHINES,
+    "broker.directories",
+    "broker.state_topic",
+    "broker.transaction_ports",
+    "broker.handlers",
+    "broker.node",
+    "broker.format",
+}
 SHELL = {*WIRED, "broker.net"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -38,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "coordinator": STORED,
     "broker.state_topic": MACHINES,  # what coordinators ask of a broker
     "broker.transaction_ports": {*MACHINES, "broker.state_topic"},
+    "broker.directories": MACHINES,  # moves between log directories, and what the cluster knows of these
     "broker.format": {*STORED, "broker.controller", "broker.raft"},
     "broker.handlers": MACHINES,
     "broker.node": WIRED,
@@ -55,6 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 SEEN_BY_TYPES = {
     ("broker.state_topic", "broker.node"),
     ("broker.transaction_ports", "broker.node"),
+    ("broker.directories", "broker.node"),
     ("broker.handlers", "broker.node"),
 }
 """Rooms whose types a lower room names in annotations: under TYPE_CHECKING, so not there when it runs."""

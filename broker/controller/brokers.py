@@ -8,7 +8,7 @@ comes back, and may lead only as the last known one, with a mark that the partit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final
 
 from broker.controller.commands import (
@@ -84,7 +84,7 @@ def register_broker(command: RegisterBroker, image: MetadataImage) -> Result[int
     is_unclean = known is not None and known.broker_epoch != command.previous_broker_epoch
     records = []
     if known is not None:
-        records = list(_departures(image, command.broker_id, is_unclean=is_unclean))
+        records = list(departures(image, command.broker_id, is_unclean=is_unclean))
     level = image.metadata_version
     record = RegisterBrokerRecord(
         broker_id=command.broker_id,
@@ -123,7 +123,8 @@ def unfence_broker(command: UnfenceBroker, image: MetadataImage) -> Result[None]
         )
         records.append(StoredRecord(unfence))
     for topic_id, index, partition in _partitions_of(image, broker.broker_id):
-        if partition.leader == NO_LEADER:
+        directory = partition.directory_of(broker.broker_id)
+        if partition.leader == NO_LEADER and (directory is None or broker.has_online_directory(directory)):
             change = _elected(topic_id, index, partition, broker.broker_id)
             if change is not None:
                 records.append(change_record(image, change))
@@ -146,8 +147,8 @@ def shut_down_broker(command: ShutDownBroker, image: MetadataImage) -> Result[No
     fenced = BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=FENCED
     )
-    departures = _departures(image, broker.broker_id, is_unclean=False)
-    return Result([StoredRecord(leaving, 1), *departures, StoredRecord(fenced)], None, atomic=False)
+    departing = departures(image, broker.broker_id, is_unclean=False)
+    return Result([StoredRecord(leaving, 1), *departing, StoredRecord(fenced)], None, atomic=False)
 
 
 def _partitions_of(image: MetadataImage, broker_id: int) -> Iterator[tuple[Uuid, int, PartitionImage]]:
@@ -157,11 +158,18 @@ def _partitions_of(image: MetadataImage, broker_id: int) -> Iterator[tuple[Uuid,
                 yield topic.topic_id, index, partition
 
 
-def _departures(image: MetadataImage, broker_id: int, *, is_unclean: bool) -> Iterator[StoredRecord]:
-    """What changes for every partition that can no longer count on this broker."""
+def departures(
+    image: MetadataImage, broker_id: int, *, is_unclean: bool, only: Container[Uuid | None] | None = None
+) -> Iterator[StoredRecord]:
+    """What changes for every partition that can no longer count on this broker.
+
+    `only`: where just these directories of it are gone.
+    """
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
             if broker_id not in partition.replicas:
+                continue
+            if only is not None and partition.directory_of(broker_id) not in only:
                 continue
             change = PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id)
             if _depart(change, partition, image, topic.name, broker_id, is_unclean=is_unclean):

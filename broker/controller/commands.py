@@ -173,6 +173,14 @@ class AssignDirectories(NamedTuple):
     directories: Mapping[tuple[Uuid, int], Uuid]
 
 
+class UpdateDirectories(NamedTuple):
+    """Which directories of a broker have failed, and which take nothing new. Replies with None. KIP-1066."""
+
+    broker_id: int
+    failed: Sequence[Uuid]
+    cordoned: Sequence[Uuid]
+
+
 Command = (
     CreateTopics
     | DeleteTopics
@@ -185,6 +193,7 @@ Command = (
     | UnfenceBroker
     | ShutDownBroker
     | AssignDirectories
+    | UpdateDirectories
 )
 
 

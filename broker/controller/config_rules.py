@@ -113,6 +113,10 @@ class BrokerConfigRules:
                 return f"{failed}, value should not be greater than double the current value {current}"
         if name in FIXED_HERE and text != self._config.given.get(name):
             return f"{name} cannot be changed while the broker runs: this broker listens where it started"
+        if name == "cordoned.log.dirs":
+            unknown = set(filter(None, text.split(","))) - {"*", *self._config.log_dirs}
+            if unknown:
+                return f"{name} names what is none of log.dirs: {_set_text(sorted(unknown))}"
         if name == "max.connection.creation.rate" and int(text) < 1:
             return f"Invalid {name} {text}, value should be at least 1"
         if name == "metric.reporters" and set(filter(None, text.split(","))) - {JMX_REPORTER}:

@@ -27,6 +27,7 @@ from broker.controller.commands import (
     ShutDownBroker,
     StoredRecord,
     UnfenceBroker,
+    UpdateDirectories,
 )
 from broker.controller.image import MetadataImage
 from kwire.errors import ApiError, ErrorCode
@@ -69,6 +70,8 @@ class Controller:
                 return brokers.shut_down_broker(command, image)
             case AssignDirectories():
                 return directories.assign_directories(command, image)
+            case UpdateDirectories():
+                return directories.update_directories(command, image)
 
 
 def allocate_producer_ids(command: AllocateProducerIds, image: MetadataImage) -> Result[ProducerIdBlock]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.handlers.context import RequestContext
+from broker.storage.log import Log
 from broker.storage.log_dir import METADATA_TOPIC
 from kwire.errors import ErrorCode
 from kwire.messages.describe_log_dirs import (
@@ -18,6 +19,8 @@ from kwire.messages.describe_log_dirs import (
 if TYPE_CHECKING:
     from broker.node import Node
 
+UNKNOWN_LAG = -1
+
 
 def handle(node: Node, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """Sizes of the asked partitions by directory; a null list of topics asks for all of them."""
@@ -26,6 +29,8 @@ def handle(node: Node, context: RequestContext, request: DescribeLogDirsRequest)
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     results: list[DescribeLogDirsResult] = []
     for directory in node.log_manager.directories():
+        if directory.for_metadata:
+            continue
         if directory.offline:
             results.append(
                 DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path)
@@ -42,7 +47,8 @@ def handle(node: Node, context: RequestContext, request: DescribeLogDirsRequest)
                 DescribeLogDirsPartition(
                     partition_index=log.partition,
                     partition_size=log.size_bytes,
-                    offset_lag=max(0, log.high_watermark - log.log_end_offset),
+                    offset_lag=_offset_lag(node, log),
+                    is_future_key=_is_future(node, log),
                 )
             )
         total_bytes, usable_bytes = directory.volume_bytes()
@@ -52,6 +58,21 @@ def handle(node: Node, context: RequestContext, request: DescribeLogDirsRequest)
                 topics=list(topics.values()),
                 total_bytes=total_bytes,
                 usable_bytes=usable_bytes,
+                is_cordoned=directory.cordoned,
             )
         )
     return DescribeLogDirsResponse(results=results)
+
+
+def _is_future(node: Node, log: Log) -> bool:
+    return node.log_manager.future(log.topic, log.partition) is log
+
+
+def _offset_lag(node: Node, log: Log) -> int:
+    """How far a log is behind its high watermark, or a copy on its way behind what it is copied from."""
+    current = node.log_manager.get(log.topic, log.partition)
+    if current is None or current.failure is not None:
+        return UNKNOWN_LAG
+    if current is log:
+        return max(0, log.high_watermark - log.log_end_offset)
+    return current.log_end_offset - log.log_end_offset

@@ -58,6 +58,7 @@ SERVED: dict[int, Served] = {
     23: Served(2, 4, "offset_for_leader_epoch"),
     32: Served(1, 4, "describe_configs"),
     33: Served(0, 2, "alter_configs"),
+    34: Served(1, 2, "alter_replica_log_dirs"),
     35: Served(1, 5, "describe_log_dirs"),
     37: Served(0, 3, "create_partitions"),
     42: Served(0, 2, "delete_groups"),

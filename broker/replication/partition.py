@@ -23,6 +23,10 @@ Committed = Callable[[ApiError | None], None]
 """Told once an append is durable and visible (None), or that it failed."""
 
 
+class OwnFailure(StorageError):
+    """It was not the disk that failed, but this program."""
+
+
 class Waiter(Protocol):
     """Something that waits for a partition to grow (a long poll)."""
 
@@ -121,7 +125,7 @@ class Partition:
         except Exception as error:
             # Ours: what the log holds now is in doubt, so it serves no more.
             logger.exception("%s-%d cannot be written", self.topic, self.index)
-            failure = StorageError(f"an unexpected failure: {error}")
+            failure = OwnFailure(f"an unexpected failure: {error}")
             self.log.fail(failure)
             self._go_offline(failure, waiting)
             return
@@ -141,9 +145,10 @@ class Partition:
     def _begin_flush(self) -> None:
         # Group commit: whatever is appended while one sync runs shares the next.
         waiting, self._unflushed = self._unflushed, []
-        end_offset = self.log.log_end_offset
+        log = self.log
+        end_offset = log.log_end_offset
         try:
-            ticket = self.log.begin_flush()
+            ticket = log.begin_flush()
         except StorageError as error:
             self._go_offline(error, waiting)
             return
@@ -151,9 +156,10 @@ class Partition:
 
         def done(result: object) -> None:
             self._flush_under_way = False
-            if isinstance(result, BaseException):
+            # A log that has moved to another directory was synced there.
+            if isinstance(result, BaseException) and self.log is log:
                 error = result if isinstance(result, StorageError) else StorageError(str(result))
-                self.log.fail(error)
+                log.fail(error)
                 self._go_offline(error, waiting)
                 return
             ticket.finish()

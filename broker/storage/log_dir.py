@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker.storage.checkpoints import (
@@ -50,6 +51,16 @@ def parse_name(name: str) -> PartitionDirectory | None:
     return PartitionDirectory(name, match[1], int(match[2]), "") if match is not None else None
 
 
+def future_name(topic: str, partition: int, rng: random.Random) -> str:
+    """A fresh name for a partition on its way into a directory; see `can_move` for long topics."""
+    return f"{topic}-{partition}.{rng.getrandbits(128):032x}{FUTURE_SUFFIX}"
+
+
+def can_move(topic: str, partition: int) -> bool:
+    """Whether the name of the partition on its way fits a file name: it is not cut, as others are."""
+    return len(f"{topic}-{partition}.{FUTURE_SUFFIX}") + 32 <= MAX_NAME_BYTES
+
+
 def set_aside_name(topic: str, partition: int, suffix: str, rng: random.Random) -> str:
     """A fresh name for a partition that is deleted or stray; a long topic is cut to fit a file name."""
     rest = f"-{partition}.{rng.getrandbits(128):032x}{suffix}"
@@ -59,8 +70,12 @@ def set_aside_name(topic: str, partition: int, suffix: str, rng: random.Random) 
 class LogDirectory:
     """A log directory of this broker, locked while it is open."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, *, for_metadata: bool = False) -> None:
         self.path = path
+        self.for_metadata = for_metadata
+        """Whether it is none of `log.dirs`, and holds the metadata log alone."""
+        self.cordoned = False
+        """Whether new partitions go elsewhere (KIP-1066)."""
         self.offline = False
         """Whether it failed: nothing in it is served any more."""
         self.was_clean = False
@@ -73,13 +88,19 @@ class LogDirectory:
     def __repr__(self) -> str:
         return f"LogDirectory({self.path}{', offline' if self.offline else ''})"
 
+    @property
+    def directory_id(self) -> Uuid | None:
+        """How the cluster's metadata calls it, where it has been told."""
+        return None if self.properties is None else self.properties.directory_id
+
     def open(self) -> None:
         """Make the directory if needed, and lock it. DirectoryInUse, StorageError."""
         disk = self._disk
         if not disk.is_directory(self.path):
             disk.make_directory(self.path)
-            parent = self.path.rpartition("/")[0]
-            disk.sync_directory(parent or ("/" if self.path.startswith("/") else "."))
+        # Not only where it was made now: whoever made it may have been killed before this.
+        parent = self.path.rpartition("/")[0]
+        disk.sync_directory(parent or ("/" if self.path.startswith("/") else "."))
         self._lock = disk.lock(join(self.path, LOCK))
         if self._lock is None:
             raise DirectoryInUse(f"{self.path} is in use by another process (it holds {LOCK})")
@@ -101,6 +122,10 @@ class LogDirectory:
             found.append(parsed)
         return found
 
+    def sync(self) -> None:
+        """Make the names in it durable. In any thread. StorageError."""
+        self._disk.sync_directory(self.path)
+
     def volume_bytes(self) -> tuple[int, int]:
         """Total and usable bytes of the volume; -1 where they cannot be told."""
         try:
@@ -113,3 +138,19 @@ class LogDirectory:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+def quarrel_of_owners(directories: Iterable[LogDirectory]) -> str | None:
+    """Whose the directories are, where they belong to different nodes or clusters."""
+    owners = {
+        (directory.properties.cluster_id, directory.properties.node_id): directory
+        for directory in directories
+        if directory.properties is not None
+    }
+    if len(owners) <= 1:
+        return None
+    told = ", ".join(
+        f"{directory.path} to node {node_id} of cluster {cluster_id}"
+        for (cluster_id, node_id), directory in owners.items()
+    )
+    return f"the log directories do not belong together: {told}"

@@ -26,11 +26,15 @@ from broker.storage.log import Log
 from broker.storage.log_config import LogConfig
 from broker.storage.log_dir import (
     DELETE_SUFFIX,
+    FUTURE_SUFFIX,
     METADATA_TOPIC,
     METADATA_TOPIC_ID,
     STRAY_SUFFIX,
     DirectoryInUse,
     LogDirectory,
+    PartitionDirectory,
+    future_name,
+    quarrel_of_owners,
     set_aside_name,
 )
 from broker.storage.producer_state import PRODUCER_ID_EXPIRATION_MS
@@ -42,6 +46,8 @@ logger = logging.getLogger("kwire.storage")
 
 _EXPIRY_INTERVAL_MS = 10 * 60 * 1000
 """How often silent producers are looked for: Kafka's producer.id.expiration.check.interval.ms."""
+_MAX_PREFERENCES = 10_000
+"""For how many partitions it is remembered where they are to lie once they are made."""
 
 
 class LogManager:
@@ -54,10 +60,15 @@ class LogManager:
         *,
         rng: random.Random,
         config_for: Callable[[str], LogConfig] | None = None,
+        place_of: Callable[[str, int], Uuid | None] = lambda topic, partition: None,
+        metadata_dir: str | None = None,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
         on_directory_failed: Callable[[LogDirectory, StorageError], None] = lambda directory, error: None,
     ) -> None:
         """`config_for` tells the configuration to open a topic's logs with; `Log.config` may change later.
+
+        `place_of` tells the id of the directory where the cluster believes a partition to be, and decides
+        between two of them. `metadata_dir` is the one of `log_dirs` that takes no partitions, if any.
 
         `on_directory_failed` is called when a directory has gone offline, with all of its logs.
         """
@@ -65,9 +76,16 @@ class LogManager:
         self._disk = disk
         self._rng = rng
         self._config_for = config_for
+        self._place_of = place_of
         self._producer_id_expiration_ms = producer_id_expiration_ms
-        self._directories = [LogDirectory(disk, path.rstrip("/") or "/") for path in log_dirs]
+        self._directories = [
+            LogDirectory(disk, path.rstrip("/") or "/", for_metadata=path == metadata_dir)
+            for path in log_dirs
+        ]
         self._logs: dict[TopicPartition, Log] = {}
+        self._futures: dict[TopicPartition, Log] = {}
+        """Copies in the making, each to take the place of a log in another directory."""
+        self._preferences: dict[TopicPartition, LogDirectory] = {}
         self._parents: dict[Log, LogDirectory] = {}
         self._trash = Trash(disk)
         self._expired_ms = 0
@@ -131,24 +149,17 @@ class LogManager:
         self._check_any_online()
 
     def _check_owners(self) -> None:
-        owners = {
-            (directory.properties.cluster_id, directory.properties.node_id): directory
-            for directory in self._directories
-            if directory.properties is not None
-        }
-        if len(owners) > 1:
+        quarrel = quarrel_of_owners(self._directories)
+        if quarrel is not None:
             self._release()
-            told = ", ".join(
-                f"{directory.path} to node {node_id} of cluster {cluster_id}"
-                for (cluster_id, node_id), directory in owners.items()
-            )
-            raise StorageError(f"the log directories do not belong together: {told}")
+            raise StorageError(quarrel)
 
     def _open_directory(self, directory: LogDirectory, now_ms: int) -> None:
         path = directory.path
         recovery_points = self._read_checkpoint(path, RECOVERY_POINTS)
         start_offsets = self._read_checkpoint(path, LOG_START_OFFSETS)
-        self.high_watermarks.update(self._read_checkpoint(path, HIGH_WATERMARKS))
+        high_watermarks = self._read_checkpoint(path, HIGH_WATERMARKS)
+        self.high_watermarks.update(high_watermarks)
         self._checkpointed.update(recovery_points, start_offsets)
         count = 0
         for found in directory.partitions():
@@ -156,18 +167,25 @@ class LogManager:
             if found.suffix == DELETE_SUFFIX:
                 self._trash.add_directory(where, self._config(found.topic).file_delete_delay_ms)
                 continue
-            if found.suffix:
+            if found.suffix and found.suffix != FUTURE_SUFFIX:
                 logger.warning("%s is set aside: not opened", where)
                 continue
             if found.topic == METADATA_TOPIC:
                 continue
             place = (found.topic, found.partition)
-            if place in self._logs:
-                raise StorageError(f"{where} is a second directory of a partition, see {self._logs[place]}")
+            if found.suffix and place in self._futures:
+                # One copy in the making is enough, and this one holds nothing else.
+                self._trash.add_directory(where, self._config(found.topic).file_delete_delay_ms)
+                continue
+            if not found.suffix and place in self._logs:
+                self._second(directory, found)
+                if place in self._logs:
+                    continue
             log = self._load(
                 directory,
                 found.topic,
                 found.partition,
+                name=found.name,
                 config=self._config(found.topic),
                 clean=directory.was_clean,
                 recovery_point=recovery_points.get(place, 0),
@@ -175,11 +193,31 @@ class LogManager:
                 now_ms=now_ms,
             )
             log.high_watermark = max(
-                log.log_start_offset, min(self.high_watermarks.get(place, 0), log.log_end_offset)
+                log.log_start_offset, min(high_watermarks.get(place, 0), log.log_end_offset)
             )
             count += 1
         if count:
             logger.info("%s: %d logs opened%s", path, count, "" if directory.was_clean else " and recovered")
+
+    def _second(self, directory: LogDirectory, found: PartitionDirectory) -> None:
+        """Set one of two directories of a partition aside, for someone to look at. StorageError.
+
+        A move between directories is interrupted between its two renames, or loses the old directory there.
+        What the cluster was told before decides: the new one is whole by then, and may have been written to.
+        """
+        log = self._logs[found.topic, found.partition]
+        other = self._parents[log]
+        place = self._place_of(found.topic, found.partition)
+        if place is None or place not in (directory.directory_id, other.directory_id):
+            raise StorageError(f"{join(directory.path, found.name)} is a second directory of {log.directory}")
+        if place != other.directory_id:
+            logger.warning("%s has moved to %s: set aside as stray", log.directory, directory.path)
+            self.set_stray(log)
+            return
+        stray = set_aside_name(found.topic, found.partition, STRAY_SUFFIX, self._rng)
+        logger.warning("%s/%s has moved to %s: set aside as stray", directory.path, found.name, other.path)
+        self._disk.rename(join(directory.path, found.name), join(directory.path, stray))
+        self._disk.sync_directory(directory.path)
 
     def _read_checkpoint(self, directory: str, name: str) -> dict[TopicPartition, int]:
         try:
@@ -201,13 +239,14 @@ class LogManager:
         config: LogConfig,
         clean: bool,
         now_ms: int,
+        name: str | None = None,
         recovery_point: int = 0,
         log_start_offset: int = 0,
         topic_id: Uuid | None = None,
     ) -> Log:
         log = open_log(
             self._disk,
-            join(directory.path, f"{topic}-{partition}"),
+            join(directory.path, name or f"{topic}-{partition}"),
             topic,
             partition,
             config,
@@ -221,7 +260,8 @@ class LogManager:
             now_ms=now_ms,
             on_failure=self.log_failed,
         )
-        self._logs[topic, partition] = log
+        is_future = name is not None and name.endswith(FUTURE_SUFFIX)
+        (self._futures if is_future else self._logs)[topic, partition] = log
         self._parents[log] = directory
         return log
 
@@ -231,6 +271,8 @@ class LogManager:
         It is always recovered from its beginning, as Kafka does: the quorum must be able to trust it.
         """
         parent = self._directories[0] if directory is None else self._directory(directory)
+        if parent.offline:
+            raise StorageError(f"{parent.path}, which holds the metadata log, is offline")
         return self._load(
             parent,
             METADATA_TOPIC,
@@ -256,10 +298,14 @@ class LogManager:
         return list(self._directories)
 
     def _directory(self, path: str) -> LogDirectory:
-        for directory in self._directories:
-            if directory.path == path.rstrip("/"):
-                return directory
-        raise StorageError(f"{path} is none of log.dirs")
+        found = self.directory(path.rstrip("/"))
+        if found is None:
+            raise StorageError(f"{path} is none of log.dirs")
+        return found
+
+    def directory(self, path: str) -> LogDirectory | None:
+        """The configured directory of exactly this path."""
+        return next((directory for directory in self._directories if directory.path == path), None)
 
     def logs(self) -> Iterable[Log]:
         """Every open log, the metadata log among them once it is open."""
@@ -273,6 +319,17 @@ class LogManager:
         """The partition's log, if it is open."""
         return self._logs.get((topic, partition))
 
+    def future(self, topic: str, partition: int) -> Log | None:
+        """The copy that is to take the place of the partition's log, if it is on its way elsewhere."""
+        return self._futures.get((topic, partition))
+
+    def futures(self) -> list[Log]:
+        return list(self._futures.values())
+
+    @property
+    def any_offline(self) -> bool:
+        return any(directory.offline for directory in self._directories)
+
     def directory_of(self, log: Log) -> LogDirectory:
         """Where the log lies."""
         return self._parents[log]
@@ -280,26 +337,91 @@ class LogManager:
     # --- making and setting aside
 
     def create(self, topic: str, partition: int, topic_id: Uuid, config: LogConfig, now_ms: int) -> Log:
-        """Make a log in the online directory that holds the fewest. StorageError."""
-        online = [directory for directory in self._directories if not directory.offline]
-        if not online:
-            raise StorageError("every log directory is offline")
-        counts = dict.fromkeys((directory.path for directory in online), 0)
-        for parent in self._parents.values():
-            if not parent.offline:
-                counts[parent.path] += 1
-        if (topic, partition) in self._checkpointed:
+        """Make a log where it was asked for, or in the directory that holds the fewest. StorageError."""
+        place = (topic, partition)
+        wanted = self._preferences.pop(place, None)
+        if wanted is not None and wanted.offline:
+            raise StorageError(f"{wanted.path}, where the log is to lie, is offline")
+        if place in self._checkpointed:
             # An offset of an earlier topic of this name must not be taken for one of this log.
             self.write_checkpoints()
-        directory = min(online, key=lambda directory: counts[directory.path])
+        while True:
+            directory = wanted or self._emptiest()
+            try:
+                return self._load(
+                    directory, topic, partition, config=config, clean=True, topic_id=topic_id, now_ms=now_ms
+                )
+            except StorageError as error:
+                self._directory_failed(directory, error)
+                if wanted is not None:
+                    raise
+
+    def _emptiest(self) -> LogDirectory:
+        """The directory for a new partition: online, not cordoned unless all are. StorageError."""
+        online = [known for known in self._directories if not known.offline and not known.for_metadata]
+        if not online:
+            raise StorageError("every log directory is offline")
+        if len(online) == 1:
+            return online[0]
+        counts = dict.fromkeys((known.path for known in online), 0)
+        for log, parent in self._parents.items():
+            # As Kafka counts: what is on its way into a directory, too, but not the metadata log.
+            if parent.path in counts and log.topic != METADATA_TOPIC:
+                counts[parent.path] += 1
+        return min(online, key=lambda known: (known.cordoned, counts[known.path]))
+
+    def prefer(self, topic: str, partition: int, directory: LogDirectory) -> None:
+        """Make the partition in this directory once it is to be made."""
+        if len(self._preferences) < _MAX_PREFERENCES:
+            self._preferences[topic, partition] = directory
+
+    def create_future(self, source: Log, directory: LogDirectory, start_offset: int, now_ms: int) -> Log:
+        """Make an empty copy of a log in another directory, to begin at this offset. StorageError."""
+        name = future_name(source.topic, source.partition, self._rng)
         try:
-            self._disk.make_directory(join(directory.path, f"{topic}-{partition}"))
             return self._load(
-                directory, topic, partition, config=config, clean=True, topic_id=topic_id, now_ms=now_ms
+                directory,
+                source.topic,
+                source.partition,
+                name=name,
+                config=source.config,
+                clean=True,
+                log_start_offset=start_offset,
+                topic_id=source.topic_id,
+                now_ms=now_ms,
             )
         except StorageError as error:
             self._directory_failed(directory, error)
             raise
+
+    def promote(self, future: Log, now_ms: int) -> Log:
+        """Let a copy, which is whole and closed, take the place of its partition's log; gives it opened anew.
+
+        The old log is the caller's to delete. StorageError: the copy's directory has failed.
+        """
+        place = (future.topic, future.partition)
+        directory = self._parents.pop(future)
+        del self._futures[place]
+        source = self._logs.get(place)
+        future.fail(StorageError(f"{future.directory} has taken the place of its log"))
+        try:
+            self._disk.rename(future.directory, join(directory.path, future.name))
+            promoted = self._load(
+                directory,
+                future.topic,
+                future.partition,
+                config=future.config if source is None else source.config,
+                clean=True,
+                recovery_point=future.recovery_point,
+                log_start_offset=future.log_start_offset,
+                topic_id=future.topic_id,
+                now_ms=now_ms,
+            )
+        except StorageError as error:
+            self._directory_failed(directory, error)
+            raise
+        promoted.high_watermark = max(promoted.log_start_offset, future.high_watermark)
+        return promoted
 
     def delete(self, log: Log, now_ms: int, *, sync: bool = True) -> None:
         """Set a log aside; its files are removed when file.delete.delay.ms have passed. StorageError.
@@ -325,7 +447,9 @@ class LogManager:
 
     def _set_aside(self, log: Log, suffix: str, *, sync: bool) -> str | None:
         directory = self._parents.pop(log)
-        del self._logs[log.topic, log.partition]
+        for logs in (self._logs, self._futures):
+            if logs.get((log.topic, log.partition)) is log:
+                del logs[log.topic, log.partition]
         was_offline = log.failure is not None
         log.fail(StorageError(f"{log.topic}-{log.partition} was set aside"))
         if directory.offline:
@@ -469,4 +593,5 @@ class LogManager:
                     logger.error("%s cannot be marked as shut down: %s", directory.path, error)
             directory.release()
         self._logs.clear()
+        self._futures.clear()
         self._parents.clear()

@@ -110,7 +110,15 @@ class Cleaner:
     # --- choosing
 
     def _compacted(self) -> list[Log]:
-        return [log for log in self.log_manager.logs() if log.failure is None and log.config.compact]
+        # What is being copied to another directory must not change meanwhile: a tombstone that goes before it
+        # is copied would leave what it deletes in the copy.
+        return [
+            log
+            for log in self.log_manager.logs()
+            if log.failure is None
+            and log.config.compact
+            and self.log_manager.future(log.topic, log.partition) is None
+        ]
 
     def _dirtiest(self) -> Candidate | None:
         now_ms = self.host.now_ms()
@@ -158,6 +166,17 @@ class Cleaner:
     def cleaned_offset(self, log: Log) -> int | None:
         """Everything before it was cleaned; None for a log that never was."""
         return self._cleaned_offsets.get(log)
+
+    def moved(self, old: Log, new: Log) -> None:
+        """A log goes on as another one, in another directory, and is as clean as it was."""
+        offset = self._cleaned_offsets.pop(old, None)
+        if offset is None:
+            return
+        self._cleaned_offsets[new] = offset
+        try:
+            self._write_checkpoint(self.log_manager.directory_of(new).path)
+        except StorageError as error:
+            self.log_manager.log_failed(new, error)
 
     def _read_checkpoints(self) -> None:
         for directory in self.log_manager.directories():
