@@ -57,7 +57,11 @@ class Features(NamedTuple):
     epoch: int
 
 
-SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {"kraft.version": (0, 0), "metadata.version": (7, 30)}
+SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
+    "kraft.version": (0, 0),
+    "metadata.version": (7, 30),
+    "transaction.version": (0, 2),
+}
 """Only features whose whole behaviour is there: what is finalized beyond them is not advertised."""
 
 NO_LEADER = -1
@@ -112,7 +116,9 @@ class Node:
         )
         self.directories = Directories(self)
         self.groups = GroupCoordinatorService(config, host, StateTopic(self, OFFSETS_TOPIC))
-        self.transactions = TransactionCoordinatorService(config, host, TransactionPorts(self))
+        ports = TransactionPorts(self)
+        self.transactions = TransactionCoordinatorService(config, host, ports)
+        self.write_marker = ports.write_marker
         self._dispatcher = Dispatcher(self)
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._unavailable: set[tuple[str, int]] = set()

@@ -56,6 +56,11 @@ SERVED: dict[int, Served] = {
     21: Served(0, 2, "delete_records"),
     22: Served(0, 5, "init_producer_id"),
     23: Served(2, 4, "offset_for_leader_epoch"),
+    24: Served(0, 5, "add_partitions_to_txn"),
+    25: Served(0, 4, "add_offsets_to_txn"),
+    26: Served(0, 5, "end_txn"),
+    27: Served(1, 2, "write_txn_markers"),
+    28: Served(0, 5, "txn_offset_commit"),
     32: Served(1, 4, "describe_configs"),
     33: Served(0, 2, "alter_configs"),
     34: Served(1, 2, "alter_replica_log_dirs"),
@@ -65,6 +70,9 @@ SERVED: dict[int, Served] = {
     44: Served(0, 1, "incremental_alter_configs"),
     47: Served(0, 0, "offset_delete"),
     60: Served(0, 2, "describe_cluster"),
+    61: Served(0, 0, "describe_producers"),
+    65: Served(0, 0, "describe_transactions"),
+    66: Served(0, 2, "list_transactions"),
     75: Served(0, 0, "describe_topic_partitions"),
 }
 

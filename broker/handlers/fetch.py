@@ -15,6 +15,7 @@ from broker.host import Timer
 from broker.storage.disk import FileRegion
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.fetch import (
+    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
@@ -159,7 +160,12 @@ class _Fetch:
             if log.config.compression_type == "zstd" and self._context.api_version < FIRST_VERSION_WITH_ZSTD:
                 raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
             data.records = region
-        data.aborted_transactions = [] if committed else None
+        data.aborted_transactions = None
+        if committed:
+            data.aborted_transactions = [
+                AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+                for aborted in log.aborted_transactions(target.fetch_offset, region)
+            ]
         return data
 
     def _replica_id(self) -> int:

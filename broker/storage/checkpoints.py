@@ -34,11 +34,15 @@ def _checkpoint(lines: Iterable[str]) -> bytes:
 
 def _entries(disk: Disk, path: str) -> list[str]:
     try:
-        lines = disk.read(path).decode("utf-8", "replace").splitlines()
+        text = disk.read(path).decode("utf-8", "replace")
     except FileMissing:
         return []
+    lines = text.splitlines()
     if len(lines) < 2:
         return []
+    if not text.endswith("\n"):
+        # A number that is cut short is another number.
+        raise StorageError(f"{path} is cut short")
     if lines[0] != str(_VERSION):
         raise StorageError(f"{path} is of version {lines[0]}, not {_VERSION}")
     if lines[1] != str(len(lines) - 2):

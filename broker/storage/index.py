@@ -248,6 +248,11 @@ class OffsetIndex(_Index):
         number = self._floor(offset - self.base_offset)
         return 0 if number < 0 else self.entry(number)[1]
 
+    def offset_at(self, position: int) -> int | None:
+        """The first offset of the index that lies at `position` or behind it; None where there is none."""
+        number = self._floor(position - 1, 1) + 1
+        return self.base_offset + self.entry(number)[0] if number < self.entries else None
+
     def truncate_to(self, offset: int) -> None:
         """Drop the entries for `offset` and beyond."""
         relative = offset - self.base_offset

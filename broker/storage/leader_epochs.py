@@ -4,7 +4,8 @@ Each entry is an epoch and the offset of its first record. Epochs and start offs
 assignment that contradicts later entries removes them.
 
 The file is replaced at each change but not synced with it: what a loss of power takes away are entries of
-records that were not flushed either, or that recovery finds again in the batches. Flushing the log syncs it.
+records that were not flushed either, or that recovery finds again in the batches, of the whole log if need
+be. Flushing the log syncs it.
 """
 
 from __future__ import annotations
@@ -90,6 +91,12 @@ class LeaderEpochs:
         while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
             entries.pop()
         entries.append((epoch, start_offset))
+
+    def note_later(self, epoch: int, start_offset: int) -> None:
+        """Note an epoch if it is newer than all that is known, as recovery does for each batch it reads."""
+        latest = self.latest
+        if epoch > (UNDEFINED_EPOCH if latest is None else latest):
+            self.note(epoch, start_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch that is at most `epoch`, and where it ended; -1, -1 when it cannot be told."""

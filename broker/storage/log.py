@@ -26,6 +26,7 @@ from broker.storage.scan import Invalid
 from broker.storage.segment import Segment, TimestampOffset
 from broker.storage.segments import Segments
 from broker.storage.staging import Appended, Incoming, already_stamped, with_offsets
+from broker.storage.transaction_index import Aborted
 from broker.storage.trash import Trash
 from broker.storage.validator import validate
 from kwire.batch import CorruptBatch
@@ -259,6 +260,9 @@ class Log:
                     incoming.max_timestamp,
                     incoming.offset_of_max_timestamp,
                 )
+            aborted = self.producers.take_aborted()
+            if aborted:
+                segment.add_aborted(aborted)
         except StorageError as error:
             self._fail(error)
             raise
@@ -319,6 +323,10 @@ class Log:
             return self._segments.region(offset, up_to_offset, max_bytes, at_least_one=at_least_one)
         except (StorageError, Invalid) as error:
             raise self._unreadable(error) from error
+
+    def aborted_transactions(self, offset: int, region: FileRegion) -> list[Aborted]:
+        """What a read_committed reader of this region must leave out. ApiError: KAFKA_STORAGE_ERROR."""
+        return self._look_up(lambda: self._segments.aborted(offset, region) if region.size_bytes else [])
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
         """How many bytes lie between two offsets. ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE."""
@@ -460,10 +468,15 @@ class Log:
             if offset < self._segments.bases[0]:
                 self._restart_at(offset)
             else:
-                # The last goes first, so that a crash leaves no hole.
+                # The last goes first, so that a crash leaves no hole. What goes must not come back behind
+                # what is appended next, and no flush would see that there is something to sync.
                 beyond = [segment for segment in self._segments if segment.base_offset > offset]
                 self._drop_segments(beyond[::-1])
-                self._segments.active.truncate_to(offset, self.config, self._now_ms)
+                if beyond:
+                    self._disk.sync_directory(self.directory)
+                active = self._segments.active
+                active.truncate_to(offset, self.config, self._now_ms)
+                active.file.sync()
                 self._ends_at(offset)
                 self._epochs.truncate_from_end(offset)
                 self.log_start_offset = min(offset, self.log_start_offset)
@@ -483,6 +496,7 @@ class Log:
         """Forget everything, and go on at `offset`."""
         self._drop_segments(list(self._segments)[::-1])
         self._add_segment(offset, self._now_ms)
+        self._disk.sync_directory(self.directory)
         self._ends_at(offset)
         self.log_start_offset = offset
         self.high_watermark = offset

@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from broker.storage.disk import Disk, DiskFile
 from broker.storage.log_config import AppendOrigin
+from broker.storage.transaction_index import Aborted
 from kwire.batch import (
     HEADER_BYTES,
     NO_PRODUCER_EPOCH,
@@ -122,6 +123,7 @@ class ProducerStateManager:
     """The producers of one log. Changes only through what is appended, in offset order."""
 
     __slots__ = (
+        "_aborted",
         "_disk",
         "_partition",
         "_snapshots",
@@ -153,6 +155,7 @@ class ProducerStateManager:
         self.producers: dict[int, ProducerState] = {}
         self.ongoing: dict[int, int] = {}
         """Open transactions: producer id to first offset."""
+        self._aborted: list[Aborted] = []
         self.unreplicated: dict[int, CompletedTransaction] = {}
         """Ended transactions whose marker is not below the high watermark yet, by their first offset."""
         self.end_offset = 0
@@ -264,12 +267,22 @@ class ProducerStateManager:
                 header.producer_id, state.txn_first_offset, header.base_offset, kind == ABORT
             )
             self.ongoing.pop(header.producer_id, None)
+            if completed.is_aborted:
+                stable_offset = min(self.ongoing.values(), default=header.last_offset + 1)
+                self._aborted.append(
+                    Aborted(header.producer_id, completed.first_offset, header.last_offset, stable_offset)
+                )
             self.unreplicated[completed.first_offset] = completed
         state.enter_epoch(header.producer_epoch)
         state.coordinator_epoch = coordinator_epoch
         state.txn_first_offset = None
         state.last_timestamp = marker.timestamp
         return completed
+
+    def take_aborted(self) -> list[Aborted]:
+        """The transactions whose abort markers were met since the last call: for the segment's index."""
+        aborted, self._aborted = self._aborted, []
+        return aborted
 
     # --- reading
 

@@ -20,7 +20,7 @@ from broker.storage.leader_epochs import LeaderEpochs
 from broker.storage.log import Log
 from broker.storage.log_config import LogConfig
 from broker.storage.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
-from broker.storage.scan import Invalid, LegacyFormat, Whole, whole_batches
+from broker.storage.scan import Invalid, LegacyFormat, Whole, headers, whole_batches
 from broker.storage.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -88,16 +88,24 @@ def open_log(
     producers.find_snapshots(opening.names)
     producers_known_from = None
     if clean:
-        opening.trust()
-    else:
+        try:
+            opening.trust()
+            log_end_offset = opening.end(log_start_offset)
+        except Invalid as error:
+            logger.warning("%s: damaged since it was shut down: %s", opening.name, error)
+            clean = False
+    if not clean:
         producers_known_from = opening.recover(producers, recovery_point, log_start_offset)
-    log_end_offset = opening.end(log_start_offset)
+        log_end_offset = opening.end(log_start_offset)
     log_start_offset = max(log_start_offset, opening.segments[0].base_offset)
 
     epochs = opening.epochs
     epochs.cut(log_start_offset, log_end_offset)
     if not clean:
         epochs.save()
+        # Whether the last process had synced what it wrote nobody knows.
+        epochs.needs_sync = epochs.needs_sync or bool(epochs.entries)
+        metadata_needs_sync = metadata_needs_sync or stored_id is not None
     opening.remove_stray_snapshots(producers, log_end_offset)
     if producers_known_from is None or producers_known_from < log_start_offset:
         producers.rebuild(opening.segments, log_start_offset, log_end_offset, now_ms)
@@ -286,21 +294,43 @@ class _Opening:
         producers.rebuild(self.segments[:first], min(log_start_offset, start), start, self._now_ms)
         self.epochs.load()
         self.epochs.forget_from(start)
+        self._complete_epochs(self.segments[:first], log_start_offset)
         for number, segment in enumerate(doubtful):
             if number:
                 producers.end_offset = segment.base_offset
                 producers.take_snapshot()
             next_base = doubtful[number + 1].base_offset if number + 1 < len(doubtful) else None
             if not self._recover_segment(segment, next_base, producers, log_start_offset):
-                self._set_aside(doubtful[number + 1 :])
                 break
         return start
+
+    def _complete_epochs(self, trusted: list[Segment], log_start_offset: int) -> None:
+        """Read the epochs of what is trusted from its batches, where the file does not tell them all.
+
+        The file is replaced without waiting for the disk, so that a loss of power may have emptied it; and it
+        forgets what lies before a log start offset that the checkpoint has not heard of.
+        """
+        earliest = self.epochs.earliest
+        if not trusted or (earliest is not None and earliest[1] <= log_start_offset):
+            return
+        known = self.epochs.entries
+        self.epochs.forget_from(0)
+        for segment in trusted:
+            try:
+                for place in headers(segment.file, 0, segment.size_bytes):
+                    self.epochs.note_later(place.leader_epoch, place.base_offset)
+            except Invalid as error:
+                # Whoever reads it is told; the log stays.
+                logger.warning("%s: %s", segment.log_path, error)
+        for epoch, start_offset in known:
+            self.epochs.note_later(epoch, start_offset)
 
     def _recover_segment(
         self, segment: Segment, next_base: int | None, producers: ProducerStateManager, log_start_offset: int
     ) -> bool:
         """Read a segment whole, and cut it where it is no longer sound. Whether all of it is."""
         rebuilding = segment.begin_rebuild()
+        producers.take_aborted()  # of what came before
         file = segment.file
         next_offset = segment.base_offset
         valid_bytes = 0
@@ -323,9 +353,7 @@ class _Opening:
                     break
                 header = self._sound(whole, segment, next_offset, next_base)
                 rebuilding.add(whole.place)
-                latest_epoch = self.epochs.latest
-                if header.leader_epoch > (-1 if latest_epoch is None else latest_epoch):
-                    self.epochs.note(header.leader_epoch, header.base_offset)
+                self.epochs.note_later(header.leader_epoch, header.base_offset)
                 if header.last_offset >= log_start_offset:
                     if header.is_control and header.has_producer_id:
                         producers.update_from_marker(header, whole.buffer, whole.at)
@@ -346,9 +374,13 @@ class _Opening:
                 next_offset,
                 problem,
             )
+            # Later segments cannot follow a log that is cut. They go first: once it is cut, nothing tells the
+            # next recovery that anything is missing.
+            self._set_aside(self.segments[self.segments.index(segment) + 1 :])
             file.truncate(valid_bytes)
             segment.size_bytes = valid_bytes
         rebuilding.finish()
+        segment.set_aborted(producers.take_aborted())
         return problem is None
 
     def _sound(self, whole: Whole, segment: Segment, next_offset: int, next_base: int | None) -> BatchHeader:
@@ -374,11 +406,13 @@ class _Opening:
         return header
 
     def _set_aside(self, segments: list[Segment]) -> None:
-        """Later segments cannot follow a log that was cut. The last goes first: a crash leaves no hole."""
+        """Take them out of the log, for good. The last goes first: a crash leaves no hole."""
         for segment in reversed(segments):
             logger.warning("%s: %r does not follow the end of the log: set aside", self.name, segment)
             self._trash.rename_files(segment.paths, self._config.file_delete_delay_ms)
             self.segments.remove(segment)
+        if segments:
+            self._disk.sync_directory(self._directory)
 
     def end(self, log_start_offset: int) -> int:
         """Make the last segment the active one, and tell where the log ends. StorageError."""

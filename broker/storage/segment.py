@@ -5,6 +5,7 @@ A segment holds no descriptor; each operation asks the disk for the file, whose 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from broker.storage.index import (
 )
 from broker.storage.log_config import LogConfig
 from broker.storage.scan import Place, headers
+from broker.storage.transaction_index import Aborted, append_aborted, cut_aborted, read_aborted
 from kwire.batch import read_header, records
 
 LOG_SUFFIX = ".log"
@@ -46,6 +48,7 @@ class Segment:
     """One `.log` file and its indexes, starting at `base_offset`."""
 
     __slots__ = (
+        "_aborted",
         "_disk",
         "_first_timestamp",
         "_max_timestamp",
@@ -85,6 +88,7 @@ class Segment:
         self.roll_jitter_ms = roll_jitter_ms
         self.index_interval_bytes = config.index_interval_bytes
         self.bytes_since_index_entry = 0
+        self._aborted: list[Aborted] | None = None
         self._first_timestamp: int | None = None
         self._max_timestamp: int | None = None
         self._offset_of_max_timestamp = base_offset
@@ -130,9 +134,36 @@ class Segment:
         prefix, _, way = self.log_path.rpartition(LOG_SUFFIX)
         return [prefix + suffix + way for suffix in SUFFIXES]
 
+    @property
+    def _transaction_index_path(self) -> str:
+        prefix, _, way = self.log_path.rpartition(LOG_SUFFIX)
+        return prefix + TRANSACTION_INDEX_SUFFIX + way
+
+    def aborted(self) -> list[Aborted]:
+        """The transactions whose abort markers are in this segment. Not to be changed. StorageError."""
+        if self._aborted is None:
+            self._aborted = read_aborted(self._disk, self._transaction_index_path)
+        return self._aborted
+
+    def add_aborted(self, entries: Iterable[Aborted]) -> None:
+        """Note transactions whose abort markers were just written. StorageError."""
+        known = self.aborted()
+        for entry in entries:
+            append_aborted(self._disk, self._transaction_index_path, entry)
+            known.append(entry)
+
+    def set_aborted(self, entries: list[Aborted]) -> None:
+        """Write the index afresh, as recovery has read it from the batches. StorageError."""
+        self._disk.remove(self._transaction_index_path)
+        self._aborted = []
+        self.add_aborted(entries)
+
     def index_files(self) -> list[DiskFile]:
-        """The two indexes, to be synced. FileMissing."""
-        return [self._disk.open(self.index.path), self._disk.open(self.time_index.path)]
+        """The indexes, to be synced. FileMissing."""
+        files = [self._disk.open(self.index.path), self._disk.open(self.time_index.path)]
+        if self.aborted():
+            files.append(self._disk.open(self._transaction_index_path))
+        return files
 
     def unsynced_index_files(self) -> list[DiskFile]:
         """Those of the two that were changed since they were found."""
@@ -322,6 +353,8 @@ class Segment:
         place = self.find(offset)
         self.index.truncate_to(offset)
         self.time_index.truncate_to(offset)
+        cut_aborted(self._disk, self._transaction_index_path, offset)
+        self._aborted = None
         if place is not None:
             self.file.truncate(place.position)
             self.size_bytes = place.position

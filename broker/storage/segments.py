@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from broker.storage.disk import DiskFile, FileRegion, StorageError
 from broker.storage.segment import Segment, TimestampOffset
+from broker.storage.transaction_index import Aborted, overlapping
 
 _PLACES = 16
 """How many writes are remembered."""
@@ -136,6 +137,28 @@ class Segments:
             if size_bytes <= 0:
                 return EMPTY
         return FileRegion(file, position, size_bytes)
+
+    def aborted(self, offset: int, region: FileRegion) -> list[Aborted]:
+        """The aborted transactions that a reader of this region, which begins at `offset`, must know of.
+
+        How far the region reaches is taken from the index, as Apache Kafka does, so that there may be some of
+        a little further on. StorageError.
+        """
+        found = self._locate(offset)
+        if found is None:
+            return []
+        segment = found[0]
+        number = bisect_right(self.bases, segment.base_offset)
+        upper_bound = segment.index.offset_at(region.position + region.size_bytes)
+        if upper_bound is None:
+            upper_bound = self.bases[number] if number < len(self.bases) else self.end_offset
+        aborted: list[Aborted] = []
+        for later in self._segments[number - 1 :]:
+            entries, is_all = overlapping(later.aborted(), offset, upper_bound)
+            aborted += entries
+            if is_all:
+                break
+        return aborted
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
         """The bytes of the batches between two offsets. StorageError, Invalid."""

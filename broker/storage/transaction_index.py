@@ -1,8 +1,8 @@
 """The `.txnindex` of a segment: the transactions whose abort markers are in it. KIP-98.
 
-An entry is 34 bytes: version (0), producer id, first offset of the transaction, offset of its marker, and what
-was stable once the marker was written. Entries lie in the order of their markers. Most segments have none, and
-no file then.
+An entry is 34 bytes: version (0), producer id, first offset of the transaction, offset of its marker, and
+what was stable once the marker was written. Entries lie in the order of their markers. Most segments have
+none, and no file then.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.storage.cleaner.offset_map import LONGEST_PLAIN_KEY, OffsetMap, short, varint_rest
-from broker.storage.cleaner.transactions import Aborted, CleanedTransactions, marker_kind
+from broker.storage.cleaner.transactions import CleanedTransactions, marker_kind
+from broker.storage.transaction_index import Aborted
 from kwire.batch import (
     CODEC_MASK,
     CONTROL_MASK,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from broker.storage.cleaner.filtering import GONE, BatchFilter, LastOfProducer, Rules, plain_records
 from broker.storage.cleaner.job import Cleaned, Done, Job
 from broker.storage.cleaner.offset_map import OffsetMap
-from broker.storage.cleaner.transactions import Aborted, AbortedFinder, CleanedTransactions, marker_kind
+from broker.storage.cleaner.transactions import AbortedFinder, CleanedTransactions, marker_kind
 from broker.storage.disk import Buffer, Disk, DiskFile, FileMissing
 from broker.storage.index import MAX_RELATIVE_OFFSET
 from broker.storage.log_config import LogConfig
@@ -22,6 +22,7 @@ from broker.storage.segment import (
     TIME_INDEX_SUFFIX,
     Segment,
 )
+from broker.storage.transaction_index import Aborted
 from kwire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, CorruptBatch, read_header
 
 Throttle = Callable[[int], None]

@@ -7,27 +7,10 @@ own. Transaction indexes need not be there, then; those of cleaned segments are 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from struct import Struct
-from typing import NamedTuple
 
 from broker.storage.producer_state import ABORT, COMMIT
+from broker.storage.transaction_index import Aborted
 from kwire.batch import BatchHeader, control_type, records
-
-_INDEX_ENTRY = Struct(">hqqqq")
-_INDEX_VERSION = 0
-
-
-class Aborted(NamedTuple):
-    """An aborted transaction: its first record that is still there, its marker, what was stable then."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-    def encode(self) -> bytes:
-        """The entry of a `.txnindex` file."""
-        return _INDEX_ENTRY.pack(_INDEX_VERSION, *self)
 
 
 def marker_kind(data: bytes, at: int, header: BatchHeader) -> int | None:

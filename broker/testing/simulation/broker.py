@@ -12,7 +12,7 @@ from broker.storage.log import Log
 from broker.storage.log_config import CREATE_TIME, LOG_APPEND_TIME, LogConfig
 from broker.storage.log_manager import LogManager
 from broker.testing.simulation.disk import SimulatedDisk
-from broker.testing.simulation.invariants import Scan, check
+from broker.testing.simulation.invariants import Batch, Scan, check
 from broker.testing.simulation.promises import Broken, Promises, Written
 from broker.testing.virtual import VirtualHost
 from kwire.batch import build
@@ -66,13 +66,13 @@ class Partition:
         )
         return sent, made
 
-    def learn(self, scan: Scan) -> None:
+    def learn(self, found: list[Batch]) -> None:
         """After a crash: a client whose batches were lost goes on from what is there, in an epoch of its own.
 
         A real one would be told OUT_OF_ORDER_SEQUENCE_NUMBER first, and bump its epoch.
         """
         for producer_id, client in self.clients.items():
-            own = [batch.header for batch in scan.batches if batch.header.producer_id == producer_id]
+            own = [batch.header for batch in found if batch.header.producer_id == producer_id]
             if client.last is not None and (not own or own[-1].base_offset != client.last[1]):
                 client.epoch += 1
                 client.next_sequence = 0
@@ -162,6 +162,7 @@ class SimulatedBroker:
                     )
                 partition.promises = Promises(is_compacted=promises.is_compacted)
                 partition.promises.ever = promises.ever
+                partition.learn([])
                 topic_id = Uuid(bytes(15) + bytes([number + 2]))
                 log = self.manager.create(partition.topic, 0, topic_id, partition.config, self.host.now_ms())
             partition.leader_epoch += 1
@@ -248,7 +249,7 @@ class SimulatedBroker:
             )
         promises.settle(scan.records, end, durable=power_lost)
         promises.high_watermark = log.high_watermark
-        partition.learn(scan)
+        partition.learn([batch for batch in scan.batches if batch.header.last_offset >= log.log_start_offset])
 
     def tree(self) -> dict[str, bytes]:
         """What recovery is to leave as it is when it is done again: all but what is on its way out."""
