@@ -69,6 +69,7 @@ def transact(broker: Broker) -> None:
             "transactional.id": "swap",
             "transaction.timeout.ms": 800_000,
             "linger.ms": 2,
+            "log_level": 0,
         }
     )
     producer.init_transactions(SECONDS)
@@ -79,3 +80,23 @@ def transact(broker: Broker) -> None:
         assert producer.flush(SECONDS) == 0
         if end is not None:
             end(SECONDS)
+
+
+def new_protocol(broker: Broker) -> None:
+    """A group of KIP-848 reads what there is, and commits."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "swap-848",
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        consumer.subscribe([TOPIC])
+        deadline = time.monotonic() + SECONDS
+        while (message := consumer.poll(0.2)) is None or message.error() is not None:
+            assert time.monotonic() < deadline, "nothing read"
+        consumer.commit(message=message, asynchronous=False)
+    finally:
+        consumer.close()

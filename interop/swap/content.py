@@ -13,7 +13,7 @@ from interop.brokers import Broker
 from interop.raw import create_topic, produce, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenarios.raw_groups import Member
-from interop.swap.clients import LongLived, transact
+from interop.swap.clients import LongLived, new_protocol, transact
 from interop.swap.look import COMPACTED
 from interop.swap.look import records as read_records
 from interop.workload import CODECS, records
@@ -89,19 +89,13 @@ class Story:
         self.clients.take_turn(broker)
         if broker.name == "apache":
             transact(broker)
-            wait_until_compacted(broker)
+            new_protocol(broker)
+        wait_until_compacted(broker)
 
     def only_apache(self, client: RawClient) -> None:
         """What kwire cannot change yet must still be there when Apache Kafka comes back."""
-        quotas = client.call(
-            "DescribeClientQuotas",
-            1,
-            Components=[{"EntityType": "user", "MatchType": 2, "Match": None}],
-            Strict=False,
-        )
-        scram = client.call("DescribeUserScramCredentials", 0, Users=None)
         if self.kept is not None:
-            assert [quotas["Entries"], scram["Results"]] == self.kept, (quotas, scram, self.kept)
+            assert quotas_and_credentials(client) == self.kept, self.kept
             return
         quota = {
             "Entity": [{"EntityType": "user", "EntityName": "ann"}],
@@ -118,18 +112,11 @@ class Story:
         }
         answer = client.call("AlterUserScramCredentials", 0, Deletions=[], Upsertions=[credential])
         assert answer["Results"][0]["ErrorCode"] == 0, answer
-        self.kept = []
         deadline = time.monotonic() + 10
-        while not all(self.kept) or not self.kept:
-            assert time.monotonic() < deadline
-            quotas = client.call(
-                "DescribeClientQuotas",
-                1,
-                Components=[{"EntityType": "user", "MatchType": 2, "Match": None}],
-                Strict=False,
-            )
-            scram = client.call("DescribeUserScramCredentials", 0, Users=None)
-            self.kept = [quotas["Entries"], scram["Results"]]
+        while not all(quotas_and_credentials(client)):
+            assert time.monotonic() < deadline, "neither quota nor credential"
+            time.sleep(0.05)
+        self.kept = quotas_and_credentials(client)
 
     def come_and_go(self, client: RawClient) -> None:
         """A topic for each turn, of which that of the turn before goes."""
@@ -151,6 +138,7 @@ class Story:
                 {
                     "bootstrap.servers": broker.bootstrap,
                     "compression.type": codec,
+                    "log_level": 0,
                     "linger.ms": 5,
                     "enable.idempotence": number % 2 == 0,
                 }
@@ -280,6 +268,12 @@ class Story:
             for topic in ("swap-plain", "swap-cut", f"swap-turn-{self.round}"):
                 committed(member.commit(topic, self.round))
             member.leave()
+
+
+def quotas_and_credentials(client: RawClient) -> list[Any]:
+    users = {"EntityType": "user", "MatchType": 2, "Match": None}
+    quotas = client.call("DescribeClientQuotas", 1, Components=[users], Strict=False)
+    return [quotas["Entries"], client.call("DescribeUserScramCredentials", 0, Users=None)["Results"]]
 
 
 def wait_until_compacted(broker: Broker) -> None:

@@ -16,7 +16,8 @@ def dumped(shared: Shared) -> dict[str, str]:
     """An example of each shape of complaint."""
     found: dict[str, str] = {}
     with ThreadPoolExecutor(2) as pool:
-        for kind, lines in pool.map(lambda one: (one[0], dump(*one[2], options=one[1])), passes(shared)):
+        given = [one for one in passes(shared) if one[2]]
+        for kind, lines in pool.map(lambda one: (one[0], dump(*one[2], options=one[1])), given):
             for line in complaints(lines):
                 if '"type"' not in line:
                     found.setdefault(f"{kind}: {shape(line)}", line)
@@ -32,6 +33,7 @@ def passes(shared: Shared) -> list[tuple[str, tuple[str, ...], list[Path]]]:
     every = [path for path in every if path.stat().st_size]
     metadata = [path for path in every if path.parent.name == "__cluster_metadata-0"]
     offsets = [path for path in every if path.parent.name.startswith("__consumer_offsets-")]
+    transactions = [path for path in every if path.parent.name.startswith("__transaction_state-")]
     logs = ending(every, ".log")
     indexes = ending(every, ".index", ".timeindex")
     return [
@@ -39,6 +41,7 @@ def passes(shared: Shared) -> list[tuple[str, tuple[str, ...], list[Path]]]:
         ("index sanity", ("--index-sanity-check",), indexes),
         ("indexes", ("--verify-index-only",), indexes),
         ("offsets", ("--offsets-decoder",), ending(offsets, ".log")),
+        ("transactions", ("--transaction-log-decoder",), ending(transactions, ".log")),
         ("metadata", ("--cluster-metadata-decoder",), ending(metadata, ".log", ".checkpoint")),
         ("snapshots", (), ending(every, ".snapshot")),
     ]

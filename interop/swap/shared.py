@@ -20,12 +20,15 @@ SETTINGS = {
     "log.initial.task.delay.ms": "500",
     "replica.high.watermark.checkpoint.interval.ms": "500",
     # Snapshots of the metadata within a run.
-    "metadata.log.max.record.bytes.between.snapshots": "20000",
+    "metadata.log.max.record.bytes.between.snapshots": "3000",
+    "metadata.log.segment.ms": "3000",
+    "metadata.max.retention.ms": "3000",
     "log.cleaner.backoff.ms": "1000",
     "log.retention.check.interval.ms": "2000",
-    # The next broker must not wait for long until the killed one's registration has lapsed.
+    # The next broker must not wait for long until the killed one's registration has lapsed; but a broker on a
+    # busy machine must not be taken for dead.
     "broker.heartbeat.interval.ms": "500",
-    "broker.session.timeout.ms": "1500",
+    "broker.session.timeout.ms": "5000",
     "group.max.session.timeout.ms": "600000",
 }
 TORN_BATCH = bytes(6) + b"\x7f\xff" + bytes(3) + b"\x51" + b"torn by a crash"
@@ -56,16 +59,17 @@ class Shared:
         return self.broker
 
     def end(self, how: str) -> None:
-        """``stop`` or ``kill``, or ``torn``: killed in the midst of writing to the metadata log."""
+        """``stop`` or ``kill``, or ``torn``: killed while writing to the metadata and to a topic."""
         if how == "stop":
             assert self.broker.stop() in (0, 143), self.broker.log_text()[-3000:]
             return
         time.sleep(SETTLE_S)
         self.broker.kill()
         if how == "torn":
-            newest = max((self.log_dirs[0] / "__cluster_metadata-0").glob("*.log"))
-            with newest.open("ab") as log:
-                log.write(TORN_BATCH)
+            for partition in ("__cluster_metadata-0", "swap-plain-0"):
+                newest = max(self.files(f"{partition}/*.log"))
+                with newest.open("ab") as log:
+                    log.write(TORN_BATCH)
 
     def files(self, pattern: str) -> list[Path]:
         """Files of all log directories, by a pattern such as ``*-0/*.log``."""
