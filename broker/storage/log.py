@@ -342,10 +342,7 @@ class Log:
         return self._look_up(lambda: self._segments.find_timestamp(timestamp, self.log_start_offset))
 
     def max_timestamp(self) -> TimestampOffset | None:
-        """The first record with the greatest timestamp; None in an empty log.
-
-        ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
-        """
+        """The first record with the greatest timestamp; None in an empty log. ApiError as above."""
         return self._look_up(lambda: self._segments.find_max_timestamp(self.log_start_offset))
 
     def _look_up(self, find: Callable[[], _Found]) -> _Found:
