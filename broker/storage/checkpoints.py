@@ -27,6 +27,10 @@ _VERSION = 0
 TopicPartition = tuple[str, int]
 
 
+class GarbledCheckpoint(StorageError):
+    """A file that can be read, and makes no sense. Not to be mistaken for one that the disk does not give."""
+
+
 def _checkpoint(lines: Iterable[str]) -> bytes:
     entries = list(lines)
     return "".join(f"{line}\n" for line in [str(_VERSION), str(len(entries)), *entries]).encode()
@@ -42,11 +46,11 @@ def _entries(disk: Disk, path: str) -> list[str]:
         return []
     if not text.endswith("\n"):
         # A number that is cut short is another number.
-        raise StorageError(f"{path} is cut short")
+        raise GarbledCheckpoint(f"{path} is cut short")
     if lines[0] != str(_VERSION):
-        raise StorageError(f"{path} is of version {lines[0]}, not {_VERSION}")
+        raise GarbledCheckpoint(f"{path} is of version {lines[0]}, not {_VERSION}")
     if lines[1] != str(len(lines) - 2):
-        raise StorageError(f"{path} should have {lines[1]} entries, and has {len(lines) - 2}")
+        raise GarbledCheckpoint(f"{path} should have {lines[1]} entries, and has {len(lines) - 2}")
     return lines[2:]
 
 
@@ -58,7 +62,7 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
             topic, partition, offset = line.split()
             offsets[topic, int(partition)] = int(offset)
         except ValueError:
-            raise StorageError(f"{path} has a malformed line: {line!r}") from None
+            raise GarbledCheckpoint(f"{path} has a malformed line: {line!r}") from None
     return offsets
 
 
@@ -76,7 +80,7 @@ def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
             epoch, start_offset = line.split()
             epochs.append((int(epoch), int(start_offset)))
         except ValueError:
-            raise StorageError(f"{path} has a malformed line: {line!r}") from None
+            raise GarbledCheckpoint(f"{path} has a malformed line: {line!r}") from None
     return epochs
 
 
@@ -171,6 +175,8 @@ def take_clean_shutdown(disk: Disk, directory: str) -> int | None:
     """
     path = join(directory, CLEAN_SHUTDOWN)
     if not disk.exists(path):
+        # Whoever removed it may have been killed before this, and a loss of power would bring it back.
+        disk.sync_directory(directory)
         return None
     try:
         epoch = json.loads(disk.read(path)).get("brokerEpoch", UNKNOWN_BROKER_EPOCH)

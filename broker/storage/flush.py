@@ -116,11 +116,10 @@ class Durability:
 
         Of a log that nobody has written to since it was opened, nothing is opened or synced.
         """
-        active = self._segments.active
-        if active.become_inactive():
-            # Its preallocated rest went only now.
-            active.file.sync()
+        self._segments.active.become_inactive()
         for segment in self._segments.not_synced_from(self.recovery_point):
+            if segment.is_cut:
+                segment.file.sync()
             for file in segment.unsynced_index_files():
                 file.sync()
         snapshots = self._producers.take_unsynced_paths()

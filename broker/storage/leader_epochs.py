@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from broker.storage.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
-from broker.storage.disk import Disk, StorageError, join
+from broker.storage.checkpoints import LEADER_EPOCHS, GarbledCheckpoint, read_epochs, write_epochs
+from broker.storage.disk import Disk, join
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
@@ -35,10 +35,10 @@ class LeaderEpochs:
         """Whether an epoch has begun that the file does not tell."""
 
     def load(self) -> None:
-        """Read the file. A garbled one counts as empty: recovery finds the epochs again."""
+        """Read the file. A garbled one counts as empty: recovery finds the epochs again. StorageError."""
         try:
             stored = read_epochs(self._disk, self._path)
-        except StorageError:
+        except GarbledCheckpoint:
             stored = []
         self._entries = []
         for epoch, start_offset in stored:

@@ -15,6 +15,7 @@ from broker.storage.checkpoints import (
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
     UNKNOWN_BROKER_EPOCH,
+    GarbledCheckpoint,
     TopicPartition,
     read_offsets,
     take_clean_shutdown,
@@ -162,6 +163,7 @@ class LogManager:
         self.high_watermarks.update(high_watermarks)
         self._checkpointed.update(recovery_points, start_offsets)
         count = 0
+        is_shorter = False
         for found in directory.partitions():
             where = join(path, found.name)
             if found.suffix == DELETE_SUFFIX:
@@ -195,7 +197,11 @@ class LogManager:
             log.high_watermark = max(
                 log.log_start_offset, min(high_watermarks.get(place, 0), log.log_end_offset)
             )
+            is_shorter = is_shorter or log.recovery_point < recovery_points.get(place, 0)
             count += 1
+        if is_shorter:
+            # What is appended next is not durable, as the checkpoint would have it.
+            self._write_checkpoints(directory, self.logs_in(path))
         if count:
             logger.info("%s: %d logs opened%s", path, count, "" if directory.was_clean else " and recovered")
 
@@ -222,7 +228,7 @@ class LogManager:
     def _read_checkpoint(self, directory: str, name: str) -> dict[TopicPartition, int]:
         try:
             return read_offsets(self._disk, join(directory, name))
-        except StorageError as error:
+        except GarbledCheckpoint as error:
             # As Kafka: without recovery points all is recovered, without start offsets all is served.
             logger.warning("%s; it is taken as empty", error)
             return {}

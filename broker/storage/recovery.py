@@ -106,6 +106,9 @@ def open_log(
         # Whether the last process had synced what it wrote nobody knows.
         epochs.needs_sync = epochs.needs_sync or bool(epochs.entries)
         metadata_needs_sync = metadata_needs_sync or stored_id is not None
+        if recovery_point >= log_end_offset:
+            # No flush will see anything to sync, but the end of a write that failed may still come back.
+            opening.segments[-1].file.sync()
     opening.remove_stray_snapshots(producers, log_end_offset)
     if producers_known_from is None or producers_known_from < log_start_offset:
         producers.rebuild(opening.segments, log_start_offset, log_end_offset, now_ms)
@@ -378,6 +381,8 @@ class _Opening:
             # next recovery that anything is missing.
             self._set_aside(self.segments[self.segments.index(segment) + 1 :])
             file.truncate(valid_bytes)
+            # No flush would see that there is something to sync, and a clean shutdown have it trusted.
+            file.sync()
             segment.size_bytes = valid_bytes
         rebuilding.finish()
         segment.set_aborted(producers.take_aborted())

@@ -58,6 +58,7 @@ class Segment:
         "created_ms",
         "index",
         "index_interval_bytes",
+        "is_cut",
         "log_path",
         "roll_jitter_ms",
         "size_bytes",
@@ -89,6 +90,8 @@ class Segment:
         self.index_interval_bytes = config.index_interval_bytes
         self.bytes_since_index_entry = 0
         self._aborted: list[Aborted] | None = None
+        self.is_cut = False
+        """Whether its preallocated rest has gone since it was opened, which no flush may have seen."""
         self._first_timestamp: int | None = None
         self._max_timestamp: int | None = None
         self._offset_of_max_timestamp = base_offset
@@ -236,19 +239,15 @@ class Segment:
             self.index.open_for_appends(config.segment_index_bytes)
             self.time_index.open_for_appends(config.segment_index_bytes)
 
-    def become_inactive(self) -> bool:
-        """Finish the files when the log rolls or closes: the last time entry, and no preallocated rest.
-
-        Whether the log file had such a rest.
-        """
+    def become_inactive(self) -> None:
+        """Finish the files when the log rolls or closes: the last time entry, and no preallocated rest."""
         if self._max_timestamp is not None:
             self.time_index.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
         self.index.finish()
         self.time_index.finish()
-        if self._disk.size(self.log_path) == self.size_bytes:
-            return False
-        self.file.truncate(self.size_bytes)
-        return True
+        if self._disk.size(self.log_path) != self.size_bytes:
+            self.file.truncate(self.size_bytes)
+            self.is_cut = True
 
     # --- finding
 
@@ -375,6 +374,9 @@ class Segment:
         for place in headers(self.file, 0, self.size_bytes):
             rebuilding.add(place)
         rebuilding.finish()
+        # The log file is durable already, for the most part: no flush would see to these.
+        for file in self.index_files():
+            file.sync()
 
     def begin_rebuild(self) -> IndexRebuild:
         """Empty both indexes, to be fed again batch by batch."""

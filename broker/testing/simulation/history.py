@@ -335,8 +335,10 @@ class History:
         for each in self._partitions:
             log, promises = self._broker.log(each), each.promises
             promises.checkpointed_high_watermark = log.high_watermark
-            if log.log_start_offset > log.segment_base_offsets[0]:
-                promises.checkpointed_start = log.log_start_offset
+            # Otherwise the first segment tells it, whose predecessors may come back at a loss of power. Kafka
+            # does so, too.
+            is_told = log.log_start_offset > log.segment_base_offsets[0]
+            promises.checkpointed_start = log.log_start_offset if is_told else 0
 
     def _roll(self, partition: Partition) -> None:
         log = self._broker.log(partition)

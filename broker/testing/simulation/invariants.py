@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
+from itertools import pairwise
 from typing import NamedTuple
 
 from broker.storage.log import Log
@@ -49,6 +50,24 @@ class Scan:
             for offset, record in batch.records.items()
             if offset >= start
         }
+
+    def holes(self, end: int) -> list[tuple[int, int]]:
+        """Where offsets are missing between segments, or at the end."""
+        found = []
+        for before, after in pairwise(self.batches):
+            if (
+                before.segment_base != after.segment_base
+                and before.header.next_offset < after.header.base_offset
+            ):
+                found.append((before.header.next_offset, after.header.base_offset))
+        bases = sorted(self.bytes_of)
+        first = self.batches[0].header.base_offset if self.batches else end
+        last = self.batches[-1].header.next_offset if self.batches else bases[0]
+        if bases[0] < first:
+            found.append((bases[0], first))
+        if self.batches and last < end:
+            found.append((last, end))
+        return found
 
     def in_segment(self, segment: Segment) -> list[Batch]:
         return [batch for batch in self.batches if batch.segment_base == segment.base_offset]
@@ -103,7 +122,8 @@ def _check_offsets(log: Log, promises: Promises, scan: Scan) -> None:
         header = batch.header
         if header.base_offset < max(next_offset, batch.segment_base):
             raise Broken(f"offset {header.base_offset} where {next_offset} was to come: {batch}")
-        if header.base_offset > next_offset and not promises.is_compacted:
+        is_hole = (next_offset, header.base_offset) in promises.holes
+        if header.base_offset > next_offset and not promises.is_compacted and not is_hole:
             raise Broken(f"offsets {next_offset} to {header.base_offset - 1} are missing")
         if header.leader_epoch < epoch:
             raise Broken(f"leader epoch {header.leader_epoch} at {header.base_offset} follows epoch {epoch}")
@@ -111,9 +131,9 @@ def _check_offsets(log: Log, promises: Promises, scan: Scan) -> None:
         after = bisect_right(bases, batch.segment_base)
         if after < len(bases) and header.last_offset >= bases[after]:
             raise Broken(f"offset {header.last_offset} lies before the segment {bases[after]}")
-    if not next_offset <= log.written_end_offset or (
-        next_offset != log.written_end_offset and not promises.is_compacted and scan.batches
-    ):
+    end = log.written_end_offset
+    is_hole = not scan.batches or (next_offset, end) in promises.holes
+    if next_offset > end or (next_offset < end and not promises.is_compacted and not is_hole):
         raise Broken(f"the last batch ends at {next_offset}, the log at {log.written_end_offset}")
 
 

@@ -36,6 +36,8 @@ class Promises:
         """A loss of power has lost nothing before it."""
         self.most_end = 0
         """A killed process has nothing from here on."""
+        self.holes: set[tuple[int, int]] = set()
+        """Offsets that are missing, from one to another, which nobody had been promised."""
         self.high_watermark = 0
         self.checkpointed_high_watermark = 0
 
@@ -71,7 +73,16 @@ class Promises:
         """After a crash: what was found is what the log is from here on."""
         self.records = dict(found)
         self.acknowledged_end = self.most_end = end
+        self.checkpointed_high_watermark = min(self.checkpointed_high_watermark, end)
         self.durable_end = end if durable else min(self.durable_end, end)
+
+    def note_holes(self, holes: list[tuple[int, int]]) -> None:
+        """After a loss of power: a segment that was not synced may have lost its end, and one that came after
+        it nothing. Broken where the hole begins before the durable end."""
+        for first, after in holes:
+            if (first, after) not in self.holes and first < self.durable_end and first >= self.start:
+                raise Broken(f"offsets {first} to {after - 1} are missing; {self.durable_end} was durable")
+        self.holes.update(holes)
 
     def check(self, found: dict[int, Written], start: int, end: int, promised_end: int) -> None:
         """Everything before `promised_end` is there and equal; nothing is there that was never written."""
@@ -82,11 +93,13 @@ class Promises:
                 raise Broken(f"offset {offset} holds {record}, which nobody wrote there")
         last_of_key: dict[bytes | None, int] = {}
         first_of_key: dict[bytes | None, int] = {}
-        for offset, record in found.items():
+        promised = {at: each for at, each in self.records.items() if at < promised_end}
+        for offset, record in [*promised.items(), *found.items()]:
             last_of_key[record.key] = max(offset, last_of_key.get(record.key, -1))
+        for offset, record in found.items():
             first_of_key[record.key] = min(offset, first_of_key.get(record.key, offset))
-        for offset, record in self.records.items():
-            if not max(start, self.start) <= offset < promised_end or found.get(offset) == record:
+        for offset, record in promised.items():
+            if offset < max(start, self.start) or found.get(offset) == record:
                 continue
             if offset in found:
                 raise Broken(f"offset {offset} holds {found[offset]}, and {record} was promised")
