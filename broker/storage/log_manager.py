@@ -162,8 +162,7 @@ class LogManager:
         high_watermarks = self._read_checkpoint(path, HIGH_WATERMARKS)
         self.high_watermarks.update(high_watermarks)
         self._checkpointed.update(recovery_points, start_offsets)
-        count = 0
-        is_shorter = False
+        opened: dict[TopicPartition, Log] = {}
         for found in directory.partitions():
             where = join(path, found.name)
             if found.suffix == DELETE_SUFFIX:
@@ -197,13 +196,13 @@ class LogManager:
             log.high_watermark = max(
                 log.log_start_offset, min(high_watermarks.get(place, 0), log.log_end_offset)
             )
-            is_shorter = is_shorter or log.recovery_point < recovery_points.get(place, 0)
-            count += 1
-        if is_shorter:
+            opened[place] = log
+        if any(log.recovery_point < recovery_points.get(place, 0) for place, log in opened.items()):
             # What is appended next is not durable, as the checkpoint would have it.
             self._write_checkpoints(directory, self.logs_in(path))
-        if count:
-            logger.info("%s: %d logs opened%s", path, count, "" if directory.was_clean else " and recovered")
+        if opened:
+            how = "" if directory.was_clean else " and recovered"
+            logger.info("%s: %d logs opened%s", path, len(opened), how)
 
     def _second(self, directory: LogDirectory, found: PartitionDirectory) -> None:
         """Set one of two directories of a partition aside, for someone to look at. StorageError.
@@ -590,10 +589,8 @@ class LogManager:
                     logger.error("%r cannot be closed: %s", log, error)
             if complete:
                 try:
-                    self._write_checkpoints(
-                        directory,
-                        [log for log in self.logs_in(directory.path) if log.topic != METADATA_TOPIC],
-                    )
+                    logs = [log for log in self.logs_in(directory.path) if log.topic != METADATA_TOPIC]
+                    self._write_checkpoints(directory, logs)
                     write_clean_shutdown(self._disk, directory.path, broker_epoch)
                 except StorageError as error:
                     logger.error("%s cannot be marked as shut down: %s", directory.path, error)
