@@ -16,9 +16,14 @@ R = TypeVar("R")
 class CommittedRecords(Generic[R]):
     """Holds back what transactions have written and not ended yet."""
 
-    def __init__(self, records_of: Callable[[memoryview], Iterator[R]]) -> None:
-        """`records_of` decodes the records of one batch."""
+    def __init__(
+        self,
+        records_of: Callable[[memoryview], Iterator[R]],
+        on_held: Callable[[R], None] = lambda record: None,
+    ) -> None:
+        """`records_of` decodes the records of one batch; `on_held` is told of each that is held back."""
         self._records_of = records_of
+        self._on_held = on_held
         self._open: dict[int, list[R]] = {}
         """What each producer's open transaction has written so far."""
 
@@ -39,7 +44,10 @@ class CommittedRecords(Generic[R]):
 
     def hold(self, producer_id: int, records: Iterable[R]) -> None:
         """Records that count if the producer's transaction commits."""
-        self._open.setdefault(producer_id, []).extend(records)
+        open_records = self._open.setdefault(producer_id, [])
+        for record in records:
+            open_records.append(record)
+            self._on_held(record)
 
     def end(self, producer_id: int, *, commit: bool) -> list[R]:
         """The producer's transaction ends: the records that take effect now."""

@@ -38,6 +38,9 @@ class Machine(Protocol):
     def replay(self, key: Message, value: Message | None) -> None:
         """Take a record into account."""
 
+    def held(self, key: Message) -> None:
+        """A record was written within a transaction; it is replayed if that commits."""
+
     def loaded(self) -> None:
         """The log is read: from here on there are commands."""
 
@@ -87,7 +90,7 @@ class Shard(Generic[M]):
         self.loading = True
         self.ended = False
         self.machine = kind.make_machine(self)
-        self.stored = CommittedRecords(kind.records_of)
+        self.stored = CommittedRecords(kind.records_of, lambda record: self.machine.held(record[0]))
         self._kind = kind
         self._host = host
         self._ports = ports

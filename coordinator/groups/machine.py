@@ -185,6 +185,11 @@ class GroupMachine:
                     key.group, value, self._around.now_ms()
                 )
 
+    def held(self, key: Message) -> None:
+        """A transaction has an offset for a group, which exists from here on."""
+        if isinstance(key, OffsetCommitKey) and key.group not in self.classic.groups:
+            self.classic.create(key.group)
+
     def loaded(self) -> None:
         """Everything is replayed: sessions start."""
         self.classic.loaded()

@@ -95,6 +95,9 @@ class TransactionMachine:
         assert isinstance(value, TransactionLogValue)
         self.transactions[key.transactional_id] = from_stored(key.transactional_id, value)
 
+    def held(self, key: Message) -> None:
+        """Nothing in this log is part of a transaction itself."""
+
     def loaded(self) -> None:
         """The log is read: write the markers that were decided and maybe not written."""
         for transaction in list(self.transactions.values()):
@@ -262,12 +265,12 @@ class TransactionMachine:
         return Result((), lambda error: done(going_on if error is None else error))
 
     def _abort(self, transaction: Transaction) -> Result:
-        """End a transaction that was just fenced, in the cluster's own version of the protocol."""
+        """End a transaction that was just fenced, in the version of the protocol that its client follows."""
         return self._ending(
             ending(
                 transaction,
                 commit=False,
-                client_version=self._around.transaction_version(),
+                client_version=transaction.client_version,
                 next_producer_id=NO_PRODUCER_ID,
                 now_ms=self._around.now_ms(),
             )

@@ -189,9 +189,13 @@ def test_a_new_producer_aborts_what_the_old_one_left_open() -> None:
     first = script.init()
     script.add(first, A)
     assert script.init() == "CONCURRENT_TRANSACTIONS"
-    assert script.state() == "CompleteAbort 101/2"  # fenced, and raised once more by version 2
-    assert [(ending.commit, ending.producer_epoch) for _, ending in script.broker.markers] == [(False, 2)]
-    assert script.init() == Producer(101, 3)
+    assert script.state() == "CompleteAbort 101/1"
+    assert [(ending.commit, ending.producer_epoch) for _, ending in script.broker.markers] == [(False, 1)]
+    second = script.init()
+    assert second == Producer(101, 2)
+    script.add(second, A, version=2)
+    assert script.init() == "CONCURRENT_TRANSACTIONS"
+    assert script.state() == "CompleteAbort 101/4"  # fenced, and raised once more by version 2
 
 
 def test_while_markers_are_written_everybody_waits() -> None:
@@ -248,7 +252,7 @@ def test_a_transaction_that_takes_too_long_is_aborted() -> None:
     script.host.advance(30_000)
     assert script.state() == "Ongoing 101/0"
     script.host.advance(10_000)
-    assert script.state() == "CompleteAbort 101/2"
+    assert script.state() == "CompleteAbort 101/1"
     assert script.end(producer) == "PRODUCER_FENCED"
 
 

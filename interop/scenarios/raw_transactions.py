@@ -1,0 +1,474 @@
+"""Transactions, request by request: who may write as whom, how they end, and what readers see of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from interop.batches import Batch, Record
+from interop.brokers import Broker
+from interop.raw import create_topic, fetch, produce, wait_for_coordinator
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.wire import Fields, versions_of
+
+WAIT_S = 20.0
+CONCURRENT = 51
+LOADING = (14, 15, 16)
+TRANSACTIONAL = 0x10
+
+
+class Id:
+    """One transactional id, and the producer that it has been given."""
+
+    def __init__(self, client: RawClient, name: str) -> None:
+        self.client = client
+        self.name = name
+        self.producer_id = -1
+        self.epoch = -1
+        self.sequence = 0
+
+    def init(self, version: int = 5, timeout_ms: int = 60_000, **fields: Any) -> Any:
+        """InitProducerId, again while it is only too early."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            answer = self.client.call(
+                "InitProducerId",
+                version,
+                TransactionalId=self.name,
+                TransactionTimeoutMs=timeout_ms,
+                **fields,
+            )
+            if answer["ErrorCode"] not in LOADING or time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        if answer["ErrorCode"] == 0:
+            self.producer_id, self.epoch = answer["ProducerId"], answer["ProducerEpoch"]
+            self.sequence = 0
+        return [answer["ErrorCode"], answer["ProducerEpoch"]]
+
+    @property
+    def who(self) -> Fields:
+        return {"TransactionalId": self.name, "ProducerId": self.producer_id, "ProducerEpoch": self.epoch}
+
+    def add(self, *partitions: tuple[str, int], version: int = 3, **other: Any) -> Any:
+        """AddPartitionsToTxn as clients send it."""
+        who = {**self.who, **other}
+        answer = self.client.call(
+            "AddPartitionsToTxn",
+            version,
+            V3AndBelowTransactionalId=who["TransactionalId"],
+            V3AndBelowProducerId=who["ProducerId"],
+            V3AndBelowProducerEpoch=who["ProducerEpoch"],
+            V3AndBelowTopics=[{"Name": topic, "Partitions": [index]} for topic, index in partitions],
+        )
+        return sorted(
+            [topic["Name"], result["PartitionErrorCode"]]
+            for topic in answer["ResultsByTopicV3AndBelow"]
+            for result in topic["ResultsByPartition"]
+        )
+
+    def send(self, topic: str, partition: int = 0, *, version: int = 11, count: int = 1, **other: Any) -> Any:
+        """One batch of the transaction."""
+        fields = {"epoch": self.epoch, "producer_id": self.producer_id, "sequence": self.sequence, **other}
+        batch = Batch(
+            [Record(b"%d" % index) for index in range(count)],
+            attributes=TRANSACTIONAL,
+            producer_id=fields["producer_id"],
+            producer_epoch=fields["epoch"],
+            base_sequence=fields["sequence"],
+        )
+        answer = produce(
+            self.client,
+            topic,
+            batch.encode(),
+            partition=partition,
+            version=version,
+            TransactionalId=self.name,
+        )
+        found = answer["Responses"][0]["PartitionResponses"][0]
+        if found["ErrorCode"] == 0:
+            self.sequence += count
+        return [found["ErrorCode"], found["BaseOffset"], bool(found.get("ErrorMessage"))]
+
+    def end(self, *, commit: bool, version: int = 4, patient: bool = True, **other: Any) -> Any:
+        """EndTxn; from version 5 on the producer goes on as the answer says."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            answer = self.client.call("EndTxn", version, **{**self.who, "Committed": commit, **other})
+            if answer["ErrorCode"] != CONCURRENT or not patient or time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        seen = [answer["ErrorCode"]]
+        if version >= 5:
+            seen += [answer["ProducerEpoch"], answer["ProducerId"] == self.producer_id]
+            if answer["ErrorCode"] == 0:
+                self.producer_id, self.epoch = answer["ProducerId"], answer["ProducerEpoch"]
+                self.sequence = 0
+        return seen
+
+    def described(self) -> Any:
+        """DescribeTransactions, once no markers are being written."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            answer = self.client.call("DescribeTransactions", 0, TransactionalIds=[self.name])
+            state = answer["TransactionStates"][0]
+            if not state["TransactionState"].startswith("Prepare") or time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        return [
+            state["ErrorCode"],
+            state["TransactionState"],
+            state["TransactionTimeoutMs"],
+            state["ProducerEpoch"],
+            [[topic["Topic"], topic["Partitions"]] for topic in state["Topics"]],
+        ]
+
+
+def settle(*ids: Id) -> None:
+    for one in ids:
+        one.described()
+
+
+def offsets(client: RawClient, topic: str) -> Any:
+    """The last stable offset and the high watermark."""
+    found = []
+    for isolation in (1, 0):
+        asked = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "Timestamp": -1}]}]
+        answer = client.call("ListOffsets", 5, ReplicaId=-1, IsolationLevel=isolation, Topics=asked)
+        found.append(answer["Topics"][0]["Partitions"][0]["Offset"])
+    return found
+
+
+def committed_view(client: RawClient, topic: str, offset: int = 0) -> Any:
+    """What a read_committed fetch is told."""
+    answer = fetch(client, topic, offset, IsolationLevel=1)
+    found = answer["Responses"][0]["Partitions"][0]
+    first = [one["FirstOffset"] for one in found["AbortedTransactions"] or []]
+    return [found["ErrorCode"], found["HighWatermark"], found["LastStableOffset"], first]
+
+
+def ready(client: RawClient, name: str) -> None:
+    """The first FindCoordinator creates the state topic, which takes a moment."""
+    deadline = time.monotonic() + WAIT_S
+    while client.call("FindCoordinator", 2, Key=name, KeyType=1)["ErrorCode"]:
+        assert time.monotonic() < deadline, "no transaction coordinator"
+        time.sleep(0.05)
+
+
+def on_client(broker: Broker, work: Callable[[RawClient, dict[str, Any]], None]) -> Any:
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        ready(client, "any")
+        work(client, seen)
+    return seen
+
+
+@scenario()
+def init_producer_id(broker: Broker) -> Any:
+    """Epochs, fencing, recovery, limits, in every version."""
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        for version in [one for one in versions_of("InitProducerId") if one <= 5]:
+            one = Id(client, f"raw-init-v{version}")
+            seen[f"v{version}"] = [one.init(version), one.init(version)]
+        one = Id(client, "raw-init")
+        for timeout in (0, -1, 900_000, 900_001):
+            seen[f"timeout {timeout}"] = one.init(timeout_ms=timeout)
+        seen["empty id"] = Id(client, "").init()
+        seen["again"] = one.init()
+        known = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
+        seen["expected"] = one.init(**known)
+        seen["expected again"] = one.init(**known)
+        for version in (3, 4):
+            seen[f"wrong epoch v{version}"] = one.init(version, **{**known, "ProducerEpoch": 99})
+            seen[f"wrong id v{version}"] = one.init(
+                version, ProducerId=known["ProducerId"] + 999, ProducerEpoch=0
+            )
+        seen["id without epoch"] = one.init(ProducerId=known["ProducerId"], ProducerEpoch=-1)
+        seen["epoch without id"] = one.init(ProducerId=-1, ProducerEpoch=0)
+        seen["new with 0 and 0"] = Id(client, "raw-init-new").init(ProducerId=0, ProducerEpoch=0)
+        seen["described"] = one.described()
+        seen["unknown"] = Id(client, "raw-init-nobody").described()
+
+    return on_client(broker, work)
+
+
+@scenario()
+def ends(broker: Broker) -> Any:
+    """Commit and abort by versions of both protocols; ends that come twice, too early, for somebody else."""
+    topic = "raw-txn-ends"
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 2)
+        for version in versions_of("EndTxn"):
+            for commit in (True, False):
+                one = Id(client, f"raw-ends-v{version}-{commit}")
+                name = f"v{version} commit" if commit else f"v{version} abort"
+                produced = 12 if version >= 5 else 11
+                steps: list[Any] = [one.init(), one.end(commit=commit, version=version), one.described()]
+                if version < 5:
+                    steps.append(one.add((topic, 0)))
+                steps.append([one.send(topic, version=produced)[0], one.described()[1]])
+                before: dict[str, Any] = {"ProducerEpoch": one.epoch, "ProducerId": one.producer_id}
+                steps.append(one.end(commit=commit, version=version))
+                settle(one)
+                steps.append(one.end(commit=commit, version=version, **before))
+                steps.append(one.end(commit=not commit, version=version, **before))
+                steps.append(one.described())
+                seen[name] = steps
+        one = Id(client, "raw-ends-wrong")
+        seen["unknown id"] = Id(client, "raw-ends-nobody").end(commit=True)
+        one.init()
+        seen["empty id"] = one.end(commit=True, TransactionalId="")
+        seen["wrong producer"] = one.end(commit=True, ProducerId=one.producer_id + 999)
+        for version in (1, 2, 5):
+            seen[f"older epoch v{version}"] = one.end(commit=True, version=version, ProducerEpoch=-1)
+            seen[f"epoch to come v{version}"] = one.end(
+                commit=True, version=version, ProducerEpoch=one.epoch + 7
+            )
+
+    return on_client(broker, work)
+
+
+@scenario()
+def partitions(broker: Broker) -> Any:
+    """AddPartitionsToTxn in every version of clients, and what it refuses."""
+    topic = "raw-txn-partitions"
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 2)
+        for version in (0, 1, 2, 3):
+            one = Id(client, f"raw-partitions-v{version}")
+            one.init()
+            steps = [one.add((topic, 0), version=version), one.add((topic, 0), (topic, 1), version=version)]
+            steps.append(one.add((topic, 0), ("raw-txn-nowhere", 0), version=version))
+            steps.append(one.add((topic, 9), version=version))
+            steps.append(one.add((topic, 0), version=version, ProducerEpoch=99))
+            steps.append(one.add((topic, 0), version=version, ProducerId=one.producer_id + 999))
+            steps.append(one.add((topic, 0), version=version, TransactionalId="raw-partitions-nobody"))
+            steps.append(one.add((topic, 0), version=version, TransactionalId=""))
+            steps.append(one.described())
+            one.end(commit=False)
+            settle(one)
+            seen[f"v{version}"] = steps
+
+    return on_client(broker, work)
+
+
+@scenario()
+def produced(broker: Broker) -> Any:
+    """Produce within and without a transaction, by version; sequences and epochs; duplicates."""
+    topic = "raw-txn-produced"
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 1)
+        for version in (3, 9, 10, 11, 12):
+            one = Id(client, f"raw-produced-v{version}")
+            one.init()
+            steps: list[Any] = [one.send(topic, version=version)[::2]]  # nothing was added
+            steps.append(one.described()[1:])
+            one.add((topic, 0))
+            steps.append(one.send(topic, version=version)[::2])
+            steps.append(one.send(topic, version=version)[::2])
+            one.sequence -= 1
+            steps.append(one.send(topic, version=version)[::2])  # the last once more
+            steps.append(one.send(topic, version=version, sequence=77)[::2])
+            steps.append(one.send(topic, version=version, epoch=9)[::2])
+            steps.append(one.send(topic, version=version, producer_id=one.producer_id + 999)[::2])
+            one.end(commit=True)
+            settle(one)
+            steps.append(one.send(topic, version=version)[::2])  # it is over
+            if version >= 12:
+                one.end(commit=False)
+                settle(one)
+            seen[f"v{version}"] = steps
+        one = Id(client, "raw-produced-plain")
+        one.init()
+        one.add((topic, 0))
+        one.send(topic)
+        plain = Batch(
+            producer_id=one.producer_id, producer_epoch=one.epoch, base_sequence=one.sequence
+        ).encode()
+        answer = produce(client, topic, plain)
+        seen["plain within a transaction"] = answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"]
+        one.end(commit=False)
+        settle(one)
+
+    return on_client(broker, work)
+
+
+@scenario()
+def readers(broker: Broker) -> Any:
+    """The last stable offset, aborted transactions and open ones, as readers are told of them."""
+    topic = "raw-txn-readers"
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 1)
+        first, second = Id(client, "raw-readers-1"), Id(client, "raw-readers-2")
+        first.init()
+        second.init()
+
+        def look(name: str) -> None:
+            seen[name] = [offsets(client, topic), committed_view(client, topic)]
+
+        produce(client, topic, Batch().encode())
+        look("plain")
+        first.add((topic, 0))
+        first.send(topic, count=3)
+        produce(client, topic, Batch().encode())
+        look("one open")
+        second.add((topic, 0))
+        second.send(topic, count=2)
+        look("two open")
+        second.end(commit=True)
+        settle(second)
+        look("the later committed")
+        first.end(commit=False)
+        settle(first)
+        look("the earlier aborted")
+        for commit in (False, True, False):
+            first.init()
+            first.add((topic, 0))
+            first.send(topic, count=2)
+            first.end(commit=commit)
+            settle(first)
+        look("more of both")
+        seen["from the middle"] = committed_view(client, topic, 8)
+        seen["from the end"] = committed_view(client, topic, offsets(client, topic)[1])
+        answer = client.call("DescribeProducers", 0, Topics=[{"Name": topic, "PartitionIndexes": [0, 9]}])
+        seen["producers"] = [
+            [
+                one["ErrorCode"],
+                sorted(
+                    [p["ProducerEpoch"], p["LastSequence"], p["CurrentTxnStartOffset"]]
+                    for p in one["ActiveProducers"]
+                ),
+            ]
+            for one in answer["Topics"][0]["Partitions"]
+        ]
+
+    return on_client(broker, work)
+
+
+@scenario()
+def fencing(broker: Broker) -> Any:
+    """A second producer of an id: what becomes of the first one's transaction."""
+    topic = "raw-txn-fencing"
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 1)
+        first, second = Id(client, "raw-fencing"), Id(client, "raw-fencing")
+        first.init()
+        first.add((topic, 0))
+        seen["sent"] = first.send(topic)
+        seen["second"] = second.init()
+        settle(second)
+        seen["aborted"] = first.described()
+        seen["second again"] = second.init()
+        seen["first sends"] = [first.send(topic, version=version)[::2] for version in (9, 11, 12)]
+        seen["first adds"] = [first.add((topic, 0), version=version) for version in (1, 2, 3)]
+        seen["first ends"] = [first.end(commit=True, version=version) for version in (1, 2, 4, 5)]
+        seen["view"] = committed_view(client, topic)
+        timed = Id(client, "raw-fencing-timeout")
+        timed.init(timeout_ms=1000)
+        timed.add((topic, 0))
+        timed.send(topic)
+        deadline = time.monotonic() + 25
+        while timed.described()[1] == "Ongoing" and time.monotonic() < deadline:
+            time.sleep(0.2)
+        seen["timed out"] = timed.described()
+        seen["ends late"] = timed.end(commit=True)
+
+    return on_client(broker, work)
+
+
+@scenario()
+def group_offsets(broker: Broker) -> Any:
+    """AddOffsetsToTxn and TxnOffsetCommit in every version, and what OffsetFetch says meanwhile."""
+    topic = "raw-txn-offsets"
+
+    def fetched(client: RawClient, group: str) -> Any:
+        asked = [{"Name": topic, "PartitionIndexes": [0, 1]}]
+        found = []
+        for stable in (False, True):
+            answer = client.call("OffsetFetch", 7, GroupId=group, Topics=asked, RequireStable=stable)
+            found.append([[p["CommittedOffset"], p["ErrorCode"]] for p in answer["Topics"][0]["Partitions"]])
+        return found
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 2)
+        for version in versions_of("TxnOffsetCommit"):
+            for commit in (True, False):
+                group = f"raw-txn-group-{version}-{commit}"
+                wait_for_coordinator(client, group)
+                one = Id(client, f"raw-offsets-{version}-{commit}")
+                one.init()
+
+                def offset(index: int, value: int, name: str = topic, **fields: Any) -> Any:
+                    topics = [
+                        {"Name": name, "Partitions": [{"PartitionIndex": index, "CommittedOffset": value}]}
+                    ]
+                    request = {**one.who, "GroupId": group, "Topics": topics, **fields}  # noqa: B023
+                    answer = client.call("TxnOffsetCommit", version, **request)  # noqa: B023
+                    return answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+
+                steps: list[Any] = [offset(0, 1)]
+                added = client.call("AddOffsetsToTxn", min(version, 4), **one.who, GroupId=group)
+                steps.append(added["ErrorCode"])
+                steps += [offset(0, 5), offset(1, 6), offset(9, 7), offset(0, 7, "raw-txn-nowhere")]
+                steps.append(offset(0, 8, ProducerEpoch=99))
+                if version >= 3:
+                    steps.append(offset(0, 9, GenerationId=4, MemberId="nobody"))
+                steps.append(fetched(client, group))
+                steps.append(one.end(commit=commit, version=5 if version >= 5 else 4)[0])
+                settle(one)
+                deadline = time.monotonic() + WAIT_S
+                while fetched(client, group)[1][0][1] and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                steps.append(fetched(client, group))
+                seen[f"v{version} {'commit' if commit else 'abort'}"] = steps
+
+    return on_client(broker, work)
+
+
+@scenario()
+def listed(broker: Broker) -> Any:
+    """ListTransactions and its filters."""
+    topic = "raw-txn-listed"
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 1)
+        idle, busy = Id(client, "raw-listed-idle"), Id(client, "raw-listed-busy")
+        idle.init()
+        busy.init()
+        busy.add((topic, 0))
+
+        def names(version: int, **fields: Any) -> Any:
+            answer = client.call(
+                "ListTransactions", version, **{"StateFilters": [], "ProducerIdFilters": [], **fields}
+            )
+            return [
+                answer["ErrorCode"],
+                answer["UnknownStateFilters"],
+                sorted(
+                    [one["TransactionalId"], one["TransactionState"]]
+                    for one in answer["TransactionStates"]
+                    if one["TransactionalId"].startswith("raw-listed")
+                ),
+            ]
+
+        seen["all"] = [names(version) for version in (0, 1, 2)]
+        seen["ongoing"] = names(0, StateFilters=["Ongoing"])
+        seen["unknown state"] = names(0, StateFilters=["Sleeping", "Empty"])
+        seen["only unknown"] = names(0, StateFilters=["Sleeping"])
+        seen["producer"] = names(0, ProducerIdFilters=[busy.producer_id])
+        seen["long"] = names(1, DurationFilter=3_600_000)
+        seen["any length"] = names(1, DurationFilter=0, StateFilters=["Ongoing"])
+        seen["pattern"] = names(2, TransactionalIdPattern="raw-listed-b.*")
+        seen["bad pattern"] = names(2, TransactionalIdPattern="(")
+        busy.end(commit=False)
+        settle(busy)
+
+    return on_client(broker, work)
