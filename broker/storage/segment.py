@@ -14,11 +14,12 @@ from broker.storage.index import (
     MAX_RELATIVE_OFFSET,
     NO_TIMESTAMP,
     CorruptIndex,
+    InvalidOffset,
     OffsetIndex,
     TimeIndex,
 )
 from broker.storage.log_config import LogConfig
-from broker.storage.scan import Place, headers
+from broker.storage.scan import Invalid, Place, headers
 from broker.storage.transaction_index import Aborted, append_aborted, cut_aborted, read_aborted
 from kwire.batch import read_header, records
 
@@ -51,6 +52,7 @@ class Segment:
         "_aborted",
         "_disk",
         "_first_timestamp",
+        "_is_doubted",
         "_max_timestamp",
         "_offset_of_max_timestamp",
         "base_offset",
@@ -93,6 +95,7 @@ class Segment:
         self.is_cut = False
         """Whether its preallocated rest has gone since it was opened, which no flush may have seen."""
         self._first_timestamp: int | None = None
+        self._is_doubted = False
         self._max_timestamp: int | None = None
         self._offset_of_max_timestamp = base_offset
 
@@ -283,10 +286,31 @@ class Segment:
 
     def find(self, offset: int) -> Place | None:
         """The batch that holds `offset`, or the first one after it; None at the end of the segment."""
+        if not self._is_doubted and not self._is_well_indexed(offset):
+            # Once is enough: where the log itself is damaged, that does not help.
+            self._is_doubted = True
+            try:
+                self.rebuild_indexes()
+            except InvalidOffset as error:
+                raise Invalid(self.position_before(offset), str(error)) from error
         for place in headers(self.file, self.position_before(offset), self.size_bytes):
             if place.last_offset >= offset:
                 return place
         return None
+
+    def _is_well_indexed(self, offset: int) -> bool:
+        """Whether the index gives the place of a batch for this offset, and not of one beyond, or of none.
+
+        An index has no checksum: a bit of it that turns over would have records passed over in silence.
+        """
+        position = self.position_before(offset)
+        if not position:
+            return True
+        try:
+            place = next(headers(self.file, position, self.size_bytes), None)
+        except Invalid:
+            return False
+        return place is not None and self.base_offset <= place.base_offset <= offset
 
     def next_offset(self) -> int:
         """The offset after the segment's last batch."""
@@ -297,7 +321,8 @@ class Segment:
             last_indexed = self.index.last_offset
         except (CorruptIndex, FileMissing):
             last_indexed = self.base_offset
-        for place in headers(self.file, self.position_before(last_indexed), self.size_bytes):
+        indexed = self.find(last_indexed)
+        for place in headers(self.file, indexed.position if indexed else 0, self.size_bytes):
             next_offset = place.last_offset + 1
         return next_offset
 

@@ -10,8 +10,10 @@ import random
 from collections.abc import Callable
 
 from broker.storage.disk import StorageError
-from broker.testing.simulation.broker import BACKOFF_MS, Partition, SimulatedBroker, some_config
+from broker.testing.simulation.broker import BACKOFF_MS, DATA, Partition, SimulatedBroker, some_config
 from broker.testing.simulation.disk import Died, SimulatedDisk
+from broker.testing.simulation.flips import check_damaged, flip_some_bit
+from broker.testing.simulation.invariants import Scan
 from broker.testing.simulation.promises import Broken, Written
 from kwire.errors import ApiError, ErrorCode
 
@@ -75,6 +77,30 @@ class History:
         self._number += 1
         self._disk.repair()
         self._restart()
+        if self._rng.random() < 0.5:
+            self._number += 1
+            self._flip()
+
+    def _flip(self) -> None:
+        """The last thing: while the broker is down, a bit turns over."""
+        disk, broker, rng = self._disk, self._broker, self._rng
+        partition = rng.choice(self._partitions)
+        was_clean = rng.random() < 0.6
+        for each in self._partitions:
+            self._flush(each)
+        if was_clean:
+            broker.shut_down()
+        disk.kill()
+        name = flip_some_bit(disk, f"{DATA}/{partition.topic}-0", rng)
+        if name is None:
+            return
+        how = "a shutdown" if was_clean else "a kill"
+        self._say(f"a bit of {partition.topic}-0/{name} turns over after {how}")
+        broker.open()
+        self._say("open: " + self._ends())
+        with disk.undisturbed():
+            lost = check_damaged(broker.log(partition), partition.promises, name, was_clean=was_clean)
+        self._say(f"{lost} records are lost")
 
     def _step(self) -> None:
         rng = self._rng
@@ -388,8 +414,6 @@ class History:
         log.begin_leader_epoch(partition.leader_epoch)
 
     def _batch_starts(self, partition: Partition) -> list[int]:
-        from broker.testing.simulation.invariants import Scan
-
         with self._disk.undisturbed():
             scan = Scan(self._disk, self._broker.log(partition))
         return [batch.header.base_offset for batch in scan.batches]
