@@ -87,8 +87,8 @@ class Story:
         self.group(broker)
         assert self.clients is not None
         self.clients.take_turn(broker)
+        transact(broker)
         if broker.name == "apache":
-            transact(broker)
             new_protocol(broker)
         wait_until_compacted(broker)
 
