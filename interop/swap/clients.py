@@ -62,7 +62,7 @@ class LongLived:
 
 
 def transact(broker: Broker) -> None:
-    """One transaction that is committed, one that is aborted, and one left open, which the next turn aborts."""
+    """One transaction that is committed, one aborted, and one left open, which the next turn aborts."""
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap,
