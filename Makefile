@@ -16,6 +16,7 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-ver
 
 # `make serve ARGS="--set num.partitions=12"`, `make test ARGS="-k fetch"`
 ARGS ?=
+SEEDS ?= 1000
 
 .PHONY: help
 help: ## this list
@@ -81,6 +82,10 @@ $(SPARK_READY): requirements/spark.lock | $(READY)
 	@$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/spark.lock \
 		|| { echo "make interop needs PySpark, which could not be installed." >&2; exit 1; }
 	@touch $@
+
+.PHONY: simulate
+simulate: $(READY) ## run storage on a simulated disk: `make simulate SEEDS=10000`
+	$(BIN)/python -m broker.testing.simulation --seeds $(SEEDS) $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## measure, beside Apache Kafka if there is Java; see docs/performance.md

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 
 from broker.testing.simulation.history import History
 
@@ -54,6 +55,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"seed {options.seed} holds")
         return 0
     return _many(options.first, options.seeds, options.jobs, options.stop_after)
+
+
+def run_many(seeds: Sequence[int]) -> list[str]:
+    """The failures of these seeds, on all cores."""
+    with multiprocessing.get_context("spawn").Pool(initializer=_quiet) as pool:
+        return [failure for failure in pool.imap(failure_of, seeds, chunksize=10) if failure is not None]
 
 
 def _many(first: int, count: int, jobs: int, stop_after: int) -> int:

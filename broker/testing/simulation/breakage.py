@@ -1,0 +1,106 @@
+"""Bugs made by hand, for the test that the simulation finds them. Each takes one safeguard out of storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import broker.storage.recovery as recovery
+from broker.storage import checkpoints
+from broker.storage.flush import Durability, FlushTicket
+from broker.storage.producer_state import ProducerStateManager
+from broker.storage.segment import Segment
+from broker.storage.trash import Trash
+from broker.testing.simulation.disk import SimulatedDisk, SimulatedFile
+
+SetAttribute = Callable[[Any, str, Any], None]
+
+
+class Breakage(NamedTuple):
+    name: str
+    make: Callable[[SetAttribute], None]
+    seed: int = 0
+    """The one to try first: it found this bug once."""
+
+
+def _nothing(*arguments: object, **named: object) -> None:
+    return None
+
+
+def _files_are_not_synced(replace: SetAttribute) -> None:
+    replace(SimulatedFile, "sync", _nothing)
+
+
+def _directories_are_not_synced(replace: SetAttribute) -> None:
+    replace(SimulatedDisk, "sync_directory", _nothing)
+
+
+def _flush_syncs_nothing(replace: SetAttribute) -> None:
+    replace(FlushTicket, "work", _nothing)
+
+
+def _crcs_are_ignored(replace: SetAttribute) -> None:
+    replace(recovery, "crc_is_valid", lambda *arguments: True)
+
+
+def _recovery_cuts_nothing(replace: SetAttribute) -> None:
+    original = SimulatedFile.truncate
+
+    def truncate(file: SimulatedFile, size: int) -> None:
+        if not file.path.endswith(".log"):
+            original(file, size)
+
+    replace(SimulatedFile, "truncate", truncate)
+
+
+def _later_segments_stay(replace: SetAttribute) -> None:
+    replace(recovery._Opening, "_set_aside", _nothing)
+
+
+def _truncation_keeps_the_recovery_point(replace: SetAttribute) -> None:
+    replace(Durability, "cut_at", _nothing)
+
+
+def _indexes_are_not_rebuilt(replace: SetAttribute) -> None:
+    replace(recovery._Opening, "_check_indexes", _nothing)
+
+
+def _time_index_forgets_its_last_entry(replace: SetAttribute) -> None:
+    def become_inactive(segment: Segment) -> None:
+        segment.index.finish()
+        segment.time_index.finish()
+
+    replace(Segment, "become_inactive", become_inactive)
+
+
+def _snapshots_stay_after_truncation(replace: SetAttribute) -> None:
+    replace(ProducerStateManager, "_remove_snapshot", _nothing)
+
+
+def _old_segments_stay_beside_the_new(replace: SetAttribute) -> None:
+    replace(Trash, "rename_files", _nothing)
+
+
+def _the_marker_stays(replace: SetAttribute) -> None:
+    import broker.storage.log_manager as log_manager
+
+    def look(disk: SimulatedDisk, directory: str) -> int | None:
+        return 0 if disk.exists(f"{directory}/{checkpoints.CLEAN_SHUTDOWN}") else None
+
+    replace(log_manager, "take_clean_shutdown", look)
+
+
+BREAKAGES = [
+    Breakage("files are not synced", _files_are_not_synced),
+    Breakage("directories are not synced", _directories_are_not_synced, 1),
+    Breakage("a flush syncs nothing", _flush_syncs_nothing, 1),
+    Breakage("recovery ignores CRCs", _crcs_are_ignored, 22),
+    Breakage("log files are not truncated", _recovery_cuts_nothing),
+    Breakage("segments after a cut stay", _later_segments_stay, 15),
+    Breakage("a truncation keeps the recovery point", _truncation_keeps_the_recovery_point),
+    Breakage("indexes are not checked", _indexes_are_not_rebuilt, 239),
+    Breakage("the time index lacks its last entry", _time_index_forgets_its_last_entry),
+    Breakage("snapshots stay after a truncation", _snapshots_stay_after_truncation, 167),
+    Breakage("old segments stay beside the new", _old_segments_stay_beside_the_new),
+    Breakage("the marker of a clean shutdown stays", _the_marker_stays),
+]
