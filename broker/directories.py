@@ -7,7 +7,7 @@ have failed, and which take no new partitions (KIP-1066).
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from broker.controller.commands import AssignDirectories, UpdateDirectories
 from broker.controller.image import RESOURCE_BROKER, MetadataImage
@@ -174,7 +174,7 @@ class Directories:
 
     def take_config(self) -> None:
         """Which directories are cordoned, by the configuration as it is now."""
-        named = cast("list[str]", self._node.config.value("cordoned.log.dirs") or [])
+        named = self._node.config.cordoned_log_dirs
         for directory in self._log_manager.directories():
             directory.cordoned = EVERY_DIRECTORY in named or directory.path in named
         if self._reports:

@@ -173,15 +173,22 @@ def format_directories(
         if directory in formatted:
             lines.append(f"{directory} is formatted already")
             continue
-        if not disk.is_directory(directory):
-            disk.make_directory(directory)
         directory_id = new_uuid(rng)
-        if directory == metadata_directory(config):
-            for voter in beginning.voters:
-                if voter.voter_id == config.node_id:
-                    directory_id = voter.voter_directory_id
-            _write_beginning(disk, directory, levels, beginning.voters, now_ms)
-        write_meta_properties(disk, directory, MetaProperties(cluster_id, config.node_id, directory_id))
+        is_home = directory == metadata_directory(config)
+        try:
+            if not disk.is_directory(directory):
+                disk.make_directory(directory)
+            if is_home:
+                for voter in beginning.voters:
+                    if voter.voter_id == config.node_id:
+                        directory_id = voter.voter_directory_id
+                _write_beginning(disk, directory, levels, beginning.voters, now_ms)
+            write_meta_properties(disk, directory, MetaProperties(cluster_id, config.node_id, directory_id))
+        except StorageError as error:
+            if is_home or not ignore_formatted:
+                raise
+            lines.append(f"{directory} cannot be used: {error}")
+            continue
         lines.append(f"formatted {directory} for node {config.node_id} of cluster {cluster_id}")
     return lines
 

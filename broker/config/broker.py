@@ -41,6 +41,7 @@ class BrokerConfig:
 
     auto_create_topics_enable: bool
     broker_rack: str | None
+    cordoned_log_dirs: list[str]
     connections_max_idle_ms: int
     default_replication_factor: int
     delete_topic_enable: bool

@@ -1,0 +1,423 @@
+"""Several log directories: where partitions are placed, how they move, and what a lost one takes with it.
+
+Each scenario has a broker of its own, with two directories.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from interop.batches import Batch, Record
+from interop.brokers import Broker
+from interop.raw import WAIT_S, comparable, create_topic, fetch, produce
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_topics import create, topic, until
+from interop.wire import versions_of
+
+LOG_DIR_OFFLINE = 56
+LIMIT = "replica.alter.log.dirs.io.max.bytes.per.second"
+KEEP = {"retention.ms": "-1"}
+"""The records are of 2023."""
+BATCH_BYTES = 64 * 1024
+ENTRIES = re.compile(r"^(?P<name>.+-\d+)(?:\.[0-9a-f]{32}(?P<suffix>-future|-delete|-stray))?$")
+
+
+class Disks:
+    """A broker with two log directories, and what can be seen of them."""
+
+    def __init__(self, like: Broker, **overrides: str) -> None:
+        self.broker = type(like)({key.replace("_", "."): value for key, value in overrides.items()})
+        self.paths = {"A": self.broker.directory / "a", "B": self.broker.directory / "b"}
+        self.broker.properties["log.dirs"] = ",".join(map(str, self.paths.values()))
+
+    def name_of(self, path: str) -> str:
+        return next((name for name, known in self.paths.items() if str(known) == path), path)
+
+    def client(self) -> RawClient:
+        return RawClient(self.broker.bootstrap)
+
+    def describe(self, client: RawClient, *topics: str, version: int = 5) -> Any:
+        """DescribeLogDirs by directory and partition; of some topics, or of the directories alone."""
+        seen: dict[str, Any] = {}
+        answer = client.call("DescribeLogDirs", version, Topics=None)
+        for directory in answer["Results"]:
+            entry = {
+                key: value for key, value in comparable(directory).items() if key not in ("LogDir", "Topics")
+            }
+            for one in directory["Topics"]:
+                if one["Name"] in topics:
+                    for partition in one["Partitions"]:
+                        index = partition.pop("PartitionIndex")
+                        entry[f"{one['Name']}-{index}"] = comparable(partition)
+            seen[self.name_of(directory["LogDir"])] = entry
+        return seen
+
+    def place(self, client: RawClient, name: str, index: int = 0) -> str:
+        """The directory that holds the partition itself, and not on its way there."""
+        for directory in client.call("DescribeLogDirs", 4, Topics=None)["Results"]:
+            for one in directory["Topics"]:
+                for partition in one["Partitions"]:
+                    if (one["Name"], partition["PartitionIndex"]) == (name, index) and not partition[
+                        "IsFutureKey"
+                    ]:
+                        return self.name_of(directory["LogDir"])
+        return ""
+
+    def counts(self, client: RawClient, *topics: str) -> dict[str, int]:
+        """How many partitions of the topics lie in each directory."""
+        found = dict.fromkeys(self.paths, 0)
+        for directory in client.call("DescribeLogDirs", 4, Topics=None)["Results"]:
+            found[self.name_of(directory["LogDir"])] = sum(
+                len(one["Partitions"]) for one in directory["Topics"] if one["Name"] in topics
+            )
+        return found
+
+    def move(
+        self, client: RawClient, directories: dict[str, dict[str, list[int]]], version: int = 2
+    ) -> dict[str, int]:
+        """Ask for moves, by directory and topic; the error of each partition."""
+        dirs = [
+            {
+                "Path": str(self.paths.get(where, where)),
+                "Topics": [{"Name": name, "Partitions": indexes} for name, indexes in topics.items()],
+            }
+            for where, topics in directories.items()
+        ]
+        answer = client.call("AlterReplicaLogDirs", version, Dirs=dirs)
+        return {
+            f"{one['TopicName']}-{partition['PartitionIndex']}": partition["ErrorCode"]
+            for one in sorted(answer["Results"], key=lambda one: one["TopicName"])
+            for partition in sorted(one["Partitions"], key=lambda partition: partition["PartitionIndex"])
+        }
+
+    def names(self, topic_name: str) -> dict[str, list[str]]:
+        """What the directories on disk that belong to a topic are called, without what chance decides."""
+        found: dict[str, list[str]] = {}
+        for where, path in self.paths.items():
+            found[where] = []
+            for entry in sorted(path.iterdir()) if path.is_dir() else []:
+                matched = ENTRIES.match(entry.name)
+                if matched is not None and matched["name"].rpartition("-")[0] == topic_name:
+                    found[where].append(matched["name"] + (matched["suffix"] or ""))
+        return found
+
+
+@contextmanager
+def disks(like: Broker, **overrides: str) -> Iterator[Disks]:
+    found = Disks(like, **overrides)
+    found.broker.start()
+    try:
+        yield found
+    finally:
+        found.broker.discard()
+
+
+def other(place: str) -> str:
+    return "B" if place == "A" else "A"
+
+
+def values(client: RawClient, name: str, partition: int = 0) -> Any:
+    """How many records a consumer gets from the start on, and where the last batch ends."""
+    offset, batches = 0, 0
+    while True:
+        answer = fetch(client, name, offset, partition=partition)
+        data = answer["Responses"][0]["Partitions"][0]
+        if data["ErrorCode"] or not data["Records"]:
+            return {"error": data["ErrorCode"], "batches": batches, "end": offset}
+        records = data["Records"]
+        position = 0
+        while position + 12 <= len(records):
+            size = 12 + int.from_bytes(records[position + 8 : position + 12], "big")
+            if position + size > len(records):
+                break
+            base = int.from_bytes(records[position : position + 8], "big")
+            offset = base + int.from_bytes(records[position + 23 : position + 27], "big") + 1
+            batches += 1
+            position += size
+
+
+def fill(client: RawClient, name: str, count: int, partition: int = 0) -> None:
+    for index in range(count):
+        value = bytes([index % 251]) * BATCH_BYTES
+        batch = Batch([Record(value)], base_timestamp=1_700_000_000_000 + index)
+        answer = produce(client, name, batch.encode(), partition=partition)
+        assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
+
+
+def until_true(condition: Callable[[], bool]) -> bool:
+    """Whether it comes about soon enough."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@scenario(seconds=120)
+def placement(broker: Broker) -> Any:
+    """New partitions go where the fewest are."""
+    seen: dict[str, Any] = {}
+    with disks(broker) as own, own.client() as client:
+        create_topic(client, "four", 4)
+        seen["four"] = own.counts(client, "four")
+        create_topic(client, "one", 1)
+        create_topic(client, "three", 3)
+        seen["eight"] = own.counts(client, "four", "one", "three")
+        seen["moved"] = own.move(client, {"A": {"four": [0, 1, 2, 3]}})
+        assert until_true(lambda: own.counts(client, "four") == {"A": 4, "B": 0})
+        create_topic(client, "more", 4)
+        seen["after a move"] = sorted(own.counts(client, "four", "one", "three", "more").values())
+        answer = client.call("DeleteTopics", 4, TopicNames=["four"], TimeoutMs=10_000)
+        seen["deleted"] = answer["Responses"][0]["ErrorCode"]
+        assert until_true(lambda: own.counts(client, "four") == {"A": 0, "B": 0})
+        create_topic(client, "last", 8)
+        seen["after a deletion"] = sorted(own.counts(client, "one", "three", "more", "last").values())
+    return seen
+
+
+@scenario(seconds=120)
+def moves(broker: Broker) -> Any:
+    """What is refused, and a move there and back with everything in it."""
+    seen: dict[str, Any] = {}
+    with disks(broker) as own, own.client() as client:
+        create_topic(client, "t", 2, KEEP)
+        home = own.place(client, "t")
+        away = other(home)
+        for version in versions_of("AlterReplicaLogDirs"):
+            seen[f"v{version} unknown directory"] = own.move(client, {"/nowhere": {"t": [0]}}, version)
+            seen[f"v{version} relative"] = own.move(client, {away.lower(): {"t": [0]}}, version)
+            seen[f"v{version} unknown topic"] = own.move(client, {"A": {"nothing": [0, 3]}}, version)
+            seen[f"v{version} unknown partition"] = own.move(client, {"A": {"t": [7, -1]}}, version)
+            seen[f"v{version} where it is"] = own.move(client, {home: {"t": [0]}}, version)
+            seen[f"v{version} nothing"] = own.move(client, {}, version)
+            seen[f"v{version} no topics"] = own.move(client, {"A": {}}, version)
+            seen[f"v{version} no partitions"] = own.move(client, {"A": {"t": []}}, version)
+        seen["with a slash"] = own.move(client, {f"{own.paths[away]}/": {"t": [0]}})
+        seen["long name"] = own.move(client, {"A": {"n" * 249: [0]}})
+        seen["names"] = own.move(client, {"A": {"bad name": [0], "": [0]}})
+        fill(client, "t", 40)
+        seen["before"] = values(client, "t")
+        seen["there"] = own.move(client, {away: {"t": [0]}})
+        assert until_true(lambda: own.place(client, "t") == away)
+        seen["after"] = values(client, "t")
+        described = own.describe(client, "t")
+        seen["described"] = {"home": described[home], "away": described[away]}
+        assert until_true(lambda: own.names("t")[home] in ([], ["t-1"]))
+        fill(client, "t", 3)
+        seen["back"] = own.move(client, {home: {"t": [0]}})
+        assert until_true(lambda: own.place(client, "t") == home)
+        seen["at home"] = values(client, "t")
+        seen["two at once"] = own.move(client, {"A": {"t": [0, 1]}, "B": {"t": [0, 1]}})
+        seen["asked before it is there"] = own.move(client, {away: {"later": [0, 1, 2, 3]}})
+        create_topic(client, "later", 4)
+        counts = own.counts(client, "later")
+        seen["later"] = {"home": counts[home], "away": counts[away]}
+    return seen
+
+
+def limit(client: RawClient, bytes_per_second: int | None) -> None:
+    """How fast partitions may move: at one byte a second a copy gets one fetch, and then stands still."""
+    change = {"Name": LIMIT, "ConfigOperation": 0, "Value": str(bytes_per_second)}
+    if bytes_per_second is None:
+        change = {"Name": LIMIT, "ConfigOperation": 1, "Value": None}
+    asked = {"ResourceType": 4, "ResourceName": "1", "Configs": [change]}
+    answer = client.call("IncrementalAlterConfigs", 1, Resources=[asked], ValidateOnly=False)
+    assert answer["Responses"][0]["ErrorCode"] == 0, answer
+
+
+@scenario(seconds=240)
+def slow_moves(broker: Broker) -> Any:
+    """A partition on its way: described, cancelled, deleted, gone on with after a restart."""
+    seen: dict[str, Any] = {}
+    with disks(broker) as own:
+        with own.client() as client:
+            create_topic(client, "t", 1, KEEP)
+            home = own.place(client, "t")
+            away = other(home)
+
+            def look(label: str) -> None:
+                described = own.describe(client, "t")
+                names = own.names("t")
+                for place in described.values():
+                    for partition in place.values():
+                        if isinstance(partition, dict) and partition["IsFutureKey"]:
+                            partition["OffsetLag"] = partition["OffsetLag"] > 0
+                            del partition["PartitionSize"]
+                seen[label] = {
+                    "home": [described[home], names[home]],
+                    "away": [described[away], [name for name in names[away] if not name.endswith("-delete")]],
+                }
+
+            fill(client, "t", 100)
+            limit(client, 1)
+            seen["asked"] = own.move(client, {away: {"t": [0]}})
+            look("on its way")
+            fill(client, "t", 5)
+            seen["asked again"] = own.move(client, {away: {"t": [0]}})
+            look("still on its way")
+            seen["written meanwhile"] = values(client, "t")
+            seen["cancelled"] = own.move(client, {home: {"t": [0]}})
+            look("cancelled")
+            seen["and again"] = own.move(client, {away: {"t": [0]}})
+            look("on its way again")
+        own.broker.stop()
+        names = own.names("t")
+        seen["stopped"] = [names[home], [name for name in names[away] if not name.endswith("-delete")]]
+        own.broker.start()
+        with own.client() as client:
+            until(lambda: values(client, "t")["error"] == 0)
+            look("after a restart")
+            limit(client, None)
+            assert until_true(lambda: own.place(client, "t") == away)
+            until(lambda: values(client, "t")["end"] == 105)
+            seen["moved"] = values(client, "t")
+            assert until_true(lambda: own.names("t")[home] == [])
+            limit(client, 1)
+            seen["asked at last"] = own.move(client, {home: {"t": [0]}})
+            answer = client.call("DeleteTopics", 4, TopicNames=["t"], TimeoutMs=10_000)
+            seen["deleted"] = answer["Responses"][0]["ErrorCode"]
+            assert until_true(lambda: own.names("t") == {"A": [], "B": []})
+    return seen
+
+
+@scenario(seconds=120)
+def cordoned(broker: Broker) -> Any:
+    """KIP-1066: no new partitions in a cordoned directory."""
+    seen: dict[str, Any] = {}
+    with disks(broker) as own, own.client() as client:
+        create_topic(client, "before", 2)
+
+        def cordon(resource: str, value: str | None) -> Any:
+            change = {
+                "Name": "cordoned.log.dirs",
+                "ConfigOperation": 0 if value is not None else 1,
+                "Value": value,
+            }
+            asked = {"ResourceType": 4, "ResourceName": resource, "Configs": [change]}
+            answer = client.call("IncrementalAlterConfigs", 1, Resources=[asked], ValidateOnly=False)
+            return [entry["ErrorCode"] for entry in answer["Responses"]]
+
+        def described() -> dict[str, Any]:
+            return {where: entry["IsCordoned"] for where, entry in own.describe(client).items()}
+
+        seen["unknown"] = cordon("1", "/nowhere")
+        seen["set"] = cordon("1", str(own.paths["B"]))
+        until_true(lambda: described() == {"A": False, "B": True})
+        seen["described"] = described()
+        create_topic(client, "t", 4)
+        seen["placed"] = own.counts(client, "t")
+        seen["moved into"] = own.move(client, {"B": {"t": [0]}})
+        seen["moved before"] = own.move(client, {"B": {"before": [0, 1]}})
+        seen["all"] = cordon("1", "*")
+        until_true(lambda: described() == {"A": True, "B": True})
+        seen["all described"] = described()
+        seen["refused"] = comparable(create(client, topic("refused")))
+        seen["no more partitions"] = comparable(
+            client.call(
+                "CreatePartitions", 3, TimeoutMs=10_000, ValidateOnly=False,
+                Topics=[{"Name": "t", "Count": 5, "Assignments": None}],
+            )
+        )  # fmt: skip
+        seen["none"] = cordon("1", None)
+        until_true(lambda: described() == {"A": False, "B": False})
+        seen["none described"] = described()
+        create_topic(client, "after", 3)
+        seen["placed again"] = sorted(own.counts(client, "t", "after").values())
+    return seen
+
+
+def answers(client: RawClient, name: str, topic_id: bytes) -> dict[str, Any]:
+    """What each API says of a topic's first partition, in its oldest and newest version."""
+    seen: dict[str, Any] = {}
+    record = Batch([Record(b"more")], base_timestamp=1_700_000_000_000).encode()
+    for version in (3, 12):
+        seen[f"Produce {version}"] = comparable(produce(client, name, record, version=version))
+    for version in (4, 12):
+        seen[f"Fetch {version}"] = comparable(fetch(client, name, 0, version=version))
+    seen["Fetch 13"] = comparable(fetch(client, topic_id, 0, version=13))
+    for timestamp in (-1, -2, -3, 0):
+        partition = {"PartitionIndex": 0, "Timestamp": timestamp, "CurrentLeaderEpoch": -1}
+        seen[f"ListOffsets {timestamp}"] = comparable(
+            client.call("ListOffsets", 7, ReplicaId=-1, Topics=[{"Name": name, "Partitions": [partition]}])
+        )
+    seen["DeleteRecords"] = comparable(
+        client.call("DeleteRecords", 2, TimeoutMs=5_000,
+                    Topics=[{"Name": name, "Partitions": [{"PartitionIndex": 0, "Offset": 0}]}])
+    )  # fmt: skip
+    seen["OffsetForLeaderEpoch"] = comparable(
+        client.call("OffsetForLeaderEpoch", 4, ReplicaId=-1, Topics=[
+            {"Topic": name, "Partitions": [{"Partition": 0, "CurrentLeaderEpoch": -1, "LeaderEpoch": 0}]}])
+    )  # fmt: skip
+    for version in (0, 1, 5, 12):
+        answer = client.call("Metadata", version, Topics=[{"Name": name}], AllowAutoTopicCreation=False)
+        seen[f"Metadata {version}"] = comparable(answer["Topics"])
+    answer = client.call("DescribeTopicPartitions", 0, Topics=[{"Name": name}], ResponsePartitionLimit=10)
+    seen["DescribeTopicPartitions"] = comparable(answer["Topics"])
+    return seen
+
+
+@scenario(seconds=240)
+def lost_directory(broker: Broker) -> Any:
+    """A directory that is gone: what lies in it, what lies beside it, and after a restart."""
+    seen: dict[str, Any] = {}
+    with disks(broker, log_flush_offset_checkpoint_interval_ms="200") as own:
+        path = own.paths["B"]
+        aside = Path(f"{path}.aside")
+        with own.client() as client:
+            ids = {name: create_topic(client, name, configs=KEEP) for name in ("x", "y")}
+            lost, kept = ("x", "y") if own.place(client, "x") == "B" else ("y", "x")
+            fill(client, lost, 3)
+            fill(client, kept, 3)
+            path.rename(aside)
+            path.write_text("no directory any more")
+            seen["noticed"] = until_true(lambda: own.describe(client)["B"]["ErrorCode"] == LOG_DIR_OFFLINE)
+            until(lambda: client.call("Metadata", 9, Topics=[{"Name": lost}], AllowAutoTopicCreation=False)
+                  ["Topics"][0]["Partitions"][0]["LeaderId"] == -1)  # fmt: skip
+            described = own.describe(client, lost, kept)
+            seen["described"] = {"A": described["A"].get(f"{kept}-0"), "B": described["B"]}
+            seen["lost"] = answers(client, lost, ids[lost])
+            seen["kept"] = answers(client, kept, ids[kept])
+            seen["moved out"] = list(own.move(client, {"A": {lost: [0]}}).values())
+            seen["moved in"] = list(own.move(client, {"B": {kept: [0]}}).values())
+            create_topic(client, "new", 4)
+            seen["new"] = own.counts(client, "new")
+        own.broker.stop()
+        own.broker.start()
+        with own.client() as client:
+            until(lambda: values(client, kept)["error"] == 0)
+            seen["still described"] = own.describe(client)
+            seen["still lost"] = answers(client, lost, ids[lost])
+            seen["still kept"] = values(client, kept)
+        own.broker.stop()
+        path.unlink()
+        aside.rename(path)
+        own.broker.start()
+        with own.client() as client:
+            until(lambda: values(client, lost)["end"] == 3)
+            seen["found again"] = values(client, lost)
+            record = Batch([Record(b"more")], base_timestamp=1_700_000_000_000).encode()
+            seen["written again"] = comparable(produce(client, lost, record))
+            seen["kept all the while"] = values(client, kept)
+    return seen
+
+
+@scenario(seconds=120)
+def lost_metadata(broker: Broker) -> Any:
+    """Without the directory of the metadata log there is no broker."""
+    with disks(broker, log_flush_offset_checkpoint_interval_ms="200") as own:
+        with own.client() as client:
+            create_topic(client, "t", 4)
+        path = own.paths["A"]
+        path.rename(f"{path}.aside")
+        path.write_text("no directory any more")
+        assert own.broker.process is not None
+        status = own.broker.process.wait(60)
+        own.broker.process = None
+        return {"status": status}

@@ -1,0 +1,44 @@
+"""A broker whose metadata, or whose last directory, is gone ends by itself, with status 1 and one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.durability.child import ROOT, STOP_SECONDS
+
+SETTINGS = (
+    "listeners=PLAINTEXT://127.0.0.1:0",
+    "log.flush.offset.checkpoint.interval.ms=50",
+)
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("a",)])
+def test_without_its_metadata_the_broker_ends(tmp_path: Path, names: tuple[str, ...]) -> None:
+    directories = [tmp_path / name for name in names]
+    command = [sys.executable, "-m", "broker", "serve", "--data", ",".join(map(str, directories))]
+    for setting in SETTINGS:
+        command += ["--set", setting]
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("KAFKA_", "KWIRE_"))}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=kept, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as broker:
+        assert broker.stdout is not None
+        assert " serves on " in broker.stdout.readline()
+        directories[0].rename(tmp_path / "aside")
+        directories[0].write_text("no directory any more")
+        _, said = broker.communicate(timeout=STOP_SECONDS)
+    assert broker.returncode == 1, said
+    reasons = [line for line in said.splitlines() if line.startswith("kwire: ")]
+    assert len(reasons) == 1, said
+    assert said.splitlines()[-1] == reasons[0]
+    assert "Not a directory" in reasons[0]
+    expected = (
+        "the directory of the metadata log has failed" if len(names) > 1 else "no log directory is left"
+    )
+    assert expected in reasons[0]
+    assert "Traceback" not in said
