@@ -313,7 +313,7 @@ class Segment:
         return place is not None and self.base_offset <= place.base_offset <= offset
 
     def next_offset(self) -> int:
-        """The offset after the segment's last batch."""
+        """The offset after the segment's last batch. Invalid where the file does not end with one."""
         next_offset = self.base_offset
         if not self.size_bytes:
             return next_offset
@@ -322,8 +322,12 @@ class Segment:
         except (CorruptIndex, FileMissing):
             last_indexed = self.base_offset
         indexed = self.find(last_indexed)
-        for place in headers(self.file, indexed.position if indexed else 0, self.size_bytes):
+        position = indexed.position if indexed else 0
+        for place in headers(self.file, position, self.size_bytes):
             next_offset = place.last_offset + 1
+            position = place.next_position
+        if position != self.size_bytes:
+            raise Invalid(position, "no whole batch")
         return next_offset
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:

@@ -261,9 +261,9 @@ class SimulatedBroker:
             if log.log_start_offset == log.log_end_offset
         }
         # An epoch that began where an empty log ends is forgotten at the next recovery only, as in Kafka.
-        # So is what was preallocated for a log that recovery has begun.
+        # So is what was preallocated for a log that recovery has begun: zeros at the end.
         return {
-            path: content.rstrip(b"\0") if path.endswith(".log") else content
+            path: content if path.endswith(".snapshot") else content.rstrip(b"\0")
             for path, content in self.disk.tree(DATA).items()
             if not path.endswith(".deleted") and path not in empty
         }

@@ -41,7 +41,7 @@ def check_damaged(log: Log, promises: Promises, flipped: str, *, was_clean: bool
     is_log = flipped.endswith(".log")
     damaged_base = int(flipped.partition(".")[0]) if is_log else -1
     bases = log.segment_base_offsets
-    damaged_end = next((base for base in bases if base > damaged_base), log.log_end_offset)
+    damaged_end = next((base for base in bases if base > damaged_base), promises.most_end)
     for offset, record in promises.records.items():
         if offset < log.log_start_offset:
             continue
