@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench import flush, latency, partitions, start, throughput
+from bench import compaction, flush, latency, partitions, start, throughput
 from bench.brokers import BROKERS, missing
 from bench.figures import Figure, table
 
@@ -21,8 +21,9 @@ BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "latency": latency.measure,
     "flush": flush.measure,
     "partitions": partitions.measure,
+    "compaction": compaction.measure,
 }
-LONG = {"partitions"}
+LONG = {"partitions", "compaction"}
 """What runs only when it is asked for."""
 
 

@@ -1,0 +1,207 @@
+"""Compaction: how fast a log shrinks, what it costs, and what a producer notices of it.
+
+A log of 300 MB, whose keys repeat in random order so that most records are superseded, in segments of 64 MiB
+and batches of 16 KiB, which is the default of the Java client. It may not be compacted while it is written
+(`min.compaction.lag.ms`); the clock runs from when that is lifted until the cleaner's checkpoint says that
+all of the log but the active segment is clean. Both brokers have one cleaner thread, which looks ten times a
+second. After that the log has to have shrunk, and to end where it ended.
+
+A second such log is compacted while a client produces to another topic, one record at a time.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from bench.brokers import BROKERS, Broker
+from bench.figures import Figure, percentile
+
+LOG_BYTES = 300_000_000
+SIZES = {"100 B": 100, "1 KiB": 1024}
+RECORDS_PER_KEY = 15
+KEY_BYTES = 16
+BATCH = 1000
+"""Messages that are handed to the client library at once."""
+POLL_SECONDS = 0.01
+TIMEOUT_SECONDS = 120.0
+WARM_UP_RECORDS = 500
+LARGEST_LEFT = 0.5
+"""The part of a log that may be left, the active segment among it."""
+NEVER_MS = 10 * 24 * 3_600_000
+
+PROPERTIES = {"log.cleaner.threads": "1", "log.cleaner.backoff.ms": "100"}
+TOPIC = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(64 << 20),
+    "min.cleanable.dirty.ratio": "0.01",
+    "min.compaction.lag.ms": str(NEVER_MS),
+}
+PRODUCER: dict[str, str | int | float | bool] = {
+    "acks": "all",
+    "linger.ms": 20,
+    "batch.size": 16384,
+    "queue.buffering.max.messages": 200_000,
+}
+
+
+def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
+    """`rounds` times: compact a log of each size; then produce for `seconds`, and while compacting."""
+    figures: dict[str, Figure] = {}
+
+    def figure(name: str, unit: str) -> Figure:
+        return figures.setdefault(name, Figure(name, unit))
+
+    brokers = {name: BROKERS[name](PROPERTIES) for name in names}
+    try:
+        for broker in brokers.values():
+            broker.start()
+            _Log(broker, SIZES["100 B"]).compact()
+        for number in range(rounds):
+            for name in names if number % 2 == 0 else names[::-1]:
+                broker = brokers[name]
+                for label, size in SIZES.items():
+                    megabytes, taken, cpu = _Log(broker, size).compact()
+                    figure(f"compact {label}", "MB/s").add(name, megabytes / taken)
+                    figure(f"compact {label}, CPU", "ms/MB").add(name, cpu / megabytes * 1e3)
+                for percent, (quiet, busy) in _latencies(broker, seconds).items():
+                    figure(f"produce one record, p{percent}", "ms").add(name, quiet * 1e3)
+                    figure(f"the same while compacting, p{percent}", "ms").add(name, busy * 1e3)
+                    figure(f"compacting over quiet, p{percent}", "").add(name, busy / quiet)
+    finally:
+        for broker in brokers.values():
+            broker.discard()
+    return [figures[name] for name in sorted(figures, key=lambda name: not name.startswith("compact "))]
+
+
+class _Log:
+    """A topic of one partition, full of records that may go."""
+
+    def __init__(self, broker: Broker, size: int) -> None:
+        self._broker = broker
+        self._admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        self._topic = f"compacted-{size}-{time.monotonic_ns()}"
+        self._data = broker.directory / "data"
+        self._directory = self._data / f"{self._topic}-0"
+        topic = NewTopic(self._topic, num_partitions=1, config=TOPIC)
+        self._admin.create_topics([topic])[self._topic].result(30)
+        self._count = LOG_BYTES // (size + KEY_BYTES)
+        self._fill(size)
+
+    def _fill(self, size: int) -> None:
+        producer = Producer({"bootstrap.servers": self._broker.bootstrap, "log_level": 0, **PRODUCER})
+        producer.list_topics(self._topic, timeout=30)
+        draw = random.Random(size)
+        keys = self._count // RECORDS_PER_KEY
+        value = draw.randbytes(size)
+        sent = 0
+        while sent < self._count:
+            count = min(BATCH, self._count - sent)
+            batch = [{"key": f"{draw.randrange(keys):0{KEY_BYTES}}", "value": value} for _ in range(count)]
+            while batch:
+                queued = producer.produce_batch(self._topic, batch, partition=0)
+                batch = batch[queued:]
+                sent += queued
+                producer.poll(0.002 if batch else 0)
+        if producer.flush(TIMEOUT_SECONDS):
+            raise RuntimeError(f"{self._broker.name} did not acknowledge everything")
+
+    def compact(self) -> tuple[float, float, float]:
+        """Have it compacted: MB that were dirty, seconds, processor seconds of broker and worker."""
+        active = max(self._directory.glob("*.log"))
+        before = self._size_bytes()
+        megabytes = (before - active.stat().st_size) / 1e6
+        idle = self._broker.cpu_seconds()
+        begun = time.perf_counter()
+        lag = ConfigEntry("min.compaction.lag.ms", "0", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, self._topic, incremental_configs=[lag])
+        self._admin.incremental_alter_configs([resource])[resource].result(30)
+        while self._cleaned_offset() < int(active.stem):
+            if time.perf_counter() - begun > TIMEOUT_SECONDS:
+                raise RuntimeError(f"{self._broker.name} did not compact within {TIMEOUT_SECONDS:.0f} s")
+            time.sleep(POLL_SECONDS)
+        taken = time.perf_counter() - begun
+        cpu = self._broker.cpu_seconds() - idle
+        self._check(before)
+        self._admin.delete_topics([self._topic])[self._topic].result(30)
+        return megabytes, taken, cpu
+
+    def _cleaned_offset(self) -> int:
+        with suppress(FileNotFoundError):
+            for line in (self._data / "cleaner-offset-checkpoint").read_text(encoding="ascii").splitlines():
+                if line.startswith(f"{self._topic} 0 "):
+                    return int(line.split()[2])
+        return -1
+
+    def _size_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self._directory.glob("*.log"))
+
+    def _check(self, before: int) -> None:
+        after = self._size_bytes()
+        if after > before * LARGEST_LEFT:
+            raise RuntimeError(f"{self._broker.name} left {after:,} of {before:,} bytes")
+        consumer = Consumer({"bootstrap.servers": self._broker.bootstrap, "group.id": "b", "log_level": 0})
+        try:
+            end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=30)[1]
+        finally:
+            consumer.close()
+        if end != self._count:
+            raise RuntimeError(f"{self._broker.name} ends at {end} after {self._count} records")
+
+
+def _latencies(broker: Broker, seconds: float) -> dict[int, tuple[float, float]]:
+    """Percentiles of the seconds that one record takes: in quiet, and while a log is compacted."""
+    log = _Log(broker, SIZES["100 B"])
+    until = time.perf_counter() + seconds
+    quiet = _acknowledgements(broker, lambda: time.perf_counter() < until)
+    failed: list[BaseException] = []
+
+    def compact() -> None:
+        try:
+            log.compact()
+        except BaseException as error:
+            failed.append(error)
+
+    compacting = threading.Thread(target=compact)
+    busy = _acknowledgements(broker, compacting.is_alive, compacting.start)
+    compacting.join()
+    if failed:
+        raise failed[0]
+    return {percent: (percentile(quiet, percent), percentile(busy, percent)) for percent in (50, 99)}
+
+
+def _acknowledgements(
+    broker: Broker, go_on: Callable[[], bool], begin: Callable[[], None] = lambda: None
+) -> list[float]:
+    """How long each record took, of those after `begin`."""
+    topic = f"single-{time.monotonic_ns()}"
+    client: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+    admin = AdminClient(client)
+    admin.create_topics([NewTopic(topic, num_partitions=1)])[topic].result(30)
+    producer = Producer({**client, "acks": "all", "linger.ms": 0, "socket.nagle.disable": True})
+    taken: list[float] = []
+
+    def one() -> None:
+        begun = time.perf_counter()
+        producer.produce(topic, b"x" * 100, partition=0)
+        if producer.flush(30):
+            raise RuntimeError(f"{broker.name} did not acknowledge a record in 30 s")
+        taken.append(time.perf_counter() - begun)
+
+    for _ in range(WARM_UP_RECORDS):
+        one()
+    taken.clear()
+    begin()
+    one()
+    while go_on():
+        one()
+    return taken
