@@ -289,10 +289,7 @@ class Segment:
         if not self._is_doubted and not self._is_well_indexed(offset):
             # Once is enough: where the log itself is damaged, that does not help.
             self._is_doubted = True
-            try:
-                self.rebuild_indexes()
-            except InvalidOffset as error:
-                raise Invalid(self.position_before(offset), str(error)) from error
+            self.rebuild_indexes()
         for place in headers(self.file, self.position_before(offset), self.size_bytes):
             if place.last_offset >= offset:
                 return place
@@ -398,10 +395,18 @@ class Segment:
         self.set_max_timestamp(largest, offset_of_largest)
 
     def rebuild_indexes(self) -> None:
-        """Write both indexes afresh from the log file, as the segment of a log that has rolled on."""
+        """Write both indexes afresh from the log file, as the segment of a log that has rolled on.
+
+        Invalid where the file is damaged.
+        """
         rebuilding = self.begin_rebuild()
         for place in headers(self.file, 0, self.size_bytes):
-            rebuilding.add(place)
+            try:
+                if not 0 <= place.last_offset - self.base_offset <= MAX_RELATIVE_OFFSET:
+                    raise InvalidOffset(f"offset {place.last_offset} is not this segment's")
+                rebuilding.add(place)
+            except InvalidOffset as error:
+                raise Invalid(place.position, str(error)) from error
         rebuilding.finish()
         # The log file is durable already, for the most part: no flush would see to these.
         for file in self.index_files():

@@ -27,7 +27,8 @@ ONCE_FAILED = {
     429: "what recovery had cut off came back after a clean shutdown",
     478: "an index that recovery had rebuilt was never synced",
     873: "a recovery point beyond the log's end outlived a crash, and what was appended next was trusted",
-    2994: "a wrong length near the end of a cleanly closed log ended it there; appends went behind the damage",
+    2994: "a wrong length near the end of a cleanly closed log ended it there, and appends went behind it",
+    3856: "rebuilding an index from a damaged log overflowed an entry",
     1301: "the marker of a clean shutdown came back, since its removal was not synced after a kill",
 }
 """Seeds that found a bug when it was there. They go other ways now, since the histories have grown."""
