@@ -9,7 +9,7 @@ from the base timestamp, whose place the horizon takes (KIP-534).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -172,6 +172,11 @@ class BatchFilter:
                 return None
             if not kept:
                 return _emptied(header) if self._stays_empty(header) else GONE
+            if count == header.last_offset_delta + 1 and base_offset not in offset_map.with_gaps:
+                payload, start, _ = plain_records(data, at, header)
+                self.records_kept += kept
+                body = _chosen(payload, start, base_offset, survivors[low:high])
+                return _with_records(body, header, kept)
         payload, start, end = plain_records(data, at, header)
         try:
             ranges, kept, has_tombstone = self._ranges(payload, start, end, header)
@@ -279,6 +284,29 @@ class BatchFilter:
             max_timestamp=max_timestamp,
         )
         return _batch(bytes(body), header, count)
+
+
+def _chosen(data: bytes, at: int, offset: int, chosen: Iterable[int]) -> bytes:
+    """The records at the chosen offsets, of those that begin with `offset` at `at` and leave none out."""
+    parts = []
+    for wanted in chosen:
+        while True:
+            start = at
+            length = data[at]
+            at += 1
+            if length > 0x7F:
+                byte = data[at]
+                if byte < 0x80:
+                    length = length & 0x7F | byte << 7
+                    at += 1
+                else:
+                    length, at = varint_rest(data, at, length)
+            at += length >> 1
+            offset += 1
+            if offset > wanted:
+                break
+        parts.append(data[start:at])
+    return b"".join(parts)
 
 
 def _unsigned(data: bytes, at: int) -> tuple[int, int]:
