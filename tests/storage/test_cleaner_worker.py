@@ -13,7 +13,7 @@ import pytest
 
 from broker.storage.cleaner.child import ChildWorker, InlineWorker, launcher
 from broker.storage.cleaner.job import Cleaned, Done, Failed, Job
-from broker.storage.cleaner.worker import Pace
+from broker.storage.cleaner.worker import Courtesy, Pace
 from broker.storage.disk import RealDisk
 from broker.testing.log_bench import LogBench
 from broker.testing.memory_disk import MemoryDisk
@@ -126,3 +126,26 @@ def test_the_pace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         told += size_bytes
         pace(size_bytes)
     assert told / 1000 - 0.5 <= now[0] <= told / 1000 + 1e-6
+
+
+def test_the_worker_stands_back_once_the_broker_has_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, used = [100.0], [1.0]
+    stepped: list[float] = []
+    monkeypatch.setattr("broker.storage.cleaner.worker.time.monotonic", lambda: clock[0])
+    courtesy = Courtesy(lambda: used[0], lambda: stepped.append(clock[0]))
+    for _ in range(10):  # a tenth of a core
+        clock[0] += 0.2
+        used[0] += 0.02
+        courtesy.look()
+    assert stepped == []
+    for _ in range(10):  # half of one
+        clock[0] += 0.2
+        used[0] += 0.1
+        courtesy.look()
+    assert len(stepped) == 1
+
+
+def test_the_worker_stands_back_where_nothing_tells_what_the_broker_does() -> None:
+    stepped: list[int] = []
+    Courtesy(lambda: None, lambda: stepped.append(1)).look()
+    assert stepped == [1]
