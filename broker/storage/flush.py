@@ -62,6 +62,7 @@ class Durability:
         "_renames",
         "_segments",
         "_synced_base",
+        "_tail_needs_sync",
         "recovery_point",
     )
 
@@ -76,11 +77,13 @@ class Durability:
         recovery_point: int,
         metadata_needs_sync: bool,
         names_are_synced: bool,
+        tail_needs_sync: bool,
         now_ms: int,
     ) -> None:
         """`metadata_needs_sync`: `partition.metadata` was written, and the directory made, only just now.
 
-        `names_are_synced`: the directory is as a clean shutdown has left it.
+        `names_are_synced`: the directory is as a clean shutdown has left it. `tail_needs_sync`: what was cut
+        off the active segment may not be gone for good, so the next flush syncs it, whatever else it does.
         """
         self.recovery_point = recovery_point
         self._disk = disk
@@ -91,6 +94,7 @@ class Durability:
         self._metadata_needs_sync = metadata_needs_sync
         self._flushed_ms = now_ms
         self._synced_base = segments.active.base_offset if names_are_synced else -1
+        self._tail_needs_sync = tail_needs_sync
         self._renames = 0
         self._cuts = 0
 
@@ -140,6 +144,9 @@ class Durability:
                 if segment is not active:
                     files += segment.index_files()
             files += [self._disk.open(path) for path in self._producers.take_unsynced_paths()]
+        elif self._tail_needs_sync:
+            files.append(active.file)
+        self._tail_needs_sync = False
         if epochs.needs_sync:
             files.append(self._disk.open(epochs.path))
         if self._metadata_needs_sync:

@@ -35,7 +35,6 @@ from kwire.primitives import Uuid
 
 __all__ = ["AppendOrigin", "Appended", "Log", "TimestampOffset"]
 
-
 _Found = TypeVar("_Found")
 
 
@@ -86,6 +85,7 @@ class Log:
         now_ms: int,
         metadata_needs_sync: bool,
         names_are_synced: bool,
+        tail_needs_sync: bool,
         on_failure: Callable[[Log, StorageError], None],
     ) -> None:
         self.topic = topic
@@ -116,6 +116,7 @@ class Log:
             recovery_point=recovery_point,
             metadata_needs_sync=metadata_needs_sync,
             names_are_synced=names_are_synced,
+            tail_needs_sync=tail_needs_sync,
             now_ms=now_ms,
         )
         self._on_failure = on_failure
@@ -543,8 +544,7 @@ class Log:
                 return 0
             if len(old) == len(self._segments):
                 self._roll(now_ms, self.log_end_offset)
-            start_offset = self._segments.bases[len(old)]
-            self._start_at(start_offset)
+            self._start_at(self._segments.bases[len(old)])
             self._drop_segments(old)
         except StorageError as error:
             self._fail(error)
@@ -565,11 +565,10 @@ class Log:
         for segment in segments:
             delay_ms = self.config.file_delete_delay_ms
             self._trash.rename_files(segment.paths, delay_ms)
-            if segment.base_offset == kept_base_offset:
-                continue
-            snapshot = self.producers.forget_snapshot(segment.base_offset)
-            if snapshot is not None:
-                self._trash.rename_files([snapshot], delay_ms)
+            if segment.base_offset != kept_base_offset:
+                snapshot = self.producers.forget_snapshot(segment.base_offset)
+                if snapshot is not None:
+                    self._trash.rename_files([snapshot], delay_ms)
 
     # --- the end
 

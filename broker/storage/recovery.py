@@ -106,9 +106,6 @@ def open_log(
         # Whether the last process had synced what it wrote nobody knows.
         epochs.needs_sync = epochs.needs_sync or bool(epochs.entries)
         metadata_needs_sync = metadata_needs_sync or stored_id is not None
-        if recovery_point >= log_end_offset:
-            # No flush will see anything to sync, but the end of a write that failed may still come back.
-            opening.segments[-1].file.sync()
     opening.remove_stray_snapshots(producers, log_end_offset)
     if producers_known_from is None or producers_known_from < log_start_offset:
         producers.rebuild(opening.segments, log_start_offset, log_end_offset, now_ms)
@@ -138,6 +135,9 @@ def open_log(
         now_ms=now_ms,
         metadata_needs_sync=metadata_needs_sync,
         names_are_synced=clean and not opening.is_changed,
+        # No offset will tell a flush that there is something to sync, but the end of a write that failed may
+        # still come back.
+        tail_needs_sync=not clean and recovery_point >= log_end_offset,
         on_failure=on_failure,
     )
 
