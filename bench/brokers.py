@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,7 +56,7 @@ def free_ports() -> Iterator[int]:
 _ports = free_ports()
 
 
-class Broker:
+class Broker(ABC):
     """One broker: started and stopped as often as a measurement wants."""
 
     name = "broker"
@@ -88,9 +89,9 @@ class Broker:
         self.properties_path.write_text("".join(lines))
         atexit.register(self.discard)
 
+    @abstractmethod
     def command(self) -> list[str]:
         """The command line that serves."""
-        raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
         return dict(os.environ)

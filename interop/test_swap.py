@@ -24,7 +24,11 @@ KNOWN_DIFFERENCES = [
         "kwire has no groups of KIP-848 yet, and shows one's offsets as a classic group's",
     ),
 ]
-ON_A_BUSY_MACHINE = ["EventPerformanceMonitor", "processExpiredBrokerHeartbeat"]
+ON_A_BUSY_MACHINE = [
+    "EventPerformanceMonitor",
+    "processExpiredBrokerHeartbeat",
+    "sent a heartbeat request but received error REQUEST_TIMED_OUT",
+]
 """What Apache Kafka says of time that passed."""
 ENDINGS = ["stop", "stop", "kill", "kill", "torn", "torn", "stop", "stop"]
 ENDINGS_ALONE = ["stop", "kill", "torn", "stop"]
