@@ -96,7 +96,7 @@ class Broker(ABC):
     def environment(self) -> dict[str, str]:
         return dict(os.environ)
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - nothing to prepare is a fine answer
         """What has to happen before the first start, and is not measured."""
 
     def start(self) -> float:
