@@ -52,7 +52,7 @@ class Partition:
         for _ in range(rng.choice((1, 1, 2, 5))):
             self.written += 1
             key = b"k%d" % rng.randrange(5) if self.config.compact or rng.random() < 0.3 else None
-            value: bytes | None = b"%d" % self.written + bytes(rng.choice((0, 0, 20, 150)))
+            value: bytes | None = b"%d" % self.written + b"." * rng.choice((0, 0, 20, 150))
             if self.config.compact and rng.random() < 0.2:
                 value = None
             made.append(Written(now_ms + rng.choice((0, 0, 0, 5, -5, -3000)), key, value))

@@ -155,6 +155,9 @@ class History:
         # Its order is commit, flush, checkpoint: what dies in it dies with all of these promises.
         for partition in self._partitions:
             self._commit(partition)
+            log = self._broker.log(partition)
+            if log.log_start_offset <= log.segment_base_offsets[0]:
+                partition.promises.checkpointed_start = 0
         before = disk.is_faulty
         self._broker.shut_down()
         if not before:
@@ -355,16 +358,20 @@ class History:
 
     def _checkpoint(self, partition: Partition) -> None:
         self._say("checkpoint")
+        for each in self._partitions:
+            log = self._broker.log(each)
+            if log.log_start_offset <= log.segment_base_offsets[0]:
+                # The first segment tells it, whose predecessors may come back at a loss of power. Kafka does
+                # so, too. What dies in here may have removed what the last checkpoint said.
+                each.promises.checkpointed_start = 0
         self._broker.manager.write_checkpoints()
         if self._broker.is_offline:
             return
         for each in self._partitions:
             log, promises = self._broker.log(each), each.promises
             promises.checkpointed_high_watermark = log.high_watermark
-            # Otherwise the first segment tells it, whose predecessors may come back at a loss of power. Kafka
-            # does so, too.
-            is_told = log.log_start_offset > log.segment_base_offsets[0]
-            promises.checkpointed_start = log.log_start_offset if is_told else 0
+            if log.log_start_offset > log.segment_base_offsets[0]:
+                promises.checkpointed_start = log.log_start_offset
 
     def _roll(self, partition: Partition) -> None:
         log = self._broker.log(partition)
