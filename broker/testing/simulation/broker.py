@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from types import SimpleNamespace
 
+from broker.storage.checkpoints import RECOVERY_POINTS
 from broker.storage.cleaner.cleaner import Cleaner
 from broker.storage.log import Log
 from broker.storage.log_config import CREATE_TIME, LOG_APPEND_TIME, LogConfig
@@ -252,6 +253,12 @@ class SimulatedBroker:
         promises.settle(scan.records, end, durable=power_lost)
         promises.high_watermark = log.high_watermark
         partition.learn([batch for batch in scan.batches if batch.header.last_offset >= log.log_start_offset])
+
+    def recovery_points(self) -> bytes:
+        """The checkpoint that says where recovery starts."""
+        path = f"{DATA}/{RECOVERY_POINTS}"
+        with self.disk.undisturbed():
+            return self.disk.read(path) if self.disk.exists(path) else b""
 
     def tree(self) -> dict[str, bytes]:
         """What recovery is to leave as it is when it is done again: all but what is on its way out."""

@@ -194,13 +194,14 @@ class History:
                     disk.failures = 1
                     disk.fails_reading = rng.random() < 0.7
             faulty = disk.is_faulty
+            recovery_points = broker.recovery_points()
             try:
                 broker.open()
                 disk.repair()
                 self._say("open: " + self._ends())
                 broker.check_recovered(power_lost=power_lost)
                 if rng.random() < 0.3:
-                    self._recover_again()
+                    self._recover_again(recovery_points)
                 broker.create_logs()
                 broker.check_all()
                 return
@@ -218,10 +219,10 @@ class History:
                 self._say(f"cannot be opened: {error}")
                 disk.kill()
 
-    def _recover_again(self) -> None:
-        """Recovery has nothing left to do: doing it again changes no byte."""
+    def _recover_again(self, recovery_points: bytes) -> None:
+        """Recovery has nothing left to do: doing it again, from the same point on, changes no byte."""
         broker, disk = self._broker, self._disk
-        if broker.manager.directories()[0].was_clean:
+        if broker.manager.directories()[0].was_clean or broker.recovery_points() != recovery_points:
             disk.kill()
             broker.open()
         before = broker.tree()
