@@ -275,6 +275,9 @@ class _Opening:
                 self.is_changed = True
                 _rebuild_indexes(segment)
 
+    def _disk_size(self, path: str) -> int:
+        return self._disk.size(path) if self._disk.exists(path) else 0
+
     def trust(self) -> None:
         """Take the files for what they say. StorageError."""
         self._check_indexes(self.segments)
@@ -290,6 +293,10 @@ class _Opening:
         # A segment that ends at the recovery point is synced, but its indexes may not be.
         first = max(0, bisect_left(bases, recovery_point) - 1)
         doubtful = self.segments[first:]
+        for segment in self.segments[:first]:
+            if segment.size_bytes and not self._disk_size(segment.time_index.path):
+                # Its rebuilding may have been interrupted, which leaves an index that is empty and sound.
+                _rebuild_indexes(segment)
         self._check_indexes(self.segments[:first])
         start = doubtful[0].base_offset
         log_start_offset = max(log_start_offset, bases[0])
@@ -303,7 +310,9 @@ class _Opening:
                 producers.end_offset = segment.base_offset
                 producers.take_snapshot()
             next_base = doubtful[number + 1].base_offset if number + 1 < len(doubtful) else None
-            if not self._recover_segment(segment, next_base, producers, log_start_offset):
+            # Producers count from the first segment on, not from the log's start: the snapshots taken here
+            # have to tell of what a loss of power may bring back, too.
+            if not self._recover_segment(segment, next_base, producers, bases[0]):
                 break
         return start
 

@@ -29,6 +29,8 @@ ONCE_FAILED = {
     873: "a recovery point beyond the log's end outlived a crash, and what was appended next was trusted",
     2994: "a wrong length near the end of a cleanly closed log ended it there, and appends went behind it",
     3856: "rebuilding an index from a damaged log overflowed an entry",
+    12344: "an index whose rebuilding was interrupted was empty, and trusted",
+    13665: "a snapshot taken in recovery told of a producer what was true before the log's start",
     1301: "the marker of a clean shutdown came back, since its removal was not synced after a kill",
 }
 """Seeds that found a bug when it was there. They go other ways now, since the histories have grown."""
