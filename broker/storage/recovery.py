@@ -264,23 +264,25 @@ class _Opening:
             )
         ]
 
-    def _check_indexes(self, segments: list[Segment]) -> None:
-        """Rebuild indexes that are missing or cannot be right."""
+    def _check_indexes(self, segments: list[Segment], *, after_crash: bool) -> None:
+        """Rebuild indexes that are missing or cannot be right.
+
+        A time index that is empty and sound is no proof after a crash: its rebuilding may have been interrupted.
+        """
         for segment in segments:
             try:
                 segment.index.load()
                 segment.time_index.load()
+                if after_crash and segment.size_bytes and not self._disk.size(segment.time_index.path):
+                    raise CorruptIndex("the time index is empty, the log is not")
             except (CorruptIndex, FileMissing) as error:
                 logger.warning("%s: rebuilding the indexes of %r: %s", self.name, segment, error)
                 self.is_changed = True
                 _rebuild_indexes(segment)
 
-    def _disk_size(self, path: str) -> int:
-        return self._disk.size(path) if self._disk.exists(path) else 0
-
     def trust(self) -> None:
         """Take the files for what they say. StorageError."""
-        self._check_indexes(self.segments)
+        self._check_indexes(self.segments, after_crash=False)
         self.epochs.load()
 
     def recover(self, producers: ProducerStateManager, recovery_point: int, log_start_offset: int) -> int:
@@ -293,11 +295,7 @@ class _Opening:
         # A segment that ends at the recovery point is synced, but its indexes may not be.
         first = max(0, bisect_left(bases, recovery_point) - 1)
         doubtful = self.segments[first:]
-        for segment in self.segments[:first]:
-            if segment.size_bytes and not self._disk_size(segment.time_index.path):
-                # Its rebuilding may have been interrupted, which leaves an index that is empty and sound.
-                _rebuild_indexes(segment)
-        self._check_indexes(self.segments[:first])
+        self._check_indexes(self.segments[:first], after_crash=True)
         start = doubtful[0].base_offset
         log_start_offset = max(log_start_offset, bases[0])
         # This removes every snapshot beyond the start as well: they are made again, segment by segment.
