@@ -267,7 +267,7 @@ class _Opening:
     def _check_indexes(self, segments: list[Segment], *, after_crash: bool) -> None:
         """Rebuild indexes that are missing or cannot be right.
 
-        A time index that is empty and sound is no proof after a crash: its rebuilding may have been interrupted.
+        A sound but empty time index proves nothing after a crash: rebuilding it may have been interrupted.
         """
         for segment in segments:
             try:
