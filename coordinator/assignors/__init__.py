@@ -1,0 +1,1 @@
+"""Server-side assignors of consumer groups. KIP-848."""
