@@ -2,7 +2,8 @@
 
 For every message that kwire declares and every version: a value with every field filled, one with every null
 that is allowed, and for the oldest and newest version a random one, all as JSON, with the bytes that Apache
-Kafka's generated classes make of them. Beside these what Kafka stores, defined, and its error codes.
+Kafka's generated classes make of them. Beside these what Kafka stores, defined, the definitions of requests
+that kafka-python does not have, and Kafka's error codes.
 """
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ def declared() -> dict[str, type[Message]]:
         for message_class in (api.request_class, api.response_class):
             found[message_class.__name__] = message_class
     return found | stored()
+
+
+def others() -> set[str]:
+    """The requests and responses that kafka-python does not have."""
+    return {name for name in declared().keys() - stored().keys() if not kafka_json.in_kafka_python(name)}
 
 
 def versions(message_class: type[Message]) -> range:
@@ -161,6 +167,8 @@ def main() -> None:
         name: without_words(json.loads(kafka_json.without_comments(message.definition)))
         for name, message in sorted(messages.items())
     }
+    requests = {name: definitions[name] for name in sorted(others())}
+    kafka_json.OTHERS.write_text(json.dumps(requests, indent=1) + "\n", encoding="ascii")
     # All of Kafka's records, so that one that kwire does not declare is noticed.
     definitions = {
         name: definition

@@ -1,5 +1,7 @@
 """Kafka's message definitions, as the JSON files that kafka-python ships: the tests' oracle.
 
+The few requests that kafka-python does not know are in `data/`, as `golden.py` took them from Kafka.
+
 Read here on their own, with nothing of kwire: a definition is a `Struct` of `Entry`s, and what its words mean
 (versions, nullable versions, defaults) is worked out a second time.
 """
@@ -12,9 +14,13 @@ import warnings
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, resources
+from pathlib import Path
 from typing import Any
 
 PACKAGE = "kafka.protocol.schemas.resources"
+OTHERS = Path(__file__).parent / "data" / "kafka-4.3.1-requests.json"
+"""Definitions of requests and responses that kafka-python does not have."""
+
 ENDLESS = 0x7FFF
 WIDTHS = {
     "bool": "Bool",
@@ -128,10 +134,18 @@ def parse(text: str) -> Definition:
     )
 
 
+def in_kafka_python(name: str) -> bool:
+    """Whether kafka-python has this message."""
+    return resources.files(reference(PACKAGE)).joinpath(f"{name}.json").is_file()
+
+
 @cache
 def definition(name: str) -> Definition:
-    """The definition of this name; FileNotFoundError where kafka-python has none."""
-    return parse(resources.files(reference(PACKAGE)).joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    """The definition of this name; KeyError where neither kafka-python nor `data/` has one."""
+    if in_kafka_python(name):
+        file = resources.files(reference(PACKAGE)).joinpath(f"{name}.json")
+        return parse(file.read_text(encoding="utf-8"))
+    return parse(json.dumps(json.loads(OTHERS.read_text(encoding="ascii"))[name]))
 
 
 def _entry(raw: dict[str, Any], shared: dict[str, list[dict[str, Any]]]) -> Entry:

@@ -72,6 +72,8 @@ def test_there_are_cases_of_every_version() -> None:
         for version in golden.versions(message_class)
     }
     assert definitions().keys() == golden.stored().keys()
+    others = json.loads(kafka_json.OTHERS.read_text(encoding="ascii"))
+    assert others.keys() == golden.others()
 
 
 @pytest.mark.parametrize("name", DECLARED)

@@ -1,7 +1,8 @@
 """Every declaration of kwire, field by field and version by version, against Kafka's own definitions.
 
-The definitions are those that kafka-python 3 ships. They cover the same versions as Apache Kafka 4.3.1 for
-every API that kwire declares, so there is no list of exceptions: the comparison is whole.
+The definitions are those that kafka-python 3 ships, and Apache Kafka's own of the APIs that it does not have.
+They cover the same versions as Apache Kafka 4.3.1 for every API that kwire declares, so there is no list of
+exceptions: the comparison is whole.
 """
 
 from __future__ import annotations
