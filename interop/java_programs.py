@@ -1,0 +1,109 @@
+"""Java programs that run until they are ended: ours in ``interop/java``, and those in Kafka's jars."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+
+from interop.brokers import SMALL_JVM
+from interop.reference import HERE, TARGET, Missing, kafka_jars, require_java
+
+CLASSES = TARGET / "java"
+COMPILE_SECONDS = 120
+STOP_SECONDS = 60
+
+
+@cache
+def compiled(name: str) -> Path:
+    """The directory with the classes of ``interop/java/NAME.java``; raises Missing without a JDK."""
+    source, classes = HERE / "java" / f"{name}.java", CLASSES / name
+    made_from = classes / "source"
+    if made_from.exists() and made_from.read_text() == source.read_text():
+        return classes
+    javac = shutil.which("javac")
+    if javac is None:
+        raise Missing(
+            "this needs a JDK on the PATH, not only a JRE (Debian: apt-get install openjdk-17-jdk-headless)."
+        )
+    classes.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        [javac, "-cp", f"{kafka_jars()}/*", "-d", str(classes), str(source)],
+        check=True,
+        timeout=COMPILE_SECONDS,
+    )
+    made_from.write_text(source.read_text())
+    return classes
+
+
+class JavaProgram:
+    """A program in a JVM of its own, ended with the block at the latest; its output is kept line by line."""
+
+    def __init__(
+        self, main: str, *arguments: str, log: Path, classes: Path | None = None, heap: str = "-Xmx384m"
+    ) -> None:
+        """``log`` takes what the program complains about, and is appended to."""
+        path = f"{kafka_jars()}/*" if classes is None else f"{classes}:{kafka_jars()}/*"
+        self.main = main
+        self.log = log
+        self.lines: list[str] = []
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [
+                    require_java(),
+                    heap,
+                    *SMALL_JVM,
+                    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+                    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+                    *("-cp", path, main),
+                    *arguments,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def __enter__(self) -> JavaProgram:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def until(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
+        """Wait for a condition; raises RuntimeError with the end of the log if the program ends before it."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            status = self.process.poll()
+            if status is not None:
+                raise RuntimeError(f"{what}, but {self.main} ended with {status}: {self.tail()}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{what}, but not within {seconds:.0f} s: {self.tail()}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(STOP_SECONDS)
+
+    def stop(self) -> int:
+        """SIGTERM, and wait; gives the exit status."""
+        self.process.terminate()
+        return self.process.wait(STOP_SECONDS)
+
+    def tail(self) -> str:
+        return "\n".join(self.lines[-20:]) + self.log.read_text(errors="replace")[-4000:]

@@ -1,0 +1,164 @@
+"""Kafka Streams with exactly_once_v2: a word count whose program is killed, and then its broker."""
+
+# The client's own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
+from __future__ import annotations
+
+import random
+import struct
+import tempfile
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource
+
+from interop.brokers import Broker
+from interop.java_programs import JavaProgram, compiled
+from interop.scenario import scenario
+from interop.scenarios.clients_confluent import make_topic, producer_of
+
+NAME = "streams-words"
+PARTITIONS = 3
+LINES, WORDS_A_LINE, VOCABULARY = 3000, 6, 150
+WAIT_S = 90.0
+
+
+def lines() -> list[str]:
+    rng = random.Random(7)
+    return [
+        " ".join(f"word{int(rng.triangular(0, VOCABULARY, 0))}" for _ in range(WORDS_A_LINE))
+        for _ in range(LINES)
+    ]
+
+
+def program(broker: Broker, directory: Path, instance: str) -> JavaProgram:
+    """The word count; each instance has a state of its own, so that a new one restores from the changelog."""
+    properties = directory / f"{instance}.properties"
+    settings = {
+        "application.id": NAME,
+        "bootstrap.servers": broker.bootstrap,
+        "processing.guarantee": "exactly_once_v2",
+        "state.dir": directory / instance,
+        "num.stream.threads": 2,
+        "commit.interval.ms": 100,
+        # Without the cache each word gives an output record, so that one counted twice shows.
+        "statestore.cache.max.bytes": 0,
+        "producer.transaction.timeout.ms": 8000,
+        "consumer.session.timeout.ms": 6000,
+        "consumer.heartbeat.interval.ms": 1000,
+        "consumer.auto.offset.reset": "earliest",
+        "default.key.serde": "org.apache.kafka.common.serialization.Serdes$StringSerde",
+        "default.value.serde": "org.apache.kafka.common.serialization.Serdes$LongSerde",
+    }
+    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return JavaProgram(
+        "WordCount",
+        *(str(properties), NAME, f"{NAME}-counts"),
+        log=directory / "streams.log",
+        classes=compiled("WordCount"),
+    )
+
+
+class Output:
+    """Committed counts of each word, in the order of their partition, read until told to stop."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self.counts: dict[str, list[int]] = defaultdict(list)
+        self.total = 0
+        self._stop = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "group.id": f"{topic}-reader",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "reconnect.backoff.max.ms": 500,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while not self._stop.is_set():
+            for message in self._consumer.consume(1000, timeout=0.2):
+                if message.error() is None:
+                    word = (message.key() or b"").decode()
+                    self.counts[word].append(struct.unpack(">q", message.value() or b"")[0])
+                    self.total += 1
+        self._consumer.close()
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+
+def feed(broker: Broker, text: Iterator[str], count: int) -> None:
+    producer = producer_of(broker, **{"enable.idempotence": True})
+    for number in range(count):
+        producer.produce(NAME, value=next(text), partition=number % PARTITIONS)
+    assert producer.flush(30) == 0
+
+
+def internal_topics(broker: Broker) -> Any:
+    """What Streams created: the names, and the settings that it gave them."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    topics = admin.list_topics(timeout=30).topics
+    found = {name: len(topic.partitions) for name, topic in topics.items() if name.startswith(f"{NAME}-")}
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(found)]
+    return {
+        resource.name: [
+            found[resource.name],
+            {key: entry.value for key, entry in sorted(future.result(30).items()) if not entry.is_default},
+        ]
+        for resource, future in admin.describe_configs(resources).items()
+    }
+
+
+@scenario(seconds=300)
+def exactly_once(broker: Broker) -> Any:
+    """Each word's committed counts are 1, 2, 3 and so on, whoever was killed meanwhile."""
+    make_topic(broker, NAME, PARTITIONS)
+    make_topic(broker, f"{NAME}-counts", PARTITIONS)
+    text = iter(lines())
+    third = LINES // 3
+    with (
+        tempfile.TemporaryDirectory(prefix="interop-streams-", ignore_cleanup_errors=True) as name,
+        Output(broker, f"{NAME}-counts") as output,
+    ):
+        directory = Path(name)
+        feed(broker, text, third)
+        with program(broker, directory, "first") as first:
+            first.until(lambda: output.total > 1000, "the first counts", WAIT_S)
+            feed(broker, text, third // 2)
+            first.kill()
+        seen: dict[str, Any] = {"killed midway": output.total < LINES * WORDS_A_LINE}
+        with program(broker, directory, "second") as second:
+            second.until(lambda: "RUNNING" in second.lines, "the second has its partitions", WAIT_S)
+            at = output.total
+            feed(broker, text, third // 2)
+            second.until(lambda: output.total > at + 300, "counts of the second", WAIT_S)
+            broker.kill()
+            broker.start()
+            feed(broker, text, third)
+            wanted = LINES * WORDS_A_LINE
+            second.until(lambda: output.total >= wanted, "all counts", WAIT_S)
+            seen["ends in order"] = second.stop()
+        seen["internal topics"] = internal_topics(broker)
+    words = Counter(word for line in lines() for word in line.split())
+    seen["words"] = len(output.counts)
+    seen["counted wrongly"] = {
+        word: output.counts.get(word, [])[-5:]
+        for word, count in sorted(words.items())
+        if output.counts.get(word) != list(range(1, count + 1))
+    }
+    seen["strange words"] = sorted(set(output.counts) - set(words))
+    return seen
