@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
 UINT32 = 0xFFFFFFFF
+UINT64 = 0xFFFFFFFFFFFFFFFF
+FIBONACCI = 0x9E3779B97F4A7C15  # -7046029254386353131
 FEWEST_BUCKETS = 16
 
 
 def string_hash(text: str) -> int:
     """`String.hashCode()` as an unsigned number of 32 bits."""
     value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
+    units = string_order(text)
     for at in range(0, len(units), 2):
         value = (31 * value + (units[at] << 8 | units[at + 1])) & UINT32
     return value
+
+
+def string_order(text: str) -> bytes:
+    """What `String.compareTo` orders by: UTF-16 units, which differs from code points above U+FFFF."""
+    return text.encode("utf-16-be", "surrogatepass")
 
 
 def topic_partition_hash(topic: str, partition: int) -> int:
@@ -25,18 +32,75 @@ def topic_partition_hash(topic: str, partition: int) -> int:
     return (31 * (31 + partition) + string_hash(topic)) & UINT32
 
 
-def hash_map_order(keys: Iterable[K], hash_of: Callable[[K], int]) -> list[K]:
-    """The keys, each once, as a `HashMap` that got them in this order tells them.
+def uuid_hash(uuid: bytes) -> int:
+    """The hash of Kafka's `Uuid`, likewise: its four words, mixed."""
+    value = int.from_bytes(uuid[:8], "big") ^ int.from_bytes(uuid[8:], "big")
+    return (value >> 32 ^ value) & UINT32
 
-    That is by bucket; the table doubles when it is more than three quarters full.
-    """
-    distinct = list(dict.fromkeys(keys))
-    buckets = FEWEST_BUCKETS
-    while 4 * len(distinct) > 3 * buckets:
-        buckets *= 2
+
+def uuid_order(uuid: bytes) -> tuple[int, int]:
+    """What `Uuid.compareTo` orders by: its halves, as signed numbers."""
+    return int.from_bytes(uuid[:8], "big", signed=True), int.from_bytes(uuid[8:], "big", signed=True)
+
+
+def buckets_of(capacity: int) -> int:
+    """How many buckets a `HashMap` has that was made with this capacity."""
+    return 1 << max(capacity - 1, 0).bit_length()
+
+
+def buckets_of_copy(size: int) -> int:
+    """How many buckets a `HashSet` has that was made from a collection of this size."""
+    return buckets_of(max(size * 4 // 3 + 1, FEWEST_BUCKETS))
+
+
+def bucket_order(keys: Iterable[K], hash_of: Callable[[K], int], buckets: int) -> list[K]:
+    """The keys in the order of a hash table of this size, and as they come where they share a bucket."""
 
     def bucket(key: K) -> int:
         value = hash_of(key)
         return (value ^ value >> 16) & (buckets - 1)
 
-    return sorted(distinct, key=bucket)
+    return sorted(keys, key=bucket)
+
+
+def grown(buckets: int, size: int) -> int:
+    """How many buckets a `HashMap` of so many has when it holds this many keys."""
+    while 4 * size > 3 * buckets:
+        buckets *= 2
+    return buckets
+
+
+def hash_map_order(keys: Iterable[K], hash_of: Callable[[K], int], buckets: int = FEWEST_BUCKETS) -> list[K]:
+    """The keys, each once, as a `HashMap` that got them in this order tells them.
+
+    That is by bucket, of which there are `buckets` at first; the table doubles when it is more than three
+    quarters full. Not as in Java where eight keys or more share a bucket, which then becomes a tree.
+    """
+    distinct = list(dict.fromkeys(keys))
+    return bucket_order(distinct, hash_of, grown(buckets, len(distinct)))
+
+
+def hash_set_order(keys: Collection[K], hash_of: Callable[[K], int]) -> list[K]:
+    """The keys, each once, as a `HashSet` made from this collection tells them."""
+    return hash_map_order(keys, hash_of, buckets_of_copy(len(keys)))
+
+
+def timeline_map_order(keys: Iterable[K], hash_of: Callable[[K], int]) -> list[K]:
+    """The keys, each once, as Kafka's `TimelineHashMap` that got them in this order tells them.
+
+    That is by slot, which the highest bits of a product decide (Fibonacci hashing), and in a slot the
+    last first. There are two slots at first, and twice as many when three quarters of the keys are more.
+    """
+    distinct = list(dict.fromkeys(keys))
+    slots = 2
+    while 3 * len(distinct) > 4 * slots:
+        slots *= 2
+    shift = 65 - slots.bit_length()
+
+    def slot(key: K) -> int:
+        value = hash_of(key)
+        signed = value - (1 << 32) if value >> 31 else value
+        return (signed * FIBONACCI & UINT64) >> shift
+
+    distinct.reverse()
+    return sorted(distinct, key=slot)

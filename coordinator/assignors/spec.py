@@ -1,9 +1,15 @@
-"""What a server-side assignor of consumer groups is told, and what it answers. KIP-848."""
+"""What a server-side assignor of consumer groups is told, and what it answers. KIP-848.
+
+Where several assignments are as good, the order in which Kafka's hash maps tell their keys decides. The maps
+here carry what is needed of it in their own order, as said below; a caller that does not care may give any.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
+
+from kwire.errors import ApiError, ErrorCode
 
 Partitions: TypeAlias = Mapping[bytes, frozenset[int]]
 """Partitions by topic id."""
@@ -17,18 +23,32 @@ class MemberSpec(NamedTuple):
     instance_id: str | None
     rack_id: str | None
     assigned: Partitions
-    """Its target assignment until now: what a sticky assignor tries to leave it."""
+    """Its target assignment until now, which a sticky assignor tries to leave it; topics as recorded."""
 
 
 class GroupSpec(NamedTuple):
     """A group whose partitions are to be shared out."""
 
     members: Mapping[str, MemberSpec]
+    """Those that are in the group, in the order of `java.timeline_map_order`, then those that just joined."""
     homogeneous: bool
     """Whether all members want the same topics."""
     partition_counts: Mapping[bytes, int]
-    """Of every topic that exists; a topic that is wanted but missing here is unknown."""
+    """Of every topic that exists; a topic that is wanted but missing here is unknown.
+
+    In the order of `java.hash_set_order` of their names.
+    """
+    unknown_topics: int = 0
+    """How many other names the members of a homogeneous group ask for: Kafka's table has room for them."""
 
 
-Assignor: TypeAlias = Callable[[GroupSpec], dict[str, dict[bytes, frozenset[int]]]]
-"""Partitions by member and topic id. Raises ApiError where Kafka's assignor fails."""
+Assignment: TypeAlias = dict[str, dict[bytes, frozenset[int]]]
+"""Partitions by member and topic id, topics in the order in which Kafka records them."""
+
+Assignor: TypeAlias = Callable[[GroupSpec], Assignment]
+"""Raises ApiError where Kafka's assignor fails."""
+
+
+def assignment_failed(reason: str) -> ApiError:
+    """What an assignor raises; the group says for which epoch it failed."""
+    return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, reason)

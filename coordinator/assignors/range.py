@@ -1,0 +1,57 @@
+"""The `range` assignor: each topic's partitions in contiguous ranges, one a subscriber. KIP-848.
+
+Subscribers are taken in one order for all topics, so that topics with the same subscribers and as many
+partitions are split alike. Static members come first, by their instance ids, then the others by member id: a
+static member that returns under a new id finds its ranges again.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from coordinator.assignors.spec import Assignment, GroupSpec, MemberSpec, assignment_failed
+from coordinator.java import string_order
+
+
+def assign(spec: GroupSpec) -> Assignment:
+    """Partitions by member and topic id. ApiError: UNKNOWN_SERVER_ERROR where a topic is unknown."""
+    ranges: dict[bytes, list[tuple[int, int]]] = {}
+    for topic_id, subscribers in _subscriber_counts(spec).items():
+        if topic_id not in spec.partition_counts:
+            raise assignment_failed("Member is subscribed to a non-existent topic")
+        ranges[topic_id] = _split(spec.partition_counts[topic_id], subscribers)
+        ranges[topic_id].reverse()
+    assignment: Assignment = {}
+    for member_id, member in sorted(spec.members.items(), key=_rank):
+        own = assignment[member_id] = {}
+        for topic_id in _in_order(spec, member):
+            start, end = ranges[topic_id].pop()
+            if start < end:
+                own[topic_id] = frozenset(range(start, end))
+    return assignment
+
+
+def _rank(entry: tuple[str, MemberSpec]) -> tuple[bool, bytes]:
+    member_id, member = entry
+    if member.instance_id is None:
+        return True, string_order(member_id)
+    return False, string_order(member.instance_id)
+
+
+def _subscriber_counts(spec: GroupSpec) -> dict[bytes, int]:
+    counts: dict[bytes, int] = {}
+    for member in spec.members.values():
+        for topic_id in member.subscribed:
+            counts[topic_id] = counts.get(topic_id, 0) + 1
+    return counts
+
+
+def _in_order(spec: GroupSpec, member: MemberSpec) -> list[bytes]:
+    return [topic_id for topic_id in spec.partition_counts if topic_id in member.subscribed]
+
+
+def _split(partitions: int, subscribers: int) -> list[tuple[int, int]]:
+    """The first subscribers get one partition more each where they do not come out even."""
+    fewest, larger = divmod(partitions, subscribers)
+    ends = [at * fewest + min(at, larger) for at in range(subscribers + 1)]
+    return list(pairwise(ends))
