@@ -44,14 +44,17 @@ class StateTopic:
         )
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
-        """Every batch that is in the log when the reading begins, in offset order. ApiError, CorruptBatch."""
+        """Every committed batch in offset order, also what comes while this reads. ApiError, CorruptBatch.
+
+        A log is read in parts, between which a transaction's marker may be written to it: nobody else tells
+        a machine of it that is still being loaded.
+        """
         partition = self._node.partition(self._topic, index)
         if partition is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = partition.log
-        end_offset = log.log_end_offset
         offset = log.log_start_offset
-        while offset < end_offset:
+        while offset < (end_offset := log.high_watermark):
             try:
                 data = memoryview(log.read(offset, max_bytes=READ_BYTES, up_to_offset=end_offset).read())
             except StorageError as error:
