@@ -1,7 +1,8 @@
-"""What kwire's tests compare with is what Apache Kafka's own classes do: bytes of messages, assignments.
+"""What kwire's tests compare with is what Apache Kafka's own classes do: bytes of messages, assignments,
+expressions and hashes of topics.
 
-The comparison with kwire needs no JVM, and is in `tests/kwire/test_java_bytes.py` and in
-`tests/coordinator/assignors/test_parity.py`.
+The comparison with kwire needs no JVM, and is in `tests/kwire/test_java_bytes.py`, in
+`tests/coordinator/assignors/test_parity.py` and in `tests/coordinator/consumer`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from interop.java_answers import java_answers
 from interop.kafka_messages import java_bytes, java_errors, kafka_messages
 from interop.reference import HERE
 
 DATA = HERE.parent / "tests" / "kwire" / "data"
-ASSIGNMENTS = HERE.parent / "tests/coordinator/assignors/data/kafka-4.3.1-assignments.jsonl"
+COORDINATOR = HERE.parent / "tests" / "coordinator"
+
+ANSWERED = {
+    "Assignments": "assignors/data/kafka-4.3.1-assignments.jsonl",
+    "Expressions": "consumer/data/kafka-4.3.1-expressions.tsv",
+    "TopicHashes": "consumer/data/kafka-4.3.1-topic-hashes.tsv",
+}
+"""Programs in `interop/java`, and where questions and their answers are kept."""
 
 
 def lines(name: str) -> list[str]:
@@ -35,7 +45,8 @@ def test_error_codes() -> None:
     assert lines("kafka-4.3.1-errors.tsv") == java_errors()
 
 
-def test_assignments() -> None:
-    cases = [line.split("\t") for line in ASSIGNMENTS.read_text(encoding="ascii").splitlines()]
+@pytest.mark.parametrize(("program", "path"), ANSWERED.items(), ids=ANSWERED)
+def test_answers(program: str, path: str) -> None:
+    cases = [line.split("\t", 1) for line in (COORDINATOR / path).read_text(encoding="utf-8").splitlines()]
     assert cases
-    assert java_answers("Assignments", [question for question, _ in cases]) == [made for _, made in cases]
+    assert java_answers(program, [question for question, _ in cases]) == [answer for _, answer in cases]

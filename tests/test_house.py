@@ -27,6 +27,7 @@ WIRED = {
     *MACHINES,
     "broker.directories",
     "broker.state_topic",
+    "broker.topics_view",
     "broker.transaction_ports",
     "broker.handlers",
     "broker.node",
@@ -45,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker.replication": STORED,
     "coordinator": STORED,
     "broker.state_topic": MACHINES,  # what coordinators ask of a broker
+    "broker.topics_view": MACHINES,  # what consumer groups ask of the metadata
     "broker.transaction_ports": {*MACHINES, "broker.state_topic"},
     "broker.directories": MACHINES,  # moves between log directories, and what the cluster knows of these
     "broker.format": {*STORED, "broker.controller", "broker.raft"},
@@ -56,6 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker.testing": SHELL,
     # Strangers: they speak the wire, or read the files.
     "interop": set(),
+    "interop.exactly_once.faulty_broker": {*SHELL, "broker.cli"},  # breaks it on purpose, from inside
     "bench": set(),
     "pipeline": {"kwire", "broker.storage"},
 }
@@ -63,6 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 SEEN_BY_TYPES = {
     ("broker.state_topic", "broker.node"),
+    ("broker.topics_view", "broker.node"),
     ("broker.transaction_ports", "broker.node"),
     ("broker.directories", "broker.node"),
     ("broker.handlers", "broker.node"),
@@ -72,6 +76,7 @@ SEEN_BY_TYPES = {
 THIRD_PARTY: dict[str, set[str]] = {
     "kwire": {"crc32c", "lz4", "snappy", "zstandard"},
     "broker.storage": {"crc32c"},
+    "coordinator": {"re2", "xxhash"},
     "broker.net": {"trio"},
     "broker.cli": {"trio"},
     "broker.testing": {"trio", "pytest"},
