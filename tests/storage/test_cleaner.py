@@ -340,13 +340,13 @@ class Reluctant:
 
 def test_a_worker_that_dies_is_tried_again_later(bench: Bench) -> None:
     launched: list[Job] = []
-    real = bench.cleaner.launch
+    real = bench.cleaner.workers.start
 
     def launch(job: Job) -> object:
         launched.append(job)
         return Reluctant(job) if len(launched) == 1 else real(job)
 
-    bench.cleaner.launch = launch  # type: ignore[assignment]
+    bench.cleaner.workers.start = launch  # type: ignore[assignment]
     fill(bench)
     bench.pass_time()
     bench.pass_time()
@@ -358,7 +358,7 @@ def test_a_worker_that_dies_is_tried_again_later(bench: Bench) -> None:
 @pytest.mark.parametrize("event", ["truncated", "retention", "deleted", "failed"])
 def test_a_log_that_changes_under_the_worker_is_let_be(bench: Bench, event: str) -> None:
     fill(bench)
-    real = bench.cleaner.launch
+    real = bench.cleaner.workers.start
 
     def launch(job: Job) -> object:
         worker = real(job)
@@ -378,7 +378,7 @@ def test_a_log_that_changes_under_the_worker_is_let_be(bench: Bench, event: str)
         reluctant.reports = [report]
         return reluctant
 
-    bench.cleaner.launch = launch  # type: ignore[assignment]
+    bench.cleaner.workers.start = launch  # type: ignore[assignment]
     log = bench.log
     bench.pass_time()
     assert bench.cleaner.rounds == 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.storage.cleaner.filtering import GONE, BatchFilter, LastOfProducer, Rules, plain_records
-from broker.storage.cleaner.offset_map import LONGEST_PLAIN_KEY, OffsetMap
+from broker.storage.cleaner.offset_map import OffsetMap
+from broker.storage.cleaner.record_keys import LONGEST_PLAIN_KEY
 from broker.storage.cleaner.transactions import Aborted, AbortedFinder, CleanedTransactions, marker_kind
 from kwire.batch import CorruptBatch, NewRecord, build, crc_is_valid, read_header, records
 from kwire.compression import Codec

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from broker.storage.cleaner.child import ChildWorker, InlineWorker, launcher
-from broker.storage.cleaner.job import Cleaned, Done, Failed, Job
+from broker.storage.cleaner.child import ChildWorkers, InlineWorkers, Worker, workers_for
+from broker.storage.cleaner.job import Cleaned, Done, Failed, Job, Report
 from broker.storage.cleaner.worker import Courtesy, Pace
 from broker.storage.disk import RealDisk
 from broker.testing.log_bench import LogBench
@@ -20,6 +22,13 @@ from broker.testing.memory_disk import MemoryDisk
 from kwire.batch import batches, build, records
 
 WORKER = [sys.executable, "-m", "broker.storage.cleaner.worker"]
+
+
+@pytest.fixture
+def workers() -> Iterator[ChildWorkers]:
+    made = ChildWorkers()
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -52,8 +61,8 @@ def job(tmp_path: Path) -> Job:
     )
 
 
-def test_a_process_cleans(job: Job) -> None:
-    worker = ChildWorker(job)
+def test_a_process_cleans(job: Job, workers: ChildWorkers) -> None:
+    worker = workers.start(job)
     cleaned = worker.next_report()
     assert isinstance(cleaned, Cleaned)
     assert cleaned.replaced == [base for base, _ in job.segments[:-1]]
@@ -70,8 +79,8 @@ def test_a_process_cleans(job: Job) -> None:
     assert int(written.stat().st_mtime) == job.segments[-2][0]
 
 
-def test_a_worker_can_be_killed(job: Job) -> None:
-    worker = ChildWorker(replace(job, bytes_per_second=1.0))
+def test_a_worker_can_be_killed(job: Job, workers: ChildWorkers) -> None:
+    worker = workers.start(replace(job, bytes_per_second=1.0))
     worker.kill()
     assert isinstance(worker.next_report(), Failed)
     worker.kill()
@@ -91,20 +100,72 @@ def test_a_worker_without_a_job_ends() -> None:
     assert subprocess.run(WORKER, stdin=subprocess.DEVNULL, check=False, timeout=30).returncode == 1
 
 
-def test_a_log_that_went_away_is_not_held_against_it(job: Job) -> None:
+def all_reports(worker: Worker) -> list[Report]:
+    reports = [worker.next_report()]
+    while isinstance(reports[-1], Cleaned):
+        reports.append(worker.next_report())
+    return reports
+
+
+def processes() -> list[str]:
+    """The workers of this process."""
+    children = subprocess.run(
+        ["ps", "--ppid", str(os.getpid()), "-o", "pid=,args="], capture_output=True, text=True, check=True
+    )
+    return [line.split()[0] for line in children.stdout.splitlines() if "cleaner.worker" in line]
+
+
+def test_a_process_does_one_job_after_the_other(job: Job, workers: ChildWorkers) -> None:
+    first = all_reports(workers.start(job))
+    used = processes()
+    assert all_reports(workers.start(job)) == first
+    assert processes() == used
+    workers.close()
+    assert processes() == []
+
+
+def test_a_process_that_has_gone_meanwhile_is_replaced(job: Job, workers: ChildWorkers) -> None:
+    first = all_reports(workers.start(job))
+    (pid,) = processes()
+    os.kill(int(pid), signal.SIGKILL)
+    assert all_reports(workers.start(job)) == first
+    (again,) = processes()
+    assert again != pid
+
+
+def test_a_process_that_has_ended_is_forgotten(job: Job, workers: ChildWorkers) -> None:
+    all_reports(workers.start(job))
+    (pid,) = processes()
+    os.kill(int(pid), signal.SIGKILL)
+    os.waitid(os.P_PID, int(pid), os.WEXITED | os.WNOWAIT)
+    workers.tidy()
+    assert processes() == []
+
+
+def test_a_job_that_ends_after_the_broker_has_stopped_leaves_no_process(
+    job: Job, workers: ChildWorkers
+) -> None:
+    worker = workers.start(job)
+    workers.close()
+    all_reports(worker)
+    assert processes() == []
+
+
+def test_a_log_that_went_away_is_not_held_against_it(job: Job, workers: ChildWorkers) -> None:
     Path(job.directory, "00000000000000000000.log").unlink()
-    report = ChildWorker(job).next_report()
+    report = workers.start(job).next_report()
     assert isinstance(report, Failed)
     assert not report.for_good
 
 
 def test_a_disk_in_memory_has_its_workers_inside() -> None:
-    assert launcher(RealDisk()) is ChildWorker
+    assert isinstance(workers_for(RealDisk()), ChildWorkers)
     disk = MemoryDisk()
     disk.make_directory("/data")
     job = Job("/data", [(0, 0)], 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1.0)
-    worker = launcher(disk)(job)
-    assert isinstance(worker, InlineWorker)
+    workers = workers_for(disk)
+    assert isinstance(workers, InlineWorkers)
+    worker = workers.start(job)
     assert isinstance(worker.next_report(), Done)
     worker.kill()
     assert isinstance(worker.next_report(), Failed)

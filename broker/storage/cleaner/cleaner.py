@@ -12,7 +12,7 @@ from typing import Protocol
 from broker.host import Host, T, Timer
 from broker.storage.checkpoints import CLEANED_OFFSETS, read_offsets, write_offsets
 from broker.storage.cleaner.candidates import Candidate, assess
-from broker.storage.cleaner.child import Worker, launcher
+from broker.storage.cleaner.child import Worker, Workers, workers_for
 from broker.storage.cleaner.job import Cleaned, Done, Failed, Job, Report
 from broker.storage.cleaner.swap import Swap
 from broker.storage.disk import Disk, StorageError, join
@@ -50,14 +50,13 @@ class Cleaner:
         host: Host,
         disk: Disk,
         *,
-        launch: Callable[[Job], Worker] | None = None,
+        workers: Workers | None = None,
     ) -> None:
-        """`launch` starts a worker, and is called in a thread."""
         self.log_manager = log_manager
         self.config = config
         self.host = host
         self.disk = disk
-        self.launch = launcher(disk) if launch is None else launch
+        self.workers = workers_for(disk) if workers is None else workers
         self.stopped = False
         self._running: dict[Log, _Cleaning] = {}
         self._cleaned_offsets: dict[Log, int] = {}
@@ -84,12 +83,14 @@ class Cleaner:
         for cleaning in list(self._running.values()):
             cleaning.stop()
         self._running.clear()
+        self.workers.close()
 
     def _due(self) -> None:
         if self.stopped:
             return
         self._timer = self.host.schedule(self.config.log_cleaner_backoff_ms, self._due)
         self._forget_logs()
+        self.workers.tidy()
         self.look()
         self._apply_retention()
 
@@ -290,7 +291,7 @@ class _Cleaning:
         )
 
     def begin(self) -> None:
-        self._in_thread(lambda: self._cleaner.launch(self._job), self._started)
+        self._in_thread(lambda: self._cleaner.workers.start(self._job), self._started)
 
     def stop(self) -> None:
         """End at once. A swap that readers see already is completed; any other is forgotten."""

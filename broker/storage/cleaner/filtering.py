@@ -8,12 +8,13 @@ from the base timestamp, whose place the horizon takes (KIP-534).
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from broker.storage.cleaner.offset_map import LONGEST_PLAIN_KEY, OffsetMap, short, varint_rest
+from broker.storage.cleaner.offset_map import OffsetMap
+from broker.storage.cleaner.record_keys import RecordKeys, keys_of, offsets_of, varint_rest
 from broker.storage.cleaner.transactions import CleanedTransactions, marker_kind
 from broker.storage.transaction_index import Aborted
 from kwire.batch import (
@@ -90,7 +91,6 @@ class BatchFilter:
         self._transactions_from = transactions_from
         self._transactions: CleanedTransactions | None = None
         self._survivors = offset_map.survivors()
-        self._cursor = 0
         self.records_read = 0
         self.records_kept = 0
 
@@ -155,104 +155,61 @@ class BatchFilter:
     def _data(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
         base_offset, count = header.base_offset, header.records_count
         offset_map = self._map
-        last_offset = base_offset + header.last_offset_delta
         if (
             base_offset >= self._rules.first_dirty_offset
-            and last_offset <= offset_map.latest_offset
+            and header.last_offset <= offset_map.latest_offset
             and base_offset not in offset_map.with_tombstones
         ):
-            # The map has read this batch already: how many of its offsets survive says enough, mostly.
-            survivors, low = self._survivors, self._cursor
-            if low < len(survivors) and survivors[low] < base_offset:
-                low = bisect_left(survivors, base_offset, low)
-            high = self._cursor = bisect_right(survivors, last_offset, low, min(low + count, len(survivors)))
-            kept = high - low
-            if kept == count:
+            # The map has read this batch already: how many of its records survive says enough, mostly.
+            survivors = self._survivors.of(base_offset, count)
+            if len(survivors) == count:
                 self.records_kept += count
                 return None
-            if not kept:
+            if not survivors:
                 return _emptied(header) if self._stays_empty(header) else GONE
-            if count == header.last_offset_delta + 1 and base_offset not in offset_map.with_gaps:
-                payload, start, _ = plain_records(data, at, header)
-                self.records_kept += kept
-                body = _chosen(payload, start, base_offset, survivors[low:high])
-                return _with_records(body, header, kept)
-        payload, start, end = plain_records(data, at, header)
-        try:
-            ranges, kept, has_tombstone = self._ranges(payload, start, end, header)
-        except IndexError:
-            raise CorruptBatch(f"the records of the batch at offset {base_offset} are cut short") from None
-        if not kept:
+            payload, start, end = plain_records(data, at, header)
+            records = keys_of(payload, start, end, count)
+            chosen = _last_of_each(records.keys, set(survivors))
+        else:
+            payload, start, end = plain_records(data, at, header)
+            records = keys_of(payload, start, end, count)
+            chosen = self._chosen(payload, records, header)
+        if not chosen:
             return _emptied(header) if self._stays_empty(header) else GONE
+        kept = len(chosen)
         self.records_kept += kept
-        if has_tombstone and not header.has_delete_horizon:
+        ranges = _ranges(records.starts, chosen)
+        if not header.has_delete_horizon and not set(records.tombstones).isdisjoint(chosen):
             return self._with_horizon(payload, ranges, header, kept)
         if kept == count:
             return None
         return _with_records(b"".join([payload[begin:stop] for begin, stop in ranges]), header, kept)
 
-    def _ranges(
-        self, data: bytes, at: int, end: int, header: BatchHeader
-    ) -> tuple[list[tuple[int, int]], int, bool]:
-        """Where the records lie that stay, neighbours as one; how many; whether one is a tombstone."""
+    def _chosen(self, data: bytes, records: RecordKeys, header: BatchHeader) -> list[int]:
+        """Which records stay, by their indexes."""
         get = self._map.latest.get
         latest_offset = self._map.latest_offset
         base_offset = header.base_offset
-        drops_tombstones = header.has_delete_horizon and header.base_timestamp <= self._rules.now_ms
-        ranges: list[tuple[int, int]] = []
-        kept = 0
-        has_tombstone = False
-        run_start = run_end = -1
-        for _ in range(header.records_count):
-            start = at
-            length = data[at]
-            at += 1
-            if length > 0x7F:
-                length, at = varint_rest(data, at, length)
-            stop = at + (length >> 1)
-            at += 1  # attributes
-            while data[at] > 0x7F:  # timestamp delta
-                at += 1
-            at += 1
-            delta = data[at]
-            at += 1
-            if delta > 0x7F:
-                delta, at = varint_rest(data, at, delta)
-            size = data[at]
-            at += 1
-            if size > 0x7F:
-                size, at = varint_rest(data, at, size)
-            offset = base_offset + (delta >> 1)
-            if size & 1:  # no key
-                stays = offset > latest_offset
-                is_tombstone = data[at] == 1
-            else:
-                key_end = at + (size >> 1)
-                if key_end >= stop:
-                    raise CorruptBatch(f"a key of {size >> 1} bytes in a record of {length >> 1}")
-                is_tombstone = data[key_end] == 1
-                if offset > latest_offset:
-                    stays = True
-                elif is_tombstone and drops_tombstones:
-                    stays = False
-                else:
-                    key = data[at:key_end]
-                    stays = offset >= get(short(key) if size > LONGEST_PLAIN_KEY << 1 else key, -1)
-            if stays:
-                kept += 1
-                if is_tombstone:
-                    has_tombstone = True
-                if start != run_end:
-                    if run_end >= 0:
-                        ranges.append((run_start, run_end))
-                    run_start = start
-                run_end = stop
-            at = stop
-        if at != end:
-            raise CorruptBatch(f"{end - at} bytes are left after the records of the batch at {base_offset}")
-        if run_end >= 0:
-            ranges.append((run_start, run_end))
-        return ranges, kept, has_tombstone
+        if header.last_offset > latest_offset:
+            offsets = offsets_of(data, records.starts, base_offset)
+            beyond = bisect_right(offsets, latest_offset)
+        else:
+            beyond = len(records.keys)
+        known = records.keys[:beyond]
+        # The map says nothing of a record without a key, which goes, nor of one whose key was not seen since.
+        chosen = [
+            index
+            for index, latest in enumerate(map(get, known))
+            if latest == base_offset or (latest is None and known[index] is not None)
+        ]
+        if header.last_offset >= self._rules.first_dirty_offset:
+            last = set(_last_of_each(known, {known[index] for index in chosen}))
+            chosen = [index for index in chosen if index in last or get(known[index]) is None]
+        if records.tombstones and header.has_delete_horizon and header.base_timestamp <= self._rules.now_ms:
+            tombstones = set(records.tombstones)
+            chosen = [index for index in chosen if index not in tombstones]
+        chosen += range(beyond, len(records.keys))
+        return chosen
 
     def _with_horizon(
         self, data: bytes, ranges: list[tuple[int, int]], header: BatchHeader, count: int
@@ -286,27 +243,28 @@ class BatchFilter:
         return _batch(bytes(body), header, count)
 
 
-def _chosen(data: bytes, at: int, offset: int, chosen: Iterable[int]) -> bytes:
-    """The records at the chosen offsets, of those that begin with `offset` at `at` and leave none out."""
-    parts = []
-    for wanted in chosen:
-        while True:
-            start = at
-            length = data[at]
-            at += 1
-            if length > 0x7F:
-                byte = data[at]
-                if byte < 0x80:
-                    length = length & 0x7F | byte << 7
-                    at += 1
-                else:
-                    length, at = varint_rest(data, at, length)
-            at += length >> 1
-            offset += 1
-            if offset > wanted:
-                break
-        parts.append(data[start:at])
-    return b"".join(parts)
+def _last_of_each(keys: Sequence[bytes | None], wanted: set[bytes | None]) -> list[int]:
+    """The last index of each key that is wanted, in order."""
+    found = [index for index, key in enumerate(keys) if key in wanted]
+    if len(found) > len(wanted):
+        found = sorted({keys[index]: index for index in found}.values())
+    return found
+
+
+def _ranges(starts: list[int], chosen: list[int]) -> list[tuple[int, int]]:
+    """Where the chosen records lie, neighbours as one."""
+    ranges: list[tuple[int, int]] = []
+    run_start = run_end = -1
+    for index in chosen:
+        start = starts[index]
+        if start != run_end:
+            if run_end >= 0:
+                ranges.append((run_start, run_end))
+            run_start = start
+        run_end = starts[index + 1]
+    if run_end >= 0:
+        ranges.append((run_start, run_end))
+    return ranges
 
 
 def _unsigned(data: bytes, at: int) -> tuple[int, int]:
@@ -331,12 +289,17 @@ def _max_timestamp(data: bytes, ranges: list[tuple[int, int]], header: BatchHead
     for start, end in ranges:
         at = start
         while at < end:
-            length, at = _unsigned(data, at)
-            zigzag, _ = _unsigned(data, at + 1)
+            length = data[at]
+            at += 1
+            if length > 0x7F:
+                length, at = varint_rest(data, at, length)
+            zigzag = data[at + 1]
+            if zigzag > 0x7F:
+                zigzag, _ = varint_rest(data, at + 2, zigzag)
+            at += length >> 1
             delta = (zigzag >> 1) ^ -(zigzag & 1)
             if greatest is None or delta > greatest:
                 greatest = delta
-            at += length >> 1
     return NO_TIMESTAMP if greatest is None else header.base_timestamp + greatest
 
 

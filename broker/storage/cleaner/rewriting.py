@@ -27,12 +27,21 @@ from kwire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, Co
 
 Throttle = Callable[[int], None]
 """Told of every byte read or written; it waits where that was too fast."""
+Sync = Callable[[Sequence[DiskFile]], Callable[[], None]]
+"""Begins to make files durable; what it gives waits for that. StorageError there or here."""
 Source = tuple[int, int]
 """A segment of the log: base offset and size."""
 
 
 def _unhurried(size_bytes: int) -> None:
     return
+
+
+def sync_at_once(files: Sequence[DiskFile]) -> Callable[[], None]:
+    """Nothing to wait for afterwards."""
+    for file in files:
+        file.sync()
+    return lambda: None
 
 
 def batches_in(
@@ -76,12 +85,14 @@ class LogCleaning:
         *,
         throttle: Throttle = _unhurried,
         set_modified: Callable[[str, int], None] = lambda path, modified_ms: None,
+        sync: Sync = sync_at_once,
     ) -> None:
         """`set_modified` sets the time of a file's last change, by which segments without timestamps age."""
         self._job = job
         self._disk = disk
         self._throttle = throttle
         self._set_modified = set_modified
+        self._sync = sync
         self._config = LogConfig(index_interval_bytes=job.index_interval_bytes)
         self._map = OffsetMap(job.map_bytes)
         self.bytes_read = 0
@@ -103,10 +114,18 @@ class LogCleaning:
             },
         )
         batches = BatchFilter(self._map, rules, self._transactions_from)
+        unsynced: tuple[Cleaned, Callable[[], None]] | None = None
         for group in self._groups([source for source in self._cleanable if source[0] < end_offset]):
-            cleaned = self._rewrite(group, batches)
-            if cleaned is not None:
+            rewritten = self._rewrite(group, batches)
+            if unsynced is not None:
+                cleaned, synced = unsynced
+                synced()
                 yield cleaned
+            unsynced = rewritten
+        if unsynced is not None:
+            cleaned, synced = unsynced
+            synced()
+            yield cleaned
         yield Done(
             end_offset,
             self.bytes_read,
@@ -159,12 +178,9 @@ class LogCleaning:
 
     def _take_in(self, data: bytes, at: int, header: BatchHeader) -> None:
         payload, start, end = plain_records(data, at, header)
-        try:
-            self._map.add(
-                payload, start, end, header.base_offset, header.records_count, self._job.first_dirty_offset
-            )
-        except IndexError:
-            raise CorruptBatch(f"the batch at offset {header.base_offset} is cut short") from None
+        self._map.add(
+            payload, start, end, header.base_offset, header.records_count, self._job.first_dirty_offset
+        )
 
     # --- transactions
 
@@ -222,8 +238,13 @@ class LogCleaning:
         except FileMissing:
             return 0
 
-    def _rewrite(self, group: list[Source], batches: BatchFilter) -> Cleaned | None:
-        """Write what stays of a group's segments, as one; None where nothing would change."""
+    def _rewrite(
+        self, group: list[Source], batches: BatchFilter
+    ) -> tuple[Cleaned, Callable[[], None]] | None:
+        """Write what stays of a group's segments, as one; None where nothing would change.
+
+        What is given as well waits until it is durable.
+        """
         target = _Target(self._disk, self._job.directory, group[0][0], self._config, self._throttle)
         changed = len(group) > 1
         for source in group:
@@ -255,17 +276,18 @@ class LogCleaning:
             return None
         self.bytes_written += target.segment.size_bytes
         modified_ms = self._disk.modified_ms(self._path(group[-1][0], LOG_SUFFIX))
-        target.finish()
+        files = target.finish()
         self._set_modified(target.segment.log_path, modified_ms)
         segment = target.segment
         max_timestamp, offset_of_max = segment.max_timestamp_entry()
-        return Cleaned(
+        cleaned = Cleaned(
             segment.base_offset,
             [base_offset for base_offset, _ in group],
             segment.size_bytes,
             max_timestamp,
             offset_of_max,
         )
+        return cleaned, self._sync(files)
 
 
 class _Target:
@@ -333,16 +355,15 @@ class _Target:
         self._buffers = []
         self._throttle(size_bytes)
 
-    def finish(self) -> None:
-        """Complete the files and make them durable."""
+    def finish(self) -> list[DiskFile]:
+        """Complete the files. Those that are to be synced."""
         assert self._position == self.segment.size_bytes
         self._indexes.finish()
         files = [self._file, *self.segment.index_files()]
         if self.transactions:
             content = b"".join(entry.encode() for entry in self.transactions)
             self._disk.write(self._transaction_index_path, content, sync=True)
-        for file in files:
-            file.sync()
+        return files
 
     def remove(self) -> None:
         """Throw the files away."""

@@ -1,7 +1,7 @@
-"""The process that cleans one log: `python -m broker.storage.cleaner.worker`, a job on its standard input.
+"""The process that cleans logs: `python -m broker.storage.cleaner.worker`, with jobs on its standard input.
 
-It prints a line for each segment that is complete, and one at the end, and lives no longer than whoever holds
-the other end of its input: the broker, which may have been killed.
+It prints a line for each segment that is complete, and one at the end of each job, and lives no longer than
+whoever holds the other end of its input: the broker, which may have been killed.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 
-from broker.storage.cleaner.job import Done, Failed, Job, Report, report_line
-from broker.storage.cleaner.rewriting import LogCleaning
-from broker.storage.disk import Disk, FileMissing, RealDisk, StorageError
+from broker.storage.cleaner.job import Failed, Job, Report, report_line
+from broker.storage.cleaner.rewriting import LogCleaning, Sync, sync_at_once
+from broker.storage.disk import Disk, DiskFile, FileMissing, RealDisk, StorageError
 from kwire.batch import CorruptBatch
 
 NICENESS = 10
@@ -24,6 +25,8 @@ NICENESS = 10
 BUSY = 0.3
 """The part of a core that such a broker uses."""
 LOOK_SECONDS = 0.1
+IDLE_SECONDS = 30.0
+"""How long it waits for another job."""
 
 
 def reports(
@@ -32,10 +35,11 @@ def reports(
     *,
     throttle: Callable[[int], None] = lambda size_bytes: None,
     set_modified: Callable[[str, int], None] = lambda path, modified_ms: None,
+    sync: Sync = sync_at_once,
 ) -> Iterator[Report]:
     """Clean, and say what came of it: the last report is Done or Failed."""
     try:
-        yield from LogCleaning(job, disk, throttle=throttle, set_modified=set_modified).run()
+        yield from LogCleaning(job, disk, throttle=throttle, set_modified=set_modified, sync=sync).run()
     except FileMissing as error:
         # Retention, or the deletion of the topic, was faster.
         yield Failed(str(error), for_good=False)
@@ -73,18 +77,22 @@ class Courtesy:
         self._step_back = step_back
         self._looked = time.monotonic()
         self._used = busy_seconds()
-        self._is_behind = self._used is None
-        if self._is_behind:
+        self.is_behind = self._used is None
+        if self.is_behind:
             step_back()
+
+    def begin(self) -> None:
+        """What the broker did until now does not count."""
+        self._looked, self._used = time.monotonic(), self._busy_seconds()
 
     def look(self) -> None:
         """To be called often."""
         now = time.monotonic()
-        if self._is_behind or now < self._looked + LOOK_SECONDS:
+        if self.is_behind or now < self._looked + LOOK_SECONDS:
             return
         used = self._busy_seconds()
         if used is None or self._used is None or used - self._used > BUSY * (now - self._looked):
-            self._is_behind = True
+            self.is_behind = True
             self._step_back()
         self._looked, self._used = now, used
 
@@ -98,9 +106,52 @@ def _busy_seconds_of_the_broker() -> float | None:
         return None
 
 
-def _end_with_the_broker() -> None:
-    os.read(sys.stdin.fileno(), 1)
-    os._exit(1)
+class _Jobs:
+    """The jobs that the broker hands over, one a line. When it is gone, so is this process."""
+
+    def __init__(self) -> None:
+        self._lines: SimpleQueue[bytes] = SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def next(self) -> Job | None:
+        """Wait for a job; None if there was none for long."""
+        try:
+            return Job.from_line(self._lines.get(timeout=IDLE_SECONDS).decode())
+        except Empty:
+            return None
+
+    def _listen(self) -> None:
+        # Not by way of sys.stdin, whose buffer would be locked by the thread that waits on.
+        rest = b""
+        while more := os.read(sys.stdin.fileno(), 1 << 20):
+            *lines, rest = (rest + more).split(b"\n")
+            for line in lines:
+                self._lines.put(line)
+        os._exit(1)
+
+
+class _SyncingAhead:
+    """Syncs files in a thread, while the next segment is being written."""
+
+    def __call__(self, files: Sequence[DiskFile]) -> Callable[[], None]:
+        failed: list[StorageError] = []
+
+        def sync() -> None:
+            try:
+                for file in files:
+                    file.sync()
+            except StorageError as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=sync, daemon=True)
+        thread.start()
+
+        def wait() -> None:
+            thread.join()
+            if failed:
+                raise failed[0]
+
+        return wait
 
 
 def _set_modified(path: str, modified_ms: int) -> None:
@@ -108,32 +159,30 @@ def _set_modified(path: str, modified_ms: int) -> None:
 
 
 def main() -> int:
-    """Take a job, do it."""
+    """Do one job after the other, until there is none for a while."""
     if hasattr(os, "SCHED_BATCH"):
         with suppress(OSError):  # Never takes the processor from a broker that wakes up.
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     courtesy = Courtesy(_busy_seconds_of_the_broker, lambda: os.nice(NICENESS))
-    line = bytearray()
-    # Not by way of sys.stdin, whose buffer would be locked by the thread that waits on.
-    while not line.endswith(b"\n"):
-        more = os.read(sys.stdin.fileno(), 1 << 20)
-        if not more:
-            return 1
-        line += more
-    job = Job.from_line(line.decode())
-    threading.Thread(target=_end_with_the_broker, daemon=True).start()
-    done = False
+    jobs = _Jobs()
+    # What stands back once does so for good: the next job deserves a process that need not.
+    while not courtesy.is_behind and (job := jobs.next()):
+        _do(job, courtesy)
+    return 0
+
+
+def _do(job: Job, courtesy: Courtesy) -> None:
     pace = Pace(job.bytes_per_second)
 
     def throttle(size_bytes: int) -> None:
         courtesy.look()
         pace(size_bytes)
 
-    for report in reports(job, RealDisk(), throttle=throttle, set_modified=_set_modified):
+    courtesy.begin()
+    found = reports(job, RealDisk(), throttle=throttle, set_modified=_set_modified, sync=_SyncingAhead())
+    for report in found:
         sys.stdout.write(report_line(report) + "\n")
         sys.stdout.flush()
-        done = isinstance(report, Done)
-    return 0 if done else 1
 
 
 if __name__ == "__main__":

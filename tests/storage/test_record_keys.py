@@ -1,4 +1,4 @@
-"""The offset map takes in records that are laid out alike at once: that must change nothing."""
+"""Keys of records that are laid out alike are read at once: that must change nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.storage.cleaner.offset_map import ENTRY_BYTES, LONGEST_PLAIN_KEY, OffsetMap, short
+from broker.storage.cleaner.offset_map import ENTRY_BYTES, OffsetMap, Survivors
+from broker.storage.cleaner.record_keys import LONGEST_PLAIN_KEY, keys_of, offsets_of, short
 from kwire.batch import HEADER_BYTES, build, read_header, records
 
 SIZES = [
@@ -29,7 +30,7 @@ KEYS = [
 @pytest.mark.parametrize("key_of", KEYS)
 @pytest.mark.parametrize("step_ms", [0, 1, 90])
 @pytest.mark.parametrize("count", [1, 70, 400])
-def test_the_map_is_that_of_the_records_one_by_one(
+def test_what_is_read_is_that_of_the_records_one_by_one(
     size_of: Callable[[random.Random], int],
     key_of: Callable[[random.Random], bytes | None],
     step_ms: int,
@@ -43,19 +44,40 @@ def test_the_map_is_that_of_the_records_one_by_one(
         written.append((1_000_000 + number * step_ms - draw.randrange(2), key_of(draw), value, ()))
     data = bytes(build(written, base_offset=1000))
     header = read_header(data)
+    found = keys_of(data, HEADER_BYTES, len(data), count)
+    expected = [(record.offset, record.key, record.value is None) for record in records(data, 0, header)]
+    assert len(found.starts) == count + 1
+    assert offsets_of(data, found.starts, 1000) == [offset for offset, _, _ in expected]
+    assert found.keys == [None if key is None else shortened(key) for _, key, _ in expected]
+    assert found.has_null == (None in found.keys)
+    assert found.tombstones == [
+        index for index, (_, key, is_tombstone) in enumerate(expected) if is_tombstone and key is not None
+    ]
     for capacity, from_offset in ((10_000, 0), (10_000, 1010), (150, 0)):
         by_batch = OffsetMap(capacity * ENTRY_BYTES)
         by_batch.add(data, HEADER_BYTES, len(data), 1000, count, from_offset)
-        latest: dict[bytes, int] = {}
-        tombstone = False
-        for record in records(data, 0, header):
-            if record.key is None or record.offset < from_offset:
+        keys: set[bytes] = set()
+        last = -1
+        for offset, key, _ in expected:
+            if key is None or offset < from_offset:
                 continue
-            key = record.key if len(record.key) <= LONGEST_PLAIN_KEY else short(record.key)
-            if len(latest) >= capacity:  # what is not new would have no place either
+            if len(keys) >= capacity:  # what is not new would have no place either
                 break
-            latest[key] = record.offset
-            tombstone = tombstone or record.value is None
-        assert by_batch.latest == latest
-        assert bool(by_batch.with_tombstones) == tombstone
-        assert not by_batch.with_gaps
+            keys.add(shortened(key))
+            last = offset
+        assert by_batch.latest == dict.fromkeys(keys, 1000)
+        assert by_batch.is_full == (len(keys) == capacity)
+        if by_batch.is_full:
+            assert by_batch.latest_offset == last
+
+
+def shortened(key: bytes) -> bytes:
+    return key if len(key) <= LONGEST_PLAIN_KEY else short(key)
+
+
+def test_survivors_are_told_batch_by_batch() -> None:
+    survivors = Survivors({b"a": 10, b"b": 30, b"c": 10, b"d": 50})
+    assert set(survivors.of(10, 5)) == {b"a", b"c"}
+    assert survivors.of(20, 5) == []
+    assert survivors.of(40, 5) == []
+    assert survivors.of(50, 5) == [b"d"]

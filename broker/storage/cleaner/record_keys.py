@@ -1,0 +1,220 @@
+"""The keys of a batch's records, read as fast as the interpreter allows: the cleaner's inner loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import chain
+from struct import Struct
+from typing import Final
+
+from kwire.batch import CorruptBatch
+
+LONGEST_PLAIN_KEY: Final = 46
+_HASH_BYTES: Final = LONGEST_PLAIN_KEY + 1
+_LONGEST_PLAIN_SIZE: Final = LONGEST_PLAIN_KEY << 1
+"""The varint that tells its size, which is one byte."""
+_LAST_BYTES: Final = bytes(range(0x80))
+"""What a varint may end with."""
+_LEAST_ALIKE: Final = 6
+_MOST_ALIKE: Final = 128
+"""At most so many records of one layout are looked for at once: offset deltas grow by a byte now and then."""
+_WORTH_A_LAYOUT: Final = 24
+"""From so many records on their keys are unpacked by one layout, whose making has to pay."""
+
+
+def short(key: bytes) -> bytes:
+    """What stands for a key that is longer than LONGEST_PLAIN_KEY: no plain key can be mistaken for it."""
+    return blake2b(key, digest_size=_HASH_BYTES).digest()
+
+
+def varint_rest(data: bytes, at: int, first: int) -> tuple[int, int]:
+    """The rest of an unsigned varint, whose first byte says that there is more; and where it ends."""
+    value, shift = first & 0x7F, 7
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise CorruptBatch("a varint of more than 64 bits")
+
+
+class RecordKeys:
+    """What the cleaner wants to know of the records of one batch, in their order."""
+
+    __slots__ = ("has_null", "keys", "starts", "tombstones")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes | None] = []
+        """Each key, or what is `short` for it."""
+        self.starts: list[int] = []
+        """Where each record begins, and behind them where the last one ends."""
+        self.tombstones: list[int] = []
+        """The indexes of the records without a value, those without a key aside."""
+        self.has_null = False
+        """Whether some record has no key."""
+
+
+@lru_cache(maxsize=1024)
+def _one_key(begin: int, size: int, stride: int) -> Struct:
+    return Struct(f"{begin}x{size}s{stride - begin - size}x")
+
+
+@lru_cache(maxsize=256)
+def _many_keys(begin: int, size: int, stride: int, count: int) -> Struct:
+    return Struct(f"{begin}x{size}s" + f"{stride - size}x{size}s" * (count - 1))
+
+
+def _alike(
+    data: bytes, start: int, stride: int, end: int, marks: tuple[int, int, int, int], most: int
+) -> int:
+    """How many records from `start` on are laid out like the one there, of `most`; 0 if it is not worth it.
+
+    `marks` are where, in a record, begin the timestamp delta, the offset delta, the size of the key, the key.
+    Records of one length have each byte of their heads at a distance of it, and may be taken in at once.
+    """
+    timestamp_at, delta_at, size_at, key_at = marks
+    most = min(most, (end - start) // stride, _MOST_ALIKE)
+    for at in range(timestamp_at - 1):  # the length
+        column = data[start + at : start + most * stride : stride]
+        most -= len(column.lstrip(column[:1]))
+        if most < _LEAST_ALIKE:
+            return 0
+    stop = start + most * stride
+    # An offset delta of as many bytes; it becomes longer within a run at most twice in a batch.
+    column = data[start + size_at - 1 : stop : stride]
+    if not column.isascii():
+        most = len(column) - len(column.lstrip(_LAST_BYTES))
+        stop = start + most * stride
+        if most < _LEAST_ALIKE:
+            return 0
+    for at in range(delta_at, size_at - 1):
+        if data[start + at : stop : stride].translate(None, _LAST_BYTES) != data[start + at : stop : stride]:
+            return 0
+    for at in range(size_at, key_at):
+        if data[start + at : stop : stride].strip(data[start + at : start + at + 1]):
+            return 0
+    for at in range(timestamp_at, delta_at - 1):
+        if len(data[start + at : stop : stride].translate(None, _LAST_BYTES)) != most:
+            return 0
+    return most if data[start + delta_at - 1 : stop : stride].isascii() else 0
+
+
+def keys_of(data: bytes, at: int, end: int, count: int) -> RecordKeys:
+    """Read the `count` records that lie, not compressed, from `at` to `end`. CorruptBatch."""
+    found = RecordKeys()
+    try:
+        _read(found, data, at, end, count)
+    except IndexError:
+        raise CorruptBatch("records are cut short") from None
+    return found
+
+
+def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None:
+    keys, starts = found.keys, found.starts
+    add_key, add_start = keys.append, starts.append
+    left = count
+    length_before = -1
+    while left > 0:
+        add_start(at)
+        length = data[at]
+        if length > 0x7F:
+            byte = data[at + 1]
+            if byte < 0x80:
+                length = length & 0x7F | byte << 7
+                at += 2
+            else:
+                length, at = varint_rest(data, at + 1, length)
+        else:
+            at += 1
+        stop = at + (length >> 1)
+        at += 1  # attributes
+        while data[at] > 0x7F:  # timestamp delta
+            at += 1
+        at += 1
+        while data[at] > 0x7F:  # offset delta
+            at += 1
+        size = data[at + 1]
+        at += 2
+        left -= 1
+        if size & 1 or size > _LONGEST_PLAIN_SIZE:
+            if size > 0x7F:
+                size, at = varint_rest(data, at, size)
+            if size & 1:  # zigzag: odd is negative, no key
+                found.has_null = True
+                add_key(None)
+                at = stop
+                continue
+        key_end = at + (size >> 1)
+        if key_end >= stop:
+            raise CorruptBatch(f"a key of {size >> 1} bytes in a record of {length >> 1}")
+        key = data[at:key_end]
+        add_key(key if size <= _LONGEST_PLAIN_SIZE else short(key))
+        if data[key_end] == 1:  # the value's length is -1
+            found.tombstones.append(len(keys) - 1)
+        if length == length_before and left >= _LEAST_ALIKE:
+            alike = _take_alike(found, data, at, key_end, stop, end, left)
+            left -= alike
+            stop += alike * (stop - starts[-1 - alike])
+        length_before = length
+        at = stop
+    if at != end:
+        raise CorruptBatch(f"{end - at} bytes are left after {count} records")
+    add_start(at)
+
+
+def _take_alike(
+    found: RecordKeys, data: bytes, key_at: int, key_end: int, stop: int, end: int, left: int
+) -> int:
+    """Take in the records after the last one, as far as they are laid out as it is: how many."""
+    start = found.starts[-1]
+    stride = stop - start
+    timestamp_at = start
+    while data[timestamp_at] > 0x7F:
+        timestamp_at += 1
+    delta_at = timestamp_at = timestamp_at + 2
+    while data[delta_at] > 0x7F:
+        delta_at += 1
+    size_at = delta_at = delta_at + 1
+    while data[size_at] > 0x7F:
+        size_at += 1
+    marks = (timestamp_at - start, delta_at - start, size_at + 1 - start, key_at - start)
+    alike = _alike(data, start, stride, end, marks, left + 1) - 1
+    if alike <= 0:
+        return 0
+    after = stop + alike * stride
+    values = data[key_end + stride : after : stride]
+    if 1 in values:
+        base = len(found.keys)
+        found.tombstones += [base + index for index, byte in enumerate(values) if byte == 1]
+    begin, size = key_at - start, key_end - key_at
+    more: Iterable[bytes]
+    if alike < _WORTH_A_LAYOUT:
+        layout = _one_key(begin, size, stride)
+        more = chain.from_iterable(layout.iter_unpack(memoryview(data)[stop:after]))
+    else:
+        more = _many_keys(begin, size, stride, alike).unpack_from(data, stop)
+    found.keys += more if size <= LONGEST_PLAIN_KEY else map(short, more)
+    found.starts += range(stop, after, stride)
+    return alike
+
+
+def offsets_of(data: bytes, starts: list[int], base_offset: int) -> list[int]:
+    """The offsets of the records that begin there; the last of `starts` is where they end. CorruptBatch."""
+    offsets = []
+    for at in starts[:-1]:
+        while data[at] > 0x7F:  # length
+            at += 1
+        at += 2  # attributes
+        while data[at] > 0x7F:  # timestamp delta
+            at += 1
+        at += 1
+        delta = data[at]
+        if delta > 0x7F:
+            delta, at = varint_rest(data, at + 1, delta)
+        offsets.append(base_offset + (delta >> 1))
+    return offsets
