@@ -14,6 +14,7 @@ from typing import NamedTuple
 from broker.config import BrokerConfig, log_config
 from broker.controller.commands import AssignDirectories
 from broker.controller.delta import MetadataDelta
+from broker.controller.feature_levels import KRAFT_VERSION
 from broker.controller.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, TopicImage
 from broker.directories import Directories
 from broker.format import all_directories, format_directories, metadata_directory
@@ -29,6 +30,7 @@ from broker.storage.disk import Disk, StorageError
 from broker.storage.log_config import LogConfig
 from broker.storage.log_dir import LogDirectory
 from broker.storage.log_manager import LogManager
+from broker.topics_view import NodeTopics
 from broker.transaction_ports import TransactionPorts
 from coordinator.ports import OFFSETS_TOPIC
 from coordinator.service import GroupCoordinatorService
@@ -58,7 +60,8 @@ class Features(NamedTuple):
 
 
 SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
-    "kraft.version": (0, 0),
+    "group.version": (0, 1),
+    "kraft.version": (0, 1),
     "metadata.version": (7, 30),
     "transaction.version": (0, 2),
 }
@@ -115,7 +118,7 @@ class Node:
             config, host, self.log_manager, disk, bound_ports=self.bound_ports, on_failed=on_fatal
         )
         self.directories = Directories(self)
-        self.groups = GroupCoordinatorService(config, host, StateTopic(self, OFFSETS_TOPIC))
+        self.groups = GroupCoordinatorService(config, host, StateTopic(self, OFFSETS_TOPIC), NodeTopics(self))
         ports = TransactionPorts(self)
         self.transactions = TransactionCoordinatorService(config, host, ports)
         self.write_marker = ports.write_marker
@@ -317,6 +320,8 @@ class Node:
         """Feature levels for ApiVersions."""
         image = self.image
         finalized = {name: level for name, level in image.features.items() if name in SUPPORTED_FEATURES}
+        if self.metadata.kraft_version:
+            finalized[KRAFT_VERSION] = self.metadata.kraft_version
         return Features(SUPPORTED_FEATURES, finalized, image.offset)
 
     # --- following the metadata
@@ -363,6 +368,9 @@ class Node:
         altered = [change.after for change in delta.altered_topics if change.after is not None]
         self._tell_directories([*delta.created_topics, *altered])
         self._configs_changed({name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC})
+        names = [topic.name for topic in (*delta.created_topics, *altered, *delta.deleted_topics)]
+        if names:
+            self.groups.topics_changed(names, created=bool(delta.created_topics))
         if delta.deleted_topics:
             self.groups.topics_deleted([topic.name for topic in delta.deleted_topics])
 

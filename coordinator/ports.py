@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from kwire.errors import ApiError
 
@@ -34,3 +34,44 @@ class StatePorts(Protocol):
 
     def create_topic(self) -> None:
         """Ask for the topic to be created. Returns at once, and may be called again meanwhile."""
+
+
+class Topic(NamedTuple):
+    """A topic as consumer groups see it."""
+
+    topic_id: bytes
+    name: str
+    partition_count: int
+
+
+class TopicsView(Protocol):
+    """The topics of the cluster, as they are now."""
+
+    @property
+    def version(self) -> int:
+        """The version of the metadata; it only rises."""
+
+    def by_name(self, name: str) -> Topic | None:
+        """The topic of this name, if there is one."""
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        """The topic with this id, if there is one."""
+
+    def names(self) -> Iterable[str]:
+        """The names of all topics."""
+
+    def racks(self, topic: Topic) -> Sequence[Sequence[str]]:
+        """For each partition of a topic the racks that have a replica of it."""
+
+
+class GroupSettings(Protocol):
+    """What consumer groups go by: settings of their own, and for the others those of the broker."""
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """How long a member may be silent."""
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """How often a member is to be heard of."""
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        """How long a target assignment lasts at least."""

@@ -12,6 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from broker.host import Host
+from coordinator.consumer.heartbeat import assignor_names
+from coordinator.consumer.requests import Caller, check_request
+from coordinator.consumer.settings import BrokerSettings, ConsumerDefaults
 from coordinator.groups.classic import Join, Sync, response_error
 from coordinator.groups.machine import GroupConfig, GroupMachine
 from coordinator.groups.member import JoinDone, SyncDone
@@ -19,9 +22,14 @@ from coordinator.groups.offsets import CommittedOffset, PartitionCommit
 from coordinator.groups.stored import stored_records
 from coordinator.java import hash_map_order, string_hash, topic_partition_hash
 from coordinator.machine import Committed, Result
-from coordinator.ports import OFFSETS_TOPIC, StatePorts
+from coordinator.ports import OFFSETS_TOPIC, GroupSettings, StatePorts, TopicsView
 from coordinator.runtime import Kind, Runtime, Shard
 from kwire.errors import ApiError, ErrorCode
+from kwire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from kwire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from kwire.messages.describe_groups import DescribedGroup
 from kwire.messages.join_group import JoinGroupResponse
 from kwire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -34,7 +42,7 @@ logger = logging.getLogger("kwire.groups")
 R = TypeVar("R")
 
 
-class ServiceConfig(GroupConfig, Protocol):
+class ServiceConfig(GroupConfig, ConsumerDefaults, Protocol):
     """The configuration keys that the group coordinator needs, dots as underscores."""
 
     @property
@@ -63,14 +71,23 @@ class Commit(NamedTuple):
 class GroupCoordinatorService:
     """All groups that this broker coordinates."""
 
-    def __init__(self, config: ServiceConfig, host: Host, ports: StatePorts) -> None:
+    def __init__(
+        self,
+        config: ServiceConfig,
+        host: Host,
+        ports: StatePorts,
+        topics: TopicsView,
+        settings: GroupSettings | None = None,
+    ) -> None:
+        """`settings` are those of single groups; by default the broker's hold for all."""
         self._config = config
         self._host = host
         self._ports = ports
+        group_settings = BrokerSettings(config) if settings is None else settings
         self._runtime: Runtime[GroupMachine] = Runtime(
             Kind(
                 OFFSETS_TOPIC,
-                lambda shard: GroupMachine(config, shard),
+                lambda shard: GroupMachine(config, shard, topics, group_settings),
                 stored_records,
                 config.offsets_commit_timeout_ms,
             ),
@@ -89,6 +106,11 @@ class GroupCoordinatorService:
     def resigned(self, index: int) -> None:
         """This broker does not lead a partition of the offsets topic any more."""
         self._runtime.resigned(index)
+
+    def topics_changed(self, names: Collection[str], *, created: bool) -> None:
+        """Topics are new (`created`: some of them), gone, or have changed: consumer groups look again."""
+        for shard in self._runtime.active():
+            shard.machine.consumer.topics_changed(names, created=created)
 
     def topics_deleted(self, names: Collection[str]) -> None:
         """Topics are gone: so are the offsets that groups have in them."""
@@ -140,7 +162,7 @@ class GroupCoordinatorService:
         except ApiError as error:
             done(JoinGroupResponse(error_code=error.code, member_id=join.member_id, members=[]))
             return
-        shard.execute(shard.machine.classic.join(join, done))
+        shard.execute(shard.machine.join(join, done))
 
     def sync(self, sync: Sync, done: SyncDone) -> None:
         """SyncGroup. Its errors are in the answer."""
@@ -149,7 +171,7 @@ class GroupCoordinatorService:
         except ApiError as error:
             done(SyncGroupResponse(error_code=error.code))
             return
-        shard.execute(shard.machine.classic.sync(sync, done))
+        shard.execute(shard.machine.sync(sync, done))
 
     def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
         """Heartbeat: NONE, or what is wrong."""
@@ -158,7 +180,7 @@ class GroupCoordinatorService:
         except ApiError as error:
             # Whether the member is still one is not known yet; it would be wrong to scare it away.
             return ErrorCode.NONE if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code
-        return shard.machine.classic.heartbeat(group_id, generation, member_id, instance_id)
+        return shard.machine.heartbeat(group_id, generation, member_id, instance_id)
 
     def leave(
         self, group_id: str, members: Sequence[MemberIdentity], done: Callable[[LeaveGroupResponse], None]
@@ -169,7 +191,7 @@ class GroupCoordinatorService:
         except ApiError as error:
             done(LeaveGroupResponse(error_code=error.code, members=[]))
             return
-        result, response = shard.machine.classic.leave(group_id, members)
+        result, response = shard.machine.leave(group_id, members)
         if response.error_code:
             # There is no such group, so nobody is a member of it.
             response = LeaveGroupResponse(
@@ -190,6 +212,33 @@ class GroupCoordinatorService:
                 done(LeaveGroupResponse(error_code=response_error(error), members=[]))
 
         shard.execute(Result(result.records, _both(result.committed, left)))
+
+    def consumer_heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        caller: Caller,
+        api_version: int,
+        done: Callable[[ConsumerGroupHeartbeatResponse], None],
+    ) -> None:
+        """ConsumerGroupHeartbeat. Its errors are in the answer. KIP-848."""
+        try:
+            if self._stopped:
+                raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            check_request(request, api_version, assignor_names(self._config.group_consumer_assignors))
+            shard = self._runtime.shard_for(request.group_id)
+            result, response = shard.machine.consumer.heartbeat(request, caller)
+        except ApiError as error:
+            done(ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message))
+            return
+
+        def stored(error: ApiError | None) -> None:
+            result.committed(error)
+            if error is None:
+                done(response)
+            else:
+                done(ConsumerGroupHeartbeatResponse(error_code=response_error(error)))
+
+        shard.execute(result._replace(committed=stored))
 
     # --- offsets
 
@@ -253,14 +302,18 @@ class GroupCoordinatorService:
         group_id: str,
         read: Callable[[Mapping[str, Mapping[int, CommittedOffset]]], R],
         done: Callable[[ErrorCode, R | None], None],
+        *,
+        member_id: str | None = None,
+        member_epoch: int = -1,
     ) -> None:
         """OffsetFetch: `read` makes an answer of the offsets by topic and partition, which it must not keep.
 
         `done` gets it with NONE as soon as all that it shows is committed, else an error and None. A group
-        that does not exist has no offsets.
+        that does not exist has no offsets. A member of a consumer group says who it is.
         """
         try:
             shard = self._shard(group_id, empty_id_allowed=True)
+            shard.machine.check_fetch(group_id, member_id, member_epoch)
         except ApiError as error:
             done(error.code, None)
             return
@@ -302,9 +355,28 @@ class GroupCoordinatorService:
         order = hash_map_order(by_partition, lambda index: topic_partition_hash(OFFSETS_TOPIC, index))
         return [by_partition[index] for index in order]
 
-    def describe(self, group_id: str) -> DescribedGroup | None:
-        """One group; None where there is no such group. ApiError where this broker cannot know."""
+    def describe(self, group_id: str) -> DescribedGroup:
+        """One classic group. ApiError: GROUP_ID_NOT_FOUND, or why this broker cannot know."""
         return self._shard(group_id, empty_id_allowed=True).machine.describe(group_id)
+
+    def describe_consumer_group(self, group_id: str, done: Callable[[DescribedConsumerGroup], None]) -> None:
+        """One consumer group, as soon as all that is shown of it is committed. Errors are in the answer."""
+        try:
+            shard = self._shard(group_id)
+            group = shard.machine.describe_consumer_group(group_id)
+        except ApiError as error:
+            done(
+                DescribedConsumerGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+            )
+            return
+
+        def committed(error: ApiError | None) -> None:
+            if error is None:
+                done(group)
+            else:
+                done(DescribedConsumerGroup(group_id=group_id, error_code=response_error(error)))
+
+        shard.execute(Result((), committed))
 
     def listed(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
         """The groups in these states and of these types, in any case; all, where nothing is named.

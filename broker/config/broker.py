@@ -46,6 +46,13 @@ class BrokerConfig:
     default_replication_factor: int
     delete_topic_enable: bool
     fetch_max_bytes: int
+    group_consumer_assignment_interval_ms: int
+    group_consumer_assignors: list[str]
+    group_consumer_heartbeat_interval_ms: int
+    group_consumer_max_size: int
+    group_consumer_regex_refresh_interval_ms: int
+    group_consumer_session_timeout_ms: int
+    group_coordinator_rebalance_protocols: list[str]
     group_initial_rebalance_delay_ms: int
     group_max_session_timeout_ms: int
     group_max_size: int

@@ -34,13 +34,12 @@ def handle(node: Node, context: RequestContext, request: DescribeGroupsRequest) 
 
 def _described(node: Node, context: RequestContext, group_id: str) -> DescribedGroup:
     try:
-        group = node.groups.describe(group_id)
+        return node.groups.describe(group_id)
     except ApiError as error:
-        return DescribedGroup(group_id=group_id, error_code=error.code, members=[])
-    if group is not None:
-        return group
-    unknown = DescribedGroup(group_id=group_id, group_state="Dead", members=[])
-    if context.api_version >= FIRST_VERSION_WITH_NOT_FOUND:
-        unknown.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-        unknown.error_message = f"Group {group_id} not found."
-    return unknown
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            return DescribedGroup(group_id=group_id, error_code=error.code, members=[])
+        unknown = DescribedGroup(group_id=group_id, group_state="Dead", members=[])
+        if context.api_version >= FIRST_VERSION_WITH_NOT_FOUND:
+            unknown.error_code = error.code
+            unknown.error_message = error.message
+        return unknown

@@ -85,7 +85,13 @@ class _Group:
         self._answer = OffsetFetchResponseGroup(group_id=group.group_id, topics=[])
         self._answered = answered
         response.groups.append(self._answer)
-        node.groups.fetch_offsets(group.group_id, self._read, self._done)
+        node.groups.fetch_offsets(
+            group.group_id,
+            self._read,
+            self._done,
+            member_id=group.member_id,
+            member_epoch=group.member_epoch,
+        )
 
     def _read(self, stored: Stored) -> list[OffsetFetchResponseTopics]:
         answers: list[OffsetFetchResponseTopics] = []

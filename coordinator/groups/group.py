@@ -349,6 +349,10 @@ class ClassicGroup:
         )
         return StoredRecord(GroupMetadataKey(group=self.id), value, GROUP_METADATA_VERSION, applied=True)
 
+    def tombstone(self) -> StoredRecord:
+        """The group is gone."""
+        return StoredRecord(GroupMetadataKey(group=self.id), None)
+
     @classmethod
     def from_record(cls, group_id: str, value: GroupMetadataValue, now_ms: int) -> ClassicGroup:
         """The group as it was when this was stored: Stable where it had members, else Empty."""

@@ -1,19 +1,34 @@
-"""The group coordinator's machine for one partition of the offsets topic: classic groups and offsets."""
+"""The group coordinator's machine for one partition of the offsets topic: groups of both kinds, and offsets.
+
+A group is either classic or a consumer group (KIP-848). One without members becomes the other kind as soon as
+someone joins with the other protocol; what happens while it has members is up to `Migration`.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from coordinator.groups.classic import ClassicConfig, ClassicGroups
+from coordinator.consumer.describe import described
+from coordinator.consumer.group import REPLAY, ConsumerGroup
+from coordinator.consumer.group import State as ConsumerState
+from coordinator.consumer.heartbeat import ConsumerConfig, ConsumerGroups
+from coordinator.consumer.hooks import NoMigration
+from coordinator.consumer.offsets import check_commit, check_fetch
+from coordinator.groups.classic import ClassicConfig, ClassicGroups, Join, Sync
 from coordinator.groups.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, State
+from coordinator.groups.member import JoinDone, SyncDone
 from coordinator.groups.offsets import CommittedOffset, Offsets, PartitionCommit
-from coordinator.machine import StoredRecord, Surroundings
+from coordinator.machine import Result, StoredRecord, Surroundings
+from coordinator.ports import GroupSettings, TopicsView
 from kwire.errors import ApiError, ErrorCode
+from kwire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from kwire.messages.describe_groups import DescribedGroup
+from kwire.messages.leave_group import LeaveGroupResponse, MemberIdentity
 from kwire.messages.list_groups import ListedGroup
 from kwire.schema import Message
+from kwire.stored.consumer_groups import ConsumerGroupMetadataKey
 from kwire.stored.groups import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -24,10 +39,13 @@ from kwire.stored.groups import (
 logger = logging.getLogger("kwire.groups")
 
 CLASSIC_TYPE = "classic"
+CONSUMER_TYPE = "consumer"
 FIRST_COMMIT_VERSION_WITH_GROUP_NOT_FOUND = 9
 
+Group: TypeAlias = ClassicGroup | ConsumerGroup
 
-class GroupConfig(ClassicConfig, Protocol):
+
+class GroupConfig(ClassicConfig, ConsumerConfig, Protocol):
     """The configuration keys that the machine needs."""
 
     @property
@@ -37,11 +55,55 @@ class GroupConfig(ClassicConfig, Protocol):
 class GroupMachine:
     """All groups whose ids hash to one partition of the offsets topic."""
 
-    def __init__(self, config: GroupConfig, around: Surroundings) -> None:
+    def __init__(
+        self, config: GroupConfig, around: Surroundings, topics: TopicsView, settings: GroupSettings
+    ) -> None:
         self._config = config
         self._around = around
+        self._topics = topics
+        self._migration = NoMigration()
         self.classic = ClassicGroups(config, around)
+        self.consumer = ConsumerGroups(config, around, topics, settings, self.classic, self._migration)
         self.offsets = Offsets()
+
+    # --- the classic protocol
+
+    def join(self, join: Join, done: JoinDone) -> Result:
+        """JoinGroup. A consumer group that has no members becomes a classic one."""
+        group = self.consumer.groups.get(join.group_id)
+        if group is None:
+            return self.classic.join(join, done)
+        if group.members:
+            return self._migration.join(group, join, done)
+        tombstones = self._remove_consumer_group(group)
+        result = self.classic.join(join, done)
+        return Result([*tombstones, *result.records], result.committed)
+
+    def sync(self, sync: Sync, done: SyncDone) -> Result:
+        """SyncGroup."""
+        group = self.consumer.groups.get(sync.group_id)
+        if group is not None and group.members:
+            return self._migration.sync(group, sync, done)
+        return self.classic.sync(sync, done)
+
+    def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Heartbeat: NONE, or what the member must do instead."""
+        group = self.consumer.groups.get(group_id)
+        if group is not None:
+            return self._migration.heartbeat(group, generation, member_id, instance_id)
+        return self.classic.heartbeat(group_id, generation, member_id, instance_id)
+
+    def leave(self, group_id: str, leaving: Sequence[MemberIdentity]) -> tuple[Result, LeaveGroupResponse]:
+        """LeaveGroup: what to store, and an answer for each."""
+        group = self.consumer.groups.get(group_id)
+        if group is not None:
+            return self._migration.leave(group, leaving)
+        return self.classic.leave(group_id, leaving)
+
+    def _remove_consumer_group(self, group: ConsumerGroup) -> list[StoredRecord]:
+        """Tombstones for a group without members, which is gone from here on."""
+        del self.consumer.groups[group.id]
+        return group.tombstones()
 
     # --- offsets
 
@@ -63,10 +125,22 @@ class GroupMachine:
         generations.
 
         Raises ApiError for the whole commit: GROUP_ID_NOT_FOUND (v9), ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
-        FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS.
+        FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS; of consumer groups UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH,
+        UNSUPPORTED_VERSION.
         """
         group = self.classic.groups.get(group_id)
-        if group is None:
+        consumer_group = self.consumer.groups.get(group_id)
+        if consumer_group is not None:
+            check_commit(
+                consumer_group,
+                member_id,
+                instance_id,
+                generation,
+                commits,
+                api_version=api_version,
+                is_transactional=is_transactional,
+            )
+        elif group is None:
             if generation >= 0:
                 if api_version >= FIRST_COMMIT_VERSION_WITH_GROUP_NOT_FOUND:
                     raise group_not_found(group_id)
@@ -88,6 +162,12 @@ class GroupMachine:
             self.classic.renew_session(group, member)
         return self.offsets.commit(group_id, commits, now_ms=self._around.now_ms(), retention_ms=retention_ms)
 
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
+        """Whether a member may read offsets. ApiError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH."""
+        group = self.consumer.groups.get(group_id)
+        if group is not None:
+            check_fetch(group, member_id, member_epoch)
+
     def delete_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]]
     ) -> tuple[list[StoredRecord], dict[tuple[str, int], ErrorCode]]:
@@ -95,10 +175,12 @@ class GroupMachine:
 
         Raises ApiError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
         """
-        group = self.classic.groups.get(group_id)
-        if group is None:
-            raise group_not_found(group_id)
-        if group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        group = self._group(group_id)
+        if (
+            isinstance(group, ClassicGroup)
+            and group.state is not State.EMPTY
+            and group.protocol_type != CONSUMER_PROTOCOL_TYPE
+        ):
             # What other kinds of members are reading cannot be known.
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
         records: list[StoredRecord] = []
@@ -116,7 +198,8 @@ class GroupMachine:
         now_ms = self._around.now_ms()
         retention_ms = self._config.offsets_retention_minutes * 60_000
         records: list[StoredRecord] = []
-        for group in list(self.classic.groups.values()):
+        groups: list[Group] = [*self.classic.groups.values(), *self.consumer.groups.values()]
+        for group in groups:
             expired, none_left = self.offsets.forget_expired(
                 group.id,
                 now_ms=now_ms,
@@ -127,8 +210,8 @@ class GroupMachine:
             records += expired
             if expired:
                 logger.info("group %s: %d offsets have expired", group.id, len(expired))
-            if none_left and group.state is State.EMPTY:
-                records.append(_group_tombstone(group.id))
+            if none_left and _is_empty(group):
+                records += _tombstones(group)
         return records
 
     def topics_deleted(self, names: Collection[str]) -> list[StoredRecord]:
@@ -137,34 +220,57 @@ class GroupMachine:
 
     # --- groups
 
-    def describe(self, group_id: str) -> DescribedGroup | None:
-        """One group; None where there is no such group."""
-        group = self.classic.groups.get(group_id)
-        return None if group is None else group.described()
+    def _group(self, group_id: str) -> Group:
+        group = self.classic.groups.get(group_id) or self.consumer.groups.get(group_id)
+        if group is None:
+            raise group_not_found(group_id)
+        return group
+
+    def describe(self, group_id: str) -> DescribedGroup:
+        """One classic group. ApiError GROUP_ID_NOT_FOUND."""
+        group = self._group(group_id)
+        if isinstance(group, ConsumerGroup):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
+        return group.described()
+
+    def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup:
+        """One consumer group. ApiError GROUP_ID_NOT_FOUND."""
+        group = self._group(group_id)
+        if isinstance(group, ClassicGroup):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        return described(group, self._topics, self.consumer.default_assignor)
 
     def listed(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
         """The groups in these states and of these types (both in lower case; empty: all)."""
-        if types and CLASSIC_TYPE not in types:
-            return []
-        return [
-            ListedGroup(
-                group_id=group.id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=CLASSIC_TYPE,
+        listed: list[ListedGroup] = []
+        if not types or CLASSIC_TYPE in types:
+            listed += (
+                ListedGroup(
+                    group_id=classic.id,
+                    protocol_type=classic.protocol_type or "",
+                    group_state=classic.state.value,
+                    group_type=CLASSIC_TYPE,
+                )
+                for classic in self.classic.groups.values()
             )
-            for group in self.classic.groups.values()
-            if not states or group.state.value.lower() in states
-        ]
+        if not types or CONSUMER_TYPE in types:
+            listed += (
+                ListedGroup(
+                    group_id=consumer.id,
+                    protocol_type=CONSUMER_PROTOCOL_TYPE,
+                    group_state=consumer.state.value,
+                    group_type=CONSUMER_TYPE,
+                )
+                for consumer in self.consumer.groups.values()
+            )
+        return [group for group in listed if not states or group.group_state.lower() in states]
 
     def delete(self, group_id: str) -> list[StoredRecord]:
         """Tombstones for an empty group and its offsets. ApiError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-        group = self.classic.groups.get(group_id)
-        if group is None:
-            raise group_not_found(group_id)
-        if group.state is not State.EMPTY:
+        group = self._group(group_id)
+        if not _is_empty(group):
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
-        return [*self.offsets.forget_group(group_id), _group_tombstone(group_id)]
+        return [*self.offsets.forget_group(group_id), *_tombstones(group)]
 
     # --- replay
 
@@ -172,11 +278,12 @@ class GroupMachine:
         """Take in one record; None is a tombstone. Kinds of records that are not known here are skipped."""
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
-            if value is not None and key.group not in self.classic.groups:
-                self.classic.create(key.group)
+            if value is not None:
+                self._ensure_group(key.group)
             self.offsets.replay(key, value)
         elif isinstance(key, GroupMetadataKey):
             assert value is None or isinstance(value, GroupMetadataValue)
+            self.consumer.groups.pop(key.group, None)
             known = self.classic.groups.get(key.group)
             if known is not None:
                 self.classic.forget(known)
@@ -184,19 +291,45 @@ class GroupMachine:
                 self.classic.groups[key.group] = ClassicGroup.from_record(
                     key.group, value, self._around.now_ms()
                 )
+        elif type(key) in REPLAY:
+            self._replay_consumer_group(key, value)
+
+    def _replay_consumer_group(self, key: Message, value: Message | None) -> None:
+        group_id: str = key.group_id  # type: ignore[attr-defined]
+        group = self.consumer.groups.get(group_id)
+        if value is None:
+            # What remains may be tombstones only, of a group that compaction has taken away.
+            if group is None:
+                return
+            if isinstance(key, ConsumerGroupMetadataKey):
+                del self.consumer.groups[group_id]
+                return
+        elif group is None:
+            classic = self.classic.groups.get(group_id)
+            if classic is not None:
+                self.classic.forget(classic)
+            group = self.consumer.groups[group_id] = ConsumerGroup(group_id)
+        group.replay(key, value)
+
+    def _ensure_group(self, group_id: str) -> None:
+        """There is a group that keeps offsets: a classic one, where nothing else is known of it."""
+        if group_id not in self.classic.groups and group_id not in self.consumer.groups:
+            self.classic.create(group_id)
 
     def held(self, key: Message) -> None:
         """A transaction has an offset for a group, which exists from here on."""
-        if isinstance(key, OffsetCommitKey) and key.group not in self.classic.groups:
-            self.classic.create(key.group)
+        if isinstance(key, OffsetCommitKey):
+            self._ensure_group(key.group)
 
     def loaded(self) -> None:
         """Everything is replayed: sessions start."""
         self.classic.loaded()
+        self.consumer.loaded()
 
     def unload(self, code: ErrorCode) -> None:
         """The machine ends: whoever waits is told `code`."""
         self.classic.unload(code)
+        self.consumer.unload()
 
 
 def group_not_found(group_id: str) -> ApiError:
@@ -204,17 +337,21 @@ def group_not_found(group_id: str) -> ApiError:
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
 
 
-def _group_tombstone(group_id: str) -> StoredRecord:
-    return StoredRecord(GroupMetadataKey(group=group_id), None)
+def _is_empty(group: Group) -> bool:
+    return group.state in (State.EMPTY, ConsumerState.EMPTY)
 
 
-def _retention_start(group: ClassicGroup) -> Callable[[CommittedOffset], int] | None:
+def _tombstones(group: Group) -> list[StoredRecord]:
+    return [group.tombstone()] if isinstance(group, ClassicGroup) else group.tombstones()
+
+
+def _retention_start(group: Group) -> Callable[[CommittedOffset], int] | None:
     """From when on the retention of an offset counts, by what the group is; None: no offset expires now."""
 
     def since_commit(committed: CommittedOffset) -> int:
         return committed.commit_timestamp
 
-    if group.protocol_type is None:
+    if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return since_commit
     if group.state is State.EMPTY:
         empty_since_ms = group.state_since_ms

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from coordinator.runtime import StoredPair
 from kwire import batch
 from kwire.registry import decode_stored, stored_version
 from kwire.schema import Message
+from kwire.stored import consumer_groups as consumer
 from kwire.stored.groups import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -17,6 +19,31 @@ from kwire.stored.groups import (
     OffsetCommitValue,
 )
 
+KINDS: Final[Mapping[int, tuple[type[Message], type[Message]]]] = {
+    key.API_KEY: (key, value)
+    for key, value in (
+        (OffsetCommitKey, OffsetCommitValue),
+        (GroupMetadataKey, GroupMetadataValue),
+        (consumer.ConsumerGroupMetadataKey, consumer.ConsumerGroupMetadataValue),
+        (consumer.ConsumerGroupPartitionMetadataKey, consumer.ConsumerGroupPartitionMetadataValue),
+        (consumer.ConsumerGroupMemberMetadataKey, consumer.ConsumerGroupMemberMetadataValue),
+        (
+            consumer.ConsumerGroupTargetAssignmentMetadataKey,
+            consumer.ConsumerGroupTargetAssignmentMetadataValue,
+        ),
+        (
+            consumer.ConsumerGroupTargetAssignmentMemberKey,
+            consumer.ConsumerGroupTargetAssignmentMemberValue,
+        ),
+        (
+            consumer.ConsumerGroupCurrentMemberAssignmentKey,
+            consumer.ConsumerGroupCurrentMemberAssignmentValue,
+        ),
+        (consumer.ConsumerGroupRegularExpressionKey, consumer.ConsumerGroupRegularExpressionValue),
+    )
+}
+"""Keys and values of the kinds of records that are known here, by the number of the kind."""
+
 
 def stored_records(data: memoryview) -> Iterator[StoredPair]:
     """The records of one stored batch that are known here, in order. CorruptBatch, WireError."""
@@ -25,12 +52,13 @@ def stored_records(data: memoryview) -> Iterator[StoredPair]:
         if record.key is None:
             continue
         kind = stored_version(record.key)
-        if kind == OffsetCommitKey.API_KEY:
-            value = None if record.value is None else decode_stored(OffsetCommitValue, record.value)
-            yield decode_stored(OffsetCommitKey, record.key), value
-        elif kind == GroupMetadataKey.API_KEY:
-            value = None if record.value is None else decode_stored(GroupMetadataValue, record.value)
-            yield decode_stored(GroupMetadataKey, record.key), value
+        known = KINDS.get(kind)
+        if known is not None:
+            key, value = known
+            yield (
+                decode_stored(key, record.key),
+                None if record.value is None else decode_stored(value, record.value),
+            )
         elif kind == LegacyOffsetCommitKey.API_KEY:
             yield _legacy_offset(record.key, record.value)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from broker.testing.virtual import VirtualHost
 from coordinator.groups.classic import Join, Sync
 from coordinator.groups.offsets import PartitionCommit
 from coordinator.groups.stored import stored_records
+from coordinator.ports import Topic
 from coordinator.runtime import partition_of
 from coordinator.service import Commit, GroupCoordinatorService
 from kwire.errors import ApiError, ErrorCode
@@ -24,6 +25,12 @@ PARTITIONS = 4
 class Config:
     """The configuration keys that matter here, with Kafka's defaults."""
 
+    group_consumer_assignment_interval_ms: int = 1_000
+    group_consumer_assignors: list[str] = field(default_factory=lambda: ["uniform", "range"])
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_size: int = 2**31 - 1
+    group_consumer_regex_refresh_interval_ms: int = 600_000
+    group_consumer_session_timeout_ms: int = 45_000
     group_initial_rebalance_delay_ms: int = 3_000
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 2**31 - 1
@@ -73,6 +80,36 @@ class FakePorts:
         self.creations += 1
 
 
+class FakeTopics:
+    """The topics of the cluster. An id is the name, filled up with zeros."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.topics: dict[str, Topic] = {}
+        self.racks_of: dict[str, list[list[str]]] = {}
+
+    def put(self, name: str, partition_count: int) -> None:
+        """Create a topic, or change how many partitions it has."""
+        self.version += 1
+        self.topics[name] = Topic(name.encode().ljust(16, b"\0"), name, partition_count)
+
+    def remove(self, name: str) -> None:
+        self.version += 1
+        del self.topics[name]
+
+    def by_name(self, name: str) -> Topic | None:
+        return self.topics.get(name)
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        return self.topics.get(topic_id.rstrip(b"\0").decode())
+
+    def names(self) -> Iterable[str]:
+        return self.topics
+
+    def racks(self, topic: Topic) -> Sequence[Sequence[str]]:
+        return self.racks_of.get(topic.name, [[]] * topic.partition_count)
+
+
 class Reply:
     """An answer that may not be there yet."""
 
@@ -114,10 +151,11 @@ class Cluster:
         self.config = config or Config()
         self.host = VirtualHost(seed=1)
         self.ports = FakePorts(self.host)
+        self.topics = FakeTopics()
         self.service = self._start()
 
     def _start(self) -> GroupCoordinatorService:
-        service = GroupCoordinatorService(self.config, self.host, self.ports)
+        service = GroupCoordinatorService(self.config, self.host, self.ports, self.topics)
         for index in range(PARTITIONS):
             service.elected(index, 0)
         return service
@@ -263,11 +301,19 @@ class Cluster:
         return dict(found)
 
     def state(self, group: str = "g") -> str | None:
-        described = self.service.describe(group)
-        return None if described is None else described.group_state
+        try:
+            return self.service.describe(group).group_state
+        except ApiError as error:
+            if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
+            return None
 
     def records(self, group: str = "g") -> list[tuple[Message, Message | None]]:
         """Everything stored about a group."""
         log = self.ports.logs[partition_of(group, PARTITIONS)]
         found = [entry for data in log for entry in stored_records(memoryview(data))]
-        return [(key, value) for key, value in found if getattr(key, "group", None) == group]
+        return [
+            (key, value)
+            for key, value in found
+            if group in (getattr(key, "group", None), getattr(key, "group_id", None))
+        ]

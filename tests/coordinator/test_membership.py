@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.errors import ErrorCode
+from kwire.errors import ApiError, ErrorCode
 from tests.coordinator.scripting import RANGE, Cluster, Config, subscription
 
 
@@ -304,5 +304,6 @@ def test_metadata_is_described_only_of_stable_groups(cluster: Cluster) -> None:
     assert described is not None
     assert described.protocol_data == ""
     assert {one.member_metadata for one in described.members} == {b""}
-    assert cluster.service.describe("nobody") is None
+    with pytest.raises(ApiError, match="Group nobody not found"):
+        cluster.service.describe("nobody")
     assert member.protocol_name == RANGE[0][0]

@@ -1,0 +1,41 @@
+"""ConsumerGroupHeartbeat v0–1: members of consumer groups whose partitions the coordinator shares out.
+
+KIP-848; regular expressions and member ids made by the members from v1 on (KIP-1082). Only where the feature
+group.version is on, and group.coordinator.rebalance.protocols names the protocol.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.handlers.context import PARKED, Parked, RequestContext
+from coordinator.consumer.requests import Caller
+from kwire.errors import ErrorCode
+from kwire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+CONSUMER_PROTOCOL = "consumer"
+
+
+def handle(
+    node: Node, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse | Parked:
+    """Answer once what the heartbeat changed is stored."""
+    if not consumer_groups_enabled(node):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    caller = Caller(context.client_id, f"/{context.channel.peer_host}")
+    node.groups.consumer_heartbeat(request, caller, context.api_version, context.complete)
+    return PARKED
+
+
+def consumer_groups_enabled(node: Node) -> bool:
+    """Whether the cluster has consumer groups of KIP-848."""
+    if node.image.features.get("group.version", 0) < 1:
+        return False
+    protocols = node.config.group_coordinator_rebalance_protocols
+    return CONSUMER_PROTOCOL in (protocol.lower() for protocol in protocols)

@@ -1,0 +1,68 @@
+"""Consumer groups as ConsumerGroupDescribe shows them. KIP-848, KIP-1099 (what protocol a member speaks)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from coordinator.consumer.group import NO_TARGET, ConsumerGroup
+from coordinator.consumer.member import Member, Partitions
+from coordinator.ports import TopicsView
+from kwire.messages.consumer_group_describe import (
+    Assignment,
+    DescribedGroup,
+    TopicPartitions,
+)
+from kwire.messages.consumer_group_describe import Member as DescribedMember
+from kwire.primitives import Uuid
+
+CLASSIC_MEMBER: Final = 0
+CONSUMER_MEMBER: Final = 1
+
+
+def described(group: ConsumerGroup, topics: TopicsView, default_assignor: str) -> DescribedGroup:
+    """The group, its members, what they have and what they are to have. Deleted topics are left out."""
+    return DescribedGroup(
+        group_id=group.id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=group.preferred_assignor() or default_assignor,
+        members=[
+            _member(member, group.targets.get(member.id, NO_TARGET), topics)
+            for member in group.members.values()
+        ],
+    )
+
+
+def _member(member: Member, target: Partitions, topics: TopicsView) -> DescribedMember:
+    current: dict[bytes, list[int]] = {}
+    for assigned in (member.assigned, member.pending_revocation):
+        for topic_id, epochs in assigned.items():
+            current.setdefault(topic_id, []).extend(sorted(epochs))
+    return DescribedMember(
+        member_id=member.id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.subscribed),
+        subscribed_topic_regex=member.regex,
+        assignment=_assignment(current, topics),
+        target_assignment=_assignment(
+            {topic_id: sorted(partitions) for topic_id, partitions in target.items()}, topics
+        ),
+        member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
+    )
+
+
+def _assignment(partitions: Mapping[bytes, Iterable[int]], topics: TopicsView) -> Assignment:
+    shown = []
+    for topic_id, indexes in partitions.items():
+        topic = topics.by_id(topic_id)
+        if topic is not None:
+            shown.append(
+                TopicPartitions(topic_id=Uuid(topic_id), topic_name=topic.name, partitions=list(indexes))
+            )
+    return Assignment(topic_partitions=shown)

@@ -1,0 +1,40 @@
+"""The timers of consumer group members: one of each kind for a member, by group and member id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordinator.machine import Result, Surroundings, TimerHandle
+
+
+class MemberTimers:
+    """Timers of one kind."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._timers: dict[tuple[str, str], TimerHandle] = {}
+
+    def start(self, group_id: str, member_id: str, delay_ms: int, command: Callable[[], Result]) -> None:
+        """Run `command` when the time has passed; an earlier timer of the member is called off."""
+        key = (group_id, member_id)
+        known = self._timers.get(key)
+        if known is not None:
+            known.cancel()
+
+        def due() -> Result:
+            self._timers.pop(key, None)
+            return command()
+
+        self._timers[key] = self._around.later(delay_ms, due)
+
+    def stop(self, group_id: str, member_id: str) -> None:
+        """Call a member's timer off, if there is one."""
+        known = self._timers.pop((group_id, member_id), None)
+        if known is not None:
+            known.cancel()
+
+    def stop_all(self) -> None:
+        """Call everything off."""
+        timers, self._timers = self._timers, {}
+        for timer in timers.values():
+            timer.cancel()
