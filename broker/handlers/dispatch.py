@@ -73,6 +73,8 @@ SERVED: dict[int, Served] = {
     61: Served(0, 0, "describe_producers"),
     65: Served(0, 0, "describe_transactions"),
     66: Served(0, 2, "list_transactions"),
+    68: Served(0, 1, "consumer_group_heartbeat"),
+    69: Served(0, 1, "consumer_group_describe"),
     75: Served(0, 0, "describe_topic_partitions"),
 }
 
