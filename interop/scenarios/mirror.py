@@ -1,0 +1,242 @@
+"""MirrorMaker 2 between an Apache Kafka and the broker under test, both ways at once."""
+
+# The client's own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+
+from interop.brokers import ApacheKafka, Broker
+from interop.java_programs import JavaProgram
+from interop.scenario import scenario
+from interop.scenarios.clients_confluent import consumer_of, producer_of
+from interop.workload import records
+
+WAIT_S = 90.0
+COUNT = 500
+GROUP = "mirror-readers"
+CONFIGS = {
+    "east": {"retention.ms": "-1", "segment.bytes": "1048576", "max.message.bytes": "200000"},
+    "west": {"retention.ms": "-1", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.9"},
+}
+"""The topic `mirror-east` is made on the one side and `mirror-west` on the other, with these settings."""
+
+
+class Side:
+    """One cluster: the topic that is made there, and what is mirrored to there."""
+
+    def __init__(self, name: str, broker: Broker, origin: str) -> None:
+        self.name = name
+        self.broker = broker
+        self.topic = f"mirror-{name}"
+        self.mirrored = f"{origin}.mirror-{origin}"
+        self.admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+    def make(self, partitions: int) -> None:
+        topic = NewTopic(self.topic, partitions, 1, config=CONFIGS[self.name])
+        self.admin.create_topics([topic])[self.topic].result(30)
+
+    def produce(self, partitions: int) -> None:
+        producer = producer_of(self.broker, **{"enable.idempotence": True, "compression.type": "lz4"})
+        for index, sent in enumerate(records(COUNT)):
+            producer.produce(
+                self.topic,
+                key=f"{self.name}-{index}".encode(),
+                value=sent.value,
+                headers=sent.headers,
+                timestamp=sent.timestamp_ms,
+                partition=index % partitions,
+            )
+        assert producer.flush(30) == 0
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        found = self.admin.list_topics(timeout=30).topics.get(topic)
+        return [] if found is None else [TopicPartition(topic, number) for number in sorted(found.partitions)]
+
+    def read(self, topic: str, starts: list[TopicPartition] | None = None) -> list[list[str]]:
+        """The committed records of each partition to its end, without their offsets."""
+        places = starts or [TopicPartition(topic, place.partition, 0) for place in self.partitions_of(topic)]
+        found: list[list[str]] = [[] for _ in places]
+        if not places:
+            return found
+        consumer = consumer_of(
+            self.broker,
+            "mirror-reader",
+            **{"isolation.level": "read_committed", "enable.partition.eof": True},
+        )
+        consumer.assign(places)
+        open_ = {place.partition for place in places}
+        while open_:
+            message = consumer.poll(30)
+            assert message is not None, f"{topic} does not end"
+            error, partition = message.error(), message.partition()
+            assert partition is not None
+            if error is None:
+                row = (message.timestamp(), message.key(), message.value(), message.headers())
+                found[partition].append(repr(row))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                open_.discard(partition)
+        consumer.close()
+        return found
+
+    def has_mirrored(self, count: int) -> bool:
+        return sum(map(len, self.read(self.mirrored))) >= count
+
+    def has_partitions(self, count: int) -> bool:
+        return len(self.partitions_of(self.mirrored)) == count
+
+    def settings(self, topic: str) -> dict[str, str]:
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        entries = self.admin.describe_configs([resource])[resource].result(30)
+        wanted = CONFIGS["east"] | CONFIGS["west"] | {"message.timestamp.type": ""}
+        return {key: entries[key].value for key in sorted(wanted)}
+
+    def commit_ends(self) -> None:
+        """A group that has read all of the topic."""
+        consumer = consumer_of(self.broker, GROUP)
+        ends = [
+            TopicPartition(self.topic, place.partition, consumer.get_watermark_offsets(place, timeout=30)[1])
+            for place in self.partitions_of(self.topic)
+        ]
+        consumer.commit(offsets=ends, asynchronous=False)
+        consumer.close()
+
+    def left(self) -> list[int] | None:
+        """How many mirrored records of each partition are new to the group; None where it has no offset."""
+        asked = ConsumerGroupTopicPartitions(GROUP, self.partitions_of(self.mirrored))
+        answer = self.admin.list_consumer_group_offsets([asked])[GROUP].result(30)
+        if any(place.offset < 0 for place in answer.topic_partitions):
+            return None
+        return [len(rows) for rows in self.read(self.mirrored, sorted(answer.topic_partitions))]
+
+    def has_all_offsets(self) -> bool:
+        left = self.left()
+        return left is not None and not any(left)
+
+    def topics(self) -> dict[str, int]:
+        """MirrorMaker's own topics here, and those that it mirrors."""
+        kinds = ("mirror-", "mm2-", "heartbeats", "east.", "west.")
+        listed = self.admin.list_topics(timeout=30).topics
+        return {name: len(found.partitions) for name, found in listed.items() if name.startswith(kinds)}
+
+
+@contextmanager
+def mirror_maker(directory: Path, east: Side, west: Side) -> Iterator[JavaProgram]:
+    """MirrorMaker with both flows on, which looks for what is new every second."""
+    settings = {
+        "clusters": "east, west",
+        "east.bootstrap.servers": east.broker.bootstrap,
+        "west.bootstrap.servers": west.broker.bootstrap,
+        "east->west.enabled": "true",
+        "west->east.enabled": "true",
+        "topics": "mirror-.*",
+        "groups": f"{GROUP}.*",
+        "sync.topic.acls.enabled": "false",
+        "sync.group.offsets.enabled": "true",
+        # Each batch leaves its offsets, so that those of a group translate without loss.
+        "offset.lag.max": "0",
+        "tasks.max": "1",
+        "heartbeat.interval.ms": "1000",
+        "scheduled.rebalance.max.delay.ms": "0",
+        "offset.flush.interval.ms": "1000",
+        **{
+            f"{what}.interval.seconds": "1"
+            for what in (
+                *("refresh.topics", "refresh.groups", "sync.topic.configs"),
+                *("emit.checkpoints", "emit.heartbeats", "sync.group.offsets"),
+            )
+        },
+        **{
+            f"{what}.replication.factor": "1"
+            for what in (
+                *("checkpoints.topic", "heartbeats.topic", "offset-syncs.topic"),
+                *("offset.storage", "status.storage", "config.storage"),
+            )
+        },
+        "replication.factor": "1",
+        "offset.storage.partitions": "2",
+    }
+    properties = directory / "mirror.properties"
+    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    with JavaProgram(
+        "org.apache.kafka.connect.mirror.MirrorMaker", str(properties), log=directory / "mirror.log"
+    ) as program:
+        yield program
+
+
+@scenario(seconds=300)
+def both_ways(broker: Broker) -> Any:
+    """Records, settings, new partitions and a group's offsets, from Apache Kafka to here and back."""
+    other = ApacheKafka()
+    other.start()
+    try:
+        return mirrored(Side("east", other, "west"), Side("west", broker, "east"))
+    finally:
+        other.discard()
+
+
+def mirrored(east: Side, west: Side) -> Any:
+    """What is on both sides when each has the other's records, settings and offsets."""
+    east.make(3)
+    west.make(2)
+    east.produce(3)
+    west.produce(2)
+    flows = [(east, west), (west, east)]
+    with (
+        tempfile.TemporaryDirectory(prefix="interop-mirror-") as name,
+        mirror_maker(Path(name), east, west) as program,
+    ):
+        for origin, target in flows:
+            program.until(
+                partial(target.has_mirrored, COUNT),
+                f"{origin.topic} is mirrored",
+                WAIT_S,
+            )
+        for origin, _ in flows:
+            count = len(origin.partitions_of(origin.topic)) + 1
+            origin.admin.create_partitions([NewPartitions(origin.topic, count)])[origin.topic].result(30)
+        for origin, target in flows:
+            count = len(origin.partitions_of(origin.topic))
+            program.until(
+                partial(target.has_partitions, count),
+                f"{origin.topic} has its new partition on the other side",
+                WAIT_S,
+            )
+            origin.produce(count)
+            origin.commit_ends()
+        for origin, target in flows:
+            program.until(
+                target.has_all_offsets,
+                f"the group's offsets in {origin.topic} are there on the other side",
+                WAIT_S,
+            )
+        seen: dict[str, Any] = {}
+        for origin, target in flows:
+            origin.produce(1)
+            program.until(
+                partial(target.has_mirrored, 3 * COUNT),
+                f"{origin.topic} is mirrored again",
+                WAIT_S,
+            )
+            rows = origin.read(origin.topic)
+            seen[f"{origin.topic} as it was"] = [digest(partition) for partition in rows]
+            seen[f"{origin.topic} mirrored alike"] = target.read(target.mirrored) == rows
+            seen[f"{origin.topic}, new to the group"] = target.left()
+            seen[f"{origin.topic}, settings of the mirror"] = target.settings(target.mirrored)
+            seen[f"topics in the {target.name}"] = target.topics()
+        program.stop()
+    return seen
+
+
+def digest(rows: list[str]) -> list[Any]:
+    return [len(rows), hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]]
