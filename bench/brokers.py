@@ -165,11 +165,9 @@ class Broker(ABC):
         return len(os.listdir(f"/proc/{self._process.pid}/fd"))
 
     def cpu_seconds(self) -> float:
-        """Processor time so far, user and kernel, of the process and of its children that have ended."""
+        """Processor time so far, user and kernel, of the process and of all that it started."""
         assert self._process is not None
-        stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")
-        fields = stat.rpartition(")")[2].split()
-        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        return _ticks(self._process.pid) / os.sysconf("SC_CLK_TCK")
 
     def _answers(self) -> bool:
         try:
@@ -178,6 +176,23 @@ class Broker(ABC):
                 return len(connection.recv(4)) == 4
         except OSError:
             return False
+
+
+def _ticks(pid: int) -> int:
+    """What a process, its children that have ended, and those that live have used."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+        # A child belongs to the thread that started it.
+        children = [
+            child
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            for child in (task / "children").read_text(encoding="ascii").split()
+        ]
+    except FileNotFoundError:
+        return 0  # Its parent has the sum by now.
+    return sum(map(int, stat.rpartition(")")[2].split()[11:15])) + sum(
+        _ticks(int(child)) for child in children
+    )
 
 
 class Kwire(Broker):

@@ -27,7 +27,8 @@ from bench.brokers import BROKERS, Broker
 from bench.figures import Figure, percentile
 
 LOG_BYTES = 300_000_000
-SIZES = {"100 B": 100, "1 KiB": 1024}
+SIZES = {"100 B": (100, 100), "50 to 150 B": (50, 150), "1 KiB": (1024, 1024)}
+"""The least and the greatest size of a value."""
 RECORDS_PER_KEY = 15
 KEY_BYTES = 16
 BATCH = 1000
@@ -65,12 +66,12 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
     try:
         for broker in brokers.values():
             broker.start()
-            _Log(broker, SIZES["100 B"]).compact()
+            _Log(broker, *SIZES["100 B"]).compact()
         for number in range(rounds):
             for name in names if number % 2 == 0 else names[::-1]:
                 broker = brokers[name]
-                for label, size in SIZES.items():
-                    megabytes, taken, cpu = _Log(broker, size).compact()
+                for label, sizes in SIZES.items():
+                    megabytes, taken, cpu = _Log(broker, *sizes).compact()
                     figure(f"compact {label}", "MB/s").add(name, megabytes / taken)
                     figure(f"compact {label}, CPU", "ms/MB").add(name, cpu / megabytes * 1e3)
                 for percent, (quiet, busy) in _latencies(broker, seconds).items():
@@ -86,27 +87,33 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
 class _Log:
     """A topic of one partition, full of records that may go."""
 
-    def __init__(self, broker: Broker, size: int) -> None:
+    def __init__(self, broker: Broker, least: int, most: int) -> None:
         self._broker = broker
         self._admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        self._topic = f"compacted-{size}-{time.monotonic_ns()}"
+        self._topic = f"compacted-{most}-{time.monotonic_ns()}"
         self._data = broker.directory / "data"
         self._directory = self._data / f"{self._topic}-0"
         topic = NewTopic(self._topic, num_partitions=1, config=TOPIC)
         self._admin.create_topics([topic])[self._topic].result(30)
-        self._count = LOG_BYTES // (size + KEY_BYTES)
-        self._fill(size)
+        self._count = LOG_BYTES // ((least + most) // 2 + KEY_BYTES)
+        self._fill(least, most)
 
-    def _fill(self, size: int) -> None:
+    def _fill(self, least: int, most: int) -> None:
         producer = Producer({"bootstrap.servers": self._broker.bootstrap, "log_level": 0, **PRODUCER})
         producer.list_topics(self._topic, timeout=30)
-        draw = random.Random(size)
+        draw = random.Random(most)
         keys = self._count // RECORDS_PER_KEY
-        value = draw.randbytes(size)
+        value = draw.randbytes(most)
         sent = 0
         while sent < self._count:
             count = min(BATCH, self._count - sent)
-            batch = [{"key": f"{draw.randrange(keys):0{KEY_BYTES}}", "value": value} for _ in range(count)]
+            batch = [
+                {
+                    "key": f"{draw.randrange(keys):0{KEY_BYTES}}",
+                    "value": value if least == most else value[: draw.randint(least, most)],
+                }
+                for _ in range(count)
+            ]
             while batch:
                 queued = producer.produce_batch(self._topic, batch, partition=0)
                 batch = batch[queued:]
@@ -160,7 +167,7 @@ class _Log:
 
 def _latencies(broker: Broker, seconds: float) -> dict[int, tuple[float, float]]:
     """Percentiles of the seconds that one record takes: in quiet, and while a log is compacted."""
-    log = _Log(broker, SIZES["100 B"])
+    log = _Log(broker, *SIZES["100 B"])
     until = time.perf_counter() + seconds
     quiet = _acknowledgements(broker, lambda: time.perf_counter() < until)
     failed: list[BaseException] = []

@@ -16,7 +16,7 @@ from broker.testing.simulation.run import failure_of, run_many
 
 SEEDS = range(220)
 ENOUGH_SEEDS = 2000
-"""Within so many seeds each bug made by hand is found, if the seed that once found it goes another way now."""
+"""Within so many seeds each bug made by hand is found, should the one that found it go another way now."""
 
 ONCE_FAILED = {
     16: "a checkpoint that could not be read counted as empty, so that deleted records and start were back",
