@@ -18,6 +18,7 @@ from broker.controller.commands import (
     ShutDownBroker,
     StoredRecord,
     UnfenceBroker,
+    UnregisterBroker,
 )
 from broker.controller.configs import MIN_INSYNC_REPLICAS
 from broker.controller.image import (
@@ -34,6 +35,7 @@ from broker.controller.versions import (
     change_record,
     register_broker_version,
 )
+from kwire.errors import ApiError, ErrorCode
 from kwire.primitives import Uuid
 from kwire.stored.metadata import (
     BrokerEndpoint,
@@ -44,6 +46,7 @@ from kwire.stored.metadata import (
     PartitionChangeRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
+    UnregisterBrokerRecord,
 )
 
 RECOVERING: Final = 1
@@ -151,6 +154,17 @@ def shut_down_broker(command: ShutDownBroker, image: MetadataImage) -> Result[No
     return Result([StoredRecord(leaving, 1), *departing, StoredRecord(fenced)], None, atomic=False)
 
 
+def unregister_broker(command: UnregisterBroker, image: MetadataImage) -> Result[None]:
+    """Nobody counts on the broker any more, and then it is forgotten. ApiError: BROKER_ID_NOT_REGISTERED."""
+    broker = image.brokers.get(command.broker_id)
+    if broker is None:
+        text = f"Broker ID {command.broker_id} is not currently registered"
+        raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)
+    records = list(departures(image, broker.broker_id, is_unclean=False))
+    gone = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
+    return Result([*records, StoredRecord(gone)], None, atomic=False)
+
+
 def _partitions_of(image: MetadataImage, broker_id: int) -> Iterator[tuple[Uuid, int, PartitionImage]]:
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
@@ -192,7 +206,7 @@ def _depart(
         if (
             broker_id in partition.isr
             and broker_id not in elr
-            and len(isr) < _min_isr(image, topic, partition)
+            and len(isr) < min_isr(image, topic, partition)
         ):
             elr.append(broker_id)
         if is_unclean:
@@ -220,7 +234,7 @@ def _depart(
     return changed
 
 
-def _min_isr(image: MetadataImage, topic: str, partition: PartitionImage) -> int:
+def min_isr(image: MetadataImage, topic: str, partition: PartitionImage) -> int:
     """min.insync.replicas as it counts for a partition: never more than it has replicas."""
     text = image.config(RESOURCE_TOPIC, topic).get(MIN_INSYNC_REPLICAS)
     if text is None:

@@ -181,6 +181,62 @@ class UpdateDirectories(NamedTuple):
     cordoned: Sequence[Uuid]
 
 
+class Election(IntEnum):
+    """How a leader is chosen. The numbers are the protocol's; ONLINE is none of its choices."""
+
+    ONLINE = -1
+    """Whoever is in sync, the present leader first."""
+    PREFERRED = 0
+    """The first replica, if it is in sync."""
+    UNCLEAN = 1
+    """Any replica that lives, where nobody is in sync."""
+
+
+class ElectLeaders(NamedTuple):
+    """Elect leaders; `topics` None means all partitions. Replies with `list[ReplicaElectionResult]`."""
+
+    election: Election
+    topics: Sequence[tuple[str, Sequence[int]]] | None
+
+
+class AlterReassignments(NamedTuple):
+    """Move partitions, or stop moving them. Replies with one `Fault | None` a partition, as asked."""
+
+    partitions: Sequence[tuple[str, int, Sequence[int] | None]]
+    """Topic, partition, and the replicas that it shall have: None to stop a move."""
+    allow_replication_factor_change: bool = True
+
+
+class FeatureUpdate(NamedTuple):
+    """The level that a feature shall have, and in which way it may come to it (`UpgradeType`)."""
+
+    level: int
+    upgrade_type: int
+
+
+class UpgradeType(IntEnum):
+    """Which way a feature may go. The numbers are the protocol's."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+class UpdateFeatures(NamedTuple):
+    """Set levels of features. Replies with `Fault | None`: all of them are set, or none."""
+
+    updates: Mapping[str, FeatureUpdate]
+    validate_only: bool = False
+    kraft_version: int = 0
+    """The version of the quorum's protocol, which is no part of an image."""
+
+
+class UnregisterBroker(NamedTuple):
+    """Forget a broker. Replies with None."""
+
+    broker_id: int
+
+
 Command = (
     CreateTopics
     | DeleteTopics
@@ -194,6 +250,10 @@ Command = (
     | ShutDownBroker
     | AssignDirectories
     | UpdateDirectories
+    | ElectLeaders
+    | AlterReassignments
+    | UpdateFeatures
+    | UnregisterBroker
 )
 
 

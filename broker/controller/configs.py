@@ -35,6 +35,8 @@ from kwire.stored.metadata import ClearElrRecord, ConfigRecord
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 
+REPEATED: Final = Fault(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+
 _ALTERABLE: Final = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
@@ -66,8 +68,7 @@ def _alter(
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     for resource in resources:
         if times[resource.resource_type, resource.resource_name] > 1:
-            text = "Each resource must appear at most once."
-            replies.append(Fault(ErrorCode.INVALID_REQUEST, text))
+            replies.append(REPEATED)
             continue
         outcome: Fault | list[StoredRecord] | None
         outcome = _request_fault(resource, image, rules, node_id)
@@ -84,9 +85,8 @@ def _alter(
     return Result([] if validate_only else records, replies)
 
 
-def _request_fault(
-    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int
-) -> Fault | None:
+def form_fault(resource: ResourceChange) -> Fault | None:
+    """What is wrong with a request for any resource: keys that come twice, values that are missing."""
     names = [change.name for change in resource.changes]
     if len(set(names)) < len(names):
         return Fault(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -98,6 +98,15 @@ def _request_fault(
     if without_value:
         text = "Null value not supported for : " + ", ".join(without_value)
         return Fault(ErrorCode.INVALID_REQUEST, text)
+    return None
+
+
+def _request_fault(
+    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int
+) -> Fault | None:
+    fault = form_fault(resource)
+    if fault is not None:
+        return fault
     if resource.resource_type not in _ALTERABLE:
         return Fault(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
     if resource.resource_type == RESOURCE_BROKER:

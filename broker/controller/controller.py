@@ -9,15 +9,17 @@ from __future__ import annotations
 import random
 from typing import Any, Final
 
-from broker.controller import brokers, configs, directories, topics
+from broker.controller import brokers, configs, directories, elections, features, reassignments, topics
 from broker.controller.commands import (
     AllocateProducerIds,
+    AlterReassignments,
     AssignDirectories,
     Command,
     ConfigRules,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    ElectLeaders,
     IncrementalAlterConfigs,
     LegacyAlterConfigs,
     ProducerIdBlock,
@@ -27,8 +29,11 @@ from broker.controller.commands import (
     ShutDownBroker,
     StoredRecord,
     UnfenceBroker,
+    UnregisterBroker,
     UpdateDirectories,
+    UpdateFeatures,
 )
+from broker.controller.feature_levels import REGISTERED_FEATURES
 from broker.controller.image import MetadataImage
 from kwire.errors import ApiError, ErrorCode
 from kwire.stored.metadata import ProducerIdsRecord
@@ -72,6 +77,15 @@ class Controller:
                 return directories.assign_directories(command, image)
             case UpdateDirectories():
                 return directories.update_directories(command, image)
+            case ElectLeaders():
+                return elections.elect_leaders(command, image)
+            case AlterReassignments():
+                return reassignments.alter_reassignments(command, image, self._rules)
+            case UpdateFeatures():
+                least = self._defaults.min_insync_replicas
+                return features.update_features(command, image, REGISTERED_FEATURES, self._node_id, least)
+            case UnregisterBroker():
+                return brokers.unregister_broker(command, image)
 
 
 def allocate_producer_ids(command: AllocateProducerIds, image: MetadataImage) -> Result[ProducerIdBlock]:

@@ -22,6 +22,17 @@ RELEASES: Final = dict(
 )  # fmt: skip
 """The names of the levels of metadata.version."""
 
+REGISTERED_FEATURES: Final = {
+    "group.version": (0, 1),
+    KRAFT_VERSION: (0, 1),
+    METADATA_VERSION: (MIN_LEVEL, MAX_LEVEL),
+    "share.version": (0, 1),
+    "streams.version": (0, 1),
+    "transaction.version": (0, 2),
+    ELR_VERSION: (0, 1),
+}
+"""As Apache Kafka 4.3.1 registers: a node must claim all that its cluster finalizes to be let in."""
+
 FEATURES: Final[Mapping[str, Mapping[int, int]]] = {
     ELR_VERSION: {1: 26},
     "group.version": {1: 22},

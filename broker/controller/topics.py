@@ -57,11 +57,12 @@ _TOO_MANY_RECORDS: Final = Fault(
 class Defaults:
     """What a topic gets where the request does not say."""
 
-    __slots__ = ("num_partitions", "replication_factor")
+    __slots__ = ("min_insync_replicas", "num_partitions", "replication_factor")
 
-    def __init__(self, num_partitions: int, replication_factor: int) -> None:
+    def __init__(self, num_partitions: int, replication_factor: int, min_insync_replicas: int = 1) -> None:
         self.num_partitions = num_partitions
         self.replication_factor = replication_factor
+        self.min_insync_replicas = min_insync_replicas
 
 
 # --- create
@@ -292,11 +293,12 @@ def _new_partition(image: MetadataImage, broker_ids: Iterable[int]) -> Partition
         replicas=replicas,
         isr=isr,
         leader=isr[0],
-        directories=tuple(_default_directory(image, broker_id) for broker_id in replicas),
+        directories=tuple(default_directory(image, broker_id) for broker_id in replicas),
     )
 
 
-def _default_directory(image: MetadataImage, broker_id: int) -> Uuid:
+def default_directory(image: MetadataImage, broker_id: int) -> Uuid:
+    """Where a new replica on this broker lies, as far as the controller can tell."""
     # KIP-858: a broker with one directory has no choice; otherwise it chooses and reports.
     log_dirs = image.brokers[broker_id].log_dirs
     return log_dirs[0] if len(log_dirs) == 1 else DIRECTORY_UNASSIGNED

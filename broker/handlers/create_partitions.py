@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 
-def handle(node: Node, context: RequestContext, request: CreatePartitionsRequest) -> Parked:
+def handle(
+    node: Node, context: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse | Parked:
     """A topic named twice is refused; the others go to the controller."""
     times = Counter(topic.name for topic in request.topics)
     results = [
@@ -27,6 +29,10 @@ def handle(node: Node, context: RequestContext, request: CreatePartitionsRequest
         if count > 1
     ]
     asked = [topic for topic in request.topics if times[topic.name] == 1]
+
+    if asked and request.timeout_ms <= 0:
+        timed_out = Fault(ErrorCode.REQUEST_TIMED_OUT)
+        return CreatePartitionsResponse(results=[_result(topic.name, timed_out) for topic in request.topics])
 
     def done(reply: list[tuple[str, Fault | None]] | ApiError) -> None:
         if isinstance(reply, ApiError):

@@ -24,10 +24,16 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 CONFIGS_SINCE: Final = 5
 
 
-def handle(node: Node, context: RequestContext, request: CreateTopicsRequest) -> Parked:
+def handle(
+    node: Node, context: RequestContext, request: CreateTopicsRequest
+) -> CreateTopicsResponse | Parked:
     """One outcome a topic name."""
     times = Counter(topic.name for topic in request.topics)
     asked = [topic for topic in request.topics if times[topic.name] == 1 and topic.name != METADATA_TOPIC]
+
+    if asked and request.timeout_ms <= 0:
+        timed_out = ApiError(ErrorCode.REQUEST_TIMED_OUT)
+        return CreateTopicsResponse(topics=[_refused(topic.name, timed_out) for topic in request.topics])
 
     def done(reply: list[CreatableTopicResult] | ApiError) -> None:
         if isinstance(reply, ApiError):

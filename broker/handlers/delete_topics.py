@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from broker.controller.commands import DeletedTopic, DeleteTopics, Fault, TopicToDelete
@@ -13,6 +14,7 @@ from kwire.primitives import ZERO_UUID
 if TYPE_CHECKING:
     from broker.node import Node
 
+NOTHING = TopicToDelete(None, None)
 FIRST_WITH_IDS = 6
 FIRST_WITH_DISABLED_CODE = 3
 
@@ -34,6 +36,11 @@ def handle(
         if version < FIRST_WITH_DISABLED_CODE:
             disabled = Fault(ErrorCode.INVALID_REQUEST, "Topic deletion is disabled.")
         return _response([DeletedTopic(*topic, disabled) for topic in asked])
+
+    times = Counter(asked)
+    if request.timeout_ms <= 0 and any(count == 1 and topic != NOTHING for topic, count in times.items()):
+        timed_out = Fault(ErrorCode.REQUEST_TIMED_OUT)
+        return _response([DeletedTopic(*topic, timed_out) for topic in asked])
 
     def done(reply: list[DeletedTopic] | ApiError) -> None:
         if isinstance(reply, ApiError):

@@ -22,6 +22,7 @@ from broker.controller.image import (
 )
 from broker.controller.names import name_fault
 from broker.handlers.context import RequestContext
+from broker.handlers.loggers import describe_loggers
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -76,6 +77,9 @@ def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConf
         config_type=entry.kind,
         documentation=entry.documentation if request.include_documentation else None,
     )
+    if entry.source is ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG:
+        # Loggers have no documentation, and Apache Kafka says so with an empty text, asked or not.
+        result.documentation = ""
     if request.include_synonyms:
         result.synonyms = [
             DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
@@ -111,7 +115,7 @@ def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEn
             raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
         return _client_metrics(node, name)
     if kind == RESOURCE_BROKER_LOGGER:
-        return _loggers(node, name)
+        return describe_loggers(node.node_id, name)
     raise ApiError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
 
 
@@ -142,32 +146,4 @@ def _client_metrics(node: Node, name: str) -> list[ConfigEntry]:
             documentation=None,
         )
         for key, default, kind in CLIENT_METRICS_DEFAULTS
-    ]
-
-
-def _loggers(node: Node, name: str) -> list[ConfigEntry]:
-    """KIP-412: the loggers of this broker and their levels."""
-    import logging
-
-    if not name:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
-    if _broker_id(name) != node.node_id:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node.node_id} but received {name}"
-        )
-    names = sorted(known for known in logging.root.manager.loggerDict if known.startswith("kwire"))
-    levels = {"root": logging.root.getEffectiveLevel()}
-    levels.update((known, logging.getLogger(known).getEffectiveLevel()) for known in names)
-    return [
-        ConfigEntry(
-            name=known,
-            value={10: "DEBUG", 20: "INFO", 30: "WARN", 40: "ERROR", 50: "FATAL"}.get(level, "INFO"),
-            source=ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
-            synonyms=[],
-            kind=0,
-            read_only=False,
-            is_sensitive=False,
-            documentation=None,
-        )
-        for known, level in levels.items()
     ]

@@ -1,11 +1,15 @@
-"""IncrementalAlterConfigs v0–1: sets, deletes, appends to and subtracts from single keys. KIP-339."""
+"""IncrementalAlterConfigs v0–1: sets, deletes, appends to and subtracts from keys. KIP-339, KIP-412."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from broker.controller.commands import ConfigChange, Fault, IncrementalAlterConfigs, ResourceChange
+from broker.controller.configs import REPEATED, form_fault
+from broker.controller.image import RESOURCE_BROKER_LOGGER
 from broker.handlers.context import PARKED, Parked, RequestContext
+from broker.handlers.loggers import alter_loggers
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,
@@ -28,9 +32,31 @@ def handle(node: Node, context: RequestContext, request: IncrementalAlterConfigs
         for resource in request.resources
     ]
 
-    def done(reply: list[Fault | None] | ApiError) -> None:
-        if isinstance(reply, ApiError):
-            reply = [Fault(reply.code, reply.message)] * len(resources)
+    # Loggers are the broker's own affair, and no record tells of them.
+    times = Counter(
+        resource.resource_name for resource in resources if resource.resource_type == RESOURCE_BROKER_LOGGER
+    )
+    outcomes = {
+        resource.resource_name: (
+            REPEATED
+            if times[resource.resource_name] > 1
+            else _alter_loggers(node, resource, request.validate_only)
+        )
+        for resource in resources
+        if resource.resource_type == RESOURCE_BROKER_LOGGER
+    }
+    forwarded = [resource for resource in resources if resource.resource_type != RESOURCE_BROKER_LOGGER]
+
+    def done(decided: list[Fault | None] | ApiError) -> None:
+        if isinstance(decided, ApiError):
+            decided = [Fault(decided.code, decided.message)] * len(forwarded)
+        left = iter(decided)
+        reply = [
+            outcomes[resource.resource_name]
+            if resource.resource_type == RESOURCE_BROKER_LOGGER
+            else next(left)
+            for resource in resources
+        ]
         context.complete(
             IncrementalAlterConfigsResponse(
                 responses=[
@@ -45,5 +71,11 @@ def handle(node: Node, context: RequestContext, request: IncrementalAlterConfigs
             )
         )
 
-    node.metadata.submit(IncrementalAlterConfigs(resources, request.validate_only), done)
+    node.metadata.submit(IncrementalAlterConfigs(forwarded, request.validate_only), done)
     return PARKED
+
+
+def _alter_loggers(node: Node, resource: ResourceChange, validate_only: bool) -> Fault | None:
+    return form_fault(resource) or alter_loggers(
+        node.node_id, resource.resource_name, resource.changes, validate_only=validate_only
+    )

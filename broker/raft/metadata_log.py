@@ -29,7 +29,14 @@ from kwire.batch import NewRecord, build
 from kwire.primitives import ZERO_UUID, Uuid, uuid_to_text
 from kwire.registry import encode_stored
 from kwire.schema import Message
-from kwire.stored.raft import Endpoint, LeaderChangeMessage, Voter, VotersRecord, VotersVoter
+from kwire.stored.raft import (
+    Endpoint,
+    KRaftVersionFeature,
+    LeaderChangeMessage,
+    Voter,
+    VotersRecord,
+    VotersVoter,
+)
 
 logger = logging.getLogger("kwire.raft")
 
@@ -179,6 +186,23 @@ class MetadataLog:
             leader_id=self._node_id,
             voters=[Voter(voter_id=self._node_id, voter_directory_id=directory_id)],
             granting_voters=[Voter(voter_id=self._node_id, voter_directory_id=directory_id)],
+        )
+
+    def become_dynamic(self, now_ms: int, endpoints: Sequence[EndpointImage]) -> None:
+        """Stage what makes the quorum dynamic (kraft.version 1): its voters stand in the log from here on."""
+        voter = VotersVoter(
+            voter_id=self._node_id,
+            voter_directory_id=self._directory_id,
+            endpoints=[
+                Endpoint(name=endpoint.name, host=endpoint.host or "localhost", port=endpoint.port)
+                for endpoint in endpoints
+            ],
+            k_raft_version_feature=KRaftVersionFeature(min_supported_version=0, max_supported_version=1),
+        )
+        self.voters, self._voters_in_log = VotersRecord(version=0, voters=[voter]), True
+        controls = zip((KRAFT_VERSION_TYPE, VOTERS_TYPE), quorum_records(self.voters), strict=True)
+        self._append_batch(
+            control_batch(controls, now_ms, base_offset=self.end_offset, epoch=self.epoch), now_ms
         )
 
     def append(self, records: Sequence[StoredRecord], *, now_ms: int, atomic: bool) -> int:

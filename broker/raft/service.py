@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from broker.config import BrokerConfig
 from broker.controller.commands import (
@@ -27,10 +27,12 @@ from broker.controller.commands import (
     ShutDownBroker,
     StoredRecord,
     UnfenceBroker,
+    UpdateFeatures,
 )
 from broker.controller.config_rules import BrokerConfigRules
 from broker.controller.controller import Controller
 from broker.controller.delta import MetadataDelta
+from broker.controller.feature_levels import KRAFT_VERSION, REGISTERED_FEATURES
 from broker.controller.image import MetadataImage
 from broker.controller.topics import Defaults, new_uuid
 from broker.raft.bootstrap import ABORT_REASON, activation_records, bootstrap_records
@@ -49,17 +51,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kwire.metadata")
 
-REGISTERED_FEATURES: Final = {
-    "group.version": (0, 1),
-    "kraft.version": (0, 1),
-    "metadata.version": (7, 30),
-    "share.version": (0, 1),
-    "streams.version": (0, 1),
-    "transaction.version": (0, 2),
-    "eligible.leader.replicas.version": (0, 1),
-}
-"""As Apache Kafka 4.3.1 registers: a node must claim all that its cluster finalizes to be let in."""
-
 Subscriber = Callable[[MetadataImage, MetadataDelta], None]
 
 
@@ -71,6 +62,18 @@ class _Pending(NamedTuple):
     image: MetadataImage
     reply: Any
     on_done: Callable[[Any], None]
+
+
+class Quorum(NamedTuple):
+    """The quorum of one voter, which leads it."""
+
+    leader_epoch: int
+    high_watermark: int
+    log_end_offset: int
+    directory_id: Uuid
+    """Where the voter keeps the log; zero where the quorum is not dynamic."""
+    endpoints: Sequence[tuple[str, str, int]]
+    """Name, host and port of the listeners where the voter is reached."""
 
 
 class MetadataService:
@@ -105,7 +108,7 @@ class MetadataService:
         self._controller = Controller(
             config.node_id,
             BrokerConfigRules(config),
-            Defaults(config.num_partitions, config.default_replication_factor),
+            Defaults(config.num_partitions, config.default_replication_factor, config.min_insync_replicas),
         )
         self._latest = self.image
         self._snapshotter: Snapshotter | None = None
@@ -241,6 +244,33 @@ class MetadataService:
         self._latest = delta.finish(offset, self._log.epoch)
         return delta
 
+    # --- the quorum
+
+    @property
+    def kraft_version(self) -> int:
+        """The version of the quorum's protocol: 1 where its voters stand in the log (KIP-853)."""
+        return 0 if self._log.voters is None else 1
+
+    def quorum(self) -> Quorum:
+        """How the quorum of this node is doing."""
+        log, config = self._log, self._config
+        if log.voters is not None:
+            voter = log.voters.voters[0]
+            return Quorum(
+                log.epoch,
+                log.log.high_watermark,
+                log.end_offset,
+                voter.voter_directory_id,
+                [(endpoint.name, endpoint.host, endpoint.port) for endpoint in voter.endpoints],
+            )
+        # The only voter is this node, in whatever way it is written in controller.quorum.voters.
+        named = cast("list[str]", config.value("controller.quorum.voters"))
+        endpoints = [(one.name, one.host, one.port) for one in controller_endpoints(config)]
+        if named and config.controller_listener_names:
+            host, _, port = named[0].partition("@")[2].rpartition(":")
+            endpoints = [(config.controller_listener_names[0], host.strip("[]"), int(port))]
+        return Quorum(log.epoch, log.log.high_watermark, log.end_offset, ZERO_UUID, endpoints)
+
     # --- commands
 
     def subscribe(self, callback: Subscriber) -> None:
@@ -260,6 +290,8 @@ class MetadataService:
         try:
             result = self._controller.handle(command, self._latest, self._host.rng)
             reply = result.reply
+            if isinstance(command, UpdateFeatures) and result.records and self._raises_kraft_version(command):
+                self._log.become_dynamic(self._host.now_ms(), controller_endpoints(self._config))
             if result.records:
                 delta = self._append_now(result.records, atomic=result.atomic)
         except ApiError as error:
@@ -268,6 +300,10 @@ class MetadataService:
         if not self._flush_asked and not self._flush_under_way:
             self._flush_asked = True
             self._host.call_soon(self._write)
+
+    def _raises_kraft_version(self, command: UpdateFeatures) -> bool:
+        update = command.updates.get(KRAFT_VERSION)
+        return update is not None and update.level > self.kraft_version
 
     def _write(self) -> None:
         """Write what this turn decided, and sync it in a worker."""

@@ -42,6 +42,7 @@ class Bench:
         format_directories(self.config, self.disk, self.host.rng, now_ms, ignore_formatted=True)
         self.logs = LogManager(self.disk, all_directories(self.config), rng=self.host.rng)
         self.logs.lock()
+        self.logs.read_owners()
         self.metadata = MetadataService(self.config, self.host, self.logs, self.disk, bound_ports={})
         self.metadata.start()
 
