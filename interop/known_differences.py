@@ -21,7 +21,11 @@ KNOWN: list[tuple[str, str, str]] = [
         "/null",
         "Apache Kafka never answers a Produce request whose records are null",
     ),
-    ("zz_files.dumped", "/around", "cleaner-offset-checkpoint comes with compaction"),
+    (
+        "zz_files.dumped",
+        "/around",
+        "Apache Kafka writes cleaner-offset-checkpoint when any topic is deleted, kwire when one was compacted",
+    ),
     (
         "raw_produce.connection_survives",
         "/bomb/*",
