@@ -24,7 +24,7 @@ KNOWN: list[tuple[str, str, str]] = [
     (
         "zz_files.dumped",
         "/around",
-        "Apache Kafka writes cleaner-offset-checkpoint when any topic is deleted, kwire when one was compacted",
+        "Apache Kafka writes cleaner-offset-checkpoint when any topic is deleted, kwire when it compacts",
     ),
     (
         "raw_produce.connection_survives",
