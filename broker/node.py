@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from broker.config import BrokerConfig, log_config
+from broker.config.group import GroupConfigs
 from broker.controller.commands import AssignDirectories
 from broker.controller.delta import MetadataDelta
 from broker.controller.feature_levels import KRAFT_VERSION
-from broker.controller.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, TopicImage
+from broker.controller.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC, MetadataImage, TopicImage
 from broker.directories import Directories
 from broker.format import all_directories, format_directories, metadata_directory
 from broker.handlers.context import Channel
@@ -118,7 +119,10 @@ class Node:
             config, host, self.log_manager, disk, bound_ports=self.bound_ports, on_failed=on_fatal
         )
         self.directories = Directories(self)
-        self.groups = GroupCoordinatorService(config, host, StateTopic(self, OFFSETS_TOPIC), NodeTopics(self))
+        own_settings = GroupConfigs(config, lambda group_id: self.image.config(RESOURCE_GROUP, group_id))
+        self.groups = GroupCoordinatorService(
+            config, host, StateTopic(self, OFFSETS_TOPIC), NodeTopics(self), own_settings
+        )
         ports = TransactionPorts(self)
         self.transactions = TransactionCoordinatorService(config, host, ports)
         self.write_marker = ports.write_marker

@@ -166,8 +166,9 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
         else:
             default = key.default
             synonyms = [Synonym(name, default, ConfigSource.DEFAULT_CONFIG)]
-        text = overrides.get(name, default)
+        text = default
         if name in overrides:
+            text = to_text(key.parse(overrides[name]))
             synonyms.insert(0, Synonym(name, text, ConfigSource.GROUP_CONFIG))
         yield ConfigEntry(
             name=name,

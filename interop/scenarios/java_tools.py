@@ -272,7 +272,7 @@ def verifiable(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def configs(broker: Broker) -> Any:
-    """kafka-configs: describe and alter topics, describe the broker."""
+    """kafka-configs: describe and alter topics and groups, describe the broker."""
     topic = "java-configs"
     tool = "kafka.admin.ConfigCommand"
     said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
@@ -288,6 +288,18 @@ def configs(broker: Broker) -> Any:
     seen["bad value"] = errors_only(
         said(tool, broker, "--alter", *of_topic, "--add-config", "retention.ms=soon")
     )
+    of_group = ("--entity-type", "groups", "--entity-name", "java-configs")
+    added = "consumer.session.timeout.ms=50000,share.isolation.level=read_committed"
+    seen["group"] = sorted(said(tool, broker, "--describe", *of_group, "--all"))
+    seen["alter group"] = said(tool, broker, "--alter", *of_group, "--add-config", added)
+    seen["describe group"] = sorted(said(tool, broker, "--describe", *of_group))
+    seen["groups"] = said(tool, broker, "--describe", "--entity-type", "groups")
+    refused = "streams.session.timeout.ms=1"
+    seen["bad group value"] = said(tool, broker, "--alter", *of_group, "--add-config", refused)
+    seen["delete of group"] = said(
+        tool, broker, "--alter", *of_group, "--delete-config", "share.isolation.level"
+    )
+    seen["group left"] = sorted(said(tool, broker, "--describe", *of_group))
     of_broker = said(tool, broker, "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all")
     seen["broker"] = sorted(line.partition("=")[0] for line in of_broker)
     return seen

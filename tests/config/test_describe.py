@@ -15,7 +15,7 @@ from broker.config.describe import (
     describe_group,
     describe_topic,
 )
-from broker.config.group import check_group
+from broker.config.group import GroupConfigs, check_group
 from broker.config.topic import check_topic
 
 
@@ -127,8 +127,37 @@ def test_what_a_topic_cannot_be_told(overrides: dict[str, str], said: str) -> No
         ({"no.such": "1"}, "Unknown group config name"),
         ({"consumer.session.timeout.ms": "1"}, "must be greater than or equal to"),
         ({"consumer.session.timeout.ms": "99999999"}, "must be less than or equal to"),
+        (
+            {"consumer.session.timeout.ms": "1", "consumer.heartbeat.interval.ms": "x"},
+            "Invalid value x for configuration consumer.heartbeat.interval.ms",
+        ),
+        (
+            {"consumer.session.timeout.ms": "1", "consumer.heartbeat.interval.ms": "1"},
+            "consumer.heartbeat.interval.ms must be greater",
+        ),
+        ({"streams.num.standby.replicas": "3"}, "group.streams.max.standby.replicas"),
+        ({"share.auto.offset.reset": "by_duration:PT"}, "must be either 'earliest', 'latest' or"),
+        ({"share.auto.offset.reset": "by_duration:-PT1S"}, "must be either 'earliest', 'latest' or"),
     ],
 )
 def test_what_a_group_cannot_be_told(overrides: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         check_group(config(), overrides)
+
+
+@pytest.mark.parametrize(
+    "text", ["earliest", "by_duration:P1D", "by_duration:pt1h-30m", "by_duration:-PT-1.5S"]
+)
+def test_where_a_share_group_may_start(text: str) -> None:
+    check_group(config(), {"share.auto.offset.reset": text})
+
+
+def test_a_group_goes_by_its_own_settings_within_the_brokers_bounds() -> None:
+    broker = config(
+        group_consumer_max_session_timeout_ms="58000", group_consumer_heartbeat_interval_ms="6000"
+    )
+    set_for = {"a": {"consumer.session.timeout.ms": "50000"}, "b": {"consumer.session.timeout.ms": "59000"}}
+    groups = GroupConfigs(broker, lambda group_id: set_for.get(group_id, {}))
+    assert [groups.session_timeout_ms(group_id) for group_id in "abc"] == [50_000, 58_000, 45_000]
+    assert groups.heartbeat_interval_ms("a") == 6_000
+    assert groups.assignment_interval_ms("a") == 1_000
