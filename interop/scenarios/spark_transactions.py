@@ -1,0 +1,117 @@
+"""Spark reads exactly the committed records of a topic that has aborted and open transactions too."""
+
+# The client's own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from interop.brokers import Broker
+from interop.scenario import scenario
+from interop.scenarios.spark import Job, keep_topic
+
+TOPIC = "spark-transactions"
+PARTITIONS = 3
+ROUNDS, EACH = 24, 8
+FROM, TO = (11, 30, 0), (60, 100, 45)
+"""Offsets of a read that is not of all, for each partition."""
+WAIT_S = 30
+
+
+class Writer:
+    """A transactional producer that keeps account of what it committed."""
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self.name = name
+        self.committed: list[tuple[int, str]] = []
+        self.sent: list[tuple[int, str]] = []
+        self._open: list[tuple[int, str]] = []
+        self._producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
+        self._producer.init_transactions(WAIT_S)
+
+    def write(self, number: int, count: int = EACH) -> None:
+        """Begin a transaction, and have its records in the log."""
+        self._producer.begin_transaction()
+        self._open = [
+            ((number + index) % PARTITIONS, f"{self.name}-{number}-{index}") for index in range(count)
+        ]
+        for partition, value in self._open:
+            self._producer.produce(TOPIC, value=value, partition=partition)
+        assert self._producer.flush(WAIT_S) == 0
+        self.sent += self._open
+
+    def end(self, commit: bool) -> None:
+        if commit:
+            self._producer.commit_transaction(WAIT_S)
+            self.committed += self._open
+        else:
+            self._producer.abort_transaction(WAIT_S)
+
+
+def told(rows: list[list[Any]]) -> list[Any]:
+    """How many records, and a hash of what they are in the order of their offsets.
+
+    Not of the offsets: when an end is answered its markers may not be in the log yet, and the records of the
+    next transaction may come before them.
+    """
+    inner = [[partition, value] for partition, _, value in sorted(rows)]
+    return [len(rows), hashlib.sha256(repr(inner).encode()).hexdigest()[:16]]
+
+
+def values(rows: list[list[Any]]) -> list[tuple[int, str]]:
+    return sorted((partition, value) for partition, _, value in rows)
+
+
+@scenario(seconds=240, needs="spark")
+def committed_only(broker: Broker) -> Any:
+    keep_topic(broker, TOPIC, PARTITIONS)
+    first, second = Writer(broker, "spark-first"), Writer(broker, "spark-second")
+    for number in range(ROUNDS):
+        # The transactions of the two overlap: the records of an aborted one are amid committed ones.
+        first.write(number)
+        second.write(number)
+        first.end(commit=number % 3 != 1)
+        second.end(commit=number % 4 != 2)
+    first.write(ROUNDS)
+    first.end(commit=False)
+    second.write(ROUNDS + 1)
+    first.write(ROUNDS + 2)
+    first.end(commit=True)
+    # What is behind the first record of the open transaction is not stable yet, committed or not.
+    stable = sorted(row for row in first.committed + second.committed if f"-{ROUNDS + 2}-" not in row[1])
+    seen: dict[str, Any] = {}
+    streamed: list[list[Any]] = []
+
+    def check(name: str, reads: dict[str, list[list[Any]]], wanted: list[tuple[int, str]]) -> None:
+        part = [row for row in reads["batch, read_committed"] if FROM[row[0]] <= row[1] < TO[row[0]]]
+        seen[f"{name}, a part is that part"] = reads.pop("part, read_committed") == part
+        seen[name] = {what: told(rows) for what, rows in reads.items()}
+        streamed.extend(reads["stream, read_committed"])  # a stream goes on where it was
+        seen[f"{name}, the batch is what was committed"] = values(reads["batch, read_committed"]) == wanted
+        seen[f"{name}, the stream is what was committed"] = values(streamed) == wanted
+
+    with (
+        tempfile.TemporaryDirectory(prefix="interop-spark-") as name,
+        Job(
+            "committed",
+            broker,
+            Path(name),
+            topic=TOPIC,
+            batch=50,
+            starts=dict(enumerate(FROM)),
+            ends=dict(enumerate(TO)),
+        ) as job,
+    ):
+        check("with an open transaction", job.expect("seen"), stable)
+        assert job.expect("ask") == "end the open transaction"
+        second.end(commit=True)
+        job.go_on()
+        check("in the end", job.expect("seen"), sorted(first.committed + second.committed))
+        job.go_on()
+    return seen

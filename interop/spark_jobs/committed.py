@@ -1,0 +1,62 @@
+"""Batches and streams of a topic with aborted and open transactions, at both isolation levels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from interop.spark_jobs.session import ask, reader, session, settings, stream, tell
+
+LEVELS = ("read_committed", "read_uncommitted")
+
+
+def rows(frame: DataFrame) -> list[list[Any]]:
+    """Partition, offset and value of each record, in order."""
+    found = frame.selectExpr("partition", "offset", "CAST(value AS STRING) AS value").collect()
+    return sorted([row["partition"], row["offset"], row["value"]] for row in found)
+
+
+def main() -> None:
+    given = settings()
+    spark = session(given["jars"], given["directory"])
+    topic, bootstrap = given["topic"], given["bootstrap"]
+
+    def batch(level: str, **options: Any) -> list[list[Any]]:
+        return rows(reader(spark, bootstrap, subscribe=topic, kafka_isolation_level=level, **options))
+
+    def streamed(level: str) -> list[list[Any]]:
+        """What a stream with a checkpoint of its own reads from where it was to the end."""
+        taken: list[list[Any]] = []
+        source = stream(
+            spark,
+            bootstrap,
+            subscribe=topic,
+            startingOffsets="earliest",
+            kafka_isolation_level=level,
+            maxOffsetsPerTrigger=given["batch"],
+        )
+        query = (
+            source.writeStream.foreachBatch(lambda frame, _: taken.extend(rows(frame)))
+            .option("checkpointLocation", f"{given['directory']}/checkpoint-{level}")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return taken
+
+    for _ in range(2):
+        seen: dict[str, Any] = {}
+        for level in LEVELS:
+            seen[f"batch, {level}"] = batch(level)
+            seen[f"stream, {level}"] = streamed(level)
+        seen["part, read_committed"] = batch(
+            "read_committed", startingOffsets={topic: given["starts"]}, endingOffsets={topic: given["ends"]}
+        )
+        tell(seen=seen)
+        ask("end the open transaction")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
