@@ -24,7 +24,7 @@ from typing import IO
 from interop.reference import kafka_jars, require_java
 
 CLUSTER_ID = "kwire-interop-cluster1"  # 22 characters: a uuid in Kafka's url-safe base64
-FIRST_PORT, LAST_PORT = 28000, 28999
+FIRST_PORT, LAST_PORT = map(int, os.environ.get("INTEROP_PORTS", "28000-28999").split("-"))
 START_SECONDS = 90.0
 STOP_SECONDS = 60.0
 SMALL_JVM = ["-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]

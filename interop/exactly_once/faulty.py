@@ -1,0 +1,25 @@
+"""kwire with a planted fault, as one of the brokers that a load may run on."""
+
+from __future__ import annotations
+
+import sys
+
+from interop.brokers import Broker
+from interop.reference import HERE
+
+
+class FaultyKwire(Broker):
+    """kwire, broken in one of the ways that `faults` names."""
+
+    name = "faulty-kwire"
+
+    def __init__(self, fault: str, overrides: dict[str, str]) -> None:
+        super().__init__(overrides)
+        self._fault = fault
+        self.environment["PYTHONPATH"] = str(HERE.parent)
+
+    def command(self) -> list[str]:
+        return [
+            *(sys.executable, "-m", "interop.exactly_once.faulty_broker", self._fault),
+            *("serve", str(self.properties_path)),
+        ]

@@ -1,0 +1,257 @@
+"""kwire with a fault in it: ``python -m interop.exactly_once.faulty_broker FAULT serve PROPERTIES``.
+
+Nothing of this is in the product: the faults are put into the broker's classes in this process, before it
+serves. `faults` tells what each of them does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from broker import cli
+from broker.handlers import produce
+from broker.host import Host
+from broker.storage.log import Log
+from broker.storage.producer_state import BatchMetadata, ProducerState, ProducerStateManager
+from broker.storage.transaction_index import Aborted
+from broker.transaction_ports import TransactionPorts
+from coordinator.machine import Result
+from coordinator.transactions.machine import Done, Ending, Producer, TransactionMachine
+from coordinator.transactions.transaction import Partition, State, Transaction
+from kwire.batch import NO_PRODUCER_EPOCH, BatchHeader
+from kwire.errors import ApiError, ErrorCode
+from kwire.schema import Message
+from kwire.stored.transactions import TransactionLogValue
+
+SLOW_MARKER_MS = 150
+SLOW_ANSWER_MS = 60
+TOO_EARLY_MS = 500
+CUT_BYTES = 900
+TOPIC_PREFIX = "exactly-once-"
+
+Written = Callable[[ApiError | None], None]
+write_marker = TransactionPorts.write_marker
+
+
+def slow_markers() -> None:
+    def write(self: TransactionPorts, *arguments: Any) -> None:
+        host: Host = self._node.host
+        host.schedule(SLOW_MARKER_MS, lambda: write_marker(self, *arguments))
+
+    setattr(TransactionPorts, "write_marker", write)  # noqa: B010
+
+
+def slow_answers() -> None:
+    finish = produce._Produce.maybe_finish
+
+    def maybe_finish(self: Any) -> None:
+        if self.all_sent and not self._waiting:
+            self._node.host.schedule(SLOW_ANSWER_MS, lambda: finish(self))
+
+    setattr(produce._Produce, "maybe_finish", maybe_finish)  # noqa: B010
+
+
+def delays_alone() -> None:
+    slow_markers()
+    slow_answers()
+
+
+def marker_skips_a_partition() -> None:
+    calls = count()
+
+    def write(
+        self: TransactionPorts, partition: Partition, ending: Ending, epoch: int, done: Written
+    ) -> None:
+        if partition[1] == 1 and partition[0].startswith("exactly") and next(calls) % 4 == 3:
+            self._node.host.call_soon(lambda: done(None))
+        else:
+            write_marker(self, partition, ending, epoch, done)
+
+    setattr(TransactionPorts, "write_marker", write)  # noqa: B010
+
+
+def marker_of_the_wrong_kind() -> None:
+    calls = count()
+
+    def write(
+        self: TransactionPorts, partition: Partition, ending: Ending, epoch: int, done: Written
+    ) -> None:
+        if partition[1] == 1 and not ending.commit and next(calls) % 3 == 2:
+            ending = ending._replace(commit=True)
+        write_marker(self, partition, ending, epoch, done)
+
+    setattr(TransactionPorts, "write_marker", write)  # noqa: B010
+
+
+def commit_told_too_early() -> None:
+    decide = TransactionMachine.end
+
+    def end(
+        self: TransactionMachine,
+        transactional_id: str,
+        producer: Producer,
+        *,
+        commit: bool,
+        done: Done,
+        **other: Any,
+    ) -> Result:
+        is_told = False
+
+        def tell(outcome: Producer | ApiError) -> None:
+            if not is_told:
+                done(outcome)
+
+        result = decide(self, transactional_id, producer, commit=commit, done=tell, **other)
+        if not commit or not result.records:
+            return result
+        is_told = True
+        after = self.transactions[transactional_id]
+        done(Producer(after.producer_id, after.producer_epoch))
+        self._around.later(TOO_EARLY_MS, lambda: result)
+        return Result()
+
+    setattr(TransactionMachine, "end", end)  # noqa: B010
+
+
+def prepared_commit_not_loaded() -> None:
+    slow_markers()
+    replay = TransactionMachine.replay
+
+    def replay_others(self: TransactionMachine, key: Message, value: Message | None) -> None:
+        if isinstance(value, TransactionLogValue) and value.transaction_status == State.PREPARE_COMMIT:
+            return
+        replay(self, key, value)
+
+    setattr(TransactionMachine, "replay", replay_others)  # noqa: B010
+
+
+def prepared_not_resumed() -> None:
+    slow_markers()
+    setattr(TransactionMachine, "loaded", lambda self: None)  # noqa: B010
+
+
+def timeouts_ignored() -> None:
+    setattr(TransactionMachine, "abort_timed_out", lambda self: [])  # noqa: B010
+
+
+def aborted_not_indexed() -> None:
+    take = ProducerStateManager.take_aborted
+
+    def take_some(self: ProducerStateManager) -> list[Aborted]:
+        return [aborted for aborted in take(self) if aborted.last_offset % 2]
+
+    setattr(ProducerStateManager, "take_aborted", take_some)  # noqa: B010
+
+
+def stable_offset_too_high() -> None:
+    setattr(Log, "last_stable_offset", property(lambda self: self.high_watermark))  # noqa: B010
+
+
+def _at_opening(forget: Callable[[ProducerStateManager, ProducerState], None]) -> None:
+    opened = Log.__init__
+
+    def init(self: Log, *arguments: Any, **named: Any) -> None:
+        opened(self, *arguments, **named)
+        for state in self.producers.producers.values():
+            forget(self.producers, state)
+
+    setattr(Log, "__init__", init)  # noqa: B010
+
+
+def producers_forgotten() -> None:
+    slow_answers()
+
+    def forget(_: ProducerStateManager, state: ProducerState) -> None:
+        state.enter_epoch(NO_PRODUCER_EPOCH)
+
+    _at_opening(forget)
+
+
+def open_transactions_forgotten() -> None:
+    def forget(producers: ProducerStateManager, state: ProducerState) -> None:
+        state.txn_first_offset = None
+        producers.ongoing.clear()
+
+    _at_opening(forget)
+
+
+def duplicates_accepted() -> None:
+    slow_answers()
+    check = ProducerStateManager.check
+
+    def check_rest(self: ProducerStateManager, header: BatchHeader, **named: Any) -> BatchMetadata | None:
+        check(self, header, **named)
+        return None
+
+    setattr(ProducerStateManager, "check", check_rest)  # noqa: B010
+
+
+def no_fencing() -> None:
+    check, decide = ProducerStateManager.check, TransactionMachine.end
+
+    def check_newer(self: ProducerStateManager, header: BatchHeader, **named: Any) -> BatchMetadata | None:
+        state = self.producers.get(header.producer_id)
+        if state is not None and header.producer_epoch < state.epoch:
+            return None
+        return check(self, header, **named)
+
+    def of_any_epoch(self: TransactionMachine, transactional_id: str, producer: Producer) -> Transaction:
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or transaction.producer_id != producer.producer_id:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return transaction
+
+    def end(self: TransactionMachine, transactional_id: str, producer: Producer, **other: Any) -> Result:
+        transaction = self.transactions.get(transactional_id)
+        if transaction is not None and transaction.state is State.ONGOING:
+            producer = Producer(transaction.producer_id, transaction.producer_epoch)
+        return decide(self, transactional_id, producer, **other)
+
+    setattr(ProducerStateManager, "check", check_newer)  # noqa: B010
+    setattr(TransactionMachine, "_of", of_any_epoch)  # noqa: B010
+    setattr(TransactionMachine, "end", end)  # noqa: B010
+
+
+def tail_lost(properties: Collection[str]) -> None:
+    directory = next(line.partition("=")[2] for line in properties if line.startswith("log.dirs="))
+    for partition in Path(directory).glob(f"{TOPIC_PREFIX}*"):
+        newest = max(partition.glob("*.log"), default=None)
+        if newest is not None and newest.stat().st_size > CUT_BYTES:
+            with newest.open("r+b") as file:
+                file.truncate(newest.stat().st_size - CUT_BYTES)
+
+
+PLANT: dict[str, Callable[[], None]] = {
+    planted.__name__.replace("_", "-"): planted
+    for planted in (
+        marker_skips_a_partition,
+        marker_of_the_wrong_kind,
+        commit_told_too_early,
+        prepared_commit_not_loaded,
+        prepared_not_resumed,
+        timeouts_ignored,
+        aborted_not_indexed,
+        stable_offset_too_high,
+        producers_forgotten,
+        open_transactions_forgotten,
+        duplicates_accepted,
+        no_fencing,
+        delays_alone,
+    )
+}
+
+
+def main(fault: str, *arguments: str) -> int:
+    if fault == "tail-lost":
+        tail_lost(Path(arguments[-1]).read_text().splitlines())
+    else:
+        PLANT[fault]()
+    return cli.main(list(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

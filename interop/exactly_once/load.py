@@ -1,0 +1,217 @@
+"""A load of transactional producers and readers, under which a broker is killed and started again."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from interop.brokers import Broker
+from interop.exactly_once.clients import READERS, Broken
+from interop.exactly_once.judge import Content, Evidence, Finding, judge
+from interop.exactly_once.ledger import Outcome, Transaction, read_ledgers
+from interop.exactly_once.reading import read_view
+from interop.exactly_once.writing import END_S, TIMEOUT_MS
+from interop.raw import create_topic, wait_for_topic
+from interop.raw_client import RawClient
+from interop.reference import HERE
+
+TOPIC = "exactly-once"
+PARTITIONS = 6
+SETTINGS = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    # Segments and snapshots of producers come and go within the load.
+    "log.segment.bytes": "1048576",
+    "log.roll.ms": "7000",
+    "log.flush.offset.checkpoint.interval.ms": "3000",
+}
+WRITERS_END_S = END_S + 10
+READERS_END_S = 30.0
+SETTLE_S = TIMEOUT_MS / 1000 + 20
+"""By then every transaction is committed or has timed out, and its markers are written."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much of what."""
+
+    kills: int
+    seed: int = 1
+    longest_life_s: float = 3.0
+    """A broker that serves is killed within this time."""
+    early_kills: float = 0.15
+    """The share of kills that come before the broker serves."""
+    writers: tuple[tuple[str, int], ...] = (("confluent", 3), ("python", 2))
+    """Client libraries, and how many transactional ids each writes as."""
+    readers: tuple[str, ...] = ("confluent", "python")
+
+
+@dataclass
+class Outcomes:
+    """What came of it."""
+
+    findings: list[Finding]
+    transactions: dict[tuple[str, int], Transaction]
+    records: int
+
+    def count(self, outcome: Outcome) -> int:
+        return sum(transaction.outcome is outcome for transaction in self.transactions.values())
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{self.count(outcome)} {outcome.value}" for outcome in Outcome)
+        lines = [f"{told}; {self.records} records"]
+        return "\n".join(lines + [f"{finding.kind}: {finding.text}" for finding in self.findings[:30]])
+
+
+class Load:
+    """The processes that write and read."""
+
+    def __init__(self, broker: Broker, plan: Plan) -> None:
+        self._broker = broker
+        self._directory = broker.directory / "exactly-once"
+        self._directory.mkdir()
+        self._ledgers: list[Path] = []
+        self._views: dict[str, Path] = {}
+        self._writers: list[subprocess.Popen[bytes]] = []
+        self._readers: list[subprocess.Popen[bytes]] = []
+        for library, count in plan.writers:
+            ids = ",".join(f"{library}-{number}" for number in range(count))
+            self._ledgers.append(self._directory / f"{library}.ledger")
+            self._ledgers[-1].touch()
+            self._writers.append(self._start("writing", library, ids, str(self._ledgers[-1]), str(plan.seed)))
+        for library in plan.readers:
+            self._views[library] = self._directory / f"{library}.view"
+            self._views[library].touch()
+            self._readers.append(self._start("reading", library, str(self._views[library]), str(plan.seed)))
+
+    def _start(self, module: str, library: str, *arguments: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+        with (self._directory / f"{module}-{library}.log").open("wb") as log:
+            return subprocess.Popen(
+                [
+                    *(sys.executable, "-m", f"interop.exactly_once.{module}", library),
+                    *(self._broker.bootstrap, TOPIC, str(PARTITIONS), *arguments),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+
+    def end_writers(self) -> dict[tuple[str, int], Transaction]:
+        """Let every producer end its transaction; what they have told."""
+        _end(self._writers, WRITERS_END_S)
+        return read_ledgers(self._ledgers)
+
+    def end_readers(self, content: Content) -> dict[str, Content]:
+        """Let every reader come to the end; what they have seen."""
+        deadline = time.monotonic() + READERS_END_S
+        last = {partition: records[-1][0] for partition, records in content.items() if records}
+        while time.monotonic() < deadline:
+            views = self.views()
+            if all(
+                view.get(partition, [(-1, b"")])[-1][0] >= offset
+                for view in views.values()
+                for partition, offset in last.items()
+            ):
+                break
+            time.sleep(0.2)
+        _end(self._readers, READERS_END_S)
+        return self.views()
+
+    def views(self) -> dict[str, Content]:
+        return {library: read_view(path) for library, path in self._views.items()}
+
+    def discard(self) -> None:
+        for process in [*self._writers, *self._readers]:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        try:
+            process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def kill_under_load(broker: Broker, plan: Plan) -> Outcomes:
+    """Run the plan on a broker that is made and not started; it runs when this returns."""
+    rng = random.Random(plan.seed)
+    broker.start()
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, TOPIC, PARTITIONS)
+    load = Load(broker, plan)
+    try:
+        for _ in range(plan.kills):
+            time.sleep(rng.uniform(0.2, plan.longest_life_s))
+            broker.kill()
+            while rng.random() < plan.early_kills:
+                broker.start(wait=False)
+                time.sleep(rng.uniform(0.05, 0.5))
+                broker.kill()
+            broker.start()
+        time.sleep(1)
+        transactions = load.end_writers()
+        with RawClient(broker.bootstrap) as client:
+            wait_for_topic(client, TOPIC, PARTITIONS)
+            ends = settled_ends(client)
+        content = final_content(broker, ends)
+        views = load.end_readers(content)
+    finally:
+        load.discard()
+    found = judge(Evidence(transactions, content, views, ends))
+    return Outcomes(found, transactions, sum(len(records) for records in content.values()))
+
+
+def settled_ends(client: RawClient) -> dict[int, tuple[int, int]]:
+    """Last stable offset and high watermark of each partition, once they agree or should have."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        stable, end = (_latest(client, isolation) for isolation in (1, 0))
+        if stable == end or time.monotonic() > deadline:
+            return {partition: (stable[partition], end[partition]) for partition in range(PARTITIONS)}
+        time.sleep(0.2)
+
+
+def _latest(client: RawClient, isolation: int) -> dict[int, int]:
+    asked = [{"PartitionIndex": partition, "Timestamp": -1} for partition in range(PARTITIONS)]
+    answer = client.call(
+        "ListOffsets",
+        5,
+        ReplicaId=-1,
+        IsolationLevel=isolation,
+        Topics=[{"Name": TOPIC, "Partitions": asked}],
+    )
+    found = answer["Topics"][0]["Partitions"]
+    assert not any(partition["ErrorCode"] for partition in found), found
+    return {partition["PartitionIndex"]: partition["Offset"] for partition in found}
+
+
+def final_content(broker: Broker, ends: dict[int, tuple[int, int]], quiet_s: float = 2.0) -> Content:
+    """All committed records: what a reader finds from the beginning on, until nothing more comes."""
+    content: Content = {partition: [] for partition in ends}
+    reader = READERS["confluent"](broker.bootstrap, TOPIC, dict.fromkeys(ends, 0))
+    quiet_since = time.monotonic()
+    try:
+        while time.monotonic() < quiet_since + quiet_s:
+            for partition, offset, value in reader.poll():
+                content[partition].append((offset, value))
+                quiet_since = time.monotonic()
+    except Broken:
+        pass  # what is missing shows
+    finally:
+        reader.close()
+    return content

@@ -1,0 +1,62 @@
+"""A reader of committed records as a process, which goes on across the broker's deaths.
+
+``python -m interop.exactly_once.reading LIBRARY BOOTSTRAP TOPIC PARTITIONS VIEW SEED`` writes what it sees, a
+line a record, and begins anew where it stands every few seconds. It ends when its standard input is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+import threading
+import time
+from pathlib import Path
+
+from interop.exactly_once.clients import READERS, Broken
+from interop.exactly_once.judge import Content
+
+LONGEST_S = 15.0
+"""Nobody reads for longer than this before beginning anew."""
+
+
+def main(library: str, bootstrap: str, topic: str, partitions: str, view: str, seed: str) -> None:
+    logging.disable(logging.CRITICAL)
+    rng = random.Random(f"{seed} {library}")
+    ended = threading.Event()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    positions = dict.fromkeys(range(int(partitions)), 0)
+    with Path(view).open("ab", buffering=0) as seen:
+        while not ended.is_set():
+            reader = READERS[library](bootstrap, topic, positions)
+            until = time.monotonic() + rng.uniform(2, LONGEST_S)
+            try:
+                while not ended.is_set() and time.monotonic() < until:
+                    found = reader.poll()
+                    for partition, offset, value in found:
+                        seen.write(b"%d %d %s\n" % (partition, offset, value))
+                        positions[partition] = offset + 1
+            except Broken:
+                # What it lacks is found by the judge.
+                time.sleep(0.1)
+            threading.Thread(target=reader.close, daemon=True).start()
+    os._exit(0)
+
+
+def read_view(path: Path) -> Content:
+    """What a reader has seen so far."""
+    content: Content = {}
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        partition, offset, value = line.split(b" ", 2)
+        content.setdefault(int(partition), []).append((int(offset), value))
+    return content
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
