@@ -21,7 +21,14 @@ from broker.controller.commands import StoredRecord
 from broker.controller.image import EndpointImage
 from broker.raft.quorum_state import FILE_NAME, QuorumState, decode_quorum_state
 from broker.raft.replay import CorruptMetadata, DecodedBatch, decode_batches, size_of_whole
-from broker.raft.snapshots import KRAFT_VERSION_TYPE, VOTERS_TYPE, Snapshots, control_batch, quorum_records
+from broker.raft.snapshots import (
+    KRAFT_VERSION_TYPE,
+    VOTERS_TYPE,
+    Snapshot,
+    Snapshots,
+    control_batch,
+    quorum_records,
+)
 from broker.storage.disk import Disk
 from broker.storage.log import Log
 from broker.storage.log_config import LogConfig
@@ -89,9 +96,10 @@ class MetadataLog:
 
     def read(self) -> Iterator[DecodedBatch]:
         """The latest snapshot's batches, then the log's. CorruptMetadata, StorageError."""
-        offset, end = self.log.log_start_offset, self.log.log_end_offset
-        self.snapshots.recover(offset, end)
+        self.snapshots.recover(self.log.log_start_offset)
         snapshot = self.snapshots.latest
+        self._restart_behind(snapshot)
+        offset, end = self.log.log_start_offset, self.log.log_end_offset
         if snapshot is not None:
             logger.info("metadata: starting from snapshot %s", snapshot.name)
             for batch in decode_batches(self.snapshots.read(snapshot)):
@@ -115,6 +123,25 @@ class MetadataLog:
                     yield batch
                     offset = batch.last_offset + 1
 
+    def _restart_behind(self, snapshot: Snapshot | None) -> None:
+        """Begin the log at a snapshot that knows more than it. StorageError.
+
+        A snapshot is synced as a whole, so that it may be there where the end of the log is lost; and one that
+        was fetched from a leader is there before the log is cut.
+        """
+        if snapshot is None:
+            return
+        here = (self.log.latest_epoch or 0, self.log.log_end_offset)
+        if (snapshot.epoch, snapshot.end_offset) > here:
+            logger.warning(
+                "metadata: the log ends at offset %d of epoch %d; it starts anew at the snapshot %s",
+                here[1],
+                here[0],
+                snapshot.name,
+            )
+            self.log.restart_at(snapshot.end_offset)
+            self.snapshots.forget_all_but_latest()
+
     def _note(self, controls: Sequence[Message], *, in_log: bool) -> None:
         for control in controls:
             if isinstance(control, VotersRecord):
@@ -132,7 +159,9 @@ class MetadataLog:
         if self._disk.exists(path):
             state = decode_quorum_state(self._disk.read(path))
         # A lost quorum-state must not make an epoch of the log come twice.
-        self.epoch = max(state.leader_epoch, self.log.latest_epoch or 0) + 1
+        snapshot = self.snapshots.latest
+        known = (state.leader_epoch, self.log.latest_epoch or 0, snapshot.epoch if snapshot else 0)
+        self.epoch = max(known) + 1
         # The version of the file goes with that of the quorum's protocol, as Kafka has it.
         version = 0 if self.voters is None else 1
         state = QuorumState(

@@ -150,7 +150,7 @@ class Snapshots:
         self._known: list[Snapshot] = []
         self._timestamps_ms: dict[Snapshot, int] = {}
 
-    def recover(self, log_start_offset: int, log_end_offset: int) -> None:
+    def recover(self, log_start_offset: int) -> None:
         """See what there is, and remove what nobody needs. CorruptMetadata, StorageError.
 
         A log that does not begin at its beginning needs a snapshot that says what came before.
@@ -171,15 +171,16 @@ class Snapshots:
                 f"{self._directory} begins at offset {log_start_offset}, and has no snapshot (*{SUFFIX}) of "
                 f"what came before: restore the missing file, or the whole directory, from a copy"
             )
-        if known and known[-1].end_offset > log_end_offset:
-            raise CorruptMetadata(
-                f"{self._directory} has the snapshot {known[-1].name}, but ends at offset {log_end_offset}: "
-                f"a part of the metadata log is missing; restore it, or the whole directory, from a copy"
-            )
         for name in useless:
             logger.info("metadata: removing %s, which is not needed any more", name)
             disk.remove(join(self._directory, name))
         self._known = known
+
+    def forget_all_but_latest(self) -> None:
+        """The log begins with the latest one. StorageError."""
+        for snapshot in self._known[:-1]:
+            self._disk.remove(join(self._directory, snapshot.name))
+        self._known = self._known[-1:]
 
     @property
     def known(self) -> Sequence[Snapshot]:

@@ -464,7 +464,7 @@ class Log:
                 self._epochs.truncate_from_end(self.log_end_offset)
                 return False
             if offset < self._segments.bases[0]:
-                self._restart_at(offset)
+                self.restart_at(offset)
             else:
                 # The last goes first, so that a crash leaves no hole. What goes must not come back behind
                 # what is appended next, and no flush would see that there is something to sync.
@@ -490,8 +490,8 @@ class Log:
         self._durability.cut_at(offset)
         self.high_watermark = min(self.high_watermark, offset)
 
-    def _restart_at(self, offset: int) -> None:
-        """Forget everything, and go on at `offset`."""
+    def restart_at(self, offset: int) -> None:
+        """Forget everything, and go on at `offset`. StorageError."""
         self._drop_segments(list(self._segments)[::-1])
         self._add_segment(offset, self._now_ms)
         self._disk.sync_directory(self.directory)

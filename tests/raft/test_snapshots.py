@@ -301,18 +301,6 @@ def test_a_log_without_its_beginning_is_refused() -> None:
         bench.start()
 
 
-def test_a_snapshot_beyond_the_end_of_the_log_is_refused() -> None:
-    bench = Bench()
-    bench.host.advance(HOUR_MS)
-    bench.settle()
-    [name] = bench.names()
-    bench.stop()
-    data = bench.disk.read(f"{DIRECTORY}/{name}")
-    bench.disk.write(f"{DIRECTORY}/00000000000000099999-0000000009.checkpoint", data, sync=True)
-    with pytest.raises(CorruptMetadata, match="ends at offset"):
-        bench.start()
-
-
 @pytest.mark.parametrize("read_bytes", [1, 5_000, 5_001, 100_000])
 def test_a_log_larger_than_one_read_is_read_whole(monkeypatch: pytest.MonkeyPatch, read_bytes: int) -> None:
     bench = Bench()
@@ -332,3 +320,36 @@ def test_a_feature_level_of_a_release_to_come_is_refused(monkeypatch: pytest.Mon
         CorruptMetadata, match=r"metadata\.version at level 30, and this release knows 7 to 29"
     ):
         bench.start()
+
+
+@pytest.mark.parametrize("lost_epoch", [False, True])
+def test_a_log_whose_end_was_lost_starts_anew_at_a_snapshot_that_knows_more(lost_epoch: bool) -> None:
+    bench = Bench(**{"metadata.log.max.record.bytes.between.snapshots": "10000"})
+    bench.create("early")
+    bench.stop()
+    bench.start()
+    first_of_epoch = bench.metadata._log.end_offset - 1
+    bench.create("large", partitions=200)
+    bench.settle()
+    [name] = bench.names()
+    before = {topic.name: (topic.topic_id, len(topic.partitions)) for topic in bench.image.topics.values()}
+    log = bench.metadata._log.log
+    log.truncate_to(first_of_epoch if lost_epoch else first_of_epoch + 2)
+    bench.stop()
+
+    bench.start()
+    after = {topic.name: (topic.topic_id, len(topic.partitions)) for topic in bench.image.topics.values()}
+    assert after == before
+    assert bench.names() == [name]
+    log = bench.metadata._log.log
+    assert f"{log.log_start_offset:020d}" == name.partition("-")[0]
+    assert bench.metadata._log.epoch > before_epoch(name)
+    bench.create("late")
+    bench.stop()
+    bench.start()
+    assert {"early", "large", "late"} <= set(bench.image.topics)
+
+
+def before_epoch(name: str) -> int:
+    """The epoch in which a snapshot of this name was written."""
+    return int(name.partition("-")[2].partition(".")[0])
