@@ -126,8 +126,8 @@ class MetadataLog:
     def _restart_behind(self, snapshot: Snapshot | None) -> None:
         """Begin the log at a snapshot that knows more than it. StorageError.
 
-        A snapshot is synced as a whole, so that it may be there where the end of the log is lost; and one that
-        was fetched from a leader is there before the log is cut.
+        A snapshot is synced as a whole, so that it may outlive the end of the log; and one that was fetched
+        from a leader is there before the log is cut.
         """
         if snapshot is None:
             return
