@@ -131,18 +131,19 @@ def moves(broker: Broker) -> Any:
                 "AlterPartitionReassignments", version, **{"TimeoutMs": 10_000, "Topics": asked, **more}
             )
 
+        cases: dict[str, list[tuple[str, list[tuple[int, list[int] | None]]]]] = {
+            "stay": [("raw-moves", [(0, [1]), (1, [1])])],
+            "stop": [("raw-moves", [(0, None), (5, None)]), ("nowhere", [(0, None)])],
+            "unknown": [("raw-moves", [(5, [1]), (-1, [1])]), ("nowhere", [(0, [1])])],
+            "nobody": [("raw-moves", [(0, []), (1, [2])])],
+            "twice": [("raw-moves", [(0, [1, 1]), (1, [1, 2])])],
+            "negative": [("raw-moves", [(0, [-1])])],
+            "again": [("raw-moves", [(0, [1]), (0, [1])])],
+            "no partitions": [("raw-moves", [])],
+            "no topics": [],
+        }
         for version in versions_of("AlterPartitionReassignments"):
-            for label, asked in {
-                "stay": [("raw-moves", [(0, [1]), (1, [1])])],
-                "stop": [("raw-moves", [(0, None), (5, None)]), ("nowhere", [(0, None)])],
-                "unknown": [("raw-moves", [(5, [1]), (-1, [1])]), ("nowhere", [(0, [1])])],
-                "nobody": [("raw-moves", [(0, []), (1, [2])])],
-                "twice": [("raw-moves", [(0, [1, 1]), (1, [1, 2])])],
-                "negative": [("raw-moves", [(0, [-1])])],
-                "again": [("raw-moves", [(0, [1]), (0, [1])])],
-                "no partitions": [("raw-moves", [])],
-                "no topics": [],
-            }.items():
+            for label, asked in cases.items():
                 seen[f"{label} {version}"] = move(version, *asked)
             seen[f"late {version}"] = move(version, ("raw-moves", [(0, [1]), (1, None)]), TimeoutMs=0)
         one_more = ("raw-moves", [(0, [1, 2])])
