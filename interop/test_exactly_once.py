@@ -46,7 +46,10 @@ def test_kwire_is_killed_fifty_times() -> None:
 
 
 def test_the_judge_finds_nothing_in_apache_kafka() -> None:
-    outcomes, logged = run(TalkativeApacheKafka(SETTINGS), Plan(3, longest_life_s=6, early_kills=0))
+    # Its first look for timeouts comes after the default 10 s, when a restarted broker knows the leaders.
+    settings = {key: value for key, value in SETTINGS.items() if not key.startswith("transaction.")}
+    plan = Plan(3, longest_life_s=6, early_kills=0, pause_s=0.5)
+    outcomes, logged = run(TalkativeApacheKafka(settings), plan)
     explained = FOLLOWS_FROM_THAT if GIVES_UP_MARKERS in logged else set()
     unexplained = [finding for finding in outcomes.findings if finding.kind not in explained]
     assert not unexplained, str(outcomes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -46,6 +47,8 @@ class Plan:
     """A broker that serves is killed within this time."""
     early_kills: float = 0.15
     """The share of kills that come before the broker serves."""
+    pause_s: float = 0.0
+    """Before each kill the writers are stopped for so long: no transaction is about to end then."""
     writers: tuple[tuple[str, int], ...] = (("confluent", 3), ("python", 2))
     """Client libraries, and how many transactional ids each writes as."""
     readers: tuple[str, ...] = ("confluent", "python")
@@ -103,6 +106,10 @@ class Load:
                 env=environment,
             )
 
+    def signal_writers(self, signal_: signal.Signals) -> None:
+        for process in self._writers:
+            process.send_signal(signal_)
+
     def end_writers(self) -> dict[tuple[str, int], Transaction]:
         """Let every producer end its transaction; what they have told."""
         _end(self._writers, WRITERS_END_S)
@@ -157,7 +164,11 @@ def kill_under_load(broker: Broker, plan: Plan) -> Outcomes:
     try:
         for _ in range(plan.kills):
             time.sleep(rng.uniform(0.2, plan.longest_life_s))
+            if plan.pause_s:
+                load.signal_writers(signal.SIGSTOP)
+                time.sleep(plan.pause_s)
             broker.kill()
+            load.signal_writers(signal.SIGCONT)
             while rng.random() < plan.early_kills:
                 broker.start(wait=False)
                 time.sleep(rng.uniform(0.05, 0.5))

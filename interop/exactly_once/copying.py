@@ -1,0 +1,207 @@
+"""A transactional copy program in Java, three of it in one group, killed at random, as is the broker.
+
+`interop/java/ExactlyOnceCopy.java` is compiled once. What it copies is written meanwhile, record by record, by
+a producer that is not killed; in the end each partition of the copy must equal that of the source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from interop.brokers import SMALL_JVM, Broker
+from interop.exactly_once.clients import READERS
+from interop.raw import create_topic
+from interop.raw_client import RawClient
+from interop.reference import HERE, TARGET, Missing, kafka_jars
+
+SOURCE, COPY, GROUP = "copy-source", "copy-target", "copiers"
+PARTITIONS = 4
+INSTANCES = 3
+PROGRAM = "ExactlyOnceCopy"
+SETTINGS = {
+    "group.min.session.timeout.ms": "1000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+}
+COPIER = (
+    "transaction.timeout.ms=8000",
+    "consumer.session.timeout.ms=3000",
+    "consumer.heartbeat.interval.ms=500",
+    "consumer.max.poll.records=100",
+)
+COMPILE_S = 120
+CATCH_UP_S = 90.0
+
+
+def compiled() -> Path:
+    """The directory with the program's class; raises Missing."""
+    source = HERE / "java" / f"{PROGRAM}.java"
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    directory = TARGET / "java" / digest
+    if not (directory / f"{PROGRAM}.class").exists():
+        javac = shutil.which("javac")
+        if javac is None:
+            raise Missing("this needs a JDK on the PATH (Debian: apt-get install openjdk-17-jdk-headless).")
+        directory.mkdir(parents=True, exist_ok=True)
+        command = [javac, "-cp", f"{kafka_jars()}/*", "-d", str(directory), str(source)]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S, check=False)
+        if run.returncode != 0:
+            raise RuntimeError(f"{source.name} cannot be compiled:\n{run.stderr[-2000:]}")
+    return directory
+
+
+@dataclass
+class Copied:
+    """What is in both topics in the end, by partition, and how often somebody was killed."""
+
+    source: dict[int, list[bytes]]
+    copy: dict[int, list[bytes]]
+    killed_instances: int
+    killed_brokers: int
+
+    @property
+    def records(self) -> int:
+        return sum(len(values) for values in self.source.values())
+
+    def wrong(self) -> list[str]:
+        """Where a partition's copy is not the partition."""
+        found = []
+        for partition, wanted in self.source.items():
+            got = self.copy[partition]
+            if got == wanted:
+                continue
+            at = next(
+                (at for at, pair in enumerate(zip(got, wanted, strict=False)) if pair[0] != pair[1]), -1
+            )
+            missing, extra = len(set(wanted) - set(got)), len(got) - len(set(got))
+            found.append(
+                f"partition {partition}: {len(got)} records for {len(wanted)}, {missing} missing, "
+                f"{extra} twice, the first difference is at {at}"
+            )
+        return found
+
+
+@dataclass
+class Instances:
+    """The copiers, each with a transactional id of its own."""
+
+    broker: Broker
+    processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, number: int) -> None:
+        with (self.broker.directory / f"copier-{number}.log").open("ab") as log:
+            self.processes[number] = subprocess.Popen(
+                [
+                    *(shutil.which("java") or "java", "-Xmx96m", *SMALL_JVM),
+                    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+                    *("-cp", f"{compiled()}:{kafka_jars()}/*", PROGRAM),
+                    *(self.broker.bootstrap, GROUP, SOURCE, COPY, f"copier-{number}", *COPIER),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def kill(self, number: int) -> None:
+        process = self.processes.pop(number)
+        process.kill()
+        process.wait()
+
+    def discard(self) -> None:
+        for number in list(self.processes):
+            self.kill(number)
+
+
+class Feeding:
+    """Writes the source, a few hundred records a second, until it is told to end."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 20,
+                "message.timeout.ms": 120_000,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.written = 0
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.05):
+            for _ in range(20):
+                self._producer.produce(SOURCE, b"%d" % self.written, partition=self.written % PARTITIONS)
+                self.written += 1
+            self._producer.poll(0)
+
+    def end(self) -> int:
+        """How many records were written; all of them are acknowledged."""
+        self._ended.set()
+        self._thread.join()
+        assert self._producer.flush(60) == 0, "the source could not be written"
+        return self.written
+
+
+def copy_under_kills(broker: Broker, seconds: float, seed: int = 1) -> Copied:
+    """Copy for that long, killing instances and, less often, the broker; then let the copy catch up."""
+    rng = random.Random(seed)
+    broker.start()
+    with RawClient(broker.bootstrap) as client:
+        for topic in (SOURCE, COPY):
+            create_topic(client, topic, PARTITIONS)
+    instances = Instances(broker)
+    feeding = Feeding(broker)
+    killed_instances = killed_brokers = 0
+    try:
+        for number in range(INSTANCES):
+            instances.start(number)
+        until = time.monotonic() + seconds
+        time.sleep(4)
+        while time.monotonic() < until:
+            time.sleep(rng.uniform(1, 8))
+            if rng.random() < 0.25:
+                broker.kill()
+                broker.start()
+                killed_brokers += 1
+                continue
+            number = rng.randrange(INSTANCES)
+            instances.kill(number)
+            killed_instances += 1
+            time.sleep(rng.uniform(0, 2))
+            instances.start(number)
+        written = feeding.end()
+        copy = read(broker, COPY, written, CATCH_UP_S)
+        return Copied(read(broker, SOURCE, written, CATCH_UP_S), copy, killed_instances, killed_brokers)
+    finally:
+        instances.discard()
+
+
+def read(broker: Broker, topic: str, count: int, seconds: float) -> dict[int, list[bytes]]:
+    """The committed records of a topic by partition: that many if they come in time, and what comes after."""
+    found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    reader = READERS["confluent"](broker.bootstrap, topic, dict.fromkeys(found, 0))
+    deadline = time.monotonic() + seconds
+    quiet = 0
+    try:
+        while quiet < 20 and time.monotonic() < deadline:
+            records = reader.poll()
+            for partition, _, value in records:
+                found[partition].append(value)
+            complete = sum(len(values) for values in found.values()) >= count
+            quiet = quiet + 1 if complete and not records else 0
+    finally:
+        reader.close()
+    return found

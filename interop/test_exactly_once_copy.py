@@ -1,0 +1,27 @@
+"""Java's transactional consume-process-produce on kwire, while its instances and the broker are killed."""
+
+from __future__ import annotations
+
+import os
+
+from interop.brokers import Kwire
+from interop.exactly_once.copying import SETTINGS, copy_under_kills
+
+SECONDS = float(os.environ.get("INTEROP_COPY_SECONDS", "60"))
+"""How long they are killed: 600 for the long run."""
+
+
+def test_three_instances_copy_every_record_exactly_once() -> None:
+    broker = Kwire(SETTINGS)
+    try:
+        copied = copy_under_kills(broker, SECONDS)
+    finally:
+        broker.discard()
+    told = (
+        f"{copied.records} records, {copied.killed_instances} instances and {copied.killed_brokers} "
+        f"brokers killed"
+    )
+    print(told)
+    assert not copied.wrong(), "\n".join([told, *copied.wrong()])
+    assert copied.records > SECONDS * 50, told
+    assert copied.killed_instances >= SECONDS / 20, told
