@@ -1,7 +1,7 @@
 """A transactional copy program in Java, three of it in one group, killed at random, as is the broker.
 
-`interop/java/ExactlyOnceCopy.java` is compiled once. What it copies is written meanwhile by a producer that is
-not killed; in the end each partition of the copy must equal that of the source.
+`interop/java/ExactlyOnceCopy.java` is compiled once. What it copies is written meanwhile by a producer that
+is not killed; in the end each partition of the copy must equal that of the source.
 """
 
 from __future__ import annotations
