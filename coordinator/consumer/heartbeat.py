@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from coordinator.assignors import ASSIGNORS
@@ -42,6 +42,7 @@ from kwire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     ResponseTopicPartitions,
 )
+from kwire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.primitives import Uuid, uuid_to_text
 
 logger = logging.getLogger("kwire.groups")
@@ -70,7 +71,7 @@ class ConsumerGroups:
         topics: TopicsView,
         settings: GroupSettings,
         classic: ClassicGroups,
-        migration: Migration,
+        migration: Callable[[ConsumerGroups], Migration],
     ) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
         self.subscriptions = Subscriptions(config, around, topics, self.groups)
@@ -79,7 +80,7 @@ class ConsumerGroups:
         self._topics = topics
         self._settings = settings
         self._classic = classic
-        self._migration = migration
+        self.migration = migration(self)
         self._sessions = MemberTimers(around)
         self._revocations = MemberTimers(around)
 
@@ -103,9 +104,9 @@ class ConsumerGroups:
         joins = request.member_epoch == JOINING_EPOCH
         records: list[StoredRecord] = []
         group = self._group_of(request.group_id, records, joins=joins)
-        self._check_room(group, request.member_id)
+        self.check_room(group, request.member_id)
         owned = owned_partitions(request)
-        member_id = request.member_id or self._new_member_id()
+        member_id = request.member_id or self.new_member_id()
         if request.instance_id is None:
             member = group.members.get(member_id) if joins else group.member(member_id)
             if member is None:
@@ -113,9 +114,9 @@ class ConsumerGroups:
                 member = Member(member_id)
             _check_epoch(member, request.member_epoch, owned)
         elif joins:
-            member = self._static_member(group, member_id, request.instance_id, records)
+            member = self.joining_static_member(group, member_id, request.instance_id, records)
         else:
-            member = _known_static_member(group, member_id, request.instance_id)
+            member = known_static_member(group, member_id, request.instance_id)
             _check_epoch(member, request.member_epoch, owned)
         updated = updated_member(member, request, caller)
         changed = self.subscriptions.take(group, member, updated, records)
@@ -126,12 +127,12 @@ class ConsumerGroups:
             epoch, homogeneous = self.subscriptions.refresh(
                 group, member, updated, records, raise_epoch=changed.raises_epoch
             )
-        target_epoch, target = self._target(group, epoch, member, updated, homogeneous, records)
+        target_epoch, target = self.targeted(group, epoch, member, updated, homogeneous, records)
         if changed.subscription or not updated.is_reconciled_to(target_epoch):
-            updated = self._reconcile(
+            updated = self.reconciled(
                 group, updated, target_epoch, target, changed.subscription, owned, records
             )
-        self._start_session(group.id, member_id)
+        self.start_session(group.id, member_id)
         response = ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=updated.epoch,
@@ -158,9 +159,10 @@ class ConsumerGroups:
         if classic.state is ClassicState.EMPTY:
             records.append(classic.tombstone())
             return ConsumerGroup(group_id)
-        return self._migration.upgraded(classic, records)
+        return self.migration.upgraded(classic, records)
 
-    def _check_room(self, group: ConsumerGroup, member_id: str) -> None:
+    def check_room(self, group: ConsumerGroup, member_id: str) -> None:
+        """ApiError GROUP_MAX_SIZE_REACHED."""
         limit = self._config.group_consumer_max_size
         if len(group.members) >= limit and member_id not in group.members:
             raise ApiError(
@@ -168,7 +170,8 @@ class ConsumerGroups:
                 f"The consumer group has reached its maximum capacity of {limit} members.",
             )
 
-    def _new_member_id(self) -> str:
+    def new_member_id(self) -> str:
+        """An id for a member that brings none."""
         while True:
             text = uuid_to_text(Uuid(uuid.UUID(self._around.new_uuid()).bytes))
             if not text.startswith("-"):
@@ -176,15 +179,23 @@ class ConsumerGroups:
                 return text
 
     @staticmethod
-    def _static_member(
-        group: ConsumerGroup, member_id: str, instance_id: str, records: list[StoredRecord]
+    def joining_static_member(
+        group: ConsumerGroup,
+        member_id: str,
+        instance_id: str,
+        records: list[StoredRecord],
+        *,
+        is_classic: bool = False,
     ) -> Member:
-        """The member that joins under an instance id; it takes the place of one that is away. KIP-345."""
+        """The member that joins under an instance id; it takes the place of one that is away. KIP-345.
+
+        One that speaks the classic protocol (`is_classic`) takes it also while the other is there.
+        """
         existing = group.static_member(instance_id)
         if existing is None:
             logger.info("group %s: static member %s joins as %s", group.id, instance_id, member_id)
             return group.members.get(member_id) or Member(member_id)
-        if not existing.is_classic and existing.epoch != STATIC_LEAVING_EPOCH:
+        if not is_classic and not existing.is_classic and existing.epoch != STATIC_LEAVING_EPOCH:
             raise ApiError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {member_id} with instance id {instance_id} cannot join the group because "
@@ -198,7 +209,7 @@ class ConsumerGroups:
         logger.info("group %s: static member %s is back as %s", group.id, instance_id, member_id)
         return new
 
-    def _target(
+    def targeted(
         self,
         group: ConsumerGroup,
         epoch: int,
@@ -228,7 +239,7 @@ class ConsumerGroups:
                 return epoch, target
         return group.assignment_epoch, group.target(updated.id, updated.instance_id)
 
-    def _reconcile(
+    def reconciled(
         self,
         group: ConsumerGroup,
         member: Member,
@@ -238,6 +249,7 @@ class ConsumerGroups:
         owned: Owned | None,
         records: list[StoredRecord],
     ) -> Member:
+        """The member after its next step towards its target, which is stored."""
         found = map(self._topics.by_name, group.subscribed_topics(member))
         updated = next_step(
             Situation(
@@ -273,15 +285,35 @@ class ConsumerGroups:
         )
         if request.instance_id is None:
             return self.remove(group, [group.member(request.member_id)]), response
-        member = _known_static_member(group, request.member_id, request.instance_id)
+        member = known_static_member(group, request.member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVING_EPOCH:
             logger.info("group %s: static member %s is away", group.id, request.instance_id)
             return Result([member.away().assignment_record(group.id)]), response
         return self.remove(group, [member]), response
 
+    def leave_group(
+        self, group: ConsumerGroup, leaving: Iterable[MemberIdentity]
+    ) -> tuple[Result, LeaveGroupResponse]:
+        """LeaveGroup: takes members of either protocol out; an administrator names instance ids alone."""
+        members: dict[str, Member] = {}
+        responses: list[MemberResponse] = []
+        for identity in leaving:
+            response = MemberResponse(
+                member_id=identity.member_id, group_instance_id=identity.group_instance_id
+            )
+            responses.append(response)
+            try:
+                member = _leaving_member(group, identity)
+            except ApiError as error:
+                response.error_code = error.code
+            else:
+                members[member.id] = member
+        result = self.remove(group, list(members.values())) if members else NOTHING
+        return result, LeaveGroupResponse(members=responses)
+
     def remove(self, group: ConsumerGroup, members: Collection[Member]) -> Result:
         """Let members go, whoever wants that: their partitions are free, and the group epoch rises."""
-        downgraded = self._migration.downgraded(group, members)
+        downgraded = self.migration.downgraded(group, members)
         if downgraded is not None:
             return downgraded
         records: list[StoredRecord] = []
@@ -295,11 +327,12 @@ class ConsumerGroups:
 
     # --- time
 
-    def _start_session(self, group_id: str, member_id: str, timeout_ms: int | None = None) -> None:
+    def start_session(self, group_id: str, member_id: str, timeout_ms: int | None = None) -> None:
+        """The member was heard of: its session starts again, by its own timeout or the group's."""
         if timeout_ms is None:
             timeout_ms = self._settings.session_timeout_ms(group_id)
         self._sessions.start(
-            group_id, member_id, timeout_ms, lambda: self._fence(group_id, member_id, "its session is over")
+            group_id, member_id, timeout_ms, lambda: self.fence(group_id, member_id, "its session is over")
         )
 
     def _start_revocation(self, group_id: str, member: Member) -> None:
@@ -308,11 +341,12 @@ class ConsumerGroups:
             known = None if group is None else group.members.get(member.id)
             if known is None or known.epoch != member.epoch:
                 return NOTHING
-            return self._fence(group_id, member.id, f"it does not leave epoch {member.epoch}")
+            return self.fence(group_id, member.id, f"it does not leave epoch {member.epoch}")
 
         self._revocations.start(group_id, member.id, member.rebalance_timeout_ms, over)
 
-    def _fence(self, group_id: str, member_id: str, reason: str) -> Result:
+    def fence(self, group_id: str, member_id: str, reason: str) -> Result:
+        """Let a member go that has not done what it must."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
@@ -324,12 +358,13 @@ class ConsumerGroups:
         """Do not watch a member any more."""
         self._sessions.stop(group_id, member_id)
         self._revocations.stop(group_id, member_id)
+        self.migration.stop_timers(group_id, member_id)
 
     def loaded(self) -> None:
         """The log is replayed: every member gets a whole session to come back."""
         for group in self.groups.values():
             for member in group.members.values():
-                self._start_session(group.id, member.id)
+                self.start_session(group.id, member.id)
                 if member.state is MemberState.UNREVOKED_PARTITIONS:
                     self._start_revocation(group.id, member)
 
@@ -337,6 +372,7 @@ class ConsumerGroups:
         """The partition goes elsewhere."""
         self._sessions.stop_all()
         self._revocations.stop_all()
+        self.migration.unload()
 
     def topics_changed(self, names: Iterable[str], *, created: bool) -> None:
         """These topics are new, gone, or have changed: who subscribes to them must look again."""
@@ -360,7 +396,18 @@ def _not_found(group_id: str, classic: ClassicGroup | None, text: str) -> ApiErr
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, text)
 
 
-def _known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> Member:
+def _leaving_member(group: ConsumerGroup, identity: MemberIdentity) -> Member:
+    instance_id = identity.group_instance_id
+    if instance_id is None:
+        return group.member(identity.member_id)
+    member = group.static_member(instance_id)
+    if identity.member_id or member is None:
+        return known_static_member(group, identity.member_id, instance_id)
+    return member
+
+
+def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> Member:
+    """The member of an instance id, if it is this one. ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
     member = group.static_member(instance_id)
     if member is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")

@@ -14,7 +14,7 @@ from coordinator.consumer.describe import described
 from coordinator.consumer.group import REPLAY, ConsumerGroup
 from coordinator.consumer.group import State as ConsumerState
 from coordinator.consumer.heartbeat import ConsumerConfig, ConsumerGroups
-from coordinator.consumer.hooks import NoMigration
+from coordinator.consumer.migration import MigrationConfig, OnlineMigration
 from coordinator.consumer.offsets import check_commit, check_fetch
 from coordinator.groups.classic import ClassicConfig, ClassicGroups, Join, Sync
 from coordinator.groups.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, State
@@ -45,7 +45,7 @@ FIRST_COMMIT_VERSION_WITH_GROUP_NOT_FOUND = 9
 Group: TypeAlias = ClassicGroup | ConsumerGroup
 
 
-class GroupConfig(ClassicConfig, ConsumerConfig, Protocol):
+class GroupConfig(ClassicConfig, ConsumerConfig, MigrationConfig, Protocol):
     """The configuration keys that the machine needs."""
 
     @property
@@ -61,9 +61,15 @@ class GroupMachine:
         self._config = config
         self._around = around
         self._topics = topics
-        self._migration = NoMigration()
         self.classic = ClassicGroups(config, around)
-        self.consumer = ConsumerGroups(config, around, topics, settings, self.classic, self._migration)
+        self.consumer = ConsumerGroups(
+            config,
+            around,
+            topics,
+            settings,
+            self.classic,
+            lambda consumer: OnlineMigration(config, around, topics, self.classic, consumer),
+        )
         self.offsets = Offsets()
 
     # --- the classic protocol
@@ -74,7 +80,7 @@ class GroupMachine:
         if group is None:
             return self.classic.join(join, done)
         if group.members:
-            return self._migration.join(group, join, done)
+            return self.consumer.migration.join(group, join, done)
         tombstones = self._remove_consumer_group(group)
         result = self.classic.join(join, done)
         return Result([*tombstones, *result.records], result.committed)
@@ -83,21 +89,21 @@ class GroupMachine:
         """SyncGroup."""
         group = self.consumer.groups.get(sync.group_id)
         if group is not None and group.members:
-            return self._migration.sync(group, sync, done)
+            return self.consumer.migration.sync(group, sync, done)
         return self.classic.sync(sync, done)
 
     def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
         """Heartbeat: NONE, or what the member must do instead."""
         group = self.consumer.groups.get(group_id)
         if group is not None:
-            return self._migration.heartbeat(group, generation, member_id, instance_id)
+            return self.consumer.migration.heartbeat(group, generation, member_id, instance_id)
         return self.classic.heartbeat(group_id, generation, member_id, instance_id)
 
     def leave(self, group_id: str, leaving: Sequence[MemberIdentity]) -> tuple[Result, LeaveGroupResponse]:
         """LeaveGroup: what to store, and an answer for each."""
         group = self.consumer.groups.get(group_id)
         if group is not None:
-            return self._migration.leave(group, leaving)
+            return self.consumer.leave_group(group, leaving)
         return self.classic.leave(group_id, leaving)
 
     def _remove_consumer_group(self, group: ConsumerGroup) -> list[StoredRecord]:

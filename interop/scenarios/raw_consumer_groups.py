@@ -1,0 +1,604 @@
+"""Consumer groups of KIP-848, heartbeat by heartbeat: epochs, assignments, offsets, each of their errors."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import comparable, create_topic, wait_for_coordinator
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.zz_files import dump
+
+VERSION = 1
+INTERVAL_S = 1.1
+"""A little more than the assignment interval: before it is over there is no new target."""
+
+Owned = dict[str, list[int]]
+
+
+class Topics:
+    """Topics by name and by id: answers name what is an accident of the run."""
+
+    def __init__(self, client: RawClient) -> None:
+        self.client = client
+        self.ids: dict[str, bytes] = {}
+
+    def create(self, name: str, partitions: int) -> None:
+        self.ids[name] = create_topic(self.client, name, partitions)
+
+    def owned(self, owned: Owned) -> list[dict[str, Any]]:
+        return [{"TopicId": self.ids[name], "Partitions": partitions} for name, partitions in owned.items()]
+
+    def named(self, topics: list[dict[str, Any]]) -> Owned:
+        names = {topic_id: name for name, topic_id in self.ids.items()}
+        return {names[topic["TopicId"]]: sorted(topic["Partitions"]) for topic in sorted(topics, key=repr)}
+
+
+class Member:
+    """A member that keeps its epoch and its assignment as a client does."""
+
+    def __init__(self, topics: Topics, group: str, member_id: str, instance: str | None = None) -> None:
+        self.topics = topics
+        self.client = topics.client
+        self.group = group
+        self.member_id = member_id
+        self.instance = instance
+        self.epoch = 0
+        self.owned: Owned = {}
+
+    def send(self, version: int = VERSION, **changes: Any) -> Any:
+        """One heartbeat, and its answer with the names of topics."""
+        fields: dict[str, Any] = {
+            "GroupId": self.group,
+            "MemberId": self.member_id,
+            "MemberEpoch": self.epoch,
+            "InstanceId": self.instance,
+            **changes,
+        }
+        if isinstance(fields.get("TopicPartitions"), dict):
+            fields["TopicPartitions"] = self.topics.owned(fields["TopicPartitions"])
+        answer = self.client.call("ConsumerGroupHeartbeat", version, **fields)
+        if not answer["ErrorCode"]:
+            self.epoch = answer["MemberEpoch"]
+        assignment = answer["Assignment"]
+        if assignment is not None:
+            answer["Assignment"] = self.owned = self.topics.named(assignment["TopicPartitions"])
+        return answer
+
+    def join(self, *names: str, version: int = VERSION, **changes: Any) -> Any:
+        """Join with a subscription to these topics."""
+        self.epoch = 0
+        fields = {"RebalanceTimeoutMs": 60_000, "SubscribedTopicNames": list(names), "TopicPartitions": []}
+        return self.send(version, **{**fields, **changes})
+
+    def ack(self) -> Any:
+        """Tell what it owns, which is what it was given."""
+        return self.send(TopicPartitions=self.owned)
+
+    def leave(self, epoch: int = -1) -> Any:
+        return self.send(MemberEpoch=epoch)
+
+    def commit(self, topic: str, partition: int, offset: int, version: int = 9, **changes: Any) -> int:
+        fields: dict[str, Any] = {
+            "GroupId": self.group,
+            "GenerationIdOrMemberEpoch": self.epoch,
+            "MemberId": self.member_id,
+        }
+        who = {"TopicId": self.topics.ids[topic]} if version >= 10 else {"Name": topic}
+        asked = [{**who, "Partitions": [{"PartitionIndex": partition, "CommittedOffset": offset}]}]
+        answer = self.client.call("OffsetCommit", version, Topics=asked, **{**fields, **changes})
+        code: int = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+        return code
+
+    def fetch(self, **changes: Any) -> Any:
+        fields: dict[str, Any] = {"MemberId": self.member_id, "MemberEpoch": self.epoch, "Topics": None}
+        fields |= changes
+        answer = self.client.call("OffsetFetch", 9, Groups=[{"GroupId": self.group, **fields}])
+        for found in answer["Groups"]:
+            found["Topics"].sort(key=lambda topic: topic["Name"])
+        return comparable(answer["Groups"])
+
+
+def named(topics: Topics, answer: Any) -> Any:
+    """An answer to a heartbeat with the names of topics."""
+    if answer["Assignment"] is not None:
+        answer["Assignment"] = topics.named(answer["Assignment"]["TopicPartitions"])
+    return answer
+
+
+def described(topics: Topics, *groups: str, version: int = 1, **fields: Any) -> Any:
+    """ConsumerGroupDescribe, with everything in an order of its own."""
+    answer = topics.client.call("ConsumerGroupDescribe", version, GroupIds=list(groups), **fields)
+    for group in answer["Groups"]:
+        group["Members"].sort(key=lambda member: member["MemberId"])
+        for member in group["Members"]:
+            member["SubscribedTopicNames"].sort()
+            for field in ("Assignment", "TargetAssignment"):
+                member[field] = topics.named(member[field]["TopicPartitions"])
+    return answer
+
+
+def listed(client: RawClient, prefix: str, **fields: Any) -> Any:
+    answer = client.call("ListGroups", 5, **fields)
+    groups = [group for group in answer["Groups"] if group["GroupId"].startswith(prefix)]
+    return [answer["ErrorCode"], sorted(groups, key=lambda group: str(group["GroupId"]))]
+
+
+def stored(broker: Broker, group: str) -> list[str]:
+    """Every record of a group in the offsets topic, as Apache Kafka's own tool reads it.
+
+    What the order of a hash map decides is sorted: topics, partitions, and targets one after the other.
+    """
+    files = [
+        path for path in sorted(broker.log_dir.glob("__consumer_offsets-*/*.log")) if path.stat().st_size
+    ]
+    found: list[str] = []
+    targets = 0
+    for line in dump(*files, options=("--offsets-decoder",)):
+        if f'"groupId":"{group}"' not in line and f'"group":"{group}"' not in line:
+            continue
+        line = line[line.index(" key: ") :]
+        line = re.sub(r'"(\w*[tT]imestamp|metadataHash|version)":-?\d+(?=[,}])', r'"\1":0', line)
+        line = re.sub(r'"(topicId|clientId|clientHost)":"[^"]*"', r'"\1":0', line)
+        line = re.sub(r'"partitions":\[([\d,]*)\](,"assignmentEpochs":\[([\d,]*)\])?', in_order, line)
+        line = re.sub(r"\{\"topicId\":0[^}]*\}(,\{\"topicId\":0[^}]*\})+", sorted_topics, line)
+        found.append(line)
+        targets = targets + 1 if '"type":"7"' in line else 0
+        found[len(found) - targets :] = sorted(found[len(found) - targets :])
+    return found
+
+
+def sorted_topics(match: re.Match[str]) -> str:
+    """Topics in an order of their own."""
+    return " ".join(sorted(re.findall(r"\{.*?\}", match[0])))
+
+
+def in_order(match: re.Match[str]) -> str:
+    """Partitions in their order, each with its epoch if it has one."""
+    partitions = match[1].split(",")
+    epochs = match[3].split(",") if match[3] else [""] * len(partitions)
+    return " ".join(
+        sorted(f"{partition}@{epoch}" for partition, epoch in zip(partitions, epochs, strict=True))
+    )
+
+
+@scenario()
+def one_member(broker: Broker) -> Any:
+    """The life of a group with one member, with every wrong step on the way."""
+    group = "raw-848-one"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        wait_for_coordinator(client, group)
+        topics = Topics(client)
+        topics.create("raw-848-one", 3)
+        member = Member(topics, group, "m1")
+        seen["stays in no group"] = member.send(MemberEpoch=1)
+        seen["leaves no group"] = member.leave()
+        seen["described before"] = described(topics, group, "")
+        seen["joins"] = member.join("raw-848-one", "raw-848-no-such-topic")
+        seen["stays"] = member.send()
+        seen["owns"] = member.ack()
+        seen["described"] = described(topics, group)
+        seen["described in version 0"] = described(topics, group, version=0, IncludeAuthorizedOperations=True)
+        seen["listed"] = listed(client, group)
+        epoch = member.epoch
+        seen["epoch ahead"] = member.send(MemberEpoch=epoch + 1)
+        seen["epoch behind"] = member.send(MemberEpoch=epoch - 1)
+        seen["another"] = Member(topics, group, "m2").send(MemberEpoch=epoch)
+        seen["another leaves"] = Member(topics, group, "m2").leave()
+        seen["full request"] = member.send(
+            RebalanceTimeoutMs=60_000,
+            SubscribedTopicNames=["raw-848-one"],
+            TopicPartitions=member.owned,
+            RackId="rack",
+            ServerAssignor="range",
+        )
+        seen["range"] = described(topics, group)
+        member.epoch = 0
+        seen["joins again"] = member.join("raw-848-one")
+        seen["deleted with members"] = client.call("DeleteGroups", 2, GroupsNames=[group])
+        seen["leaves"] = member.leave()
+        seen["leaves again"] = member.leave()
+        seen["empty"] = described(topics, group)
+        seen["listed empty"] = listed(client, group)
+        seen["stays after"] = member.send(MemberEpoch=epoch)
+        seen["deleted"] = client.call("DeleteGroups", 2, GroupsNames=[group])
+        seen["described after"] = described(topics, group)
+        seen["stored"] = stored(broker, group)
+    return seen
+
+
+@scenario()
+def wrong_requests(broker: Broker) -> Any:
+    """Requests that are refused before anything is known of their group."""
+    group = "raw-848-wrong"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        wait_for_coordinator(client, group)
+        topics = Topics(client)
+        topics.create("raw-848-wrong", 1)
+        full: dict[str, Any] = {
+            "GroupId": group,
+            "MemberId": "m",
+            "MemberEpoch": 0,
+            "RebalanceTimeoutMs": 1000,
+            "SubscribedTopicNames": ["raw-848-wrong"],
+            "TopicPartitions": [],
+        }
+        wrong: dict[str, dict[str, Any]] = {
+            "no group": {"GroupId": ""},
+            "blank group": {"GroupId": "  "},
+            "no member": {"MemberId": ""},
+            "no instance": {"InstanceId": ""},
+            "no rack": {"RackId": " "},
+            "no timeout": {"RebalanceTimeoutMs": -1},
+            "no partitions": {"TopicPartitions": None},
+            "partitions": {"TopicPartitions": topics.owned({"raw-848-wrong": [0]})},
+            "no names": {"SubscribedTopicNames": None},
+            "no such assignor": {"ServerAssignor": "sticky"},
+            "no assignor": {"ServerAssignor": ""},
+            "epoch -2 of nobody": {"MemberEpoch": -2},
+            "epoch -3": {"MemberEpoch": -3},
+            "epoch -2": {"MemberEpoch": -2, "InstanceId": "i"},
+            "epoch 7": {"MemberEpoch": 7},
+            "broken expression": {"SubscribedTopicRegex": "["},
+            "names that are none": {"SubscribedTopicNames": ["", ".", "a b"]},
+        }
+        for name, fields in wrong.items():
+            answer = client.call("ConsumerGroupHeartbeat", VERSION, **{**full, **fields})
+            seen[name] = named(topics, answer)
+            if "SubscribedTopicRegex" not in fields:
+                answer = client.call("ConsumerGroupHeartbeat", 0, **{**full, **fields})
+                if fields.get("MemberId") == "" and not answer["ErrorCode"]:
+                    answer["MemberId"] = f"of {len(answer['MemberId'])} characters"
+                seen[f"{name}, version 0"] = named(topics, answer)
+        seen["groups"] = listed(client, "raw-848-wrong")
+        seen["stored"] = sorted(
+            re.sub(r'"memberId":"[^"]{22}"', '"memberId":22', line) for line in stored(broker, group)
+        )
+    return seen
+
+
+@scenario()
+def handing_over(broker: Broker) -> Any:
+    """Partitions go from one member to the next once they are released."""
+    group = "raw-848-hand"
+    seen: list[Any] = []
+    with RawClient(broker.bootstrap) as client:
+        wait_for_coordinator(client, group)
+        topics = Topics(client)
+        topics.create("raw-848-hand", 6)
+        first, second, third = (Member(topics, group, name) for name in ("first", "second", "third"))
+        seen.append(first.join("raw-848-hand"))
+        seen.append(first.ack())
+        time.sleep(INTERVAL_S)
+        seen.append(second.join("raw-848-hand"))
+        seen.append(described(topics, group))
+        seen.append(first.send())
+        seen.append(described(topics, group))
+        seen.append(second.send())
+        # What it was told, it may be told again: it has not said that it knows.
+        seen.append(first.send(TopicPartitions={"raw-848-hand": [0, 1, 2, 3, 4, 5]}))
+        seen.append(first.ack())
+        seen.append(second.send())
+        seen.append(second.ack())
+        seen.append(described(topics, group))
+        time.sleep(INTERVAL_S)
+        seen.append(third.join("raw-848-hand"))
+        # Within the interval the group epoch rises, and the target stays.
+        seen.append(second.leave())
+        seen.append(described(topics, group))
+        seen.append(first.send())
+        seen.append(third.send())
+        time.sleep(INTERVAL_S)
+        seen.append(first.send())
+        seen.append(third.send())
+        seen.append(first.ack())
+        seen.append(third.send())
+        seen.append(described(topics, group))
+        epoch = first.epoch
+        time.sleep(INTERVAL_S)
+        seen.append(second.join("raw-848-hand"))
+        seen.append(first.send())
+        seen.append(first.ack())
+        # The answer with the new epoch may be lost: the one before is good for a while.
+        seen.append(first.send(MemberEpoch=epoch, TopicPartitions=first.owned))
+        seen.append(first.send(MemberEpoch=epoch))
+        seen.append(first.send(MemberEpoch=epoch - 1, TopicPartitions=first.owned))
+        seen.append(stored(broker, group))
+    return seen
+
+
+@scenario()
+def slow_to_give_up(broker: Broker) -> Any:
+    """Who does not give up its partitions within its rebalance timeout is fenced."""
+    group = "raw-848-slow"
+    seen: list[Any] = []
+    with RawClient(broker.bootstrap) as client:
+        wait_for_coordinator(client, group)
+        topics = Topics(client)
+        topics.create("raw-848-slow", 2)
+        slow, quick = Member(topics, group, "slow"), Member(topics, group, "quick")
+        seen.append(slow.join("raw-848-slow", RebalanceTimeoutMs=2_000))
+        time.sleep(INTERVAL_S)
+        seen.append(quick.join("raw-848-slow"))
+        seen.append(slow.send())
+        seen.append(quick.send())
+        deadline = time.monotonic() + 20
+        while len(described(topics, group)["Groups"][0]["Members"]) == 2:
+            assert time.monotonic() < deadline
+            slow.send()
+            time.sleep(0.1)
+        seen.append(slow.send())
+        seen.append(quick.send())
+        time.sleep(INTERVAL_S)
+        seen.append(quick.send())
+        seen.append(described(topics, group))
+        seen.append(slow.join("raw-848-slow", RebalanceTimeoutMs=2_000))
+    return seen
+
+
+@scenario()
+def static_members(broker: Broker) -> Any:
+    """Members with instance ids: they come back under another member id and keep their partitions."""
+    group = "raw-848-static"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        wait_for_coordinator(client, group)
+        topics = Topics(client)
+        topics.create("raw-848-static", 4)
+        one, two = Member(topics, group, "one", "i1"), Member(topics, group, "two", "i2")
+        seen["unknown instance"] = Member(topics, "raw-848-none", "one", "i1").send(MemberEpoch=3)
+        seen["first"] = one.join("raw-848-static")
+        time.sleep(INTERVAL_S)
+        seen["second"] = two.join("raw-848-static")
+        seen["first gives up"] = [one.send(), one.ack()]
+        seen["second takes"] = two.send()
+        seen["taken"] = Member(topics, group, "other", "i1").join("raw-848-static")
+        seen["stays as another"] = Member(topics, group, "other", "i1").send(MemberEpoch=one.epoch)
+        seen["leaves as another"] = Member(topics, group, "other", "i1").leave(-2)
+        seen["no such instance"] = Member(topics, group, "other", "i9").send(MemberEpoch=one.epoch)
+        seen["no such instance leaves"] = Member(topics, group, "other", "i9").leave()
+        seen["goes for a while"] = one.leave(-2)
+        seen["away"] = described(topics, group)
+        seen["commits while away"] = one.commit("raw-848-static", one.owned["raw-848-static"][0], 5)
+        seen["second while away"] = two.send()
+        seen["old one"] = one.send(MemberEpoch=3)
+        back = Member(topics, group, "back", "i1")
+        seen["back"] = back.join("raw-848-static")
+        seen["described"] = described(topics, group)
+        seen["old one after"] = one.send(MemberEpoch=3)
+        seen["leaves for good"] = back.leave()
+        seen["gone"] = described(topics, group)
+        seen["stored"] = stored(broker, group)
+    return seen
+
+
+@scenario(seconds=120)
+def subscriptions(broker: Broker) -> Any:
+    """Members change what they subscribe to, by name and by expression, and topics come and go."""
+    group = "raw-848-topics"
+    seen: list[Any] = []
+    with RawClient(broker.bootstrap) as client:
+        wait_for_coordinator(client, group)
+        topics = Topics(client)
+        topics.create("raw-848-topics-a", 2)
+        topics.create("raw-848-topics-b", 2)
+        member, other = Member(topics, group, "m"), Member(topics, group, "o")
+        seen.append(member.join("raw-848-topics-a"))
+        time.sleep(INTERVAL_S)
+        seen.append(member.send(SubscribedTopicNames=["raw-848-topics-b"]))
+        seen.append(member.ack())
+        seen.append(member.send())
+        seen.append(described(topics, group))
+        time.sleep(INTERVAL_S)
+        seen.append(member.send(SubscribedTopicNames=["raw-848-topics-b", "raw-848-topics-c"]))
+        topics.create("raw-848-topics-c", 2)
+        time.sleep(INTERVAL_S)
+        seen.append(settled(member))
+        client.call(
+            "CreatePartitions", 2, TimeoutMs=10_000, Topics=[{"Name": "raw-848-topics-c", "Count": 3}]
+        )
+        time.sleep(INTERVAL_S)
+        seen.append(settled(member))
+        seen.append(member.send(SubscribedTopicNames=[], SubscribedTopicRegex="raw-848-topics-[ab]"))
+        seen.append(settled(member))
+        time.sleep(INTERVAL_S)
+        seen.append(settled(member))
+        seen.append(described(topics, group))
+        seen.append(other.join("raw-848-topics-c", SubscribedTopicRegex="raw-848-.*("))
+        seen.append(other.join("raw-848-topics-c", SubscribedTopicRegex="raw-848-topics-[ab]"))
+        time.sleep(INTERVAL_S)
+        seen.append([[settled(member), settled(other)] for _ in range(3)])
+        seen.append(described(topics, group))
+        seen.append(other.send(SubscribedTopicRegex=""))
+        time.sleep(INTERVAL_S)
+        seen.append([[settled(member), settled(other)] for _ in range(3)])
+        # New topics are matched once the last matching is ten seconds old.
+        time.sleep(10)
+        topics.create("raw-848-topics-bb", 1)
+        seen.append(member.send(SubscribedTopicRegex="raw-848-topics-[ab]+"))
+        time.sleep(INTERVAL_S)
+        seen.append([[settled(member), settled(other)] for _ in range(3)])
+        time.sleep(10)
+        topics.create("raw-848-topics-ba", 1)
+        time.sleep(INTERVAL_S)
+        seen.append([[settled(member), settled(other)] for _ in range(3)])
+        time.sleep(INTERVAL_S)
+        seen.append([[settled(member), settled(other)] for _ in range(3)])
+        client.call("DeleteTopics", 5, TimeoutMs=10_000, TopicNames=["raw-848-topics-b"])
+        time.sleep(INTERVAL_S)
+        seen.append([[settled(member), settled(other)] for _ in range(3)])
+        seen.append(described(topics, group))
+        seen.append(member.leave())
+        time.sleep(INTERVAL_S)
+        seen.append([settled(other) for _ in range(3)])
+        seen.append(other.leave())
+        seen.append(client.call("DeleteGroups", 2, GroupsNames=[group]))
+        # When expressions are matched is not said: only what is stored then counts here.
+        seen.append(sorted(stored(broker, group)))
+    return seen
+
+
+def settled(member: Member) -> Any:
+    """What a member owns after heartbeats until nothing changes any more."""
+    for _ in range(10):
+        before = (member.epoch, dict(member.owned))
+        answer = member.ack()
+        if answer["Assignment"] is None and (member.epoch, member.owned) == before:
+            break
+        time.sleep(0.05)
+    return dict(member.owned)
+
+
+@scenario()
+def offsets(broker: Broker) -> Any:
+    """Who may commit and read offsets, by member and epoch."""
+    group = "raw-848-offsets"
+    topic = "raw-848-offsets"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        wait_for_coordinator(client, group)
+        topics = Topics(client)
+        topics.create(topic, 2)
+        topics.create("raw-848-offsets-other", 1)
+        member, other = Member(topics, group, "m"), Member(topics, group, "o")
+        member.join(topic)
+        member.ack()
+        epoch = member.epoch
+        for version in (8, 9, 10):
+            seen[f"v{version}"] = member.commit(topic, 0, 10, version)
+        seen["nobody"] = member.commit(topic, 0, 10, MemberId="", GenerationIdOrMemberEpoch=-1)
+        seen["nobody before epochs"] = member.commit(
+            topic, 0, 10, 8, MemberId="", GenerationIdOrMemberEpoch=-1
+        )
+        seen["unknown"] = member.commit(topic, 0, 10, MemberId="x")
+        seen["ahead"] = member.commit(topic, 0, 10, GenerationIdOrMemberEpoch=epoch + 1)
+        seen["behind"] = member.commit(topic, 0, 10, GenerationIdOrMemberEpoch=epoch - 1)
+        seen["no epoch"] = member.commit(topic, 0, 10, GenerationIdOrMemberEpoch=-1)
+        seen["not subscribed"] = member.commit("raw-848-offsets-other", 0, 3)
+        time.sleep(INTERVAL_S)
+        other.join(topic)
+        member.send()
+        kept = member.owned[topic][0]
+        lost = 1 - kept
+        seen["about to lose"] = member.commit(topic, lost, 11)
+        member.ack()
+        seen["lost"] = member.commit(topic, lost, 12)
+        seen["lost, by the old epoch"] = member.commit(topic, lost, 13, GenerationIdOrMemberEpoch=epoch)
+        seen["kept, by the old epoch"] = member.commit(topic, kept, 14, GenerationIdOrMemberEpoch=epoch)
+        seen["kept, before that"] = member.commit(topic, kept, 15, GenerationIdOrMemberEpoch=epoch - 1)
+        other.send()
+        seen["taken, by its first epoch"] = other.commit(topic, lost, 16)
+        seen["taken, before that"] = other.commit(topic, lost, 17, GenerationIdOrMemberEpoch=epoch)
+        seen["fetch"] = member.fetch()
+        seen["fetch ahead"] = member.fetch(MemberEpoch=member.epoch + 1)
+        seen["fetch behind"] = member.fetch(MemberEpoch=epoch)
+        seen["fetch unknown"] = member.fetch(MemberId="x")
+        seen["fetch by nobody"] = member.fetch(MemberId=None, MemberEpoch=-1)
+        seen["fetch without epoch"] = member.fetch(MemberEpoch=-1)
+        asked = [
+            {"Name": name, "Partitions": [{"PartitionIndex": 0}]} for name in (topic, "raw-848-offsets-other")
+        ]
+        seen["offset delete"] = client.call("OffsetDelete", 0, GroupId=group, Topics=asked)
+        member.leave()
+        other.leave()
+        seen["when empty"] = member.commit(topic, 0, 20, MemberId="", GenerationIdOrMemberEpoch=-1)
+        seen["when empty, as a member"] = member.commit(topic, 0, 20, GenerationIdOrMemberEpoch=3)
+        seen["offset delete when empty"] = client.call("OffsetDelete", 0, GroupId=group, Topics=asked)
+        seen["fetch when empty"] = member.fetch(MemberId=None, MemberEpoch=-1)
+        seen["deleted"] = client.call("DeleteGroups", 2, GroupsNames=[group])
+        seen["fetch deleted"] = member.fetch(MemberId=None, MemberEpoch=-1)
+        seen["commit deleted"] = member.commit(topic, 0, 20, GenerationIdOrMemberEpoch=3)
+    return seen
+
+
+@scenario()
+def other_protocols(broker: Broker) -> Any:
+    """What the requests of classic groups say of consumer groups, and the other way round."""
+    group = "raw-848-kinds"
+    subscription = b"\0\0" + b"\0\0\0\1" + b"\0\x0draw-848-kinds" + b"\xff\xff\xff\xff"
+    join: dict[str, Any] = {
+        "GroupId": group,
+        "SessionTimeoutMs": 10_000,
+        "RebalanceTimeoutMs": 10_000,
+        "MemberId": "",
+        "ProtocolType": "consumer",
+        "Protocols": [{"Name": "range", "Metadata": subscription}],
+    }
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        wait_for_coordinator(client, group)
+        topics = Topics(client)
+        topics.create("raw-848-kinds", 1)
+        member = Member(topics, group, "m")
+        member.join("raw-848-kinds")
+        seen["described as classic"] = client.call("DescribeGroups", 6, Groups=[group])
+        seen["described as classic, before"] = client.call("DescribeGroups", 5, Groups=[group])
+        for field, values in (
+            ("StatesFilter", ["stable"]),
+            ("StatesFilter", ["Empty"]),
+            ("StatesFilter", ["Assigning", "Reconciling"]),
+            ("TypesFilter", ["consumer"]),
+            ("TypesFilter", ["Classic"]),
+            ("TypesFilter", ["neither"]),
+        ):
+            seen[f"{field} {values}"] = listed(client, group, **{field: values})
+        who = {"GroupId": group, "GenerationId": member.epoch, "MemberId": "m"}
+        seen["heartbeat"] = client.call("Heartbeat", 4, **who)
+        seen["sync"] = client.call("SyncGroup", 5, **who, ProtocolType="consumer", ProtocolName="range")
+        seen["leave"] = client.call("LeaveGroup", 5, GroupId=group, Members=[{"MemberId": "m"}])
+        seen["unknown heartbeat"] = client.call("Heartbeat", 4, **{**who, "MemberId": "x"})
+        member.leave()
+        seen["empty: heartbeat"] = client.call("Heartbeat", 4, **who)
+        seen["empty: sync"] = client.call(
+            "SyncGroup", 5, **who, ProtocolType="consumer", ProtocolName="range"
+        )
+        seen["empty: leave"] = client.call("LeaveGroup", 5, GroupId=group, Members=[{"MemberId": "m"}])
+        # A group without members takes the protocol of whoever comes.
+        refused = client.call("JoinGroup", 7, **join)
+        seen["empty: join"] = comparable(refused)
+        time.sleep(0.5)  # its list is that of what is committed
+        seen["now classic"] = listed(client, group)
+        seen["stays in a classic group"] = member.send(MemberEpoch=2)
+        seen["leaves a classic group"] = member.leave()
+        seen["described as consumer"] = described(topics, group)
+        seen["joins an empty classic group"] = member.join("raw-848-kinds")
+        seen["now consumer"] = listed(client, group)
+        member.leave()
+        seen["stored"] = stored(broker, group)
+    return seen
+
+
+@scenario()
+def after_a_restart(broker: Broker) -> Any:
+    """Members go on after the coordinator was started anew, in the middle of a handover."""
+    group = "raw-848-restart"
+    seen: list[Any] = []
+    with RawClient(broker.bootstrap) as client:
+        wait_for_coordinator(client, group)
+        topics = Topics(client)
+        topics.create("raw-848-restart", 4)
+        first, second = Member(topics, group, "first"), Member(topics, group, "second", "i2")
+        first.join("raw-848-restart", ServerAssignor="range", RackId="r")
+        time.sleep(INTERVAL_S)
+        second.join("raw-848-restart")
+        first.send()
+        seen.append(described(topics, group))
+    broker.restart()
+    with RawClient(broker.bootstrap) as client:
+        wait_for_coordinator(client, group)
+        topics.client = first.client = second.client = client
+        seen.append(described(topics, group))
+        seen.append(second.send())
+        seen.append(first.ack())
+        seen.append(second.send())
+        seen.append(first.send(MemberEpoch=first.epoch + 1))
+        seen.append(described(topics, group))
+        seen.append(first.leave())
+        seen.append(second.leave(-2))
+        seen.append(described(topics, group))
+    return seen
