@@ -50,6 +50,7 @@ class BrokerConfig:
     group_consumer_assignors: list[str]
     group_consumer_heartbeat_interval_ms: int
     group_consumer_max_size: int
+    group_consumer_migration_policy: str
     group_consumer_regex_refresh_interval_ms: int
     group_consumer_session_timeout_ms: int
     group_coordinator_rebalance_protocols: list[str]

@@ -27,6 +27,13 @@ class MemberTimers:
 
         self._timers[key] = self._around.later(delay_ms, due)
 
+    def start_if_absent(
+        self, group_id: str, member_id: str, delay_ms: int, command: Callable[[], Result]
+    ) -> None:
+        """Likewise, but leave an earlier timer of the member as it is."""
+        if (group_id, member_id) not in self._timers:
+            self.start(group_id, member_id, delay_ms, command)
+
     def stop(self, group_id: str, member_id: str) -> None:
         """Call a member's timer off, if there is one."""
         known = self._timers.pop((group_id, member_id), None)

@@ -200,6 +200,13 @@ class ClassicGroups:
         self.groups[group_id] = group
         return group
 
+    def take_over(self, group: ClassicGroup, rebalance: str | None) -> Result:
+        """Serve a group that was of another kind: sessions start, and, if there is a reason, a rebalance."""
+        self.groups[group.id] = group
+        for member in group.members.values():
+            self.renew_session(group, member)
+        return NOTHING if rebalance is None else self._rebalance(group, rebalance)
+
     def loaded(self) -> None:
         """The log is replayed: every member gets a whole session to come back."""
         for group in list(self.groups.values()):

@@ -114,6 +114,13 @@ class ClassicGroup:
         self.move(State.COMPLETING_REBALANCE if self.members else State.EMPTY, now_ms)
         self.unsynced.clear()
 
+    def settle(self, generation: int) -> None:
+        """Be Stable at a generation that the members, who come from a group of another kind, have already."""
+        self.generation = generation
+        self.protocol = self.select_protocol()
+        self.subscribed_topics = self._subscribed_topics()
+        self.state = self.previous_state = State.STABLE
+
     # --- members
 
     def add(self, member: Member) -> None:

@@ -29,6 +29,7 @@ class Config:
     group_consumer_assignors: list[str] = field(default_factory=lambda: ["uniform", "range"])
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_max_size: int = 2**31 - 1
+    group_consumer_migration_policy: str = "bidirectional"
     group_consumer_regex_refresh_interval_ms: int = 600_000
     group_consumer_session_timeout_ms: int = 45_000
     group_initial_rebalance_delay_ms: int = 3_000

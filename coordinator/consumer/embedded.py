@@ -1,0 +1,92 @@
+"""What consumers of the classic protocol put into its opaque fields: subscriptions and assignments.
+
+Each begins with its version, in two bytes. A later version than is known here is read as the latest known, of
+which it is a continuation. KIP-429 (v1), KIP-792 (v2), KIP-881 (v3).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, TypeVar
+
+from coordinator.consumer.member import Partitions
+from coordinator.consumer.reconciliation import Owned
+from coordinator.ports import TopicsView
+from kwire.codegen import decoder, encoder
+from kwire.errors import WireError
+from kwire.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolAssignmentTopicPartition,
+    ConsumerProtocolSubscription,
+)
+from kwire.schema import Message
+
+VERSION: Final = struct.Struct(">h")
+LATEST: Final = 3
+
+M = TypeVar("M", bound=Message)
+
+
+class CustomAssignor(Exception):
+    """An assignment carries what an assignor of the user's own wants its consumers to know."""
+
+
+def version_of(data: bytes) -> int:
+    """The version that something embedded was written in. WireError."""
+    if len(data) < VERSION.size:
+        raise WireError("it is too short for a version")
+    version: int = VERSION.unpack_from(data)[0]
+    if version < 0:
+        raise WireError(f"version {version} does not exist")
+    return min(version, LATEST)
+
+
+def subscription_of(data: bytes) -> ConsumerProtocolSubscription:
+    """What a consumer subscribes to. WireError."""
+    return _decoded(ConsumerProtocolSubscription, data)
+
+
+def owned_by(subscription: ConsumerProtocolSubscription, topics: TopicsView) -> Owned:
+    """The partitions that a consumer says it has, of topics that exist."""
+    owned: dict[bytes, list[int]] = {}
+    for named in subscription.owned_partitions:
+        topic = topics.by_name(named.topic)
+        if topic is not None:
+            owned.setdefault(topic.topic_id, []).extend(named.partitions)
+    return owned
+
+
+def partitions_of(data: bytes, topics: TopicsView) -> Partitions:
+    """The partitions in an assignment, of topics that exist. WireError, CustomAssignor."""
+    if not data:
+        # The member has joined, and never got its assignment.
+        return {}
+    assignment = _decoded(ConsumerProtocolAssignment, data)
+    if assignment.user_data:
+        raise CustomAssignor
+    partitions: dict[bytes, frozenset[int]] = {}
+    for named in assignment.assigned_partitions:
+        topic = topics.by_name(named.topic)
+        if topic is not None:
+            partitions[topic.topic_id] = frozenset(named.partitions)
+    return partitions
+
+
+def assignment_of(partitions: Partitions, version: int, topics: TopicsView) -> bytes:
+    """An assignment for a consumer that writes this version."""
+    assignment = ConsumerProtocolAssignment(assigned_partitions=[], user_data=None)
+    for topic_id, numbers in partitions.items():
+        topic = topics.by_id(topic_id)
+        if topic is not None and numbers:
+            assignment.assigned_partitions.append(
+                ConsumerProtocolAssignmentTopicPartition(topic=topic.name, partitions=sorted(numbers))
+            )
+    data = bytearray(VERSION.pack(version))
+    encoder(ConsumerProtocolAssignment, version)(assignment, data, [])
+    return bytes(data)
+
+
+def _decoded(message_class: type[M], data: bytes) -> M:
+    decode = decoder(message_class, version_of(data))
+    message: M = decode(memoryview(data), VERSION.size, len(data))[0]
+    return message
