@@ -37,6 +37,7 @@ SHELL = {*WIRED, "broker.net"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "kwire": set(),
+    "kwire.columns": {"kwire"},  # for the pipeline alone, with packages that the broker does without
     "broker.clock": set(),
     "broker.host": {"kwire", "broker.clock"},
     "broker.config": {"kwire", "broker.storage.log_config"},
@@ -75,6 +76,7 @@ SEEN_BY_TYPES = {
 
 THIRD_PARTY: dict[str, set[str]] = {
     "kwire": {"crc32c", "lz4", "snappy", "zstandard"},
+    "kwire.columns": {"numpy", "pyarrow"},
     "broker.storage": {"crc32c"},
     "coordinator": {"re2", "xxhash"},
     "broker.net": {"trio"},
