@@ -31,18 +31,25 @@ class CustomAssignor(Exception):
     """An assignment carries what an assignor of the user's own wants its consumers to know."""
 
 
+class Malformed(Exception):
+    """Something embedded ends within a number, or has no version.
+
+    Kafka expects this of clients, and takes whatever else may be wrong for its own fault: WireError here.
+    """
+
+
 def version_of(data: bytes) -> int:
-    """The version that something embedded was written in. WireError."""
+    """The version that something embedded was written in. Malformed."""
     if len(data) < VERSION.size:
-        raise WireError("it is too short for a version")
+        raise Malformed("it is too short for a version")
     version: int = VERSION.unpack_from(data)[0]
     if version < 0:
-        raise WireError(f"version {version} does not exist")
+        raise Malformed(f"version {version} does not exist")
     return min(version, LATEST)
 
 
 def subscription_of(data: bytes) -> ConsumerProtocolSubscription:
-    """What a consumer subscribes to. WireError."""
+    """What a consumer subscribes to. WireError, Malformed."""
     return _decoded(ConsumerProtocolSubscription, data)
 
 
@@ -57,7 +64,7 @@ def owned_by(subscription: ConsumerProtocolSubscription, topics: TopicsView) -> 
 
 
 def partitions_of(data: bytes, topics: TopicsView) -> Partitions:
-    """The partitions in an assignment, of topics that exist. WireError, CustomAssignor."""
+    """The partitions in an assignment, of topics that exist. WireError, Malformed, CustomAssignor."""
     if not data:
         # The member has joined, and never got its assignment.
         return {}
@@ -88,5 +95,10 @@ def assignment_of(partitions: Partitions, version: int, topics: TopicsView) -> b
 
 def _decoded(message_class: type[M], data: bytes) -> M:
     decode = decoder(message_class, version_of(data))
-    message: M = decode(memoryview(data), VERSION.size, len(data))[0]
+    try:
+        message: M = decode(memoryview(data), VERSION.size, len(data))[0]
+    except WireError as error:
+        if isinstance(error.__context__, struct.error):
+            raise Malformed(str(error)) from None
+        raise
     return message

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from coordinator.consumer.embedded import (
     CustomAssignor,
+    Malformed,
     assignment_of,
     owned_by,
     partitions_of,
@@ -125,6 +126,9 @@ class OnlineMigration:
                 self._take_over(group, member, classic.protocol)
         except WireError as error:
             logger.warning("group %s is not upgraded: %s", classic.id, error)
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR) from None
+        except Malformed as error:
+            logger.warning("group %s is not upgraded: %s", classic.id, error)
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"{cannot} the embedded consumer protocol is malformed."
             ) from None
@@ -154,7 +158,7 @@ class OnlineMigration:
         return None
 
     def _take_over(self, group: ConsumerGroup, member: ClassicMember, protocol: str) -> None:
-        """Put a member of a classic group into the consumer group. WireError, CustomAssignor."""
+        """Put a member of a classic group into the consumer group. WireError, Malformed, CustomAssignor."""
         target = partitions_of(member.assignment, self._topics)
         subscription = subscription_of(member.metadata(protocol))
         group.targets[member.id] = target
@@ -193,7 +197,13 @@ class OnlineMigration:
             return None
         gone = {member.id for member in leaving}
         members = {member_id: member for member_id, member in self._in_order(group) if member_id not in gone}
-        return self._convert(group, members, [], rebalance="its last consumer of the new protocol is gone")
+        try:
+            return self._convert(
+                group, members, [], rebalance="its last consumer of the new protocol is gone"
+            )
+        except ApiError as error:
+            logger.warning("group %s is not downgraded: %s", group.id, error)
+            return None
 
     def _may_downgrade(self, group: ConsumerGroup, members: int) -> bool:
         if not self._policy.downgrade:
@@ -236,7 +246,7 @@ class OnlineMigration:
         for taken in classic.members.values():
             try:
                 version = version_of(taken.metadata(classic.protocol or ""))
-            except WireError as error:
+            except Malformed as error:
                 raise ApiError(
                     ErrorCode.GROUP_ID_NOT_FOUND,
                     f"Cannot downgrade the classic group {group.id}: {error}.",
@@ -407,7 +417,7 @@ class OnlineMigration:
         except ApiError as error:
             done(SyncGroupResponse(error_code=error.code))
             return NOTHING
-        except WireError:
+        except Malformed:
             done(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
             return NOTHING
         assigned = {topic_id: frozenset(epochs) for topic_id, epochs in member.assigned.items()}
@@ -492,7 +502,7 @@ def _subscription_of(join: Join) -> ConsumerProtocolSubscription:
     """What the member subscribes to: all its protocols say the same. ApiError UNKNOWN_SERVER_ERROR."""
     try:
         return subscription_of(join.protocols[0][1])
-    except WireError as error:
+    except (WireError, Malformed) as error:
         # Kafka takes it for a fault of its own.
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
 

@@ -1,0 +1,458 @@
+"""Groups that change their protocol while they have members, request by request. KIP-848, "Migration"."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import comparable, wait_for_coordinator
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios import raw_consumer_groups as modern
+from interop.scenarios import raw_groups as classic
+from interop.scenarios.raw_consumer_groups import Owned, Topics, described, listed, stored
+from interop.scenarios.raw_topics import until
+
+REBALANCE_IN_PROGRESS = 27
+
+
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def partitions(owned: Owned) -> bytes:
+    data = struct.pack(">i", len(owned))
+    for topic, numbers in owned.items():
+        data += text(topic) + struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
+    return data
+
+
+def subscription(*topics: str, owned: Owned | None = None, version: int = 1) -> bytes:
+    """What a consumer puts into its JoinGroup."""
+    data = struct.pack(">hi", version, len(topics)) + b"".join(map(text, topics)) + b"\xff\xff\xff\xff"
+    return data + partitions(owned or {}) if version >= 1 else data
+
+
+def assignment(owned: Owned, user_data: bytes | None = None) -> bytes:
+    """What the leader of a classic group puts into its SyncGroup."""
+    size = -1 if user_data is None else len(user_data)
+    return b"\0\1" + partitions(owned) + struct.pack(">i", size) + (user_data or b"")
+
+
+def read_assignment(data: bytes) -> Any:
+    """Version, partitions and rest of an assignment; the bytes themselves where they are none."""
+    try:
+        return _read_assignment(data) if data else None
+    except struct.error:
+        return data
+
+
+def _read_assignment(data: bytes) -> Any:
+    position = 6
+    found: Owned = {}
+    for _ in range(struct.unpack_from(">i", data, 2)[0]):
+        (size,) = struct.unpack_from(">h", data, position)
+        topic = data[position + 2 : position + 2 + size].decode()
+        (count,) = struct.unpack_from(">i", data, position + 2 + size)
+        position += 6 + size
+        found[topic] = sorted(struct.unpack_from(f">{count}i", data, position))
+        position += 4 * count
+    return [struct.unpack_from(">h", data)[0], found, data[position:]]
+
+
+class Classic(classic.Member):
+    """A member of the classic protocol with a subscription."""
+
+    def __init__(
+        self, broker: Broker, group: str, *topics: str, instance: str | None = None, version: int = 1
+    ) -> None:
+        super().__init__(broker, group, instance)
+        self.topics = topics
+        self.owned: Owned = {}
+        self.version = version
+
+    def protocols(self) -> list[dict[str, Any]]:
+        metadata = subscription(*self.topics, owned=self.owned, version=self.version)
+        return [{"Name": name, "Metadata": metadata} for name in ("range", "cooperative-sticky")]
+
+    def join(self, version: int = 7, **changes: Any) -> Any:
+        answer = super().join(version, **{"Protocols": self.protocols(), **changes})
+        return comparable({**answer, "Leader": bool(answer["Leader"]), "Members": len(answer["Members"])})
+
+    def begin(self, version: int = 7) -> None:
+        """Send a JoinGroup, whose answer may take its time."""
+        self.send_join(version, Protocols=self.protocols())
+
+    def take(self, given: dict[str, bytes] | None = None, **changes: Any) -> Any:
+        """SyncGroup; what it gives is what the member owns from then on."""
+        answer = self.sync(given, **changes)
+        found = read_assignment(answer.pop("Assignment"))
+        if isinstance(found, list) and not answer["ErrorCode"]:
+            self.owned = found[1]
+        return comparable({**answer, "Assignment": found})
+
+    def called(self) -> None:
+        """Wait until a heartbeat is told of a rebalance that somebody else has begun."""
+        until(lambda: self.heartbeat() == REBALANCE_IN_PROGRESS)
+
+    def again(self) -> Any:
+        """What a client does when its heartbeat is told of a rebalance."""
+        told = self.heartbeat()
+        if told != REBALANCE_IN_PROGRESS:
+            return told
+        return told, self.join(), self.take()
+
+
+class Mixed:
+    """A group, members of both protocols, and names for their ids in what is seen."""
+
+    def __init__(self, broker: Broker, group: str, client: RawClient) -> None:
+        self.broker = broker
+        self.group = group
+        self.client = client
+        self.topics = Topics(client)
+        self.members: list[Classic] = []
+        wait_for_coordinator(client, group)
+
+    def classic(self, *topics: str, instance: str | None = None, version: int = 1) -> Classic:
+        member = Classic(self.broker, self.group, *topics, instance=instance, version=version)
+        self.members.append(member)
+        return member
+
+    def consumer(self, member_id: str, instance: str | None = None) -> modern.Member:
+        return modern.Member(self.topics, self.group, member_id, instance)
+
+    def described(self) -> Any:
+        """As both APIs tell it."""
+        told = comparable(described(self.topics, self.group))
+        for group in told["Groups"]:
+            group["Members"].sort(key=lambda member: (member["MemberType"], member["InstanceId"] or ""))
+        asked = self.client.call("DescribeGroups", 5, Groups=[self.group])["Groups"]
+        for group in asked:
+            group["Members"] = sorted(
+                (
+                    member["GroupInstanceId"] or "",
+                    member["MemberId"],
+                    read_assignment(member["MemberAssignment"]),
+                )
+                for member in group["Members"]
+            )
+        return told, comparable(asked), listed(self.client, self.group)
+
+    def form(self, member: Classic, owned: Owned) -> Any:
+        """Make a classic group of one member, its leader, with this assignment."""
+        return member.join(), member.take({member.member_id: assignment(owned)})
+
+    def stored(self) -> list[str]:
+        """Its records. Where there is one for each member, their order is that of a hash map."""
+        lines = self.steady(stored(self.broker, self.group))
+        found: list[str] = []
+        for _, run in itertools.groupby(lines, key=lambda line: line[:18]):
+            found += sorted(run)
+        # So is that of the members in a classic group's record.
+        return [re.sub(r'"members":\[(.*)\]', _sorted_members, line) for line in found]
+
+    def steady(self, seen: Any, *ids: str) -> Any:
+        """What was seen without the ids that chance decides."""
+        written = json.dumps(seen, default=lambda value: value.decode("latin-1"))
+        named = [(member.member_id, f"<member {at}>") for at, member in enumerate(self.members)]
+        named += [(member_id, f"<id {at}>") for at, member_id in enumerate(ids)]
+        for member_id, name in named:
+            if member_id:
+                written = written.replace(json.dumps(member_id)[1:-1], name)
+        return json.loads(written)
+
+
+def _sorted_members(match: re.Match[str]) -> str:
+    return '"members":' + " ".join(sorted(re.findall(r"\{.*?\}", match[1])))
+
+
+@contextmanager
+def mixed(broker: Broker, group: str) -> Iterator[Mixed]:
+    with RawClient(broker.bootstrap) as client:
+        group_of_both = Mixed(broker, group, client)
+        yield group_of_both
+        for member in group_of_both.members:
+            member.__exit__()
+
+
+@scenario()
+def there_and_back(broker: Broker) -> Any:
+    """A classic group gets a consumer of the new protocol, hands half over, and takes it back."""
+    seen: dict[str, Any] = {}
+    topic = "raw-migration-back"
+    with mixed(broker, "raw-migration-back") as group:
+        group.topics.create(topic, 4)
+        old = group.classic(topic)
+        seen["classic"] = group.form(old, {topic: [0, 1, 2, 3]})
+        seen["commit"] = old.commit(topic, 5)
+        new = group.consumer("new")
+        seen["upgraded"] = new.join(topic)
+        seen["described"] = group.described()
+        seen["commit, both kinds"] = old.commit(topic, 6), new.commit(topic, 0, 7)
+        seen["syncs before it joins"] = old.take()
+        seen["heartbeat"] = old.heartbeat()
+        seen["joins"] = old.join()
+        seen["given less"] = old.take()
+        seen["described while it gives up"] = group.described()
+        seen["new waits"] = new.ack()
+        seen["called again"] = old.again()
+        seen["calm"] = old.heartbeat()
+        seen["new has its half"] = new.send(), new.ack()
+        seen["described balanced"] = group.described()
+        seen["commit with the old generation"] = old.commit(topic, 7, GenerationIdOrMemberEpoch=1)
+        seen["commit by classic version"] = old.commit(topic, 8, version=8)
+        seen["new leaves"] = new.leave()
+        seen["described classic"] = group.described()
+        seen["heartbeat classic"] = old.heartbeat()
+        seen["joins classic"] = old.join()
+        seen["leads"] = old.take({old.member_id: assignment({topic: [0, 1, 2, 3]})})
+        seen["stable"] = old.heartbeat(), group.described()
+        seen["old leaves"] = old.leave()
+        seen["new starts anew"] = new.join(topic)
+        seen["stored"] = group.stored()
+        return group.steady(seen)
+
+
+@scenario()
+def joins_a_consumer_group(broker: Broker) -> Any:
+    """A consumer of the classic protocol joins a consumer group, step by step, and leaves."""
+    seen: dict[str, Any] = {}
+    topic = "raw-migration-join"
+    with mixed(broker, "raw-migration-join") as group:
+        group.topics.create(topic, 4)
+        new = group.consumer("new")
+        seen["alone"] = new.join(topic)
+        old = group.classic(topic)
+        old.begin()
+        seen["asked for an id"] = old.joined()
+        seen["before the interval is over"] = old.join()
+        seen["nothing yet"] = old.take(), group.described()
+        time.sleep(modern.INTERVAL_S)
+        seen["a target"] = new.send(), new.ack()
+        seen["old may have some"] = old.again()
+        seen["again"] = old.again()
+        seen["described"] = group.described()
+        again = group.classic(topic, version=0)
+        seen["version 3 needs no id"] = again.join(version=3)
+        seen["described with three"] = len(group.described()[0]["Groups"][0]["Members"])
+        seen["third leaves"] = again.leave(version=2)
+        seen["old leaves by another's name"] = old.leave({"MemberId": "new", "GroupInstanceId": "i"})
+        seen["old and nobody leave"] = old.leave(
+            {"MemberId": old.member_id, "GroupInstanceId": None},
+            {"MemberId": "nobody", "GroupInstanceId": None},
+        )
+        seen["after"] = new.send(), group.described()
+        return group.steady(seen)
+
+
+@scenario()
+def wrong_steps(broker: Broker) -> Any:
+    """What members of the classic protocol are told in a consumer group that they take for another."""
+    seen: dict[str, Any] = {}
+    topic = "raw-migration-wrong"
+    with mixed(broker, "raw-migration-wrong") as group:
+        group.topics.create(topic, 2)
+        new = group.consumer("new")
+        new.join(topic)
+        old = group.classic(topic)
+        protocols = old.protocols()
+        seen["another type"] = old.join(ProtocolType="connect")
+        seen["no protocols"] = old.join(Protocols=[])
+        seen["short session"] = old.join(SessionTimeoutMs=1)
+        seen["no subscription"] = old.join(Protocols=[{"Name": "range", "Metadata": b""}])
+        seen["cut short"] = old.join(Protocols=[{"Name": "range", "Metadata": protocols[0]["Metadata"][:9]}])
+        seen["negative version"] = old.join(
+            Protocols=[{"Name": "range", "Metadata": b"\xff\xff" + protocols[0]["Metadata"][2:]}]
+        )
+        seen["version 9"] = old.join(
+            Protocols=[{"Name": "range", "Metadata": b"\0\x09" + subscription(topic)[2:] + b"\xff" * 6}]
+        )
+        time.sleep(modern.INTERVAL_S)
+        seen["an id of its own"] = old.join(MemberId="old")
+        seen["synced"] = old.take()
+        other = group.classic(topic)
+        seen["other protocol"] = other.join(Protocols=[{"Name": "x", "Metadata": subscription(topic)}])
+        seen["one in common"] = other.join(
+            Protocols=[{"Name": "x", "Metadata": subscription(topic)}, protocols[1]]
+        )
+        epoch = old.generation
+        seen["sync, wrong generation"] = old.take(GenerationId=epoch + 1)
+        seen["sync, nobody"] = old.take(MemberId="nobody")
+        seen["sync, new"] = old.take(MemberId="new", GenerationId=new.epoch)
+        seen["sync, wrong type"] = old.take(ProtocolType="connect")
+        seen["sync, wrong protocol"] = old.take(ProtocolName="cooperative-sticky")
+        seen["sync, no names"] = old.take(ProtocolType=None, ProtocolName=None)
+        seen["sync, unknown instance"] = old.take(GroupInstanceId="i")
+        seen["heartbeat, wrong generation"] = old.heartbeat(GenerationId=epoch - 1)
+        seen["heartbeat, nobody"] = old.heartbeat(MemberId="nobody")
+        seen["heartbeat, new"] = old.heartbeat(MemberId="new", GenerationId=new.epoch)
+        seen["heartbeat, unknown instance"] = old.heartbeat(GroupInstanceId="i")
+        seen["joins as an unknown instance"] = old.join(GroupInstanceId="i")
+        seen["leaves as an unknown instance"] = old.leave({"MemberId": "", "GroupInstanceId": "i"})
+        seen["commit as new"] = old.commit(topic, 1, MemberId="new", GenerationIdOrMemberEpoch=epoch + 7)
+        seen["commit, wrong generation"] = old.commit(topic, 1, GenerationIdOrMemberEpoch=epoch + 7)
+        seen["deleted"] = comparable(group.client.call("DeleteGroups", 2, GroupsNames=[group.group]))
+        return group.steady(seen, other.member_id)
+
+
+@scenario()
+def cannot_be_upgraded(broker: Broker) -> Any:
+    """Classic groups that a consumer of the new protocol cannot join."""
+    seen: dict[str, Any] = {}
+    topic = "raw-migration-cannot"
+    cases: dict[str, tuple[dict[str, Any], bytes]] = {
+        "custom assignor": ({}, assignment({topic: [0]}, user_data=b"mine")),
+        "empty user data": ({}, assignment({topic: [0]}, user_data=b"")),
+        "no assignment": ({}, b""),
+        "assignment cut short": ({}, assignment({topic: [0]})[:9]),
+        "assignment cut short in a number": ({}, assignment({topic: [0]})[:5]),
+        "assignment of a topic that is gone": ({}, assignment({"raw-migration-gone": [0], topic: [0]})),
+        "another type": ({"ProtocolType": "connect"}, assignment({topic: [0]})),
+        "rack": (
+            {"Protocols": [{"Name": "range", "Metadata": subscription(topic, version=1) + b"\0\0\0\1\0\1r"}]},
+            assignment({topic: [0]}),
+        ),
+    }
+    for index, (label, (changes, given)) in enumerate(cases.items()):
+        with mixed(broker, f"raw-migration-cannot-{index}") as group:
+            if not index:
+                group.topics.create(topic, 1)
+                ids = group.topics.ids
+            group.topics.ids = ids
+            old = group.classic(topic)
+            joined = old.join(**changes)
+            took = old.take({old.member_id: given}, ProtocolType=changes.get("ProtocolType", "consumer"))
+            new = group.consumer("new")
+            seen[label] = group.steady([joined, took, new.join(topic), old.heartbeat(), group.described()])
+    return seen
+
+
+@scenario()
+def while_it_rebalances(broker: Broker) -> Any:
+    """A classic group is upgraded while its members wait for each other."""
+    seen: dict[str, Any] = {}
+    topic = "raw-migration-waits"
+    with mixed(broker, "raw-migration-waits") as group:
+        group.topics.create(topic, 2)
+        first, second = group.classic(topic), group.classic(topic)
+        group.form(first, {topic: [0, 1]})
+        second.begin()
+        second.joined()
+        second.begin()
+        first.called()
+        new = group.consumer("new")
+        seen["upgraded"] = new.join(topic, ServerAssignor="range")
+        seen["second is told"] = comparable(second.joined())
+        seen["described"] = len(group.described()[0]["Groups"][0]["Members"])
+        seen["first joins"] = first.join()
+        seen["second joins"] = second.join()["ErrorCode"]
+        return group.steady(seen)
+
+
+@scenario()
+def static_members(broker: Broker) -> Any:
+    """Static members come back with the other protocol, one by one, and back again."""
+    seen: dict[str, Any] = {}
+    topic = "raw-migration-static"
+    with mixed(broker, "raw-migration-static") as group:
+        group.topics.create(topic, 4)
+        one, two = group.classic(topic, instance="i1"), group.classic(topic, instance="i2")
+        group.form(one, {topic: [0, 1, 2, 3]})
+        two.begin()
+        one.called()
+        one.begin()
+        one.joined()
+        two.joined()
+        two.client.send(
+            "SyncGroup", 5, GroupId=group.group, GenerationId=two.generation, MemberId=two.member_id,
+            GroupInstanceId="i2", ProtocolType="consumer", ProtocolName="range", Assignments=[],
+        )  # fmt: skip
+        shares = {one.member_id: assignment({topic: [0, 1]}), two.member_id: assignment({topic: [2, 3]})}
+        seen["one syncs"] = one.take(shares)
+        two.client.receive("SyncGroup", 5)
+        two.owned = {topic: [2, 3]}
+        former = [one.member_id, two.member_id]
+        new_one = group.consumer("new-1", "i1")
+        seen["one is back, new"] = new_one.join(topic)
+        seen["the old one"] = one.heartbeat(), one.take(), one.commit(topic, 1)
+        seen["described"] = group.described()
+        seen["two"] = two.again(), two.heartbeat()
+        new_two = group.consumer("new-2", "i2")
+        seen["two is back, new"] = new_two.join(topic)
+        seen["two again, while it is there"] = group.consumer("new-3", "i2").join(topic)
+        seen["described, all new"] = group.described()
+        two.member_id, two.generation = "", -1
+        seen["two is back, old"] = two.join(), two.take()
+        seen["new two is fenced"] = new_two.send()
+        seen["described, mixed"] = group.described()
+        one.member_id, one.generation = "", -1
+        seen["one is back, old: downgraded"] = one.join(), one.take()
+        seen["described, classic"] = group.described()
+        seen["heartbeats"] = one.heartbeat(), two.heartbeat()
+        seen["stored"] = group.stored()
+        return group.steady(seen, *former)
+
+
+@scenario()
+def static_member_with_another_subscription(broker: Broker) -> Any:
+    """The last consumer of the new protocol comes back with the classic one, and wants something else."""
+    seen: dict[str, Any] = {}
+    topic, more = "raw-migration-a", "raw-migration-b"
+    with mixed(broker, "raw-migration-else") as group:
+        group.topics.create(topic, 2)
+        group.topics.create(more, 1)
+        new = group.consumer("new", "i")
+        seen["alone"] = new.join(topic, SubscribedTopicRegex="raw-migration-a.*")
+        old = group.classic(topic, instance="j")
+        seen["joined by"] = old.join(), old.take()
+        back = group.classic(topic, more, instance="i")
+        seen["back"] = back.join(), back.take()
+        seen["rebalances"] = old.heartbeat(), back.heartbeat(), group.described()
+        seen["stored"] = group.stored()
+        return group.steady(seen)
+
+
+@scenario(seconds=240)
+def policies(broker: Broker) -> Any:
+    """What `group.consumer.migration.policy` lets happen."""
+    seen: dict[str, Any] = {}
+    for policy in ("disabled", "UPGRADE", "downgrade"):
+        own = type(broker)({"group.consumer.migration.policy": policy})
+        own.start()
+        try:
+            seen[policy] = under_policy(own)
+        finally:
+            own.stop()
+    return seen
+
+
+def under_policy(broker: Broker) -> Any:
+    seen: dict[str, Any] = {}
+    topic = "raw-migration-policy"
+    with mixed(broker, "classic") as group:
+        group.topics.create(topic, 1)
+        ids = group.topics.ids
+        old = group.classic(topic)
+        group.form(old, {topic: [0]})
+        new = group.consumer("new")
+        seen["new joins classic"] = new.join(topic), old.heartbeat()
+        seen["new leaves"] = new.leave(), old.heartbeat(), group.described()
+        seen["classic"] = group.steady(dict(seen))
+    with mixed(broker, "modern") as group:
+        group.topics.ids = ids
+        new = group.consumer("new")
+        new.join(topic)
+        old = group.classic(topic)
+        answers = [old.join()]
+        if not answers[0]["ErrorCode"]:
+            answers.append(old.take())
+        seen["modern"] = group.steady([answers, new.leave(), old.heartbeat(), group.described()])
+    return {"classic": seen["classic"], "modern": seen["modern"]}
