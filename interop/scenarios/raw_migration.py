@@ -327,11 +327,13 @@ def cannot_be_upgraded(broker: Broker) -> Any:
                 group.topics.create(topic, 1)
                 ids = group.topics.ids
             group.topics.ids = ids
-            old = group.classic(topic)
+            old = group.classic(topic, instance="i")
             joined = old.join(**changes)
             took = old.take({old.member_id: given}, ProtocolType=changes.get("ProtocolType", "consumer"))
             new = group.consumer("new")
-            seen[label] = group.steady([joined, took, new.join(topic), old.heartbeat(), group.described()])
+            seen[label] = group.steady(
+                [joined, took, new.join(topic, ServerAssignor="range"), old.heartbeat(), group.described()]
+            )
     return seen
 
 
