@@ -43,7 +43,7 @@ class TransactionPorts(StateTopic):
         coordinator_epoch: int,
         done: Callable[[ApiError | None], None],
     ) -> None:
-        """Write one marker into the log of a partition that this broker leads."""
+        """Write one marker into the log of a partition that this broker leads, unless it comes too late."""
         node = self._node
         topic, index = partition
 
@@ -54,7 +54,11 @@ class TransactionPorts(StateTopic):
 
         now_ms = node.host.now_ms()
         try:
-            node.led_partition(topic, index).append(
+            led = node.led_partition(topic, index)
+            led.log.producers.check_marker(
+                ending.producer_id, ending.producer_epoch, coordinator_epoch, ending.version
+            )
+            led.append(
                 memoryview(marker(ending, coordinator_epoch, now_ms)),
                 now_ms=now_ms,
                 on_committed=committed,

@@ -153,6 +153,10 @@ class _Produce:
             self._append_to_log(topic, records, answer)
             return
         header = read_header(records)
+        if not header.has_producer_id:
+            # Part of no transaction, whatever its attributes say.
+            self._append_to_log(topic, records, answer)
+            return
         self._waiting += 1
 
         def checked(error: ApiError | None) -> None:
@@ -173,6 +177,7 @@ class _Produce:
             adds=self._version >= FIRST_VERSION_THAT_ADDS_TO_TRANSACTIONS,
             knows_abortable=self._version >= FIRST_VERSION_WITH_ABORTABLE,
             done=checked,
+            header=header,
         )
 
     def _append_to_log(self, topic: str, records: memoryview, answer: PartitionProduceResponse) -> None:

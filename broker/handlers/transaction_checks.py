@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from coordinator.transactions.machine import Producer
 from coordinator.transactions.ports import TRANSACTIONS_TOPIC
 from coordinator.transactions.transaction import Partition
+from kwire.batch import BatchHeader
 from kwire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -39,11 +40,12 @@ def check_transaction(
     adds: bool,
     knows_abortable: bool,
     done: Callable[[ApiError | None], None],
+    header: BatchHeader | None = None,
 ) -> None:
     """Tell `done` (maybe at once) whether the producer may write: None, or the error to refuse it with.
 
     `adds`: the partition becomes part of the transaction, unless it is. `knows_abortable`: whether the client
-    knows TRANSACTION_ABORTABLE.
+    knows TRANSACTION_ABORTABLE. `header`: of the batch, where its sequence counts.
     """
     led = node.partition(*partition)
     if led is not None and led.log.producers.has_open_transaction(producer.producer_id, producer.epoch):
@@ -56,10 +58,13 @@ def check_transaction(
     if TRANSACTIONS_TOPIC not in node.image.topics:
         answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return
+    verifies = adds or node.config.transaction_partition_verification_enable
+    if verifies and led is not None and header is not None:
+        led.log.producers.begin_verification(header, raises_epochs=adds, now_ms=node.host.now_ms())
     if adds:
         node.transactions.add_partitions(transactional_id, producer, [partition], VERSION_THAT_ADDS, answered)
         return
-    if not node.config.transaction_partition_verification_enable:
+    if not verifies:
         done(None)
         return
     try:

@@ -1,6 +1,6 @@
 """WriteTxnMarkers v1–2: markers from a coordinator, or from an administrator who ends a hanging transaction.
 
-KIP-98, KIP-664.
+KIP-98, KIP-664, KIP-1228.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 def handle(node: Node, context: RequestContext, request: WriteTxnMarkersRequest) -> Parked:
     """Answer when every marker is in its log, or refused."""
     response = WriteTxnMarkersResponse()
+    # Kafka fails on the first marker that cannot be made, and then for the whole request.
+    is_nonsense = any(marker.producer_id < 0 or marker.producer_epoch < 0 for marker in request.markers)
     left = 1
 
     def answered() -> None:
@@ -36,13 +38,23 @@ def handle(node: Node, context: RequestContext, request: WriteTxnMarkersRequest)
     for marker in request.markers:
         result = WritableTxnMarkerResult(producer_id=marker.producer_id)
         response.markers.append(result)
-        ending = Ending("", marker.producer_id, marker.producer_epoch, marker.transaction_result, frozenset())
+        ending = Ending(
+            "",
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.transaction_result,
+            frozenset(),
+            marker.transaction_version,
+        )
         for topic in marker.topics:
             topic_result = WritableTxnMarkerTopicResult(name=topic.name)
             result.topics.append(topic_result)
             for index in topic.partition_indexes:
                 answer = WritableTxnMarkerPartitionResult(partition_index=index)
                 topic_result.partitions.append(answer)
+                if is_nonsense:
+                    answer.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+                    continue
                 left += 1
 
                 def written(

@@ -1,9 +1,9 @@
 """What a log remembers of its producers: epochs, the last five batches of each, and open transactions.
 
-KIP-98, KIP-360. A batch whose sequence range equals one of the remembered is a duplicate, and is answered
-with the offsets of the first; one that does not follow the last is out of order, except that a new epoch
-starts at 0 and that a producer of which nothing is known may start anywhere. State is kept in `.snapshot`
-files, so that recovery has to read only what came after.
+KIP-98, KIP-360, KIP-890. A batch whose sequence range equals one of the remembered is a duplicate, and is
+answered with the offsets of the first; one that does not follow the last is out of order, except that a new
+epoch starts at 0 and that a producer of which nothing is known may start anywhere, unless a batch that came
+before was refused. State is kept in `.snapshot` files, so that recovery has to read only what came after.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from kwire.errors import ApiError, ErrorCode
 from kwire.primitives import Buffer
 
 BATCHES_KEPT: Final = 5
+GREATEST_EPOCH: Final = 0x7FFF
 MAX_SEQUENCE: Final = 0x7FFFFFFF
 NO_COORDINATOR_EPOCH: Final = -1
 NO_OFFSET: Final = -1
@@ -74,6 +75,29 @@ class CompletedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     is_aborted: bool
+
+
+class Verification:
+    """What producers have tried to begin a transaction with, until one of its batches is in the log. KIP-890.
+
+    A batch that is refused comes again. Those that its producer sent after it must not overtake it, though
+    nothing may be known of the producer that they could be out of order with.
+    """
+
+    __slots__ = ("began_ms", "epoch", "lowest_sequence", "raises_epochs")
+
+    def __init__(self, epoch: int, sequence: int, *, raises_epochs: bool, now_ms: int) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.raises_epochs = raises_epochs
+        """Whether the producer follows version 2 of the protocol, in which each transaction begins at 0."""
+        self.began_ms = now_ms
+
+    def tried(self, epoch: int, sequence: int) -> None:
+        """A batch was sent, whatever became of it."""
+        if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
+            self.epoch = epoch
+            self.lowest_sequence = sequence
 
 
 class ProducerState:
@@ -134,6 +158,7 @@ class ProducerStateManager:
         "ongoing",
         "producers",
         "unreplicated",
+        "verifications",
     )
 
     def __init__(
@@ -158,6 +183,8 @@ class ProducerStateManager:
         self._aborted: list[Aborted] = []
         self.unreplicated: dict[int, CompletedTransaction] = {}
         """Ended transactions whose marker is not below the high watermark yet, by their first offset."""
+        self.verifications: dict[int, Verification] = {}
+        """By producer id, of transactions that have nothing in the log yet."""
         self.end_offset = 0
         """Everything below this offset is accounted for."""
 
@@ -165,6 +192,12 @@ class ProducerStateManager:
         return len(self.producers)
 
     # --- appending
+
+    def begin_verification(self, header: BatchHeader, *, raises_epochs: bool, now_ms: int) -> None:
+        """A batch is about to be appended that may begin its producer's transaction here."""
+        producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
+        begun = Verification(epoch, sequence, raises_epochs=raises_epochs, now_ms=now_ms)
+        self.verifications.setdefault(producer_id, begun).tried(epoch, sequence)
 
     def check(
         self, header: BatchHeader, *, origin: AppendOrigin = AppendOrigin.CLIENT
@@ -176,6 +209,8 @@ class ProducerStateManager:
         producer_id, epoch = header.producer_id, header.producer_epoch
         state = self.producers.get(producer_id)
         if state is None:
+            if origin is AppendOrigin.CLIENT:
+                self._check_verified_sequence(None, header)
             return None
         if origin is AppendOrigin.CLIENT and epoch == state.epoch:
             first, last = header.base_sequence, header.last_sequence
@@ -197,7 +232,23 @@ class ProducerStateManager:
             )
         return None
 
+    def _check_verified_sequence(self, state: ProducerState | None, header: BatchHeader) -> None:
+        verification = self.verifications.get(header.producer_id)
+        if verification is None:
+            return
+        sequence = header.base_sequence
+        is_unknown = state is None or not state.batches
+        if (verification.raises_epochs and sequence != 0 and is_unknown) or (
+            sequence > verification.lowest_sequence
+        ):
+            raise ApiError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Sequence {sequence} of producer {header.producer_id} in {self._partition} comes before an "
+                f"earlier one that was refused.",
+            )
+
     def _check_sequence(self, state: ProducerState, header: BatchHeader) -> None:
+        self._check_verified_sequence(state, header)
         sequence = header.base_sequence
         if state.epoch == NO_PRODUCER_EPOCH:
             # Only a marker, or nothing, is known of it: it may go on from wherever it is.
@@ -234,18 +285,41 @@ class ProducerStateManager:
             )
         )
         state.last_timestamp = header.max_timestamp
+        if header.is_transactional:
+            self.verifications.pop(header.producer_id, None)
         if header.is_transactional and state.txn_first_offset is None:
             state.txn_first_offset = header.base_offset
             self.ongoing[header.producer_id] = header.base_offset
 
-    def update_from_marker(
-        self, header: BatchHeader, buffer: Buffer, position: int, *, check: bool = False
-    ) -> CompletedTransaction | None:
-        """Take a control batch into account: a commit or abort marker ends its producer's transaction.
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
+    ) -> None:
+        """Whether a marker may be appended. A marker of version 2 has a newer epoch than its transaction.
 
-        With `check` a marker of an older producer epoch or coordinator epoch is refused:
-        INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        ApiError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED. KIP-890, KIP-1228.
         """
+        state = self.producers.get(producer_id)
+        if state is None:
+            return
+        # An equal epoch without a transaction is a marker that is written once more.
+        is_again = state.txn_first_offset is None or epoch == GREATEST_EPOCH
+        if epoch < state.epoch or (epoch == state.epoch and transaction_version >= 2 and not is_again):
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"A marker of epoch {epoch} does not end epoch {state.epoch} of producer {producer_id} in "
+                f"{self._partition}.",
+            )
+        if coordinator_epoch < state.coordinator_epoch:
+            raise ApiError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"A coordinator of epoch {state.coordinator_epoch} has written a marker of producer "
+                f"{producer_id} in {self._partition}.",
+            )
+
+    def update_from_marker(
+        self, header: BatchHeader, buffer: Buffer, position: int
+    ) -> CompletedTransaction | None:
+        """Take a control batch into account: a commit or abort marker ends its producer's transaction."""
         self.end_offset = header.next_offset
         marker = next(iter(records(buffer, position, header)), None)
         if marker is None or not header.has_producer_id:
@@ -254,13 +328,10 @@ class ProducerStateManager:
         if kind not in (ABORT, COMMIT) or marker.value is None or len(marker.value) < _MARKER.size:
             return None
         _, coordinator_epoch = _MARKER.unpack_from(marker.value, 0)
+        self.verifications.pop(header.producer_id, None)
         state = self.producers.get(header.producer_id)
         if state is None:
             state = self.producers[header.producer_id] = ProducerState()
-        if check and header.producer_epoch < state.epoch:
-            raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH)
-        if check and coordinator_epoch < state.coordinator_epoch:
-            raise ApiError(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
         completed = None
         if state.txn_first_offset is not None:
             completed = CompletedTransaction(
@@ -318,6 +389,13 @@ class ProducerStateManager:
         ]
         for producer_id in idle:
             del self.producers[producer_id]
+        given_up = [
+            producer_id
+            for producer_id, verification in self.verifications.items()
+            if now_ms - verification.began_ms >= self.expiration_ms
+        ]
+        for producer_id in given_up:
+            del self.verifications[producer_id]
 
     def clear(self) -> None:
         """Forget everything: the log is read again from some snapshot on."""

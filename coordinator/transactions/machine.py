@@ -52,6 +52,8 @@ class Ending(NamedTuple):
     producer_epoch: int
     commit: bool
     partitions: frozenset[Partition]
+    version: int
+    """Of the transaction protocol that its producer follows."""
 
 
 class TransactionConfig(Protocol):
@@ -291,6 +293,7 @@ class TransactionMachine:
                 transaction.producer_epoch,
                 transaction.state is State.PREPARE_COMMIT,
                 transaction.partitions,
+                transaction.client_version,
             )
         )
 

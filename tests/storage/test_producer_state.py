@@ -11,6 +11,7 @@ from broker.storage.log_config import AppendOrigin
 from broker.storage.producer_state import (
     ABORT,
     COMMIT,
+    GREATEST_EPOCH,
     MAX_SEQUENCE,
     CorruptSnapshot,
     ProducerStateManager,
@@ -170,7 +171,8 @@ def end_transaction(
         transactional=True,
         control=True,
     )
-    producers.update_from_marker(read_header(marker), marker, 0, check=True)
+    producers.check_marker(1, epoch, coordinator_epoch, 0)
+    producers.update_from_marker(read_header(marker), marker, 0)
 
 
 @pytest.mark.parametrize("kind", [ABORT, COMMIT])
@@ -194,6 +196,43 @@ def test_a_plain_batch_within_a_transaction_is_refused(producers: ProducerStateM
     assert refusal(producers, header(1)) == ErrorCode.INVALID_TXN_STATE
 
 
+def verify(producers: ProducerStateManager, sequence: int, *, epoch: int = 0, raises: bool = False) -> None:
+    producers.begin_verification(header(sequence, epoch=epoch), raises_epochs=raises, now_ms=NOW_MS)
+
+
+def test_what_was_sent_after_a_refused_batch_does_not_overtake_it(producers: ProducerStateManager) -> None:
+    verify(producers, 4)
+    verify(producers, 6)
+    assert refusal(producers, header(6, transactional=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producers.check(header(4, transactional=True)) is None
+    verify(producers, 9, epoch=1)
+    verify(producers, 3, epoch=0)  # comes late, and says nothing of the new epoch
+    assert producers.check(header(9, epoch=1, transactional=True)) is None
+    producers.update(header(9, epoch=1, transactional=True))
+    assert producers.verifications == {}
+    assert producers.check(header(10, epoch=1, transactional=True)) is None
+
+
+def test_in_version_2_a_transaction_of_an_unknown_producer_begins_at_0(
+    producers: ProducerStateManager,
+) -> None:
+    verify(producers, 5, raises=True)
+    assert refusal(producers, header(5, transactional=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    verify(producers, 0, raises=True)
+    assert producers.check(header(0, transactional=True)) is None
+
+
+def test_a_marker_or_time_ends_what_was_tried(producers: ProducerStateManager) -> None:
+    verify(producers, 0)
+    end_transaction(producers, 0, ABORT)
+    assert producers.verifications == {}
+    verify(producers, 0)
+    producers.expire(NOW_MS + 24 * HOUR_MS - 1)
+    assert refusal(producers, header(7, transactional=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    producers.expire(NOW_MS + 24 * HOUR_MS)
+    assert producers.check(header(7, transactional=True)) is None
+
+
 def test_markers_of_an_old_producer_or_coordinator_are_refused(producers: ProducerStateManager) -> None:
     producers.update(header(0, epoch=3, transactional=True))
     with pytest.raises(ApiError) as refused:
@@ -203,6 +242,30 @@ def test_markers_of_an_old_producer_or_coordinator_are_refused(producers: Produc
     with pytest.raises(ApiError) as refused:
         end_transaction(producers, 2, COMMIT, epoch=3, coordinator_epoch=4)
     assert refused.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+@pytest.mark.parametrize(
+    ("epoch", "version", "is_open", "fits"),
+    [
+        (3, 0, True, True),
+        (3, 2, True, False),
+        (3, 2, False, True),
+        (2, 2, False, False),
+        (4, 2, True, True),
+        (GREATEST_EPOCH, 2, True, True),
+    ],
+)
+def test_a_marker_of_version_2_is_of_a_newer_epoch(
+    producers: ProducerStateManager, epoch: int, version: int, is_open: bool, fits: bool
+) -> None:
+    current = epoch if epoch == GREATEST_EPOCH else 3
+    producers.update(header(0, epoch=current, transactional=is_open))
+    if fits:
+        producers.check_marker(1, epoch, 0, version)
+        return
+    with pytest.raises(ApiError) as refused:
+        producers.check_marker(1, epoch, 0, version)
+    assert refused.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 def test_a_transaction_that_began_before_the_log_start_is_dropped(producers: ProducerStateManager) -> None:

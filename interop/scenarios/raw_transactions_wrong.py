@@ -1,0 +1,471 @@
+"""Transactions done wrong: sequences, producers and epochs that cannot be, the wrong member, ids too long.
+
+Each step tells its error; a step that the broker lets pass tells what it led to.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from interop.batches import Batch, Record
+from interop.brokers import Broker
+from interop.raw import create_topic, on_new_connection, produce, wait_for_coordinator
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_groups import Member
+from interop.scenarios.raw_transactions import TRANSACTIONAL, WAIT_S, Id, offsets, on_client, ready, settle
+from interop.wire import versions_of
+
+PRODUCED = (3, 8, 9, 10, 11, 12)
+ADDS = 12
+MAX_SEQUENCE = 2**31 - 1
+LONGEST = 32_767
+"""A string of the protocol may be as long, and no longer."""
+NO_SUCH_PRODUCER = 987_654
+
+
+def begun(client: RawClient, name: str, topic: str, version: int, partition: int = 0) -> Id:
+    """A producer in a transaction, as clients of that Produce version begin it."""
+    one = Id(client, name)
+    one.init()
+    if version < ADDS:
+        one.add((topic, partition))
+    return one
+
+
+def end(one: Id, version: int = 11) -> Any:
+    return one.end(commit=False, version=5 if version >= ADDS else 4)
+
+
+@scenario()
+def sequences(broker: Broker) -> Any:
+    """Sequences that leave a gap, go back, repeat, begin anywhere, wrap around."""
+    topic = "raw-wrong-sequences"
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 2)
+        for version in PRODUCED:
+            one = begun(client, f"raw-sequences-v{version}", topic, version)
+            steps: list[Any] = []
+
+            def send(sequence: int, count: int = 1, one: Id = one, version: int = version) -> Any:
+                return one.send(topic, version=version, sequence=sequence, count=count)[::2]
+
+            steps.append(["first is 5", send(5)])
+            steps.append(["gap", send(9)])
+            steps.append(["back", send(2)])
+            steps.append(["next", [send(6)[0], send(7, 3)[0], send(10)[0]]])
+            steps.append(["repeats", [send(sequence)[0] for sequence in (5, 6, 10)]])
+            steps.append(["part of a batch", [send(7)[0], send(8, 2)[0], send(7, 2)[0], send(7, 4)[0]]])
+            steps.append(["more", [send(sequence)[0] for sequence in (11, 12, 13)]])
+            steps.append(["older than the last five", [send(sequence)[0] for sequence in (5, 6)]])
+            steps.append(["no sequence", [send(-1)[0], send(-2)[0]]])
+            steps.append(["end", end(one, version)[0]])
+            settle(one)
+            if version < ADDS:
+                one.add((topic, 0))
+            steps.append(["after the end, from 0", send(0)])
+            steps.append(["after the end, next", send(14)])
+            end(one, version)
+            settle(one)
+            seen[f"v{version}"] = steps
+        for first in (MAX_SEQUENCE, MAX_SEQUENCE - 1):
+            one = begun(client, f"raw-sequences-wrap-{first}", topic, 11)
+            wrap = [one.send(topic, sequence=first, count=2)[0], one.send(topic, sequence=first)[0]]
+            wrap += [one.send(topic, sequence=following)[0] for following in (0, 1, 2)]
+            seen[f"wrap at {first}"] = wrap
+            end(one)
+            settle(one)
+        one = begun(client, "raw-sequences-epoch", topic, 11)
+        one.send(topic)
+        one.send(topic)
+        end(one)
+        settle(one)
+        one.init()
+        one.add((topic, 0), (topic, 1))
+        seen["new epoch goes on"] = one.send(topic, sequence=2)[0]
+        seen["new epoch begins"] = [one.send(topic, sequence=0)[0], one.send(topic, 1, sequence=3)[0]]
+        end(one)
+        settle(one)
+        seen["stable"] = [stable == last for stable, last in [offsets(client, topic)]]
+
+    return on_client(broker, work)
+
+
+@scenario()
+def producers(broker: Broker) -> Any:
+    """Producer ids and epochs that belong to somebody else, to nobody, or to a time to come."""
+    topic, group = "raw-wrong-producers", "raw-wrong-producers-group"
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 1)
+        wait_for_coordinator(client, group)
+        victim = Id(client, "raw-producers-victim")
+        victim.init()
+        for version in PRODUCED:
+            one = Id(client, f"raw-producers-v{version}")
+            one.init()
+            one.init()  # epoch 1, so that there is one before
+            if version < ADDS:
+                one.add((topic, 0))
+            steps: list[Any] = [
+                [epoch, one.send(topic, version=version, epoch=epoch)[::2], one.described()[1]]
+                for epoch in (-1, 0, 2, 8, 32_767)
+            ]
+            for who, producer in (("victim", victim.producer_id), ("nobody", NO_SUCH_PRODUCER), ("-1", -1)):
+                sent = one.send(topic, version=version, producer_id=producer)[::2]
+                steps.append([who, sent, one.described()[1], victim.described()[1]])
+            steps.append(["right", one.send(topic, version=version)[::2]])
+            if version < ADDS:
+                # Once the log knows the transaction nobody else is asked.
+                steps.append(["later epoch", one.send(topic, version=version, epoch=7, sequence=0)[::2]])
+            steps.append(["end", end(one, version)[0], one.described()[1]])
+            seen[f"v{version}"] = steps
+            end(victim, version)
+            settle(one, victim)
+        seen["victim"] = victim.described()
+        for name, fields in (
+            ("epoch to come", {"ProducerEpoch": 9}),
+            ("last epoch", {"ProducerEpoch": 32_767}),
+            ("no epoch", {"ProducerEpoch": -1}),
+            ("foreign", {"ProducerId": victim.producer_id}),
+            ("nobody", {"ProducerId": NO_SUCH_PRODUCER}),
+            ("none", {"ProducerId": -1, "ProducerEpoch": -1}),
+        ):
+            one = begun(client, f"raw-producers-{name}", topic, 11)
+            one.send(topic)
+            wrong: dict[str, Any] = {**one.who, **fields}
+            seen[name] = {
+                "add": [one.add((topic, 0), version=version, **fields) for version in (0, 2, 3)],
+                "offsets": [
+                    client.call("AddOffsetsToTxn", version, **wrong, GroupId=group)["ErrorCode"]
+                    for version in versions_of("AddOffsetsToTxn")
+                ],
+                "commit": [
+                    txn_commit(client, version, topic, GroupId=group, **wrong)
+                    for version in versions_of("TxnOffsetCommit")
+                ],
+                "end": [
+                    one.end(commit=True, version=version, patient=False, **fields)[0]
+                    for version in versions_of("EndTxn")
+                ],
+                "init": [init_as(one, version, wrong) for version in (3, 4)],
+                "then": one.described()[1:4],
+            }
+            end(one)
+            settle(one)
+        # Without a transactional id nobody is asked who it is.
+        plain = Batch(producer_id=NO_SUCH_PRODUCER, producer_epoch=3, base_sequence=4).encode()
+        seen["idempotent, of nobody"] = first_error(produce(client, topic, plain))
+        in_transaction = Batch(
+            [Record(b"x")],
+            attributes=TRANSACTIONAL,
+            producer_id=NO_SUCH_PRODUCER,
+            producer_epoch=0,
+            base_sequence=0,
+        ).encode()
+        seen["no transactional id"] = [
+            first_error(produce(client, topic, in_transaction, version=version)) for version in PRODUCED
+        ]
+        seen["unknown transactional id"] = [
+            first_error(
+                produce(client, topic, in_transaction, version=version, TransactionalId="raw-no-such")
+            )
+            for version in PRODUCED
+        ]
+
+    return on_client(broker, work)
+
+
+def init_as(one: Id, version: int, wrong: dict[str, Any]) -> list[Any]:
+    """InitProducerId with who the producer says it was, and what it has led to when markers are written."""
+    answer = one.client.call(
+        "InitProducerId",
+        version,
+        TransactionalId=one.name,
+        TransactionTimeoutMs=60_000,
+        ProducerId=wrong["ProducerId"],
+        ProducerEpoch=wrong["ProducerEpoch"],
+    )
+    return [answer["ErrorCode"], answer["ProducerEpoch"], one.described()[1]]
+
+
+def first_error(answer: Any) -> int:
+    code: int = answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"]
+    return code
+
+
+def txn_commit(
+    client: RawClient, version: int, topic: str, partition: int = 0, offset: int = 3, **fields: Any
+) -> int:
+    """TxnOffsetCommit for one partition: its error."""
+    partitions = [{"PartitionIndex": partition, "CommittedOffset": offset, "CommittedMetadata": "note"}]
+    topics = [{"Name": topic, "Partitions": partitions}]
+    answer = client.call("TxnOffsetCommit", version, Topics=topics, **fields)
+    code: int = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+    return code
+
+
+def fetched(client: RawClient, group: str, topic: str) -> Any:
+    """What OffsetFetch says with and without RequireStable."""
+    found = []
+    for stable in (False, True):
+        answer = client.call(
+            "OffsetFetch",
+            7,
+            GroupId=group,
+            Topics=[{"Name": topic, "PartitionIndexes": [0, 1]}],
+            RequireStable=stable,
+        )
+        found.append([[p["CommittedOffset"], p["ErrorCode"]] for p in answer["Topics"][0]["Partitions"]])
+    return found
+
+
+def fetched_in_the_end(client: RawClient, group: str, topic: str) -> Any:
+    """The same, once nothing is pending."""
+    deadline = time.monotonic() + WAIT_S
+    while any(error for _, error in fetched(client, group, topic)[1]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return fetched(client, group, topic)
+
+
+@scenario(seconds=120)
+def markers(broker: Broker) -> Any:
+    """WriteTxnMarkers from coordinators and for producers of before, of now and of later."""
+    topic = "raw-wrong-markers"
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 1)
+
+        def mark(producer_id: int, epoch: int, coordinator: int, version: int, **fields: Any) -> Any:
+            marker = {
+                "ProducerId": producer_id,
+                "ProducerEpoch": epoch,
+                "TransactionResult": False,
+                "Topics": [
+                    {"Name": topic, "PartitionIndexes": [0, 5]},
+                    {"Name": "no", "PartitionIndexes": [0]},
+                ],
+                "CoordinatorEpoch": coordinator,
+                **fields,
+            }
+            answer = client.call("WriteTxnMarkers", version, Markers=[marker])
+            return [
+                [partition["ErrorCode"] for partition in found["Partitions"]]
+                for found in answer["Markers"][0]["Topics"]
+            ]
+
+        def plain(epoch: int) -> int:
+            """A producer without a transactional id, of which a batch of this epoch is in the log."""
+            answer = client.call("InitProducerId", 4, TransactionalId=None, TransactionTimeoutMs=0)
+            producer_id: int = answer["ProducerId"]
+            batch = Batch(producer_id=producer_id, producer_epoch=epoch, base_sequence=0).encode()
+            assert first_error(produce(client, topic, batch)) == 0
+            return producer_id
+
+        for version, versions in ((1, (0,)), (2, (0, 1, 2))):
+            for transaction_version in versions:
+                fields = {"TransactionVersion": transaction_version} if version >= 2 else {}
+                steps: list[Any] = []
+                for epoch in (-1, 0, 1):
+                    one = Id(client, f"raw-markers-{version}-{transaction_version}-{epoch}")
+                    one.init()
+                    one.init()
+                    one.add((topic, 0))
+                    sent = one.send(topic)[0]
+                    marked = mark(one.producer_id, epoch, 0, version, **fields)
+                    stable = offsets(client, topic)
+                    steps.append(["open", epoch, sent, marked, stable[0] == stable[1]])
+                    one.end(commit=False)
+                    settle(one)
+                for epoch in (-1, 0, 1, 2, 32_767):
+                    producer_id = plain(1)
+                    first = mark(producer_id, epoch, 0, version, **fields)
+                    steps.append(["not open", epoch, first, mark(producer_id, epoch, 0, version, **fields)])
+                producer_id = plain(1)
+                coordinators = (5, 4, 5, 6, -1)
+                steps += [[epoch, mark(producer_id, 1, epoch, version, **fields)] for epoch in coordinators]
+                steps.append(["nobody", mark(NO_SUCH_PRODUCER, 0, 0, version, **fields)])
+                seen[f"v{version} of version {transaction_version}"] = steps
+        seen["stable"] = [stable == last for stable, last in [offsets(client, topic)]]
+
+    return on_client(broker, work)
+
+
+@scenario(seconds=120)
+def members(broker: Broker) -> Any:
+    """Offsets in a transaction from members of a group: the right one, and those that are it no longer."""
+    topic = "raw-wrong-members"
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 2)
+        for version in versions_of("TxnOffsetCommit"):
+            group = f"raw-wrong-members-{version}"
+            wait_for_coordinator(client, group)
+            one = Id(client, f"raw-members-{version}")
+            one.init()
+            client.call("AddOffsetsToTxn", min(version, 4), **one.who, GroupId=group)
+
+            def commit(group: str = group, one: Id = one, version: int = version, **fields: Any) -> int:
+                return txn_commit(client, version, topic, GroupId=group, **one.who, **fields)
+
+            steps: dict[str, Any] = {"of nobody": commit(offset=1)}
+            with Member(broker, group, instance=f"static-{version}") as member:
+                member.join()
+                joined: dict[str, Any] = {
+                    "GenerationId": member.generation,
+                    "MemberId": member.member_id,
+                    "GroupInstanceId": member.instance,
+                }
+                if version >= 3:
+                    steps["before the sync"] = commit(**joined)
+                member.sync({member.member_id: b"a"})
+                if version >= 3:
+                    for name, changes in (
+                        ("right", {}),
+                        ("generation before", {"GenerationId": member.generation - 1}),
+                        ("generation to come", {"GenerationId": member.generation + 1}),
+                        ("no generation", {"GenerationId": -1}),
+                        ("unknown member", {"MemberId": "nobody"}),
+                        ("no member", {"MemberId": ""}),
+                        ("other instance", {"GroupInstanceId": "another"}),
+                        ("no instance", {"GroupInstanceId": None}),
+                        ("neither", {"GenerationId": -1, "MemberId": "", "GroupInstanceId": None}),
+                        ("instance alone", {"GenerationId": -1, "MemberId": ""}),
+                    ):
+                        steps[name] = commit(**{**joined, **changes})
+                    with Member(broker, group, instance=member.instance) as successor:
+                        successor.join()
+                        successor.sync({successor.member_id: b"a"})
+                        steps["replaced"] = commit(**joined)
+                        joined["MemberId"] = successor.member_id
+                        joined["GenerationId"] = successor.generation
+                        steps["its successor"] = commit(**joined, partition=1)
+                        successor.leave()
+                    steps["after it left"] = commit(**joined)
+                else:
+                    steps["beside a member"] = commit()
+                    member.leave()
+            steps["meanwhile"] = fetched(client, group, topic)
+            steps["end"] = one.end(commit=True, version=5 if version >= 5 else 4)[0]
+            steps["in the end"] = fetched_in_the_end(client, group, topic)
+            seen[f"v{version}"] = steps
+
+    return on_client(broker, work)
+
+
+@scenario(seconds=120)
+def partitions_that_are_gone(broker: Broker) -> Any:
+    """A topic that is deleted while a transaction writes to it, or commits offsets of it."""
+    group = "raw-wrong-gone"
+
+    def gone(client: RawClient, topic: str) -> Any:
+        answer = client.call("DeleteTopics", 5, TopicNames=[topic], TimeoutMs=10_000)
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            found = client.call("Metadata", 9, Topics=[{"Name": topic}], AllowAutoTopicCreation=False)
+            if found["Topics"][0]["ErrorCode"] == 3:
+                break
+            time.sleep(0.05)
+        return answer["Responses"][0]["ErrorCode"]
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        wait_for_coordinator(client, group)
+        for version in (4, 5):
+            topic = f"raw-wrong-gone-{version}"
+            create_topic(client, topic, 2)
+            one = Id(client, f"raw-gone-{version}")
+            one.init()
+            if version < 5:
+                client.call("AddOffsetsToTxn", 3, **one.who, GroupId=group)
+                one.add((topic, 0))
+            produced = 11 if version < 5 else 12
+            steps: dict[str, Any] = {"sent": one.send(topic, version=produced)[0]}
+            steps["committed"] = txn_commit(client, version, topic, GroupId=group, **one.who)
+            steps["of a partition too high"] = txn_commit(client, version, topic, 7, GroupId=group, **one.who)
+            steps["deleted"] = gone(client, topic)
+            steps["sent then"] = one.send(topic, version=produced)[0]
+            steps["added then"] = one.add((topic, 0)) if version < 5 else None
+            steps["committed then"] = txn_commit(client, version, topic, GroupId=group, **one.who)
+            steps["end"] = one.end(commit=True, version=version)[0]
+            steps["described"] = one.described()
+            steps["next"] = one.init()
+            seen[f"v{version}"] = steps
+
+    return on_client(broker, work)
+
+
+@scenario(seconds=120)
+def long_ids(broker: Broker) -> Any:
+    """Transactional ids and group ids as long as a string can be, and longer."""
+    topic = "raw-wrong-long"
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 1)
+        for size in (249, 250, 32_000, LONGEST - 1, LONGEST):
+            for letter in ("i", "ä"):
+                name = (letter * size)[: size // len(letter.encode())]
+                name += "x" * (size - len(name.encode()))
+                ready(client, name)
+                one, steps = Id(client, name), list[Any]()
+                steps.append(one.init())
+                steps.append([len(result[0]) if result else 0 for result in [one.add((topic, 0))[0]]])
+                steps.append(one.send(topic)[0])
+                group = name.upper()
+                wait_for_coordinator(client, group)
+                steps.append(client.call("AddOffsetsToTxn", 3, **one.who, GroupId=group)["ErrorCode"])
+                steps.append(txn_commit(client, 3, topic, GroupId=group, **one.who))
+                steps.append(one.end(commit=True))
+                steps.append(one.described()[:4])
+                steps.append([pair[0] for pair in fetched_in_the_end(client, group, topic)[1]])
+                steps.append(
+                    [
+                        [len(found["TransactionalId"]), found["TransactionState"]]
+                        for found in client.call(
+                            "ListTransactions",
+                            0,
+                            StateFilters=[],
+                            ProducerIdFilters=[one.producer_id],
+                        )["TransactionStates"]
+                    ]
+                )
+                with Member(broker, group) as member:
+                    answer = member.join()
+                    steps.append([answer["ErrorCode"], answer["GenerationId"]])
+                    steps.append(member.sync({member.member_id: b"a"})["ErrorCode"])
+                    steps.append(member.commit(topic, 9)["Topics"][0]["Partitions"][0]["ErrorCode"])
+                    member.leave()
+                deleted = client.call("DeleteGroups", 2, GroupsNames=[group])
+                steps.append(deleted["Results"][0]["ErrorCode"])
+                seen[f"{size} {letter}"] = steps
+
+    seen: dict[str, Any] = on_client(broker, work)
+    # The sizes below do not fit into the field of older versions.
+    for size in (LONGEST + 1, 65_536, 1_000_000):
+        name = "i" * size
+        seen[f"{size}"] = {
+            f"{api} v{version}": _short(on_new_connection(broker, api, version, **fields))
+            for api, version, fields in (
+                ("InitProducerId", 2, {"TransactionalId": name, "TransactionTimeoutMs": 1000}),
+                ("InitProducerId", 5, {"TransactionalId": name, "TransactionTimeoutMs": 1000}),
+                ("FindCoordinator", 3, {"Key": name, "KeyType": 1}),
+                ("FindCoordinator", 4, {"CoordinatorKeys": [name], "KeyType": 1}),
+                ("EndTxn", 3, {"TransactionalId": name, "ProducerId": 1, "ProducerEpoch": 0}),
+                ("DescribeTransactions", 0, {"TransactionalIds": [name]}),
+                ("ListTransactions", 2, {"TransactionalIdPattern": name}),
+                ("OffsetFetch", 7, {"GroupId": name, "Topics": None}),
+                ("TxnOffsetCommit", 3, {"TransactionalId": "x", "GroupId": name, "Topics": []}),
+                ("JoinGroup", 6, {"GroupId": name, "ProtocolType": "consumer", "Protocols": []}),
+            )
+        }
+    return seen
+
+
+def _short(outcome: Any) -> Any:
+    """An answer without the long id, which is repeated in some of them."""
+    if isinstance(outcome, dict):
+        return {key: _short(value) for key, value in outcome.items()}
+    if isinstance(outcome, list):
+        return [_short(value) for value in outcome]
+    return f"{len(outcome)} letters" if isinstance(outcome, str) and len(outcome) > 1000 else outcome
