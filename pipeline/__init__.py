@@ -1,0 +1,1 @@
+"""Jobs on Spark, and Kafka's log segments as a source for it."""

@@ -1,0 +1,245 @@
+"""`spark.read.format("kwire")`: Kafka's segment files as a data source of Spark, without a broker.
+
+    from pipeline.source import SegmentSource
+    spark.dataSource.register(SegmentSource)
+    spark.read.format("kwire").option("path", "/var/lib/kafka").option("subscribe", "flights").load()
+
+Its columns and options are those of Spark's Kafka source; see pipeline/segments/options.py.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pipeline.segments.files import Partition, SegmentsError
+from pipeline.segments.options import Options, parse
+from pipeline.segments.plan import Range, Window, checked, divided, plan, readable_end, resolve
+from pipeline.segments.read import read
+
+SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, "
+    "timestamp timestamp, timestampType int"
+)
+HEADERS_SCHEMA = f"{SCHEMA}, headers array<struct<key string, value binary>>"
+
+
+class RangePartition(InputPartition):
+    """A range for one task."""
+
+    def __init__(self, range_: Range) -> None:
+        super().__init__(range_)
+        self.range = range_
+
+
+class SegmentSource(DataSource):
+    """Topics of a data directory, as a table or a stream."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kwire"
+
+    def schema(self) -> str:
+        return HEADERS_SCHEMA if parse(self.options).headers else SCHEMA
+
+    def reader(self, schema: StructType) -> SegmentReader:
+        return SegmentReader(parse(self.options))
+
+    def streamReader(self, schema: StructType) -> SegmentStreamReader:
+        return SegmentStreamReader(parse(self.options, streaming=True))
+
+
+class SegmentReader(DataSourceReader):
+    """One batch query."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.window = Window()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Topics, partitions and offsets are filtered here. Timestamps only say where to begin."""
+        for filter_ in filters:
+            if not self._push(filter_):
+                yield filter_
+
+    def _push(self, filter_: Filter) -> bool:
+        """Take a filter into account; whether nothing is left of it for Spark to do."""
+        column = getattr(filter_, "attribute", ())
+        value: Any = getattr(filter_, "value", None)
+        match filter_, column:
+            case EqualTo(), ("topic" | "partition" as name,):
+                self._names(name, frozenset([value]))
+            case In(), ("topic" | "partition" as name,):
+                self._names(name, frozenset(value))
+            case EqualTo(), ("offset",):
+                self._offsets(value, value)
+            case GreaterThan(), ("offset",):
+                self._offsets(value + 1, None)
+            case GreaterThanOrEqual(), ("offset",):
+                self._offsets(value, None)
+            case LessThan(), ("offset",):
+                self._offsets(None, value - 1)
+            case LessThanOrEqual(), ("offset",):
+                self._offsets(None, value)
+            case ((GreaterThan() | GreaterThanOrEqual() | EqualTo()), ("timestamp",)):
+                if isinstance(value, datetime.datetime):
+                    known_ms = self.window.least_timestamp_ms
+                    least_ms = math.floor(value.timestamp() * 1000)
+                    self.window = self.window._replace(
+                        least_timestamp_ms=least_ms if known_ms is None else max(least_ms, known_ms)
+                    )
+                return False
+            case _:
+                return False
+        return True
+
+    def _names(self, column: str, asked: frozenset[Any]) -> None:
+        window = self.window
+        if column == "topic":
+            topics = asked if window.topics is None else window.topics & asked
+            self.window = window._replace(topics=topics)
+        else:
+            numbers = asked if window.partitions is None else window.partitions & asked
+            self.window = window._replace(partitions=numbers)
+
+    def _offsets(self, least: int | None, most: int | None) -> None:
+        window = self.window
+        if least is not None and window.least_offset is not None:
+            least = max(least, window.least_offset)
+        if most is not None and window.most_offset is not None:
+            most = min(most, window.most_offset)
+        self.window = window._replace(
+            least_offset=window.least_offset if least is None else least,
+            most_offset=window.most_offset if most is None else most,
+        )
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [RangePartition(range_) for range_ in plan(self.options, self.window)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self.options)
+
+
+def _read(partition: InputPartition, options: Options) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, RangePartition):
+        return iter(())  # Where there is nothing to read, Spark makes a partition of its own.
+    return read(partition.range, headers=options.headers)
+
+
+Offsets = dict[str, dict[str, int]]
+"""As Spark's Kafka source writes them: topic, then partition, then offset."""
+
+
+class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream that follows a directory while a broker writes it."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._last: Offsets | None = None
+        """Where a query ends that is to read what there is now."""
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._last = self._ends()
+
+    def initialOffset(self) -> dict[str, Any]:
+        found: Offsets = {}
+        for log in self.options.partitions():
+            start = resolve(self.options, log, self.options.starting, is_start=True)
+            first, end = log.start_offset(), readable_end(log, self.options)
+            if not first <= start <= end:
+                raise SegmentsError(f"{log.name} has the offsets from {first} to {end}, not {start}")
+            found.setdefault(log.topic, {})[str(log.partition)] = start
+        return found
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self.options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        ends = self._ends() if self._last is None else self._last
+        if isinstance(limit, ReadMaxRows):
+            return _limited(start, ends, limit.max_rows)
+        return ends
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._ends()
+
+    def _ends(self) -> Offsets:
+        found: Offsets = {}
+        for log in self.options.partitions():
+            found.setdefault(log.topic, {})[str(log.partition)] = readable_end(log, self.options)
+        return found
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        logs = {(log.topic, str(log.partition)): log for log in self.options.partitions()}
+        ranges: list[Range] = []
+        for topic, offsets in end.items():
+            for partition, stop in offsets.items():
+                log = self._log(logs, topic, partition)
+                # A partition that came while the stream ran is read from its beginning.
+                begin = start.get(topic, {}).get(partition)
+                begin = log.start_offset() if begin is None else begin
+                if begin > stop and self.options.fail_on_data_loss:
+                    raise SegmentsError(
+                        f"{log.name} ended at offset {begin} before, and at {stop} now: has the topic been "
+                        f"deleted and created anew? Set failOnDataLoss to false to go on"
+                    )
+                ranges += divided(self.options, log, *checked(self.options, log, min(begin, stop), stop))
+        return [RangePartition(range_) for range_ in ranges]
+
+    def _log(self, logs: dict[tuple[str, str], Partition], topic: str, partition: str) -> Partition:
+        log = logs.get((topic, partition))
+        if log is None:
+            raise SegmentsError(f"{topic}-{partition} is gone: has the topic been deleted?")
+        return log
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self.options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is to be remembered beside Spark's own checkpoint."""
+
+
+def _limited(start: dict[str, Any], ends: Offsets, most: int) -> Offsets:
+    """The ends, drawn nearer so that no more than `most` offsets are between: each by its share."""
+    lags = {
+        (topic, partition): max(0, end - start.get(topic, {}).get(partition, 0))
+        for topic, offsets in ends.items()
+        for partition, end in offsets.items()
+    }
+    total = sum(lags.values())
+    if total <= most:
+        return ends
+    found: Offsets = {}
+    left = most
+    for (topic, partition), lag in lags.items():
+        # At least one where there is any, or a small partition would wait for ever.
+        share = min(left, max(1, lag * most // total) if lag else 0)
+        left -= share
+        begin = start.get(topic, {}).get(partition, 0)
+        found.setdefault(topic, {})[partition] = begin + share if lag else ends[topic][partition]
+    return found

@@ -1,0 +1,376 @@
+"""The segment source against logs that the broker's own storage has written."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.storage.disk import RealDisk
+from broker.storage.log import Log
+from broker.testing.log_bench import NOW_MS, LogBench, batch
+from kwire.batch import build
+from kwire.compression import Codec
+from pipeline.segments.files import SegmentsError, partitions_in
+from pipeline.segments.options import parse
+from pipeline.segments.plan import Range, Window, offset_for_timestamp, plan
+from pipeline.segments.read import SCHEMA, SCHEMA_WITH_HEADERS, read
+from pipeline.segments.scan import CorruptSegment, chunks_between, end_offset, stable_offset
+
+ABORT, COMMIT = 0, 1
+Row = tuple[int, bytes | None]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> LogBench:
+    made = LogBench(RealDisk(), str(tmp_path))
+    made.config = replace(made.config, segment_bytes=1500, index_interval_bytes=300)
+    return made
+
+
+@pytest.fixture
+def log(bench: LogBench) -> Log:
+    """500 records in batches of all codecs and several sizes, over many segments."""
+    opened = bench.open()
+    draw = random.Random(7)
+    number = 0
+    while number < 500:
+        count = min(draw.choice([1, 3, 20]), 500 - number)
+        values = [b"%d" % (number + each) * draw.choice([1, 9]) for each in range(count)]
+        sent = batch(*values, timestamp=NOW_MS + number * 1000, codec=draw.choice(list(Codec)))
+        bench.send(opened, sent)
+        number += count
+    return opened
+
+
+def options(bench: LogBench, **given: str) -> dict[str, str]:
+    return {"path": str(Path(bench.directory).parent), "subscribe": "topic", **given}
+
+
+def ranges(bench: LogBench, window: Window = Window(), **given: str) -> list[Range]:  # noqa: B008
+    return plan(parse(options(bench, **given)), window)
+
+
+def rows(found: list[Range]) -> list[Row]:
+    return [
+        (offset, value)
+        for range_ in found
+        for table in read(range_, headers=False)
+        for offset, value in zip(
+            table.column("offset").to_pylist(), table.column("value").to_pylist(), strict=True
+        )
+    ]
+
+
+def expected(log: Log) -> list[Row]:
+    from broker.testing.log_bench import numbered
+
+    return numbered(log)
+
+
+def end_transaction(bench: LogBench, log: Log, producer_id: int, kind: int) -> None:
+    marker = build(
+        [(bench.now_ms, b"\0\0" + kind.to_bytes(2, "big"), b"\0\0\0\0\0\0", [])],
+        base_offset=log.log_end_offset,
+        leader_epoch=0,
+        producer_id=producer_id,
+        producer_epoch=0,
+        transactional=True,
+        control=True,
+    )
+    log.append_stored(memoryview(marker))
+    log.commit()
+    log.high_watermark = log.log_end_offset
+
+
+def in_transaction(bench: LogBench, log: Log, producer_id: int, sequence: int, *values: bytes) -> None:
+    sent = batch(
+        *values, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, transactional=True
+    )
+    bench.send(log, sent)
+
+
+class TestWhatIsRead:
+    def test_everything(self, bench: LogBench, log: Log) -> None:
+        found = ranges(bench)
+        assert len(log.segments) > 5
+        assert len(found) >= len(log.segments)
+        assert rows(found) == expected(log)
+        assert [one.start for one in found[1:]] == [one.end for one in found[:-1]]
+
+    @pytest.mark.parametrize("target", ["1", "700", "100000"])
+    def test_in_parts_of_any_size(self, bench: LogBench, log: Log, target: str) -> None:
+        assert rows(ranges(bench, targetPartitionBytes=target)) == expected(log)
+
+    def test_in_as_many_parts_as_wanted(self, bench: LogBench, log: Log) -> None:
+        found = ranges(bench, minPartitions="130")
+        assert len(found) == 130
+        assert rows(found) == expected(log)
+
+    @pytest.mark.parametrize(("start", "end"), [(0, 1), (17, 18), (100, 433), (499, 500), (20, 20)])
+    def test_from_one_offset_to_another(self, bench: LogBench, log: Log, start: int, end: int) -> None:
+        given = {
+            "startingOffsets": f'{{"topic": {{"0": {start}}}}}',
+            "endingOffsets": f'{{"topic": {{"0": {end}}}}}',
+        }
+        assert rows(ranges(bench, **given)) == expected(log)[start:end]
+
+    def test_from_a_timestamp_to_another(self, bench: LogBench, log: Log) -> None:
+        given = {"startingTimestamp": str(NOW_MS + 100_000), "endingTimestamp": str(NOW_MS + 200_000)}
+        found = rows(ranges(bench, **given))
+        assert found
+        timestamps = {
+            offset: NOW_MS + batch_start * 1000 + offset - batch_start
+            for batch_start, offset in batch_starts(log)
+        }
+        wanted = [
+            offset
+            for offset in range(500)
+            if first_from(timestamps, NOW_MS + 100_000) <= offset < first_from(timestamps, NOW_MS + 200_000)
+        ]
+        assert [offset for offset, _ in found] == wanted
+
+    def test_what_filters_leave(self, bench: LogBench, log: Log) -> None:
+        assert rows(ranges(bench, Window(least_offset=40, most_offset=44))) == expected(log)[40:45]
+        assert rows(ranges(bench, Window(topics=frozenset({"other"})))) == []
+        assert rows(ranges(bench, Window(partitions=frozenset({1})))) == []
+        late = rows(ranges(bench, Window(least_timestamp_ms=NOW_MS + 300_000)))
+        assert late
+        assert late[-1][0] == 499
+        assert late[0][0] == offset_for_timestamp(ranges(bench)[0].log, NOW_MS + 300_000)
+
+    def test_columns_are_those_of_sparks_kafka_source(self, bench: LogBench) -> None:
+        log = bench.open()
+        bench.send(log, memoryview(build([(NOW_MS, b"k", None, [("h", b"1")]), (NOW_MS, None, b"v", [])])))
+        [plain] = read(ranges(bench)[0], headers=False)
+        assert plain.schema == SCHEMA
+        [table] = read(ranges(bench)[0], headers=True)
+        assert table.schema == SCHEMA_WITH_HEADERS
+        first, second = table.to_pylist()
+        assert first.pop("timestamp").timestamp() == NOW_MS / 1000
+        assert first == {
+            "key": b"k",
+            "value": None,
+            "topic": "topic",
+            "partition": 0,
+            "offset": 0,
+            "timestampType": 0,
+            "headers": [{"key": "h", "value": b"1"}],
+        }
+        assert (second["key"], second["value"], second["headers"]) == (None, b"v", None)
+
+    def test_nothing_of_an_empty_log(self, bench: LogBench) -> None:
+        bench.open()
+        assert ranges(bench) == []
+
+    def test_what_delete_records_has_left(self, bench: LogBench, log: Log, tmp_path: Path) -> None:
+        (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\ntopic 0 123\n")
+        assert rows(ranges(bench)) == expected(log)[123:]
+        with pytest.raises(SegmentsError, match="topic-0 has the offsets from 123 to 500, not those from 5"):
+            ranges(bench, startingOffsets='{"topic": {"0": 5}}')
+        given = {"startingOffsets": '{"topic": {"0": 5}}', "failOnDataLoss": "false"}
+        assert rows(ranges(bench, **given)) == expected(log)[123:]
+
+    def test_without_indexes(self, bench: LogBench, log: Log) -> None:
+        bench.close(log)
+        for path in Path(bench.directory).glob("*index"):
+            path.unlink()
+        assert [offset for offset, _ in rows(ranges(bench, targetPartitionBytes="1"))] == list(range(500))
+        assert offset_for_timestamp(ranges(bench)[0].log, NOW_MS + 400_000) is not None
+
+
+def batch_starts(log: Log) -> Iterator[tuple[int, int]]:
+    from kwire.batch import batches
+
+    for segment in log.segments:
+        data = Path(segment.log_path).read_bytes()
+        for _, header in batches(data):
+            for offset in range(header.base_offset, header.next_offset):
+                yield header.base_offset, offset
+
+
+def first_from(timestamps: dict[int, int], timestamp_ms: int) -> int:
+    return next(offset for offset, at in sorted(timestamps.items()) if at >= timestamp_ms)
+
+
+class TestTransactions:
+    @pytest.fixture
+    def log(self, bench: LogBench) -> Log:
+        log = bench.open()
+        in_transaction(bench, log, 1, 0, b"a1")  # 0, aborted
+        in_transaction(bench, log, 2, 0, b"c1")  # 1, committed
+        bench.append(log, b"plain")  # 2
+        end_transaction(bench, log, 1, ABORT)  # 3
+        in_transaction(bench, log, 1, 1, b"c2")  # 4, committed
+        end_transaction(bench, log, 2, COMMIT)  # 5
+        end_transaction(bench, log, 1, COMMIT)  # 6
+        in_transaction(bench, log, 2, 1, b"a2")  # 7, aborted
+        end_transaction(bench, log, 2, ABORT)  # 8
+        bench.append(log, b"before")  # 9
+        in_transaction(bench, log, 1, 2, b"open")  # 10
+        bench.append(log, b"after")  # 11
+        return log
+
+    def test_markers_are_no_records(self, bench: LogBench, log: Log) -> None:
+        offsets = [offset for offset, _ in rows(ranges(bench))]
+        assert offsets == [0, 1, 2, 4, 7, 9, 10, 11]
+
+    @pytest.mark.parametrize("target", ["1", "100000"])
+    @pytest.mark.parametrize("name", ["isolationLevel", "kafka.isolation.level"])
+    def test_only_what_is_committed(self, bench: LogBench, log: Log, target: str, name: str) -> None:
+        found = rows(ranges(bench, **{name: "read_committed", "targetPartitionBytes": target}))
+        assert found == [(1, b"c1"), (2, b"plain"), (4, b"c2"), (9, b"before")]
+
+    def test_the_last_stable_offset(self, bench: LogBench, log: Log) -> None:
+        [partition] = partitions_in([str(Path(bench.directory).parent)])
+        assert end_offset(partition) == 12
+        assert stable_offset(partition, 12) == 10
+        assert stable_offset(partition, 9) == 9
+        log.roll(bench.now_ms)  # takes a snapshot of the producers
+        assert list(Path(bench.directory).glob("*.snapshot"))
+        assert stable_offset(partition, 12) == 10
+        end_transaction(bench, log, 1, COMMIT)
+        assert stable_offset(partition, 13) == 13
+
+
+class TestWhileABrokerIsAtWork:
+    def test_a_batch_that_is_being_written_is_not_there_yet(self, bench: LogBench, log: Log) -> None:
+        bench.close(log)
+        last = max(Path(bench.directory).glob("*.log"))
+        sent = build([(NOW_MS, None, b"late" * 50, [])], base_offset=500)
+        for part in (1, 11, 60, 61, len(sent) - 1):
+            with last.open("ab") as file:
+                file.write(sent[:part])
+            assert end_offset(ranges(bench)[0].log) == 500
+            assert rows(ranges(bench))[-1][0] == 499
+            with last.open("ab") as file:
+                file.truncate(file.tell() - part)
+
+    def test_a_preallocated_segment_ends_where_its_zeros_begin(self, bench: LogBench, log: Log) -> None:
+        bench.close(log)
+        with max(Path(bench.directory).glob("*.log")).open("ab") as file:
+            file.truncate(file.tell() + 5000)
+        assert end_offset(ranges(bench)[0].log) == 500
+
+    def test_a_last_batch_whose_crc_is_wrong_is_not_there(self, bench: LogBench, log: Log) -> None:
+        bench.close(log)
+        last = max(Path(bench.directory).glob("*.log"))
+        sent = build([(NOW_MS, None, b"late", [])], base_offset=500)
+        sent[-2] ^= 1
+        with last.open("ab") as file:
+            file.write(sent)
+        assert end_offset(ranges(bench)[0].log) == 500
+
+    def test_segments_that_go_while_they_are_read(self, bench: LogBench, log: Log) -> None:
+        found = ranges(bench)
+        whole = expected(log)
+        log.delete_records_before(log.segments[3].base_offset)
+        log.delete_old_segments(bench.now_ms)
+        assert rows(found) == [row for row in whole if row[0] >= log.log_start_offset]
+
+    def test_segments_that_are_compacted_between_plan_and_read(
+        self, bench: LogBench, log: Log, tmp_path: Path
+    ) -> None:
+        found = ranges(bench, targetPartitionBytes="700")
+        whole = expected(log)
+        # What a cleaning leaves: fewer and larger segments, with other positions.
+        first, second = log.segments[:2]
+        merged = Path(first.log_path).read_bytes() + Path(second.log_path).read_bytes()
+        Path(first.log_path).write_bytes(merged)
+        for path in Path(bench.directory).glob(f"{first.base_offset:020d}.*index"):
+            path.unlink()
+        for path in Path(bench.directory).glob(f"{second.base_offset:020d}.*"):
+            path.unlink()
+        assert rows(found) == whole
+
+    def test_a_topic_that_was_deleted(self, bench: LogBench, log: Log) -> None:
+        found = ranges(bench)
+        shutil.move(bench.directory, f"{bench.directory}.0123456789abcdef-delete")
+        with pytest.raises(SegmentsError, match="is gone: has topic topic been deleted"):
+            rows(found)
+
+    def test_other_directories_are_let_be(self, bench: LogBench, log: Log, tmp_path: Path) -> None:
+        for name in ("topic-0.abc-future", "topic-1.abc-delete", "__cluster_metadata-0", "lost+found"):
+            (tmp_path / name).mkdir()
+        assert [partition.name for partition in partitions_in([str(tmp_path)])] == ["topic-0"]
+
+
+class TestDamage:
+    @pytest.mark.parametrize(
+        ("damage", "what"),
+        [
+            (
+                lambda data: data[:50] + bytes([data[50] ^ 1]) + data[51:],
+                "CRC of the batch at offset 0 is wrong",
+            ),
+            (lambda data: data[:16] + b"\x07" + data[17:], "a batch has format 7, not 2"),
+            (lambda data: data[:8] + b"\0\0\0\x05" + data[12:], "a batch has length 5"),
+            (lambda data: data[:-3], "is cut short"),
+        ],
+    )
+    def test_a_damaged_segment_is_named(
+        self, bench: LogBench, log: Log, damage: Callable[[bytes], bytes], what: str
+    ) -> None:
+        bench.close(log)
+        first = min(Path(bench.directory).glob("*.log"))
+        first.write_bytes(damage(first.read_bytes()))
+        with pytest.raises(CorruptSegment, match=what) as caught:
+            rows(ranges(bench, targetPartitionBytes="100000"))
+        assert str(first) in str(caught.value)
+
+    def test_an_index_that_makes_no_sense_is_not_gone_by(self, bench: LogBench, log: Log) -> None:
+        bench.close(log)
+        draw = random.Random(3)
+        for path in Path(bench.directory).glob("*index"):
+            path.write_bytes(draw.randbytes(len(path.read_bytes())))
+        try:
+            found = rows(ranges(bench))
+        except SegmentsError as error:
+            assert "corrupt" in str(error)  # noqa: PT017
+        else:
+            assert [offset for offset, _ in found] == list(range(500))
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({}, "say with the option 'path'"),
+        ({"path": "/nowhere", "subscribe": "a"}, "there is no directory /nowhere"),
+        ({"path": "."}, "say with one of"),
+        ({"path": ".", "subscribe": "a", "assign": "{}"}, "say with one of"),
+        ({"path": ".", "subscribe": "a", "startingOffset": "1"}, "there is no option 'startingoffset'"),
+        ({"path": ".", "subscribe": "a", "startingOffsets": "{"}, "is no JSON"),
+        ({"path": ".", "subscribe": "a", "endingOffsets": "earliest"}, "cannot be earliest"),
+        ({"path": ".", "subscribePattern": "["}, "no regular expression"),
+        ({"path": ".", "subscribe": "a", "minPartitions": "x"}, "is a number"),
+        ({"path": ".", "subscribe": "a", "isolationLevel": "dirty"}, "read_uncommitted or read_committed"),
+        ({"path": ".", "subscribe": "absent"}, "has no topic absent"),
+        ({"path": ".", "assign": '{"absent": [3]}'}, "has no partition absent-3"),
+    ],
+)
+def test_what_is_asked_wrongly_gets_one_sentence(
+    given: dict[str, str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SegmentsError, match=what) as caught:
+        plan(parse(given), Window())
+    assert "\n" not in str(caught.value)
+
+
+def test_the_same_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "topic-0").mkdir(parents=True)
+    with pytest.raises(SegmentsError, match="are both topic-0"):
+        partitions_in([str(tmp_path / "a"), str(tmp_path / "b")])
+
+
+def test_chunks_hold_only_what_was_asked_for(bench: LogBench, log: Log) -> None:
+    [partition] = partitions_in([str(Path(bench.directory).parent)])
+    for chunk in chunks_between(partition, 100, 110):
+        for _, header in chunk.batches:
+            assert header.last_offset >= 100
+            assert header.base_offset < 110
