@@ -141,7 +141,8 @@ class BrokerConfig:
     def names(self) -> list[str]:
         """All keys that are shown: Kafka's, and those that were set though Kafka knows nothing of them."""
         shown = [name for name, key in BROKER_KEYS.items() if not key.internal]
-        return shown + [name for name in self.given if name not in BROKER_KEYS]
+        given = dict.fromkeys([*self.given, *self.cluster_wide, *self.per_broker])
+        return shown + [name for name in given if name not in BROKER_KEYS]
 
     def listener_endpoints(self) -> list[ListenerEndpoint]:
         """Where to accept connections: every listener but the controllers'."""

@@ -106,11 +106,13 @@ class BrokerConfigRules:
                 return None
             failed = f"Dynamic thread count update validation failed for {name}={count}"
             if count <= 0:
-                return f"{failed}, value should be at least 1"
+                return _invalid(f"{failed}, value should be at least 1")
             if count < current // 2:
-                return f"{failed}, value should be at least half the current value {current}"
+                return _invalid(f"{failed}, value should be at least half the current value {current}")
             if count > current * 2:
-                return f"{failed}, value should not be greater than double the current value {current}"
+                return _invalid(
+                    f"{failed}, value should not be greater than double the current value {current}"
+                )
         if name in FIXED_HERE and text != self._config.given.get(name):
             return f"{name} cannot be changed while the broker runs: this broker listens where it started"
         if name == "cordoned.log.dirs":
@@ -118,7 +120,7 @@ class BrokerConfigRules:
             if unknown:
                 return f"{name} names what is none of log.dirs: {_set_text(sorted(unknown))}"
         if name == "max.connection.creation.rate" and int(text) < 1:
-            return f"Invalid {name} {text}, value should be at least 1"
+            return _invalid(f"Invalid {name} {text}, value should be at least 1")
         if name == "metric.reporters" and set(filter(None, text.split(","))) - {JMX_REPORTER}:
             return f"{name} has a class that cannot be loaded: {text}"
         return None
@@ -160,6 +162,14 @@ def _is_per_broker(name: str) -> bool:
         return _base_name(name) not in CLUSTER_WIDE_LISTENER_KEYS
     key = BROKER_KEYS.get(name)
     return key is not None and key.update is Update.PER_BROKER
+
+
+def _invalid(text: str) -> str:
+    """As Kafka's broker wraps what one of its parts throws at a new value."""
+    return (
+        f"Invalid value org.apache.kafka.common.config.ConfigException: {text} "
+        "for configuration Invalid dynamic configuration"
+    )
 
 
 def _refused(text: str) -> Fault:
