@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable
+from functools import lru_cache
 from typing import TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -13,6 +14,7 @@ FIBONACCI = 0x9E3779B97F4A7C15  # -7046029254386353131
 FEWEST_BUCKETS = 16
 
 
+@lru_cache(maxsize=4096)
 def string_hash(text: str) -> int:
     """`String.hashCode()` as an unsigned number of 32 bits."""
     value = 0

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 
 from coordinator.assignors.partition_map import PartitionMap
 from coordinator.assignors.spec import Assignment, GroupSpec
-from coordinator.java import uuid_order
+from coordinator.java import buckets_of, uuid_order
 
 MOST_ROUNDS = 16
 """With overlapping subscriptions each round about halves the imbalance; Kafka's limit."""
@@ -46,9 +46,10 @@ class _Table:
                 if topic_id not in member.subscribed:
                     own.drop(topic_id)
                     continue
-                for partition in own.partitions(topic_id):
+                partitions = own.order(topic_id)
+                for partition in partitions:
                     self._owners[topic_id][partition] = place
-                self._sizes[place] += len(own.partitions(topic_id))
+                self._sizes[place] += len(partitions)
             self.owned.append(own)
 
     def hand_out(self) -> None:
@@ -105,7 +106,9 @@ class _Table:
         if giver != NOBODY:
             self.owned[giver].remove(topic_id, partition)
             self._sizes[giver] -= 1
-        self.owned[taker].add(topic_id, partition)
+        # Kafka makes room for what it expects a subscriber to get.
+        expected = -(-self._counts[topic_id] // len(self._subscribers[topic_id]))
+        self.owned[taker].add(topic_id, partition, buckets_of(expected * 4 // 3 + 1))
         self._owners[topic_id][partition] = taker
         self._sizes[taker] += 1
 

@@ -6,13 +6,33 @@ here carry what is needed of it in their own order, as said below; a caller that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from kwire.errors import ApiError, ErrorCode
 
 Partitions: TypeAlias = Mapping[bytes, frozenset[int]]
 """Partitions by topic id."""
+
+
+class OrderedPartitions(frozenset[int]):
+    """Partitions of a topic that know in which order Kafka's set tells them; it does not count in ==."""
+
+    __slots__ = ("order",)
+
+    order: Sequence[int]
+
+    def __new__(cls, order: Iterable[int]) -> OrderedPartitions:
+        """In: the partitions in their order."""
+        partitions = tuple(order)
+        made = super().__new__(cls, partitions)
+        made.order = partitions
+        return made
+
+
+def order_of(partitions: frozenset[int]) -> Sequence[int]:
+    """The partitions in the order that they know, or else in that of their numbers."""
+    return partitions.order if isinstance(partitions, OrderedPartitions) else sorted(partitions)
 
 
 class MemberSpec(NamedTuple):
@@ -23,7 +43,7 @@ class MemberSpec(NamedTuple):
     instance_id: str | None
     rack_id: str | None
     assigned: Partitions
-    """Its target assignment until now, which a sticky assignor tries to leave it; topics as recorded."""
+    """Its target assignment until now, which a sticky assignor tries to leave it; as its record orders it."""
 
 
 class GroupSpec(NamedTuple):
@@ -43,7 +63,7 @@ class GroupSpec(NamedTuple):
 
 
 Assignment: TypeAlias = dict[str, dict[bytes, frozenset[int]]]
-"""Partitions by member and topic id, topics in the order in which Kafka records them."""
+"""Partitions by member and topic id; topics, and OrderedPartitions, in the order of Kafka's record."""
 
 Assignor: TypeAlias = Callable[[GroupSpec], Assignment]
 """Raises ApiError where Kafka's assignor fails."""

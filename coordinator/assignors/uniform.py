@@ -15,7 +15,7 @@ from collections.abc import Collection
 from coordinator.assignors.heterogeneous import assign_heterogeneous
 from coordinator.assignors.partition_map import PartitionMap
 from coordinator.assignors.spec import Assignment, GroupSpec, assignment_failed
-from coordinator.java import buckets_of_copy, hash_map_order, hash_set_order, string_hash, uuid_hash
+from coordinator.java import buckets_of_copy, hash_map_order, string_hash, uuid_hash
 from kwire.primitives import Uuid, uuid_to_text
 
 
@@ -87,7 +87,7 @@ def _revoke(own: PartitionMap, wanted: Collection[bytes], quota: int, free: list
         if topic_id not in wanted:
             own.drop(topic_id)
             continue
-        partitions = hash_set_order(sorted(own.partitions(topic_id)), int)
+        partitions = own.order(topic_id)
         for partition in partitions[quota:]:
             own.remove(topic_id, partition)
             free.append((topic_id, partition))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from coordinator.assignors.spec import OrderedPartitions
 from coordinator.consumer.member import (
     Assigned,
     Member,
@@ -319,7 +320,7 @@ class ConsumerGroup:
             self.targets.pop(key.member_id, None)
             return
         self.targets[key.member_id] = {
-            topic.topic_id: frozenset(topic.partitions) for topic in value.topic_partitions
+            topic.topic_id: OrderedPartitions(topic.partitions) for topic in value.topic_partitions
         }
 
     def _replay_assignment(self, key: ConsumerGroupCurrentMemberAssignmentKey, value: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
+from coordinator.assignors.spec import order_of
 from coordinator.machine import StoredRecord
 from kwire.primitives import Uuid
 from kwire.stored.consumer_groups import (
@@ -184,7 +185,7 @@ def target_record(group_id: str, member_id: str, target: Partitions) -> StoredRe
         ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
         ConsumerGroupTargetAssignmentMemberValue(
             topic_partitions=[
-                TopicPartition(topic_id=Uuid(topic_id), partitions=sorted(partitions))
+                TopicPartition(topic_id=Uuid(topic_id), partitions=list(order_of(partitions)))
                 for topic_id, partitions in target.items()
             ]
         ),

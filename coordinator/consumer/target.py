@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinator.assignors.spec import Assignor, GroupSpec, MemberSpec
 from coordinator.consumer.group import NO_TARGET, ConsumerGroup
 from coordinator.consumer.member import Member, Partitions, target_record
+from coordinator.java import hash_map_order, hash_set_order, string_hash, timeline_map_order
 from coordinator.machine import StoredRecord
 from coordinator.ports import TopicsView
 
@@ -22,23 +23,33 @@ def new_target(
     """Share the group's partitions out at `epoch`, with one member as it is now.
 
     Gives the records of what changes, and that member's target. A static member that takes another's place
-    takes its target over. ApiError where the assignor fails.
+    takes its target over. Members and topics come in the order of Kafka's maps, which decides between equals.
+    ApiError where the assignor fails.
     """
     members = dict(group.members)
     previous_id = None if updated.instance_id is None else group.static_ids.get(updated.instance_id)
     if previous_id is not None and previous_id != updated.id:
         members.pop(previous_id, None)
+    members = {member_id: members[member_id] for member_id in timeline_map_order(members, string_hash)}
     members[updated.id] = updated
+    told = hash_map_order(members, string_hash)
     counts: dict[bytes, int] = {}
-    specs: dict[str, MemberSpec] = {}
+    unknown = 0
     known: dict[frozenset[str], frozenset[bytes]] = {}
+    for member_id in told:
+        names = group.subscribed_topics(members[member_id])
+        if names in known:
+            continue
+        found = [topics.by_name(name) for name in hash_set_order(sorted(names), string_hash)]
+        existing = [topic for topic in found if topic is not None]
+        if not known:
+            unknown = len(found) - len(existing)
+        for topic in existing:
+            counts.setdefault(topic.topic_id, topic.partition_count)
+        known[names] = frozenset(topic.topic_id for topic in existing)
+    specs: dict[str, MemberSpec] = {}
     for member in members.values():
-        names = group.subscribed_topics(member)
-        subscribed = known.get(names)
-        if subscribed is None:
-            found = [topic for topic in map(topics.by_name, names) if topic is not None]
-            counts.update((topic.topic_id, topic.partition_count) for topic in found)
-            subscribed = known[names] = frozenset(topic.topic_id for topic in found)
+        subscribed = known[group.subscribed_topics(member)]
         specs[member.id] = MemberSpec(
             subscribed,
             member.instance_id,
@@ -47,9 +58,9 @@ def new_target(
         )
     if previous_id is not None and previous_id != updated.id:
         specs[updated.id] = specs[updated.id]._replace(assigned=group.targets.get(previous_id, NO_TARGET))
-    assigned = assign(GroupSpec(specs, homogeneous, counts))
+    assigned = assign(GroupSpec(specs, homogeneous, counts, unknown))
     records = []
-    for member_id in members:
+    for member_id in told:
         target = assigned.get(member_id, NO_TARGET)
         if target != group.targets.get(member_id):
             records.append(target_record(group.id, member_id, target))

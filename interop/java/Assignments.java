@@ -15,7 +15,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.TreeSet;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.utils.LogContext;
 import org.apache.kafka.coordinator.common.runtime.CoordinatorMetadataImage;
@@ -39,7 +38,7 @@ import org.apache.kafka.timeline.TimelineHashMap;
  * Reads a JSON object a line: the assignor, whether the group is homogeneous, topics (name, id, partitions) in
  * any order, and members (id, instance id, topic names, topics that do not exist included, and the old
  * assignment as pairs of topic id and partitions) in the order in which they joined. Answers each with the
- * assignment as pairs of member id and pairs of topic id and partitions, topics in the order of Kafka's map, or
+ * assignment as pairs of member id and pairs of topic id and partitions, all in the order of Kafka's maps and sets, or
  * with a string: what the assignor complains of.
  */
 public final class Assignments {
@@ -101,7 +100,7 @@ public final class Assignments {
             ArrayNode of = answer.putArray(id);
             member.partitions().forEach((topic, partitions) -> {
                 ArrayNode entry = of.addArray().add(topic.toString()).addArray();
-                new TreeSet<>(partitions).forEach(entry::add);
+                partitions.forEach(entry::add);
             });
         });
         return answer;

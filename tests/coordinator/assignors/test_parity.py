@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from coordinator.assignors import ASSIGNORS
-from coordinator.assignors.spec import Assignment, GroupSpec, MemberSpec
+from coordinator.assignors.spec import Assignment, GroupSpec, MemberSpec, OrderedPartitions, order_of
 from coordinator.java import hash_map_order, hash_set_order, string_hash, timeline_map_order
 from tests.coordinator.assignors.golden import CHAINS, DATA, STEPS
 
@@ -23,7 +23,7 @@ def topic_id_of(text: str) -> bytes:
 
 
 def partitions_of(owned: list[Any]) -> dict[bytes, frozenset[int]]:
-    return {topic_id_of(text): frozenset(partitions) for text, partitions in owned}
+    return {topic_id_of(text): OrderedPartitions(partitions) for text, partitions in owned}
 
 
 def spec_of(question: dict[str, Any]) -> GroupSpec:
@@ -51,8 +51,11 @@ def spec_of(question: dict[str, Any]) -> GroupSpec:
     )
 
 
-def in_order(assignment: Assignment) -> dict[str, list[tuple[bytes, frozenset[int]]]]:
-    return {member_id: list(topics.items()) for member_id, topics in assignment.items()}
+def in_order(assignment: Assignment) -> dict[str, list[tuple[bytes, list[int]]]]:
+    return {
+        member_id: [(topic_id, list(order_of(partitions))) for topic_id, partitions in topics.items()]
+        for member_id, topics in assignment.items()
+    }
 
 
 @pytest.mark.parametrize("step", range(STEPS))

@@ -1,0 +1,83 @@
+"""Who gets which partition in consumer groups whose members come and go. KIP-848, "Assignors".
+
+Members choose their ids, so where several assignments are as good, Apache Kafka's choice can be compared.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import wait_for_coordinator
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_consumer_groups import Member, Topics, described
+from interop.scenarios.raw_group_configs import SET, alter, own
+from interop.scenarios.raw_topics import until
+
+
+def targets(topics: Topics, group: str) -> dict[str, Any]:
+    (found,) = described(topics, group)["Groups"]
+    return {member["MemberId"]: member["TargetAssignment"] for member in found["Members"]}
+
+
+def lives(
+    client: RawClient, group: str, assignor: str, wanted: list[list[str]], sizes: dict[str, int], steps: int
+) -> list[Any]:
+    """Targets after each step: a member joins, leaves for good, or comes back under its instance id."""
+    rng = random.Random(848)
+    wait_for_coordinator(client, group)
+    [(code, _)] = alter(client, group, ("consumer.assignment.interval.ms", SET, "0"))
+    assert code == 0
+    until(lambda: bool(own(client, group)))
+    topics = Topics(client)
+    for name, partitions in sizes.items():
+        topics.create(name, partitions)
+    members: list[Member] = []
+    seen: list[Any] = []
+    for step in range(steps):
+        instance = None
+        if len(members) > 3 and rng.random() < 0.45:
+            gone = members.pop(rng.randrange(len(members)))
+            instance = gone.instance
+            gone.leave(-1 if instance is None else -2)
+        if len(members) <= 3 or instance is not None or rng.random() < 0.6:
+            if instance is None and rng.random() < 0.3:
+                instance = f"instance-{step}"
+            member = Member(topics, group, f"{rng.randrange(10**9)}-member", instance)
+            answer = member.join(*rng.choice(wanted), ServerAssignor=assignor)
+            assert answer["ErrorCode"] == 0, answer
+            members.append(member)
+        else:
+            # Someone who stays, so that what is free is given out.
+            members[0].send()
+        seen.append(targets(topics, group))
+    return seen
+
+
+@scenario()
+def uniform_alike(broker: Broker) -> Any:
+    """Everybody wants the same topic."""
+    with RawClient(broker.bootstrap) as client:
+        topic = "raw-assignors-alike"
+        return lives(client, topic, "uniform", [[topic]], {topic: 37}, 50)
+
+
+@scenario()
+def uniform_different(broker: Broker) -> Any:
+    """Members want different topics."""
+    sizes = {"raw-assignors-x": 5, "raw-assignors-y": 11, "raw-assignors-z": 17}
+    x, y, z = sizes
+    wanted = [[x], [y], [z], [x, y], [y, z], [x, y, z], [x, y, z]]
+    with RawClient(broker.bootstrap) as client:
+        return lives(client, "raw-assignors-different", "uniform", wanted, sizes, 50)
+
+
+@scenario()
+def ranges(broker: Broker) -> Any:
+    """The range assignor, with static members."""
+    sizes = {"raw-assignors-r": 6, "raw-assignors-s": 9}
+    r, s = sizes
+    with RawClient(broker.bootstrap) as client:
+        return lives(client, "raw-assignors-range", "range", [[r, s], [r, s], [s]], sizes, 30)
