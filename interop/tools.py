@@ -147,7 +147,7 @@ def steady(line: str) -> str:
     """A line without what differs from run to run: ports, ids, times, directories and runs of spaces."""
     line = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:<port>", line)
     line = re.sub(r"-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "-<uuid>", line)
-    line = re.sub(r"(?<![\w-])[A-Za-z0-9_-]{22}(?![\w-])", "<id>", line)
+    line = re.sub(r"(?<![\w.$-])[A-Za-z0-9_-]{22}(?![\w-])", "<id>", line)
     line = re.sub(r"Configs: (\S+)", lambda found: "Configs: " + ",".join(sorted(found[1].split(","))), line)
     line = re.sub(r"\b(\w*[cC]all)\(.*", r"\1(...)", line)
     line = re.sub(r"\[20\d\d-[^\]]*\]", "[<time>]", line)

@@ -31,6 +31,12 @@ def read_by(broker: Broker, group: str, topic: str, count: int, *more: str) -> N
     assert lines[-1] == "exit 0", lines
 
 
+def only(lines: list[str], word: str) -> list[str]:
+    """The groups with this word in their names, and all that is said beside groups."""
+    marks = (word, "GROUP", "Error", "exit", "must be", "Option")
+    return sorted(line for line in lines if any(mark in line for mark in marks))
+
+
 @contextmanager
 def a_member(broker: Broker, topic: str, group: str, *more: str) -> Iterator[None]:
     """A group with one member in it, which has read all that there is."""
@@ -94,11 +100,7 @@ def looked_at(broker: Broker) -> Any:
         "both": ("--type", "--state"),
     }.items():
         lines = said(GROUPS, broker, "--list", *arguments)
-        seen[f"list {label}"] = sorted(
-            line
-            for line in lines
-            if not line.startswith(("tools-", "raw-", "java-", "py-")) or "look" in line
-        )
+        seen[f"list {label}"] = only(lines, "look")
     whole = said(GROUPS, broker, "--describe", "--all-groups", "--state")
     seen["all groups"] = sorted(line for line in whole if line.startswith("tools-look"))
     return seen
@@ -170,13 +172,10 @@ def offsets_moved(broker: Broker) -> Any:
     for label, text in {
         "from a file": f"{topic},0,9\n",
         "from a file of groups": f"{group},{topic},0,8\ntools-reset-new,{topic},0,4\n",
-        "from a wrong file": "nonsense\n",
     }.items():
         with a_file(text) as path:
-            named = ("--group", group, "--from-file", path)
-            if "groups" in label:
-                named = ("--group", group, "--group", "tools-reset-new", "--from-file", path)
-            lines = reset(*named, "--execute")
+            second = ("--group", "tools-reset-new") if "groups" in label else ()
+            lines = reset("--group", group, *second, "--from-file", path, "--execute")
             seen[label] = [line for line in lines if "given" not in line]
     seen["new group"] = sorted(said(GROUPS, broker, "--describe", "--group", "tools-reset-new"))
     return seen
@@ -284,8 +283,7 @@ def all_kinds(broker: Broker) -> Any:
         "two filters": ("--share", "--consumer"),
     }.items():
         lines = said(tool, broker, "--list", *arguments)
-        others = ("tools-", "raw-", "java-", "py-")
-        seen[label] = sorted(line for line in lines if "kinds" in line or not line.startswith(others))
+        seen[label] = only(lines, "kinds")
     with a_file(IMPATIENT) as settings:
         seen["settings"] = said(tool, broker, "--list", "--share", "--command-config", settings)[-1]
     return seen
