@@ -341,6 +341,11 @@ HONOURED: Final = (
         "metadata.max.retention.ms",
         "controller.listener.names",
         "controller.quorum.voters",
+        *(
+            f"group.consumer.{bound}.{name}.ms"
+            for bound in ("max", "min")
+            for name in ("assignment.interval", "heartbeat.interval", "session.timeout")
+        ),
         "inter.broker.listener.name",
         "listener.security.protocol.map",
         "listeners",
