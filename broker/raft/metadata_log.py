@@ -171,7 +171,7 @@ class MetadataLog:
             data_version=version,
         )
         self._disk.replace(path, state.encode(), sync=True)
-        controls: list[tuple[int, Message]] = [(LEADER_CHANGE_TYPE, self._leader_change(version))]
+        controls: list[tuple[int, Message]] = [(LEADER_CHANGE_TYPE, self._leader_change())]
         if self.voters is not None:
             current = self._voters_now(self.voters, endpoints)
             if current != self.voters or not self._voters_in_log:
@@ -179,8 +179,7 @@ class MetadataLog:
                 kinds = (KRAFT_VERSION_TYPE, VOTERS_TYPE)
                 controls += zip(kinds, quorum_records(current), strict=True)
         self._append_batch(
-            control_batch(controls, now_ms, base_offset=self.end_offset, epoch=self.epoch, version=version),
-            now_ms,
+            control_batch(controls, now_ms, base_offset=self.end_offset, epoch=self.epoch), now_ms
         )
 
     def _voters_now(self, voters: VotersRecord, endpoints: Sequence[EndpointImage]) -> VotersRecord:
@@ -208,13 +207,11 @@ class MetadataLog:
         )
         return VotersRecord(version=voters.version, voters=[voter])
 
-    def _leader_change(self, version: int) -> LeaderChangeMessage:
-        directory_id = self._directory_id if version else ZERO_UUID
+    def _leader_change(self) -> LeaderChangeMessage:
+        """Version 0, which has no directories, is what Kafka writes whoever votes, and all that its tools read."""
+        voter = Voter(voter_id=self._node_id, voter_directory_id=ZERO_UUID)
         return LeaderChangeMessage(
-            version=version,
-            leader_id=self._node_id,
-            voters=[Voter(voter_id=self._node_id, voter_directory_id=directory_id)],
-            granting_voters=[Voter(voter_id=self._node_id, voter_directory_id=directory_id)],
+            version=0, leader_id=self._node_id, voters=[voter], granting_voters=[voter]
         )
 
     def become_dynamic(self, now_ms: int, endpoints: Sequence[EndpointImage]) -> None:

@@ -64,12 +64,12 @@ def quorum_records(voters: VotersRecord | None) -> list[Message]:
 
 
 def control_batch(
-    controls: Iterable[tuple[int, Message]], now_ms: int, *, base_offset: int, epoch: int, version: int = 0
+    controls: Iterable[tuple[int, Message]], now_ms: int, *, base_offset: int, epoch: int
 ) -> bytearray:
-    """A batch of control records, given by their types; `version` is that of the first."""
-    encoded: list[NewRecord] = []
-    for kind, message in controls:
-        encoded.append((now_ms, control_key(kind), encode(message, 0 if encoded else version), []))
+    """A batch of control records, given by their types, each in version 0."""
+    encoded: list[NewRecord] = [
+        (now_ms, control_key(kind), encode(message, 0), []) for kind, message in controls
+    ]
     return build(encoded, base_offset=base_offset, leader_epoch=epoch, control=True)
 
 

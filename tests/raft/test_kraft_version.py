@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from broker.controller.commands import FeatureUpdate, UpdateFeatures, UpgradeType
+from broker.raft.replay import control_type
 from broker.raft.service import Quorum
+from kwire.batch import batches, records
+from kwire.codegen import decode
 from kwire.primitives import ZERO_UUID
-from tests.raft.test_snapshots import HOUR_MS, Bench
+from kwire.stored.raft import LeaderChangeMessage
+from tests.raft.test_snapshots import DIRECTORY, HOUR_MS, Bench
 
 SETTINGS = {
     "process.roles": "broker,controller",
@@ -42,6 +46,25 @@ def test_the_version_of_the_quorum_goes_up() -> None:
     assert after.log_end_offset == before.log_end_offset + 3
     assert upgrade(bench) is None
     assert quorum(bench).log_end_offset == after.log_end_offset + 1
+
+
+def test_leaders_say_so_as_kafkas_do() -> None:
+    """In version 0 always: Kafka's tools for its metadata read nothing else."""
+    bench = Bench(**SETTINGS)
+    upgrade(bench)
+    bench.stop()
+    bench.start()
+    found = []
+    for name in bench.names(".log"):
+        data = bench.disk.read(f"{DIRECTORY}/{name}")
+        for position, header in batches(data):
+            found += [
+                decode(LeaderChangeMessage, 0, record.value)
+                for record in records(data, position, header, max_bytes=1 << 20)
+                if record.value is not None and control_type(record.key) == 2 and header.is_control
+            ]
+    assert [(message.version, message.leader_id) for message, _ in found] == [(0, 1), (0, 1)]
+    assert [voter.voter_directory_id for message, _ in found for voter in message.voters] == [ZERO_UUID] * 2
 
 
 def test_it_stays_up() -> None:
