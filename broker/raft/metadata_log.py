@@ -208,7 +208,7 @@ class MetadataLog:
         return VotersRecord(version=voters.version, voters=[voter])
 
     def _leader_change(self) -> LeaderChangeMessage:
-        """Version 0, which has no directories, is what Kafka writes whoever votes, and all that its tools read."""
+        """In version 0, which Kafka writes whoever votes, and which is all that its tools read."""
         voter = Voter(voter_id=self._node_id, voter_directory_id=ZERO_UUID)
         return LeaderChangeMessage(
             version=0, leader_id=self._node_id, voters=[voter], granting_voters=[voter]
