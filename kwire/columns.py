@@ -29,7 +29,7 @@ _LEAST_ALIKE: Final = 16
 """So many records of one length are worth a look at whether more follow."""
 
 HEADERS_TYPE: Final = pa.list_(
-    pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 )
 """As in Spark's Kafka source."""
 

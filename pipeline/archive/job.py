@@ -1,0 +1,165 @@
+"""The job `archive`: topics to Parquet, as a stream or as far as there is something now.
+
+Each step of the stream becomes one commit of the archive. A step that is repeated, because the driver was
+killed before Spark knew of its end, finds its commit and does nothing; without one, it begins anew with the
+same offsets, which Spark's checkpoint has fixed. So each offset is in the archive once, whatever is killed
+when.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming import StreamingQuery
+
+from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile, Offsets
+from pipeline.archive.staging import describe, fresh, move, staged
+from pipeline.config import Input, JobConfig
+
+COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
+"""What is in a file, beside the columns that its path tells: topic, date and partition."""
+
+
+class ArchiveConfig(NamedTuple):
+    """The table [archive]."""
+
+    input: Input
+    directory: Path
+    checkpoint: Path
+    trigger: str
+    """`availableNow`, or how often to look, like `10 seconds`."""
+    compression: str
+    records_per_file: int
+
+    @classmethod
+    def of(cls, config: JobConfig) -> ArchiveConfig:
+        """ConfigError."""
+        table = config.table("archive")
+        directory = Path(table.text("directory"))
+        found = cls(
+            input=config.input(),
+            directory=directory,
+            checkpoint=Path(table.text("checkpoint", str(directory / "_checkpoint"))),
+            trigger=table.text("trigger", "availableNow"),
+            compression=table.text("compression", "zstd", one_of=("zstd", "snappy", "gzip", "lz4", "none")),
+            records_per_file=table.number("records_per_file", 5_000_000, least=1),
+        )
+        table.done()
+        return found
+
+
+def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
+    """Begin to archive. ArchiveError where the archive is another stream's."""
+    options = {"startingOffsets": "earliest", **config.input.options, "includeHeaders": "true"}
+    stream = spark.readStream.format(config.input.format).options(**options).load()
+    Archive(config.directory).directory.mkdir(parents=True, exist_ok=True)
+    writer = (
+        stream.writeStream.foreachBatch(_step(spark, config))
+        .option("checkpointLocation", str(config.checkpoint))
+        .queryName("archive")
+    )
+    if config.trigger == "availableNow":
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=config.trigger).start()
+
+
+def _step(spark: SparkSession, config: ArchiveConfig) -> Callable[[DataFrame, int], None]:
+    archive = Archive(config.directory)
+
+    def step(batch: DataFrame, batch_id: int) -> None:
+        job = job_id(config.checkpoint)
+        archive.check_owner(job)
+        if archive.batch_of(job, batch_id) is not None:
+            return
+        name = f"{job[:8]}-{batch_id:010d}"
+        place = fresh(config.directory, name)
+        _write(batch, place, config)
+        files = described(spark, place)
+        ranges = ranges_of(config.checkpoint, batch_id, files)
+        check_within(ranges, files)
+        archive.add(Commit(-1, job, batch_id, ranges, move(config.directory, place, name, files)))
+
+    return step
+
+
+def _write(batch: DataFrame, place: Path, config: ArchiveConfig) -> None:
+    date = f.date_format("timestamp", "yyyy-MM-dd").alias("date")
+    (
+        batch.select("topic", date, "partition", *COLUMNS)
+        # Spark would sort by the first three anyway: a task writes one file after the other.
+        .sortWithinPartitions("topic", "date", "partition", "offset")
+        .write.partitionBy("topic", "date", "partition")
+        .option("compression", config.compression)
+        .option("maxRecordsPerFile", config.records_per_file)
+        .parquet(str(place))
+    )
+
+
+def described(spark: SparkSession, place: Path) -> list[DataFile]:
+    """What was written to a place; read by the executors, which have just written it. ArchiveError."""
+    paths = staged(place)
+    if not paths:
+        return []
+    where = str(place)
+    slices = min(len(paths), spark.sparkContext.defaultParallelism)
+    found: list[DataFile] = (
+        spark.sparkContext.parallelize(paths, slices).map(lambda path: describe(where, path)).collect()
+    )
+    return found
+
+
+def job_id(checkpoint: Path) -> str:
+    """The id that Spark has given to the stream of a checkpoint."""
+    return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
+
+
+def ranges_of(checkpoint: Path, batch_id: int, files: list[DataFile]) -> Offsets:
+    """Which offsets a step is about, by Spark's checkpoint. ArchiveError."""
+    ends = _offsets(checkpoint / "offsets" / str(batch_id))
+    if batch_id:
+        starts = _offsets(checkpoint / "offsets" / str(batch_id - 1))
+    elif (checkpoint / "sources" / "0" / "0").exists():
+        # Where Spark's Kafka source has noted its start.
+        starts = _offsets(checkpoint / "sources" / "0" / "0")
+    else:
+        starts = {}
+    first: dict[tuple[str, int], int] = {}
+    for file in files:
+        key = (file.topic, file.partition)
+        first[key] = min(first.get(key, file.first_offset), file.first_offset)
+    return {
+        topic: {
+            # What was not known before is read from its beginning.
+            partition: (starts.get(topic, {}).get(partition, first.get((topic, partition), end)), end)
+            for partition, end in partitions.items()
+        }
+        for topic, partitions in ends.items()
+    }
+
+
+def _offsets(path: Path) -> dict[str, dict[int, int]]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        told: dict[str, Any] = json.loads(lines[-1])
+        return {
+            topic: {int(partition): int(offset) for partition, offset in partitions.items()}
+            for topic, partitions in told.items()
+        }
+    except (ValueError, AttributeError, IndexError) as error:
+        raise ArchiveError(f"{path} holds no offsets as Spark writes them: {error}") from None
+
+
+def check_within(ranges: Offsets, files: list[DataFile]) -> None:
+    """ArchiveError where records were written that the step is not about: that must not be committed."""
+    for file in files:
+        start, end = ranges.get(file.topic, {}).get(file.partition, (0, 0))
+        if not start <= file.first_offset <= file.last_offset < end:
+            raise ArchiveError(
+                f"{file.path} holds the offsets from {file.first_offset} to {file.last_offset}, and this "
+                f"step is about those from {start} to {end - 1}"
+            )

@@ -1,0 +1,202 @@
+"""The manifests of an archive: what each commit added, and so what the archive holds.
+
+    <archive>/_manifests/00000000000000000007.json    a commit
+    <archive>/data/topic=t/date=2026-01-31/partition=0/part-….parquet
+
+A file that no manifest lists is not in the archive: it was left by an attempt that did not come to its end.
+Manifests are written once, each under the next number, and appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+MANIFESTS: Final = "_manifests"
+DATA: Final = "data"
+FORMAT: Final = 1
+
+Offsets = Mapping[str, Mapping[int, tuple[int, int]]]
+"""By topic and partition: the first offset, and the one behind the last."""
+
+
+class ArchiveError(Exception):
+    """An archive that cannot be read or added to; the message names the file, and what to do."""
+
+
+class DataFile(NamedTuple):
+    """A Parquet file."""
+
+    path: str
+    """Below the archive's directory."""
+    topic: str
+    partition: int
+    date: str
+    first_offset: int
+    last_offset: int
+    records: int
+    size_bytes: int
+    sha256: str
+
+
+class Skipped(NamedTuple):
+    """Offsets that could not be read, and why."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    why: str
+
+
+class Commit(NamedTuple):
+    """One step of an archive."""
+
+    number: int
+    job: str
+    """Which stream wrote it: the id that Spark gave it, which its checkpoint keeps."""
+    batch_id: int
+    """The stream's own number of the step; -1 where files were only rewritten."""
+    ranges: Offsets
+    """Which offsets were looked at. Not each needs to be a record: compaction and transactions leave gaps."""
+    files: Sequence[DataFile]
+    replaced: Sequence[str] = ()
+    """Files of earlier commits whose records are in `files` now."""
+    skipped: Sequence[Skipped] = ()
+
+    def encode(self) -> bytes:
+        """As it stands in its file."""
+        told = {
+            "format": FORMAT,
+            "job": self.job,
+            "batch_id": self.batch_id,
+            "ranges": {
+                topic: {str(partition): list(ends) for partition, ends in sorted(partitions.items())}
+                for topic, partitions in sorted(self.ranges.items())
+            },
+            "files": [file._asdict() for file in self.files],
+            "replaced": list(self.replaced),
+            "skipped": [skipped._asdict() for skipped in self.skipped],
+        }
+        return json.dumps(told, indent=1).encode()
+
+    @classmethod
+    def decode(cls, number: int, data: bytes) -> Commit:
+        """ValueError, KeyError, TypeError."""
+        told: dict[str, Any] = json.loads(data)
+        if told["format"] != FORMAT:
+            raise ValueError(f"it has format {told['format']}")
+        return cls(
+            number,
+            told["job"],
+            told["batch_id"],
+            {
+                topic: {int(partition): (ends[0], ends[1]) for partition, ends in partitions.items()}
+                for topic, partitions in told["ranges"].items()
+            },
+            [DataFile(**file) for file in told["files"]],
+            tuple(told["replaced"]),
+            tuple(Skipped(**skipped) for skipped in told["skipped"]),
+        )
+
+
+class Archive:
+    """The commits in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._manifests = directory / MANIFESTS
+
+    def commits(self) -> Iterator[Commit]:
+        """All of them, in their order. ArchiveError."""
+        numbers = sorted(int(path.stem) for path in self._manifests.glob("*.json") if path.stem.isdigit())
+        for expected, number in enumerate(numbers):
+            if number != expected:
+                raise ArchiveError(
+                    f"{self._manifests} lacks commit {expected}: restore {self._path(expected)}"
+                )
+            yield self._read(number)
+
+    def _path(self, number: int) -> Path:
+        return self._manifests / f"{number:020d}.json"
+
+    def _read(self, number: int) -> Commit:
+        path = self._path(number)
+        try:
+            return Commit.decode(number, path.read_bytes())
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArchiveError(f"{path} is no manifest: {error!r}") from None
+
+    def files(self) -> list[DataFile]:
+        """What the archive holds. ArchiveError."""
+        found: dict[str, DataFile] = {}
+        for commit in self.commits():
+            for path in commit.replaced:
+                found.pop(path, None)
+            found.update((file.path, file) for file in commit.files)
+        return list(found.values())
+
+    def ranges(self) -> dict[str, dict[int, list[tuple[int, int]]]]:
+        """Which offsets were looked at: where these do not touch, there is more than one range."""
+        found: dict[str, dict[int, list[tuple[int, int]]]] = {}
+        for commit in self.commits():
+            for topic, partitions in commit.ranges.items():
+                for partition, (start, end) in partitions.items():
+                    known = found.setdefault(topic, {}).setdefault(partition, [])
+                    if start >= end:
+                        continue
+                    if known and known[-1][1] == start:
+                        known[-1] = (known[-1][0], end)
+                    else:
+                        known.append((start, end))
+        return found
+
+    def batch_of(self, job: str, batch_id: int) -> Commit | None:
+        """The commit of a stream's step, if it has happened."""
+        return next(
+            (commit for commit in self.commits() if (commit.job, commit.batch_id) == (job, batch_id)), None
+        )
+
+    def check_owner(self, job: str) -> None:
+        """ArchiveError where another stream has written into this archive: offsets would be in it twice."""
+        other = next(
+            (commit for commit in self.commits() if commit.batch_id >= 0 and commit.job != job), None
+        )
+        if other is not None:
+            raise ArchiveError(
+                f"{self.directory} was written by the stream {other.job}, and this is {job}: go on with the "
+                f"checkpoint of that one, or choose another directory"
+            )
+
+    def add(self, commit: Commit) -> Commit:
+        """Write the next manifest; the commit with its number. ArchiveError if somebody else was faster."""
+        self._manifests.mkdir(parents=True, exist_ok=True)
+        number = sum(1 for _ in self._manifests.glob("*.json"))
+        commit = commit._replace(number=number)
+        temporary = self._manifests / f".{number:020d}.{os.getpid()}.tmp"
+        with temporary.open("wb") as file:
+            file.write(commit.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, self._path(number))
+        except FileExistsError:
+            raise ArchiveError(
+                f"{self._path(number)} is there already: another job writes into {self.directory}"
+            ) from None
+        finally:
+            temporary.unlink()
+        sync_directory(self._manifests)
+        return commit
+
+
+def sync_directory(path: Path) -> None:
+    """Make names durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

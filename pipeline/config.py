@@ -1,0 +1,120 @@
+"""What a job is told: a file of TOML, with a table for its input and one of its own.
+
+[input]                       # Spark's Kafka source, or `kwire`, the segment source
+format = "kafka"
+[input.options]
+"kafka.bootstrap.servers" = "127.0.0.1:9092"
+subscribe = "flights"
+
+[archive]
+directory = "/srv/archive"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+INPUT_FORMATS: Final = ("kafka", "kwire")
+
+
+class ConfigError(Exception):
+    """A job's configuration is wrong; the message names the key, and what it should be."""
+
+
+class Input(NamedTuple):
+    """Where records come from."""
+
+    format: str
+    options: Mapping[str, str]
+
+
+class Table:
+    """One table of the file, whose keys are asked for by name and type; what nobody asked for is an error."""
+
+    def __init__(self, name: str, content: Mapping[str, Any]) -> None:
+        self._name = name
+        self._content = content
+        self._asked: set[str] = set()
+
+    def text(self, key: str, default: str | None = None, *, one_of: tuple[str, ...] = ()) -> str:
+        """A string. ConfigError."""
+        value = self._value(key, str, default)
+        if one_of and value not in one_of:
+            raise ConfigError(f"{self._name}.{key} is one of {', '.join(one_of)}, not {value!r}")
+        return str(value)
+
+    def number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
+        """A whole number. ConfigError."""
+        value = self._value(key, int, default)
+        if value < least:
+            raise ConfigError(f"{self._name}.{key} is at least {least}, not {value}")
+        return int(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A truth value. ConfigError."""
+        return bool(self._value(key, bool, default))
+
+    def table(self, key: str) -> Table:
+        """A table within this one, empty where there is none. ConfigError."""
+        return Table(f"{self._name}.{key}", self._value(key, dict, {}))
+
+    def texts(self) -> dict[str, str]:
+        """All that is in the table, as Spark wants its options."""
+        self._asked.update(self._content)
+        for key, value in self._content.items():
+            if isinstance(value, dict | list):
+                raise ConfigError(f"{self._name}.{key} is a string, a number or a truth value")
+        return {
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in self._content.items()
+        }
+
+    def done(self) -> None:
+        """ConfigError for a key that nobody asked for: it may be misspelt."""
+        unknown = sorted(set(self._content) - self._asked)
+        if unknown:
+            known = ", ".join(sorted(self._asked))
+            raise ConfigError(f"there is no {self._name}.{unknown[0]}; {self._name} has {known}")
+
+    def _value(self, key: str, kind: type, default: Any) -> Any:
+        self._asked.add(key)
+        value = self._content.get(key, default)
+        if value is None:
+            raise ConfigError(f"{self._name}.{key} is missing")
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            names = {str: "a string", int: "a whole number", bool: "true or false", dict: "a table"}
+            raise ConfigError(f"{self._name}.{key} is {names[kind]}, not {value!r}")
+        return value
+
+
+class JobConfig:
+    """A job's file."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self._content = content
+
+    @classmethod
+    def load(cls, path: Path) -> JobConfig:
+        """ConfigError where there is no such file, or it is no TOML."""
+        try:
+            return cls(tomllib.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise ConfigError(f"{path} is no TOML: {error}") from None
+
+    def table(self, name: str) -> Table:
+        """A table. ConfigError where it is missing."""
+        if not isinstance(self._content.get(name), dict):
+            raise ConfigError(f"the table [{name}] is missing")
+        return Table(name, self._content[name])
+
+    def input(self, name: str = "input") -> Input:
+        """Where records come from. ConfigError."""
+        table = self.table(name)
+        found = Input(table.text("format", "kafka", one_of=INPUT_FORMATS), table.table("options").texts())
+        table.done()
+        return found

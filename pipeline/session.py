@@ -1,0 +1,129 @@
+"""A Spark session for the jobs: with Java found, the connector's jars, and little to say."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+JARS_VARIABLE: Final = "KWIRE_SPARK_JARS"
+CONNECTOR: Final = "spark-sql-kafka-0-10"
+POM: Final = Path(__file__).with_name("pom.xml")
+
+SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Off unless told otherwise, and what makes `where("offset > 5")` read only that.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.shuffle.partitions": "8",
+}
+
+
+class MissingError(Exception):
+    """Something that Spark needs is not on this machine; the message says what, and how to get it."""
+
+
+def session(
+    name: str,
+    *,
+    master: str | None = None,
+    needs_kafka: bool = True,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session for a job. MissingError.
+
+    `master` is for a session of one's own; within `spark-submit` it is that of the cluster. The connector's
+    jars are those of KWIRE_SPARK_JARS (a directory), of PySpark's own jars, or fetched once by Maven.
+    """
+    find_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in {**SETTINGS, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    if needs_kafka:
+        jars = connector_jars()
+        if jars:
+            builder = builder.config("spark.jars", ",".join(map(str, jars)))
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    from pipeline.source import SegmentSource
+
+    spark.dataSource.register(SegmentSource)
+    return spark
+
+
+def find_java() -> str:
+    """The `java` that Spark will start. MissingError."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if found is None:
+        where = f"JAVA_HOME ({home})" if home else "the PATH"
+        raise MissingError(
+            f"Spark needs Java 17 or newer, and there is none on {where} "
+            f"(Debian: apt-get install openjdk-17-jre-headless)"
+        )
+    return found
+
+
+def connector_jars() -> list[Path]:
+    """The jars of Spark's Kafka source, unless Spark has them already. MissingError."""
+    given = os.environ.get(JARS_VARIABLE)
+    if given:
+        jars = sorted(Path(given).glob("*.jar"))
+        if not any(CONNECTOR in jar.name for jar in jars):
+            raise MissingError(f"{JARS_VARIABLE} is {given}, where there is no {CONNECTOR} jar")
+        return _needed(jars)
+    import pyspark
+
+    home = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent))
+    if any((home / "jars").glob(f"{CONNECTOR}*.jar")):
+        return []
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        / "kwire"
+        / f"spark-{pyspark.__version__}"
+    )
+    if not (cache / ".complete").exists():
+        _fetch(cache)
+    return _needed(sorted(cache.glob("*.jar")))
+
+
+def _needed(jars: list[Path]) -> list[Path]:
+    # What PySpark has itself must not come twice.
+    return [jar for jar in jars if not jar.name.startswith(("scala-library", "spark-tags", "slf4j-api"))]
+
+
+def _fetch(cache: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise MissingError(
+            f"Spark's Kafka source needs jars that PySpark does not bring: set {JARS_VARIABLE} to a "
+            f"directory that has them, or put Maven on the PATH, which fetches them once "
+            f"(Debian: apt-get install maven)"
+        )
+    print(f"fetching Spark's Kafka connector into {cache}, this is done once", file=sys.stderr)
+    cache.mkdir(parents=True, exist_ok=True)
+    command = [
+        maven,
+        "-q",
+        "-B",
+        "-f",
+        str(POM),
+        "dependency:copy-dependencies",
+        f"-DoutputDirectory={cache}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stdout + done.stderr).strip().splitlines()[-1:]
+        raise MissingError(f"Maven could not fetch Spark's Kafka connector: {' '.join(last)}")
+    (cache / ".complete").touch()

@@ -1,0 +1,141 @@
+"""An archive's manifests and files, without Spark: what a commit is, and what an interrupted one leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile, Skipped
+from pipeline.archive.staging import check, describe, fresh, move, staged
+
+OFFSETS = [5, 6, 9]
+
+
+def staged_file(place: Path, *, topic: str = "t", partition: int = 3, name: str = "part-0.parquet") -> str:
+    path = f"topic={topic}/date=2026-01-31/partition={partition}/{name}"
+    (place / path).parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"offset": OFFSETS, "headers": [[{"key": "a", "value": b"b"}], None, None]})
+    pq.write_table(table, place / path, row_group_size=2)
+    return path
+
+
+def commit(batch_id: int, *files: DataFile, start: int = 0, end: int = 10, job: str = "job") -> Commit:
+    return Commit(-1, job, batch_id, {"t": {3: (start, end)}}, list(files))
+
+
+def test_a_commit_is_read_as_it_was_written(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    assert list(archive.commits()) == []
+    file = DataFile("data/x.parquet", "t", 3, "2026-01-31", 5, 9, 3, 100, "ab")
+    first = archive.add(commit(0, file)._replace(skipped=(Skipped("t", 3, 7, 8, "torn"),)))
+    second = archive.add(commit(1, start=10, end=12))
+    assert [first.number, second.number] == [0, 1]
+    assert list(Archive(tmp_path).commits()) == [first, second]
+    assert archive.batch_of("job", 1) == second
+    assert archive.batch_of("job", 2) is None
+    assert archive.ranges() == {"t": {3: [(0, 12)]}}
+
+
+def test_ranges_that_do_not_touch_are_told(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    archive.add(commit(0))
+    archive.add(commit(1, start=11, end=12))
+    assert archive.ranges() == {"t": {3: [(0, 10), (11, 12)]}}
+
+
+def test_files_that_were_replaced_are_not_in_the_archive(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    small = [DataFile(f"{name}", "t", 3, "d", 0, 1, 2, 3, "") for name in ("a", "b", "c")]
+    archive.add(commit(0, *small))
+    merged = small[0]._replace(path="m")
+    archive.add(Commit(-1, "", -1, {}, [merged], replaced=["a", "b"]))
+    assert [file.path for file in archive.files()] == ["c", "m"]
+
+
+def test_nobody_else_writes_into_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = Archive(tmp_path)
+    archive.add(commit(0))
+    archive.check_owner("job")
+    with pytest.raises(ArchiveError, match="was written by the stream job, and this is other"):
+        archive.check_owner("other")
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))
+    with pytest.raises(ArchiveError, match="another job writes into"):
+        archive.add(commit(1))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 2}', b'{"format": 1, "job": "a"}', b"[1]"])
+def test_what_is_no_manifest_is_named(tmp_path: Path, content: bytes) -> None:
+    archive = Archive(tmp_path)
+    archive.add(commit(0))
+    path = tmp_path / "_manifests" / f"{0:020d}.json"
+    path.write_bytes(content)
+    with pytest.raises(ArchiveError, match=str(path)):
+        list(archive.commits())
+
+
+def test_a_manifest_that_is_missing_is_named(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    for number in range(3):
+        archive.add(commit(number))
+    (tmp_path / "_manifests" / f"{1:020d}.json").unlink()
+    with pytest.raises(ArchiveError, match="lacks commit 1"):
+        list(archive.commits())
+
+
+def test_manifests_are_for_people_and_other_programs(tmp_path: Path) -> None:
+    Archive(tmp_path).add(commit(0, DataFile("p", "t", 3, "d", 5, 9, 3, 100, "ab")))
+    told = json.loads((tmp_path / "_manifests" / f"{0:020d}.json").read_text())
+    assert told["ranges"] == {"t": {"3": [0, 10]}}
+    assert told["files"][0]["sha256"] == "ab"
+
+
+class TestStaging:
+    def test_files_are_described_by_what_is_in_them(self, tmp_path: Path) -> None:
+        place = fresh(tmp_path, "s")
+        path = staged_file(place)
+        assert staged(place) == [path]
+        found = describe(str(place), path)
+        assert found[1:7] == ("t", 3, "2026-01-31", 5, 9, 3)
+        assert check(place, found) == ""
+
+    def test_they_are_moved_to_names_of_the_step(self, tmp_path: Path) -> None:
+        place = fresh(tmp_path, "s")
+        paths = [staged_file(place, name="b.parquet"), staged_file(place, partition=4)]
+        moved = move(tmp_path, place, "s", [describe(str(place), path) for path in paths])
+        assert [file.path for file in moved] == [
+            f"data/topic=t/date=2026-01-31/partition={partition}/part-s-00000.parquet" for partition in (3, 4)
+        ]
+        assert [check(tmp_path, file) for file in moved] == ["", ""]
+        assert not place.exists()
+
+    def test_what_an_interrupted_step_has_left_goes(self, tmp_path: Path) -> None:
+        place = fresh(tmp_path, "s")
+        paths = [staged_file(place, name=f"{n}.parquet") for n in range(3)]
+        move(tmp_path, place, "s", [describe(str(place), path) for path in paths])
+        (fresh(tmp_path, "s") / "half").mkdir(parents=True)
+        other = fresh(tmp_path, "o")
+        kept = move(tmp_path, other, "o", [describe(str(other), staged_file(other))])
+        place = fresh(tmp_path, "s")
+        assert not place.exists()
+        again = move(tmp_path, place, "s", [describe(str(place), staged_file(place))])
+        names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet"))
+        assert names == sorted(file.path for file in kept + again)
+
+    @pytest.mark.parametrize("damage", ["missing", "shorter", "other"])
+    def test_files_that_are_not_what_they_were_are_found(self, tmp_path: Path, damage: str) -> None:
+        place = fresh(tmp_path, "s")
+        [file] = move(tmp_path, place, "s", [describe(str(place), staged_file(place))])
+        full = tmp_path / file.path
+        data = bytearray(full.read_bytes())
+        if damage == "missing":
+            full.unlink()
+        elif damage == "shorter":
+            full.write_bytes(data[:-1])
+        else:
+            data[20] ^= 1
+            full.write_bytes(data)
+        assert str(full) in check(tmp_path, file)
