@@ -422,6 +422,34 @@ def static_member_with_another_subscription(broker: Broker) -> Any:
         return group.steady(seen)
 
 
+@scenario(seconds=120)
+def before_the_first_generation(broker: Broker) -> Any:
+    """A classic group waits for more members at first; then a consumer of the new protocol comes."""
+    seen: dict[str, Any] = {}
+    topic = "raw-migration-first"
+    own = type(broker)({"group.initial.rebalance.delay.ms": "2000"})
+    own.start()
+    try:
+        with mixed(own, topic) as group:
+            group.topics.create(topic, 1)
+            old = group.classic(topic)
+            old.begin()
+            old.joined()
+            old.begin()
+            time.sleep(0.5)
+            new = group.consumer("new")
+            seen["new"] = new.join(topic)
+            seen["old"] = comparable(old.joined())
+            seen["new again"] = new.join(topic)
+            seen["described"] = group.described()
+            seen["old joins again"] = old.join()
+            seen["leads"] = old.take({old.member_id: assignment({topic: [0]})})
+            seen["new at last"] = new.join(topic)["ErrorCode"], old.heartbeat()
+            return group.steady(seen)
+    finally:
+        own.stop()
+
+
 @scenario(seconds=240)
 def policies(broker: Broker) -> Any:
     """What `group.consumer.migration.policy` lets happen."""
