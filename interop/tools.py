@@ -121,6 +121,17 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
         time.sleep(0.05)
 
 
+@contextmanager
+def another(broker: Broker, overrides: dict[str, str] | None = None) -> Iterator[Broker]:
+    """A broker of the same kind, of one's own, to do things to that would disturb others."""
+    own = type(broker)(overrides)
+    try:
+        own.start()
+        yield own
+    finally:
+        own.discard()
+
+
 def said(main: str, broker: Broker, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> list[str]:
     """What a tool printed when it was pointed at a broker: steady lines, the exit status as the last."""
     return lines_of(
@@ -147,7 +158,9 @@ def steady(line: str) -> str:
     """A line without what differs from run to run: ports, ids, times, directories and runs of spaces."""
     line = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:<port>", line)
     line = re.sub(r"-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "-<uuid>", line)
-    line = re.sub(r"(?<![\w.$-])[A-Za-z0-9_-]{22}(?![\w-])", "<id>", line)
+    # 22 digits of base64, and no name in camel case that happens to be as long.
+    camel = r"(?!(?:[A-Z][a-z]+)+(?![\w-]))"
+    line = re.sub(rf"(?<![\w.$-]){camel}[A-Za-z0-9_-]{{22}}(?![\w-])", "<id>", line)
     line = re.sub(r"Configs: (\S+)", lambda found: "Configs: " + ",".join(sorted(found[1].split(","))), line)
     line = re.sub(r"\b(\w*[cC]all)\(.*", r"\1(...)", line)
     line = re.sub(r"\[20\d\d-[^\]]*\]", "[<time>]", line)
