@@ -295,7 +295,7 @@ class ClassicGroups:
             # it has seen something that changes the assignment.
             done(group.joined_response(member_id))
             return NOTHING
-        self._update(member, join, done)
+        self._update(group, member, join, done)
         return self._rebalance(group, f"{member_id} joined again ({join.reason or 'no reason given'})")
 
     def _add_member(self, group: ClassicGroup, member_id: str, join: Join, done: JoinDone) -> Result:
@@ -318,8 +318,8 @@ class ClassicGroups:
         return self._rebalance(group, f"{member_id} joined ({join.reason or 'no reason given'})")
 
     @staticmethod
-    def _update(member: Member, join: Join, done: JoinDone) -> None:
-        member.protocols = tuple(join.protocols)
+    def _update(group: ClassicGroup, member: Member, join: Join, done: JoinDone) -> None:
+        group.change_protocols(member, join.protocols)
         member.rebalance_timeout_ms = join.rebalance_timeout_ms
         member.session_timeout_ms = join.session_timeout_ms
         member.join_done = done
@@ -331,7 +331,7 @@ class ClassicGroups:
         old_id = group.static_ids[instance_id]
         member = group.replace_static(instance_id, member_id)
         previous = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
-        self._update(member, join, done)
+        self._update(group, member, join, done)
         self.renew_session(group, member)
         if group.state is State.PREPARING_REBALANCE:
             return self._end_join_if_complete(group)
@@ -354,7 +354,8 @@ class ClassicGroups:
                     group.answer_join(member, response)
                 return
             member.join_done = None
-            member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms = previous
+            protocols, member.rebalance_timeout_ms, member.session_timeout_ms = previous
+            group.change_protocols(member, protocols)
             self.renew_session(group, group.replace_static(instance_id, old_id))
             done(
                 JoinGroupResponse(

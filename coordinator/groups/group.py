@@ -50,6 +50,7 @@ class ClassicGroup:
     """One classic group."""
 
     __slots__ = (
+        "_support",
         "generation",
         "grew_while_waiting",
         "id",
@@ -79,6 +80,8 @@ class ClassicGroup:
         self.protocol: str | None = None
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
+        self._support: Counter[str] = Counter()
+        """How many members support each protocol: a join need not ask all of them."""
         self.static_ids: dict[str, str] = {}
         """Member ids by instance id."""
         self.pending: dict[str, TimerHandle] = {}
@@ -133,12 +136,21 @@ class ClassicGroup:
         if self.leader is None:
             self.leader = member.id
         self.members[member.id] = member
+        self._support.update({name for name, _ in member.protocols})
         self.forget_pending(member.id)
+
+    def change_protocols(self, member: Member, protocols: Protocols) -> None:
+        """Let a member support other protocols, or the same with other metadata."""
+        self._support.subtract({name for name, _ in member.protocols})
+        member.protocols = tuple(protocols)
+        self._support.update({name for name, _ in member.protocols})
+        self._support += Counter()  # without those that nobody supports any more
 
     def remove(self, member_id: str) -> None:
         """Let a member or a pending member go. Does nothing for an id that is not known."""
         member = self.members.pop(member_id, None)
         if member is not None:
+            self._support -= Counter({name for name, _ in member.protocols})
             if member.session is not None:
                 member.session.cancel()
             if member.instance_id is not None:
@@ -272,14 +284,10 @@ class ClassicGroup:
             return False
         if not self.members:
             return True
-        candidates = self._candidates()
-        return any(name in candidates for name, _ in protocols)
+        return any(self._support[name] == len(self.members) for name, _ in protocols)
 
     def _candidates(self) -> set[str]:
-        support: Counter[str] = Counter()
-        for member in self.members.values():
-            support.update({name for name, _ in member.protocols})
-        return {name for name, count in support.items() if count == len(self.members)}
+        return {name for name, count in self._support.items() if count == len(self.members)}
 
     def select_protocol(self) -> str:
         """The protocol that most members prefer among those that all support.
