@@ -82,17 +82,21 @@ class FakePorts:
 
 
 class FakeTopics:
-    """The topics of the cluster. An id is the name, filled up with zeros."""
+    """The topics of the cluster. An id is the name (or `name#2`, for the second one), and zeros."""
 
     def __init__(self) -> None:
         self.version = 1
         self.topics: dict[str, Topic] = {}
         self.racks_of: dict[str, list[list[str]]] = {}
+        self._made: dict[str, int] = {}
 
     def put(self, name: str, partition_count: int) -> None:
         """Create a topic, or change how many partitions it has."""
         self.version += 1
-        self.topics[name] = Topic(name.encode().ljust(16, b"\0"), name, partition_count)
+        if name not in self.topics:
+            self._made[name] = self._made.get(name, 0) + 1
+        text = name if self._made[name] == 1 else f"{name}#{self._made[name]}"
+        self.topics[name] = Topic(text.encode().ljust(16, b"\0"), name, partition_count)
 
     def remove(self, name: str) -> None:
         self.version += 1
@@ -102,7 +106,7 @@ class FakeTopics:
         return self.topics.get(name)
 
     def by_id(self, topic_id: bytes) -> Topic | None:
-        return self.topics.get(topic_id.rstrip(b"\0").decode())
+        return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)
 
     def names(self) -> Iterable[str]:
         return self.topics
