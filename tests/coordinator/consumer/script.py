@@ -294,10 +294,12 @@ def _fields(value: Any) -> str:
         found = getattr(value, name)
         if found in (None, "", [], -1) or name == "metadata_hash":
             continue
+        if isinstance(found, bytes):
+            found = topic_name(found)
         if isinstance(found, list) and hasattr(found[0], "topic_id"):
             found = " ".join(_partitions(topic) for topic in found)
         texts.append(f"{name} {found}")
-    return ", ".join(texts)
+    return ", ".join(texts) or "nothing"
 
 
 def _partitions(topic: Any) -> str:
