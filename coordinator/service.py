@@ -224,7 +224,9 @@ class GroupCoordinatorService:
         try:
             if self._stopped:
                 raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            check_request(request, api_version, assignor_names(self._config.group_consumer_assignors))
+            named = request.server_assignor is not None
+            known = assignor_names(self._config.group_consumer_assignors) if named else ()
+            check_request(request, api_version, known)
             shard = self._runtime.shard_for(request.group_id)
             result, response = shard.machine.consumer.heartbeat(request, caller)
         except ApiError as error:
