@@ -1,0 +1,100 @@
+"""An archive's records, partition by partition, in the order of their offsets."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.archive.manifest import Archive, ArchiveError, DataFile
+from pipeline.delivery import Outgoing
+
+ROWS_AT_ONCE: Final = 8192
+FILE_COLUMNS: Final = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
+
+
+class Wanted(NamedTuple):
+    """Which part of an archive."""
+
+    topics: frozenset[str] | None = None
+    """None for all."""
+    start_offset: int = 0
+    end_offset: int = 1 << 62
+    start_ms: int = -(1 << 62)
+    end_ms: int = 1 << 62
+    """Both ends are behind the last."""
+
+    def has(self, file: DataFile) -> bool:
+        """Whether a file may hold such records."""
+        return (
+            (self.topics is None or file.topic in self.topics)
+            and file.last_offset >= self.start_offset
+            and file.first_offset < self.end_offset
+        )
+
+
+def frame(spark: SparkSession, archive: Archive, wanted: Wanted = Wanted()) -> DataFrame:  # noqa: B008
+    """An archive as a table: the columns of Spark's Kafka source. ArchiveError where it is empty."""
+    files = [file for file in archive.files() if wanted.has(file)]
+    if not files:
+        raise ArchiveError(f"{archive.directory} holds no such records")
+    root = archive.directory
+    found = spark.read.option("basePath", f"{root}/data").parquet(*[str(root / file.path) for file in files])
+    return found.selectExpr(
+        "key",
+        "value",
+        "CAST(topic AS STRING) AS topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+        "headers",
+    ).where(
+        f"offset >= {wanted.start_offset} AND offset < {wanted.end_offset} "
+        f"AND unix_millis(timestamp) >= {wanted.start_ms} AND unix_millis(timestamp) < {wanted.end_ms}"
+    )
+
+
+def by_partition(files: Iterable[DataFile]) -> dict[tuple[str, int], list[DataFile]]:
+    """The files of each partition, in the order of their first offsets."""
+    found: dict[tuple[str, int], list[DataFile]] = {}
+    for file in sorted(files, key=lambda file: (file.topic, file.partition, file.first_offset)):
+        found.setdefault((file.topic, file.partition), []).append(file)
+    return found
+
+
+def is_dense(files: Sequence[DataFile]) -> bool:
+    """Whether the files of a partition hold every offset from 0 to their last."""
+    last = max(file.last_offset for file in files)
+    return min(file.first_offset for file in files) == 0 and sum(file.records for file in files) == last + 1
+
+
+def records(directory: Path, files: Sequence[DataFile], wanted: Wanted, start: int) -> Iterator[Outgoing]:
+    """The records of a partition from an offset on, merged from its files; a part of each is in memory.
+
+    Records whose timestamps are out of order are in files of other dates.
+    """
+    start = max(start, wanted.start_offset)
+    inside = [file for file in files if file.last_offset >= start and file.first_offset < wanted.end_offset]
+    streams = [_records_of(directory / file.path, wanted, start) for file in inside]
+    return heapq.merge(*streams, key=lambda record: record.source_offset)
+
+
+def _records_of(path: Path, wanted: Wanted, start: int) -> Iterator[Outgoing]:
+    with pq.ParquetFile(path) as file:
+        for rows in file.iter_batches(ROWS_AT_ONCE, columns=FILE_COLUMNS):
+            columns: dict[str, Any] = {
+                name: rows.column(name).to_pylist() for name in ("offset", "key", "value", "headers")
+            }
+            times = rows.column("timestamp").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()).to_pylist()
+            for offset, time_ms, key, value, headers in zip(
+                columns["offset"], times, columns["key"], columns["value"], columns["headers"], strict=True
+            ):
+                if start <= offset < wanted.end_offset and wanted.start_ms <= time_ms < wanted.end_ms:
+                    pairs = [(header["key"], header["value"]) for header in headers or ()]
+                    yield Outgoing(offset, time_ms, key, value, pairs)

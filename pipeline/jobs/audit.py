@@ -1,0 +1,149 @@
+"""The job `audit`: whether two sides hold the same records, and if not, what is missing, extra or different.
+
+    [audit]
+    window = "1 hour"
+    offsets = true                 # whether the same record has the same offset on both sides
+    suffix = ""                    # what the right side's topics have behind the left side's names
+    [left]
+    format = "kafka"               # or kwire (a data directory), or archive
+    [left.options]
+    "kafka.bootstrap.servers" = "127.0.0.1:9092"
+    subscribe = "flights"
+    [right]
+    format = "archive"
+    directory = "/srv/archive"
+
+For each topic, partition and window of time the records are counted and their contents summed up: the sum of
+64-bit hashes of key, value, headers, timestamp, and offset if that matters. Equal sums of as many records are
+taken for equal records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from pipeline.config import JobConfig
+from pipeline.tables import Side
+
+NEEDS_SPARK: Final = True
+KEY: Final = ("topic", "partition", "window")
+MISSING, EXTRA, DIFFERENT = "missing", "extra", "different"
+
+
+class AuditConfig(NamedTuple):
+    """What is compared, and how."""
+
+    left: Side
+    right: Side
+    window: str
+    offsets: bool
+    suffix: str
+
+    @classmethod
+    def of(cls, config: JobConfig) -> AuditConfig:
+        """ConfigError."""
+        table = config.table("audit")
+        found = cls(
+            Side.of(config, "left"),
+            Side.of(config, "right"),
+            table.text("window", "1 hour"),
+            table.flag("offsets", True),
+            table.text("suffix", ""),
+        )
+        table.done()
+        return found
+
+
+class Difference(NamedTuple):
+    """A window of a partition that is not the same on both sides."""
+
+    topic: str
+    partition: int
+    window: Any
+    verdict: str
+    left_records: int
+    right_records: int
+    left_offsets: tuple[int, int] | None
+    right_offsets: tuple[int, int] | None
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}-{self.partition} {self.window:%Y-%m-%d %H:%M}: {self.verdict}; "
+            f"left {self.left_records} records {_span(self.left_offsets)}, "
+            f"right {self.right_records} {_span(self.right_offsets)}"
+        )
+
+
+def _span(offsets: tuple[int, int] | None) -> str:
+    return "" if offsets is None else f"({offsets[0]} to {offsets[1]})"
+
+
+class Outcome(NamedTuple):
+    """What an audit has found."""
+
+    records: int
+    """How many the left side has."""
+    windows: int
+    differences: Sequence[Difference]
+
+    @property
+    def clean(self) -> bool:
+        return not self.differences
+
+
+def run(spark: SparkSession, config: AuditConfig) -> Outcome:
+    """Compare the sides."""
+    left = summed(config.left.load(spark), config)
+    right = config.right.load(spark)
+    if config.suffix:
+        cut = f.length("topic") - f.lit(len(config.suffix))
+        right = right.where(f.col("topic").endswith(config.suffix)).withColumn(
+            "topic", f.col("topic").substr(f.lit(1), cut)
+        )
+    both = left.alias("l").join(summed(right, config).alias("r"), list(KEY), "full_outer")
+    rows = both.select(
+        *KEY,
+        *[f.col(f"{side}.{name}").alias(f"{side}_{name}") for side in "lr" for name in SUMS],
+    ).collect()
+    found = [difference for row in rows if (difference := _difference(row)) is not None]
+    found.sort(key=lambda one: (one.topic, one.partition, one.window))
+    return Outcome(sum(row.l_records or 0 for row in rows), len(rows), found)
+
+
+SUMS: Final = ("records", "first", "last", "sum")
+
+
+def summed(side: DataFrame, config: AuditConfig) -> DataFrame:
+    """A row for each topic, partition and window."""
+    content: list[Column] = [f.col("key"), f.col("value"), f.col("headers"), f.unix_micros("timestamp")]
+    if config.offsets:
+        content.append(f.col("offset"))
+    return side.groupBy(
+        "topic", "partition", f.window("timestamp", config.window).getField("start").alias("window")
+    ).agg(
+        f.count("*").alias("records"),
+        f.min("offset").alias("first"),
+        f.max("offset").alias("last"),
+        f.sum(f.xxhash64(*content).cast("decimal(38,0)")).alias("sum"),
+    )
+
+
+def _difference(row: Any) -> Difference | None:
+    if (row.l_records, row.l_sum) == (row.r_records, row.r_sum):
+        return None
+    left, right = row.l_records or 0, row.r_records or 0
+    verdict = MISSING if right < left else EXTRA if right > left else DIFFERENT
+    return Difference(
+        row.topic,
+        row.partition,
+        row.window,
+        verdict,
+        left,
+        right,
+        (row.l_first, row.l_last) if left else None,
+        (row.r_first, row.r_last) if right else None,
+    )

@@ -1,0 +1,154 @@
+"""The job `restore`: an archive, or a part of it, back into topics of a cluster.
+
+[restore]
+directory = "/srv/archive"
+job = "restore-2026-01"            # names the progress: the same job goes on where it was
+topics = "flights,weather"         # all of them, if this is left out
+offsets = "auto"                   # same, map, or auto: the same where that can be
+suffix = ""                        # appended to the names of the topics
+[restore.client]
+"bootstrap.servers" = "127.0.0.1:9092"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import SparkSession
+
+from pipeline.archive.manifest import Archive, ArchiveError, DataFile
+from pipeline.archive.reading import Wanted, by_partition, is_dense, records
+from pipeline.config import JobConfig
+from pipeline.delivery import (
+    MAP_SUFFIX,
+    TIMEOUT_SECONDS,
+    Target,
+    deliver_in_place,
+    deliver_with_map,
+    end_offset,
+)
+
+SAME, MAP, AUTO = "same", "map", "auto"
+NEEDS_SPARK: Final = True
+
+
+class RestoreConfig(NamedTuple):
+    """The table [restore]."""
+
+    directory: Path
+    job: str
+    wanted: Wanted
+    offsets: str
+    suffix: str
+    client: Mapping[str, str]
+
+    @classmethod
+    def of(cls, config: JobConfig) -> RestoreConfig:
+        """ConfigError."""
+        table = config.table("restore")
+        topics = frozenset(filter(None, table.text("topics", "").split(",")))
+        found = cls(
+            directory=Path(table.text("directory")),
+            job=table.text("job"),
+            wanted=Wanted(
+                topics or None,
+                table.number("start_offset", 0),
+                table.number("end_offset", 1 << 62),
+                table.number("start_ms", -(1 << 62), least=-(1 << 62)),
+                table.number("end_ms", 1 << 62),
+            ),
+            offsets=table.text("offsets", AUTO, one_of=(SAME, MAP, AUTO)),
+            suffix=table.text("suffix", ""),
+            client=table.table("client").texts(),
+        )
+        table.done()
+        return found
+
+
+class Restored(NamedTuple):
+    """What became of a partition."""
+
+    topic: str
+    partition: int
+    mode: str
+    records: int
+    """How many went out now."""
+    next_offset: int
+
+
+def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
+    """Restore. ArchiveError, DeliveryError, KafkaException."""
+    files = [file for file in Archive(config.directory).files() if config.wanted.has(file)]
+    if not files:
+        raise ArchiveError(f"{config.directory} holds no such records")
+    partitions = by_partition(files)
+    modes = create_topics(config, partitions)
+    tasks = [(key, inside, modes[key]) for key, inside in partitions.items()]
+    found: list[Restored] = (
+        spark.sparkContext.parallelize(tasks, len(tasks)).map(partial(_restore, config)).collect()
+    )
+    return found
+
+
+def _restore(config: RestoreConfig, task: tuple[tuple[str, int], list[DataFile], str]) -> Restored:
+    (topic, partition), files, mode = task
+    target = Target(dict(config.client), topic + config.suffix, partition, config.job)
+    deliver = deliver_in_place if mode == SAME else deliver_with_map
+    source = partial(records, config.directory, files, config.wanted)
+    count, next_offset = deliver(target, source, config.wanted.start_offset)
+    return Restored(target.topic, partition, mode, count, next_offset)
+
+
+def create_topics(
+    config: RestoreConfig, partitions: Mapping[tuple[str, int], list[DataFile]]
+) -> dict[tuple[str, int], str]:
+    """Create what is not there, and say for each partition which way its records go. KafkaException."""
+    admin = AdminClient({str(key): value for key, value in config.client.items()})
+    counts: dict[str, int] = {}
+    for topic, partition in partitions:
+        counts[topic] = max(counts.get(topic, 0), partition + 1)
+    create(admin, {topic + config.suffix: count for topic, count in counts.items()})
+    modes = {key: _mode(config, key, files) for key, files in partitions.items()}
+    mapped = {topic + config.suffix + MAP_SUFFIX for (topic, _), mode in modes.items() if mode == MAP}
+    create(admin, dict.fromkeys(mapped, 1), {"cleanup.policy": "compact"})
+    return modes
+
+
+def _mode(config: RestoreConfig, key: tuple[str, int], files: list[DataFile]) -> str:
+    if config.offsets != AUTO:
+        return config.offsets
+    whole = config.wanted._replace(topics=None) == Wanted()
+    if not (whole and is_dense(files)):
+        return MAP
+    target = Target(dict(config.client), key[0] + config.suffix, key[1], config.job)
+    from pipeline.delivery import progress
+
+    # A job that has begun with a map goes on with it.
+    return SAME if progress(target) is None and end_offset(target) <= files[-1].last_offset + 1 else MAP
+
+
+def create(admin: Any, topics: Mapping[str, int], settings: Mapping[str, str] | None = None) -> None:
+    """Create topics with so many partitions; those that are there have to have as many. KafkaException."""
+    if not topics:
+        return
+    new = [
+        NewTopic(name, num_partitions=count, config=dict(settings or {})) for name, count in topics.items()
+    ]
+    for name, future in admin.create_topics(new).items():
+        try:
+            future.result(TIMEOUT_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            there = len(admin.list_topics(name, TIMEOUT_SECONDS).topics[name].partitions)
+            if there < topics[name]:
+                raise ArchiveError(
+                    f"topic {name} has {there} partitions, and {topics[name]} are needed: add some with "
+                    f"kafka-topics --alter, or choose another suffix"
+                ) from None

@@ -1,0 +1,60 @@
+"""The sides that jobs read: a topic of a cluster, a data directory, an archive, all with the same columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.archive.manifest import Archive
+from pipeline.archive.reading import Wanted, frame
+from pipeline.config import ConfigError, JobConfig
+
+FORMATS: Final = ("kafka", "kwire", "archive")
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+
+
+class Side(NamedTuple):
+    """Where records are."""
+
+    format: str
+    options: dict[str, str]
+    """Spark's, for `kafka` and `kwire`."""
+    directory: Path | None
+    """The archive's."""
+    topics: frozenset[str] | None
+    """Of the archive; None for all."""
+
+    @classmethod
+    def of(cls, config: JobConfig, name: str) -> Side:
+        """The table of that name. ConfigError."""
+        table = config.table(name)
+        format_ = table.text("format", one_of=FORMATS)
+        directory = table.text("directory", "") if format_ == "archive" else ""
+        if format_ == "archive" and not directory:
+            raise ConfigError(f"{name}.directory is missing: where is the archive?")
+        topics = frozenset(filter(None, table.text("topics", "").split(",")))
+        found = cls(
+            format_,
+            table.table("options").texts(),
+            Path(directory) if directory else None,
+            topics or None,
+        )
+        table.done()
+        return found
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        if self.directory is not None:
+            return f"archive {self.directory}"
+        given = {name.lower(): value for name, value in self.options.items()}
+        return f"{self.format} {given.get('path', given.get('kafka.bootstrap.servers', ''))}"
+
+    def load(self, spark: SparkSession) -> DataFrame:
+        """All records there are now."""
+        if self.directory is not None:
+            return frame(spark, Archive(self.directory), Wanted(self.topics))
+        options = {"startingOffsets": "earliest", **self.options, "includeHeaders": "true"}
+        return spark.read.format(self.format).options(**options).load().select(*COLUMNS)
