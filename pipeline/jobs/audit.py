@@ -29,7 +29,6 @@ from pyspark.sql import functions as f
 from pipeline.config import JobConfig
 from pipeline.tables import Side
 
-NEEDS_SPARK: Final = True
 KEY: Final = ("topic", "partition", "window")
 MISSING, EXTRA, DIFFERENT = "missing", "extra", "different"
 

@@ -21,16 +21,14 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
 from pipeline.config import JobConfig
 from pipeline.delivery import Outgoing, Target, deliver_in_place
-from pipeline.jobs.restore import create
+from pipeline.jobs.restore import KEEP, create
 from pipeline.session import MissingError
-
-NEEDS_SPARK: Final = False
 
 
 class ReplayConfig(NamedTuple):
@@ -104,7 +102,7 @@ def _event(flight: dict[str, Any]) -> Event:
 
 def run(config: ReplayConfig, *, sleep: Callable[[float], None] = time.sleep) -> int:
     """Send what is not there yet; how many events that were. MissingError, DeliveryError, KafkaException."""
-    create(AdminClient(dict(config.client)), {config.topic: config.partitions})
+    create(AdminClient(dict(config.client)), {config.topic: config.partitions}, KEEP)
     queues: list[list[Event]] = [[] for _ in range(config.partitions)]
     sent = 0
     if not config.speed:

@@ -35,7 +35,7 @@ from pipeline.delivery import (
 )
 
 SAME, MAP, AUTO = "same", "map", "auto"
-NEEDS_SPARK: Final = True
+KEEP: Final = {"retention.ms": "-1"}
 
 
 class RestoreConfig(NamedTuple):
@@ -47,6 +47,7 @@ class RestoreConfig(NamedTuple):
     offsets: str
     suffix: str
     client: Mapping[str, str]
+    settings: Mapping[str, str]
 
     @classmethod
     def of(cls, config: JobConfig) -> RestoreConfig:
@@ -66,6 +67,7 @@ class RestoreConfig(NamedTuple):
             offsets=table.text("offsets", AUTO, one_of=(SAME, MAP, AUTO)),
             suffix=table.text("suffix", ""),
             client=table.table("client").texts(),
+            settings={**KEEP, **table.table("settings").texts()},
         )
         table.done()
         return found
@@ -113,7 +115,7 @@ def create_topics(
     counts: dict[str, int] = {}
     for topic, partition in partitions:
         counts[topic] = max(counts.get(topic, 0), partition + 1)
-    create(admin, {topic + config.suffix: count for topic, count in counts.items()})
+    create(admin, {topic + config.suffix: count for topic, count in counts.items()}, config.settings)
     modes = {key: _mode(config, key, files) for key, files in partitions.items()}
     mapped = {topic + config.suffix + MAP_SUFFIX for (topic, _), mode in modes.items() if mode == MAP}
     create(admin, dict.fromkeys(mapped, 1), {"cleanup.policy": "compact"})
