@@ -17,13 +17,7 @@ from interop.swap.look import look
 from interop.swap.shared import Shared, complaints
 
 # Each goes when kwire does what it says.
-KNOWN_DIFFERENCES = [
-    (
-        "*",
-        "/groups/swap-848/state",
-        "kwire has no groups of KIP-848 yet, and shows one's offsets as a classic group's",
-    ),
-]
+KNOWN_DIFFERENCES: list[tuple[str, str, str]] = []
 ON_A_BUSY_MACHINE = [
     "EventPerformanceMonitor",
     "processExpiredBrokerHeartbeat",

@@ -17,11 +17,12 @@ SECONDS = 30.0
 
 
 class LongLived:
-    """An idempotent producer and a member of a group."""
+    """An idempotent producer, and a member of a group of each protocol."""
 
     def __init__(self, broker: Broker) -> None:
         self.sent = 0
         self.seen: list[tuple[int, bytes]] = []
+        self.seen_newer: list[tuple[int, bytes]] = []
         common = {"bootstrap.servers": broker.bootstrap, "reconnect.backoff.max.ms": 200, "log_level": 0}
         self.producer = Producer({**common, "enable.idempotence": True, "linger.ms": 2})
         self.consumer = Consumer(
@@ -34,10 +35,20 @@ class LongLived:
                 "heartbeat.interval.ms": 300,
             }
         )
+        self.newer = Consumer(
+            {
+                **common,
+                "group.id": "swap-848-through",
+                "group.protocol": "consumer",
+                "auto.offset.reset": "earliest",
+                "max.poll.interval.ms": 300_000,
+            }
+        )
         with RawClient(broker.bootstrap) as client:
             create_topic(client, TOPIC)
             create_topic(client, TRANSACTIONS)
         self.consumer.subscribe([TOPIC])
+        self.newer.subscribe([TOPIC])
 
     def take_turn(self, broker: Broker) -> None:
         failures: list[object] = []
@@ -51,14 +62,15 @@ class LongLived:
             self.sent += 1
         assert self.producer.flush(SECONDS) == 0, "not delivered"
         assert not failures, failures
-        deadline = time.monotonic() + SECONDS
-        while len(self.seen) < self.sent:
-            assert time.monotonic() < deadline, f"read {len(self.seen)} of {self.sent}"
-            message = self.consumer.poll(0.1)
-            if message is not None and message.error() is None:
-                self.seen.append((message.offset() or 0, message.value() or b""))
-        assert self.seen == [(index, b"%d" % index) for index in range(self.sent)], self.seen[-50:]
-        self.consumer.commit(asynchronous=False)
+        for consumer, seen in ((self.consumer, self.seen), (self.newer, self.seen_newer)):
+            deadline = time.monotonic() + SECONDS
+            while len(seen) < self.sent:
+                assert time.monotonic() < deadline, f"read {len(seen)} of {self.sent}"
+                message = consumer.poll(0.1)
+                if message is not None and message.error() is None:
+                    seen.append((message.offset() or 0, message.value() or b""))
+            assert seen == [(index, b"%d" % index) for index in range(self.sent)], seen[-50:]
+            consumer.commit(asynchronous=False)
 
 
 def transact(broker: Broker) -> None:

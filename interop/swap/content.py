@@ -88,8 +88,7 @@ class Story:
         assert self.clients is not None
         self.clients.take_turn(broker)
         transact(broker)
-        if broker.name == "apache":
-            new_protocol(broker)
+        new_protocol(broker)
         wait_until_compacted(broker)
 
     def only_apache(self, client: RawClient) -> None:

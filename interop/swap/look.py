@@ -174,6 +174,7 @@ def groups(client: RawClient) -> dict[str, Any]:
             "state": described["GroupState"],
             "protocol": [described["ProtocolType"], described["ProtocolData"]],
             "members": described["Members"],
+            "as a consumer group": consumer_group(client, group),
             "offsets": {
                 f"{topic['Name']}-{entry['PartitionIndex']}": [
                     entry["CommittedOffset"],
@@ -186,6 +187,17 @@ def groups(client: RawClient) -> dict[str, Any]:
             },
         }
     return found
+
+
+def consumer_group(client: RawClient, group: str) -> dict[str, Any]:
+    """A group of KIP-848 with its epochs, and what its members have."""
+    described: dict[str, Any] = client.call("ConsumerGroupDescribe", 1, GroupIds=[group])["Groups"][0]
+    described["Members"].sort(key=lambda member: member["MemberId"])
+    for member in described["Members"]:
+        for field in ("Assignment", "TargetAssignment"):
+            for topic in member[field]["TopicPartitions"]:
+                topic["Partitions"].sort()
+    return described
 
 
 def log_dirs(client: RawClient) -> dict[str, list[str]]:
