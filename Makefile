@@ -76,10 +76,10 @@ interop: $(READY) ## hold kwire against Apache Kafka, its tools, and Spark (Java
 	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . interop $(ARGS)
 
 # PySpark is large and only a few scenarios want it, so it has an environment of its own.
-$(SPARK_READY): requirements/spark.lock | $(READY)
+$(SPARK_READY): requirements/pipeline.lock | $(READY)
 	@echo "installing PySpark into $(@D), this is done once"
 	@[ -x $(@D)/bin/python ] || $(BIN)/python -m venv $(@D)
-	@$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/spark.lock \
+	@$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/pipeline.lock \
 		|| { echo "make interop needs PySpark, which could not be installed." >&2; exit 1; }
 	@touch $@
 
@@ -97,7 +97,7 @@ bench: $(READY) ## measure, beside Apache Kafka if there is Java; see docs/perfo
 lock: $(READY) ## pin the newest versions that pyproject.toml allows
 	$(COMPILE) --upgrade --output-file requirements/runtime.lock
 	$(COMPILE) --upgrade --extra dev --output-file requirements/dev.lock
-	$(COMPILE) --upgrade --extra spark --output-file requirements/spark.lock
+	$(COMPILE) --upgrade --extra pipeline --output-file requirements/pipeline.lock
 	@! grep -nE '^-|://' requirements/*.lock || { echo "a lock file names an index or a path." >&2; exit 1; }
 
 .PHONY: clean

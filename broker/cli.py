@@ -55,8 +55,11 @@ class Failure(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and give its exit status."""
     gc.disable()  # nothing that is made while starting is garbage
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["pipeline"]:
+        return _pipeline(given[1:])
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     if options.version:
         print(f"kwire {_version()}")
         return 0
@@ -104,7 +107,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_settings(format_)
     _add_format_options(format_)
+    commands.add_parser("pipeline", help="run a job on Spark: archive, restore, audit …", add_help=False)
     return parser
+
+
+def _pipeline(arguments: Sequence[str]) -> int:
+    gc.enable()
+    from pipeline.cli import main as run_job
+
+    try:
+        return run_job(arguments)
+    except KeyboardInterrupt:
+        return 130
 
 
 def _add_format_options(parser: argparse.ArgumentParser) -> None:

@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker.handlers": MACHINES,
     "broker.node": WIRED,
     "broker.net": WIRED,
-    "broker.cli": SHELL,
+    "broker.cli": {*SHELL, "pipeline.cli"},  # one command for both
     "broker.__main__": {"broker.cli"},
     "broker.testing": SHELL,
     # Strangers: they speak the wire, or read the files.

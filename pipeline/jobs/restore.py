@@ -8,6 +8,10 @@ offsets = "auto"                   # same, map, or auto: the same where that can
 suffix = ""                        # appended to the names of the topics
 [restore.client]
 "bootstrap.servers" = "127.0.0.1:9092"
+[restore.settings]                 # of topics that are created
+"retention.ms" = -1
+
+Topics that this creates keep their records for ever, unless it is told otherwise: those of an archive are old.
 """
 
 from __future__ import annotations

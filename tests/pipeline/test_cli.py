@@ -1,0 +1,64 @@
+"""`kwire pipeline`, as far as it goes without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.cli import main
+from pipeline import cli
+from pipeline.segments.files import SegmentsError
+
+
+def test_the_jobs_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["pipeline", "--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert all(job in told for job in cli.JOBS)
+
+
+def test_what_is_not_installed_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cli.NEEDED, "no_such_module", "no-such-package")
+    assert main(["pipeline", "audit", "--config", "job.toml"]) == cli.FAILED
+    told = capsys.readouterr().err
+    assert "no-such-package: install kwire with its extra, kwire[pipeline]" in told
+    assert told.count("\n") == 1
+
+
+def test_what_is_wrong_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cli, "NEEDED", {})
+    config = tmp_path / "job.toml"
+    config.write_text("[replay]\nspeeed = 3\n")
+    assert main(["pipeline", "replay", "--config", str(config)]) == cli.FAILED
+    assert capsys.readouterr().err == (
+        "kwire pipeline: there is no replay.speeed; replay has client, job, limit, partitions, speed, topic\n"
+    )
+
+
+def test_what_a_task_said_is_found_in_what_spark_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: object) -> int:
+        raise RuntimeError(
+            "Job aborted.\n  File x, line 3\npipeline.segments.scan.CorruptSegment: a.log is torn\n at org.x"
+        )
+
+    monkeypatch.setattr(cli, "NEEDED", {})
+    monkeypatch.setitem(cli._RUN, "audit", fail)
+    config = tmp_path / "job.toml"
+    config.write_text("")
+    assert main(["pipeline", "audit", "--config", str(config)]) == cli.FAILED
+    assert capsys.readouterr().err == "kwire pipeline: a.log is torn\n"
+
+    def fail_here(*_: object) -> int:
+        raise SegmentsError("there is no directory /x")
+
+    monkeypatch.setitem(cli._RUN, "audit", fail_here)
+    assert main(["pipeline", "audit", "--config", str(config)]) == cli.FAILED
+    assert capsys.readouterr().err == "kwire pipeline: there is no directory /x\n"
