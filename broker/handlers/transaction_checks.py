@@ -60,7 +60,11 @@ def check_transaction(
         return
     verifies = adds or node.config.transaction_partition_verification_enable
     if verifies and led is not None and header is not None:
-        led.log.producers.begin_verification(header, raises_epochs=adds, now_ms=node.host.now_ms())
+        try:
+            led.log.producers.begin_verification(header, raises_epochs=adds, now_ms=node.host.now_ms())
+        except ApiError as error:
+            done(error)
+            return
     if adds:
         node.transactions.add_partitions(transactional_id, producer, [partition], VERSION_THAT_ADDS, answered)
         return

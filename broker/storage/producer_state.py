@@ -18,6 +18,7 @@ from crc32c import crc32c
 from broker.storage.disk import Disk, DiskFile
 from broker.storage.log_config import AppendOrigin
 from broker.storage.transaction_index import Aborted
+from broker.storage.verifications import Verifications
 from kwire.batch import (
     HEADER_BYTES,
     NO_PRODUCER_EPOCH,
@@ -75,29 +76,6 @@ class CompletedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     is_aborted: bool
-
-
-class Verification:
-    """What producers have tried to begin a transaction with, until one of its batches is in the log. KIP-890.
-
-    A batch that is refused comes again. Those that its producer sent after it must not overtake it, though
-    nothing may be known of the producer that they could be out of order with.
-    """
-
-    __slots__ = ("began_ms", "epoch", "lowest_sequence", "raises_epochs")
-
-    def __init__(self, epoch: int, sequence: int, *, raises_epochs: bool, now_ms: int) -> None:
-        self.epoch = epoch
-        self.lowest_sequence = sequence
-        self.raises_epochs = raises_epochs
-        """Whether the producer follows version 2 of the protocol, in which each transaction begins at 0."""
-        self.began_ms = now_ms
-
-    def tried(self, epoch: int, sequence: int) -> None:
-        """A batch was sent, whatever became of it."""
-        if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
-            self.epoch = epoch
-            self.lowest_sequence = sequence
 
 
 class ProducerState:
@@ -183,8 +161,7 @@ class ProducerStateManager:
         self._aborted: list[Aborted] = []
         self.unreplicated: dict[int, CompletedTransaction] = {}
         """Ended transactions whose marker is not below the high watermark yet, by their first offset."""
-        self.verifications: dict[int, Verification] = {}
-        """By producer id, of transactions that have nothing in the log yet."""
+        self.verifications = Verifications()
         self.end_offset = 0
         """Everything below this offset is accounted for."""
 
@@ -194,10 +171,11 @@ class ProducerStateManager:
     # --- appending
 
     def begin_verification(self, header: BatchHeader, *, raises_epochs: bool, now_ms: int) -> None:
-        """A batch is about to be appended that may begin its producer's transaction here."""
-        producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
-        begun = Verification(epoch, sequence, raises_epochs=raises_epochs, now_ms=now_ms)
-        self.verifications.setdefault(producer_id, begun).tried(epoch, sequence)
+        """A batch is about to be appended that may begin its transaction here. INVALID_PRODUCER_EPOCH."""
+        state = self.producers.get(header.producer_id)
+        if state is not None and header.producer_epoch < state.epoch:
+            raise self._is_old(header, state)
+        self.verifications.begin(header, raises_epochs=raises_epochs, now_ms=now_ms)
 
     def check(
         self, header: BatchHeader, *, origin: AppendOrigin = AppendOrigin.CLIENT
@@ -210,7 +188,7 @@ class ProducerStateManager:
         state = self.producers.get(producer_id)
         if state is None:
             if origin is AppendOrigin.CLIENT:
-                self._check_verified_sequence(None, header)
+                self.verifications.check(header, is_unknown=True)
             return None
         if origin is AppendOrigin.CLIENT and epoch == state.epoch:
             first, last = header.base_sequence, header.last_sequence
@@ -218,11 +196,7 @@ class ProducerStateManager:
                 if batch.last_sequence == last and batch.first_sequence == first:
                     return batch
         if epoch < state.epoch:
-            raise ApiError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"Epoch {epoch} of producer {producer_id} in {self._partition} is smaller than the last seen "
-                f"epoch {state.epoch}.",
-            )
+            raise self._is_old(header, state)
         if origin is AppendOrigin.CLIENT:
             self._check_sequence(state, header)
         if state.txn_first_offset is not None and not header.is_transactional and not header.is_control:
@@ -232,23 +206,15 @@ class ProducerStateManager:
             )
         return None
 
-    def _check_verified_sequence(self, state: ProducerState | None, header: BatchHeader) -> None:
-        verification = self.verifications.get(header.producer_id)
-        if verification is None:
-            return
-        sequence = header.base_sequence
-        is_unknown = state is None or not state.batches
-        if (verification.raises_epochs and sequence != 0 and is_unknown) or (
-            sequence > verification.lowest_sequence
-        ):
-            raise ApiError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"Sequence {sequence} of producer {header.producer_id} in {self._partition} comes before an "
-                f"earlier one that was refused.",
-            )
+    def _is_old(self, header: BatchHeader, state: ProducerState) -> ApiError:
+        return ApiError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"Epoch {header.producer_epoch} of producer {header.producer_id} in {self._partition} is smaller "
+            f"than the last seen epoch {state.epoch}.",
+        )
 
     def _check_sequence(self, state: ProducerState, header: BatchHeader) -> None:
-        self._check_verified_sequence(state, header)
+        self.verifications.check(header, is_unknown=not state.batches)
         sequence = header.base_sequence
         if state.epoch == NO_PRODUCER_EPOCH:
             # Only a marker, or nothing, is known of it: it may go on from wherever it is.
@@ -286,7 +252,7 @@ class ProducerStateManager:
         )
         state.last_timestamp = header.max_timestamp
         if header.is_transactional:
-            self.verifications.pop(header.producer_id, None)
+            self.verifications.over(header.producer_id)
         if header.is_transactional and state.txn_first_offset is None:
             state.txn_first_offset = header.base_offset
             self.ongoing[header.producer_id] = header.base_offset
@@ -328,7 +294,7 @@ class ProducerStateManager:
         if kind not in (ABORT, COMMIT) or marker.value is None or len(marker.value) < _MARKER.size:
             return None
         _, coordinator_epoch = _MARKER.unpack_from(marker.value, 0)
-        self.verifications.pop(header.producer_id, None)
+        self.verifications.over(header.producer_id)
         state = self.producers.get(header.producer_id)
         if state is None:
             state = self.producers[header.producer_id] = ProducerState()
@@ -389,13 +355,7 @@ class ProducerStateManager:
         ]
         for producer_id in idle:
             del self.producers[producer_id]
-        given_up = [
-            producer_id
-            for producer_id, verification in self.verifications.items()
-            if now_ms - verification.began_ms >= self.expiration_ms
-        ]
-        for producer_id in given_up:
-            del self.verifications[producer_id]
+        self.verifications.expire(now_ms - self.expiration_ms)
 
     def clear(self) -> None:
         """Forget everything: the log is read again from some snapshot on."""

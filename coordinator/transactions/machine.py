@@ -138,9 +138,10 @@ class TransactionMachine:
         if before.is_ending:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if before.state is State.ONGOING:
-            result = self._abort(fenced(before))
             # Its end takes a moment: the client asks again, and is given the epoch after it.
-            return self._told(result, lambda: done(ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)), done)
+            return self._abort(
+                fenced(before), lambda error: done(_for_clients(error, ErrorCode.CONCURRENT_TRANSACTIONS))
+            )
         if before.epochs_are_used_up and (expected is None or expected.epoch == before.producer_epoch):
             after = rotated(before, fresh_id, timeout_ms, now_ms, remember=expected is not None)
         else:
@@ -149,7 +150,7 @@ class TransactionMachine:
                 raise ApiError(ErrorCode.PRODUCER_FENCED)
             after = found
         producer = Producer(after.producer_id, after.producer_epoch)
-        return self._told(Result([self._record(after)]), lambda: done(producer), done, after)
+        return self._apply(after, lambda error: done(producer if error is None else _for_clients(error)))
 
     # --- AddPartitionsToTxn, AddOffsetsToTxn
 
@@ -171,7 +172,7 @@ class TransactionMachine:
         added = frozenset(partitions)
 
         def committed(error: ApiError | None) -> None:
-            done(ErrorCode.NONE if error is None else error.code)
+            done(ErrorCode.NONE if error is None else ErrorCode(_for_clients(error).code))
 
         if transaction.state is State.ONGOING and added <= transaction.partitions:
             return Result((), committed)
@@ -253,7 +254,7 @@ class TransactionMachine:
             going_on = Producer(after.producer_id, after.producer_epoch)
             if next_id != NO_PRODUCER_ID:
                 going_on = Producer(next_id, 0)
-            return self._told(self._ending(after), lambda: done(going_on), done)
+            return self._ending(after, lambda error: done(going_on if error is None else _for_clients(error)))
         wanted = (
             (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
             if commit
@@ -264,9 +265,9 @@ class TransactionMachine:
         if transaction.is_ending:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         going_on = Producer(transaction.producer_id, transaction.producer_epoch)
-        return Result((), lambda error: done(going_on if error is None else error))
+        return Result((), lambda error: done(going_on if error is None else _for_clients(error)))
 
-    def _abort(self, transaction: Transaction) -> Result:
+    def _abort(self, transaction: Transaction, told: Committed = ignore_outcome) -> Result:
         """End a transaction that was just fenced, in the version of the protocol that its client follows."""
         return self._ending(
             ending(
@@ -275,13 +276,21 @@ class TransactionMachine:
                 client_version=transaction.client_version,
                 next_producer_id=NO_PRODUCER_ID,
                 now_ms=self._around.now_ms(),
-            )
+            ),
+            told,
         )
 
-    def _ending(self, after: Transaction) -> Result:
-        def committed(error: ApiError | None) -> None:
+    def _ending(self, after: Transaction, told: Committed) -> Result:
+        def decided(error: ApiError | None) -> None:
             if error is None:
                 self._write_markers(after)
+            elif error.code == ErrorCode.REQUEST_TIMED_OUT:
+                # Whoever asked waits no longer. The record may still be committed, and the markers follow it.
+                self._around.later(0, lambda: Result((), decided))
+
+        def committed(error: ApiError | None) -> None:
+            decided(error)
+            told(error)
 
         return self._apply(after, committed)
 
@@ -342,24 +351,40 @@ class TransactionMachine:
 
     def _apply(self, after: Transaction, committed: Committed) -> Result:
         # Applied here rather than by replay, since the epoch before is not stored.
-        self.transactions[after.transactional_id] = after
-        return Result([self._record(after)], committed)
+        name = after.transactional_id
+        before = self.transactions.get(name)
+        self.transactions[name] = after
 
-    def _told(
-        self, result: Result, succeed: Callable[[], None], done: Done, after: Transaction | None = None
-    ) -> Result:
-        """The result, with `done` told when it is committed."""
-        if after is not None:
-            self.transactions[after.transactional_id] = after
+        def told(error: ApiError | None) -> None:
+            is_refused = error is not None and error.code != ErrorCode.REQUEST_TIMED_OUT
+            if is_refused and self.transactions.get(name) is after:
+                # The log does not have it, and never will.
+                if before is None:
+                    del self.transactions[name]
+                else:
+                    self.transactions[name] = before
+            committed(error)
 
-        def committed(error: ApiError | None) -> None:
-            result.committed(error)
-            if error is None:
-                succeed()
-            else:
-                done(error)
+        return Result([self._record(after)], told)
 
-        return Result(result.records, committed)
+
+def _for_clients(error: ApiError | None, otherwise: ErrorCode = ErrorCode.NONE) -> ApiError:
+    """Why a record was not stored, in terms of a coordinator; `otherwise` if it was."""
+    if error is None:
+        return ApiError(otherwise)
+    return ApiError(_REFUSALS.get(ErrorCode(error.code), ErrorCode(error.code)))
+
+
+_REFUSALS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
 
 
 def _may_be(transaction: Transaction, expected: Producer) -> bool:

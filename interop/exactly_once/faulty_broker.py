@@ -191,7 +191,8 @@ def duplicates_accepted() -> None:
 
 
 def no_fencing() -> None:
-    check, decide = ProducerStateManager.check, TransactionMachine.end
+    check, begin = ProducerStateManager.check, ProducerStateManager.begin_verification
+    decide = TransactionMachine.end
 
     def check_newer(self: ProducerStateManager, header: BatchHeader, **named: Any) -> BatchMetadata | None:
         state = self.producers.get(header.producer_id)
@@ -211,7 +212,13 @@ def no_fencing() -> None:
             producer = Producer(transaction.producer_id, transaction.producer_epoch)
         return decide(self, transactional_id, producer, **other)
 
+    def begin_newer(self: ProducerStateManager, header: BatchHeader, **named: Any) -> None:
+        state = self.producers.get(header.producer_id)
+        if state is None or header.producer_epoch >= state.epoch:
+            begin(self, header, **named)
+
     setattr(ProducerStateManager, "check", check_newer)  # noqa: B010
+    setattr(ProducerStateManager, "begin_verification", begin_newer)  # noqa: B010
     setattr(TransactionMachine, "_of", of_any_epoch)  # noqa: B010
     setattr(TransactionMachine, "end", end)  # noqa: B010
 

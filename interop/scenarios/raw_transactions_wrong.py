@@ -77,6 +77,22 @@ def sequences(broker: Broker) -> Any:
             seen[f"wrap at {first}"] = wrap
             end(one)
             settle(one)
+        for version in (11, 12):
+            one = Id(client, f"raw-sequences-zombie-v{version}")
+            one.init()
+            one.init()
+            if version < ADDS:
+                one.add((topic, 0))
+            steps = [one.send(topic, version=version)[0]]
+            steps.append(one.send(topic, version=version, epoch=0, sequence=0)[0])
+            steps += [one.send(topic, version=version)[0] for _ in range(2)]
+            steps.append([end(one, version)[0], one.described()[1]])
+            if version < ADDS:
+                one.add((topic, 0))
+            steps += [one.send(topic, version=version)[0] for _ in range(2)]
+            end(one, version)
+            settle(one)
+            seen[f"a zombie meanwhile v{version}"] = steps
         one = begun(client, "raw-sequences-epoch", topic, 11)
         one.send(topic)
         one.send(topic)

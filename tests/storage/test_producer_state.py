@@ -209,7 +209,7 @@ def test_what_was_sent_after_a_refused_batch_does_not_overtake_it(producers: Pro
     verify(producers, 3, epoch=0)  # comes late, and says nothing of the new epoch
     assert producers.check(header(9, epoch=1, transactional=True)) is None
     producers.update(header(9, epoch=1, transactional=True))
-    assert producers.verifications == {}
+    assert len(producers.verifications) == 0
     assert producers.check(header(10, epoch=1, transactional=True)) is None
 
 
@@ -222,10 +222,18 @@ def test_in_version_2_a_transaction_of_an_unknown_producer_begins_at_0(
     assert producers.check(header(0, transactional=True)) is None
 
 
+def test_a_producer_that_was_replaced_does_not_hold_up_its_successor(producers: ProducerStateManager) -> None:
+    producers.update(header(0, epoch=1, transactional=True))
+    with pytest.raises(ApiError) as refused:
+        verify(producers, 0, epoch=0)
+    assert refused.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert producers.check(header(1, epoch=1, transactional=True)) is None
+
+
 def test_a_marker_or_time_ends_what_was_tried(producers: ProducerStateManager) -> None:
     verify(producers, 0)
     end_transaction(producers, 0, ABORT)
-    assert producers.verifications == {}
+    assert len(producers.verifications) == 0
     verify(producers, 0)
     producers.expire(NOW_MS + 24 * HOUR_MS - 1)
     assert refusal(producers, header(7, transactional=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -1,0 +1,105 @@
+"""What becomes of a transaction whose record is slow to be stored, or is not stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.transactions.machine import Producer
+from coordinator.transactions.transaction import Partition
+from kwire.errors import ApiError, ErrorCode
+from tests.coordinator.transactions.world import World
+
+NAME = "a"
+PARTITION: Partition = ("t", 0)
+TIMEOUT_MS = 60_000
+
+
+class Asking:
+    """One producer's requests; the newest answer is the last one."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.answers: list[Any] = []
+
+    def done(self, answer: Any) -> None:
+        self.answers.append(ErrorCode(answer.code) if isinstance(answer, ApiError) else answer)
+
+    def init(self) -> None:
+        self.world.service.init_producer_id(NAME, TIMEOUT_MS, None, self.done)
+        self.world.host.run_pending()
+
+    def add(self, producer: Producer) -> None:
+        self.world.service.add_partitions(NAME, producer, [PARTITION], 0, self.done)
+
+    def end(self, producer: Producer, *, commit: bool = True) -> None:
+        self.world.service.end(NAME, producer, commit=commit, client_version=0, done=self.done)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def asking(world: World) -> Asking:
+    return Asking(world)
+
+
+@pytest.fixture
+def producer(world: World, asking: Asking) -> Producer:
+    """In a transaction."""
+    asking.init()
+    world.settle()
+    given = asking.answers[-1]
+    assert isinstance(given, Producer)
+    asking.add(given)
+    world.settle()
+    assert asking.answers[-1] == ErrorCode.NONE
+    return given
+
+
+def test_markers_follow_a_decision_that_was_slow_to_be_stored(
+    world: World, asking: Asking, producer: Producer
+) -> None:
+    asking.end(producer)
+    world.advance(5_000)
+    assert asking.answers[-1] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.advance(20_000)
+    assert not world.markers
+    world.commit_appends()
+    assert [(partition, ending.commit) for partition, ending, _, _ in world.markers] == [(PARTITION, True)]
+    world.settle()
+    asking.end(producer)
+    assert asking.answers[-1] == producer
+
+
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+def test_what_is_not_stored_has_not_been(
+    world: World, asking: Asking, producer: Producer, refused: ErrorCode, told: ErrorCode
+) -> None:
+    before = world.transaction(NAME)
+    world.refuse = refused
+    asking.end(producer)
+    assert asking.answers[-1] == told
+    assert world.transaction(NAME) == before
+    world.refuse = None
+    asking.end(producer, commit=False)
+    world.settle()
+    assert asking.answers[-1] == producer
+
+
+def test_an_id_that_is_not_stored_is_not_known(world: World, asking: Asking) -> None:
+    world.refuse = ErrorCode.MESSAGE_TOO_LARGE
+    asking.init()
+    assert asking.answers == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert world.transaction(NAME) is None

@@ -1,0 +1,295 @@
+"""A broker's transactions without the broker: the coordinator, its log, and real logs on a disk in memory.
+
+Nothing goes on by itself. What the coordinator appends waits for `commit_appends`, the markers that it wants
+written for `write_marker`, and timeouts for `advance`. `crash` loses all that waits, and the answers to
+whoever asked; what was committed is loaded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+from broker.handlers.transaction_checks import check_transaction
+from broker.node import Node
+from broker.storage.log import AppendOrigin, Log
+from broker.storage.log_config import LogConfig
+from broker.testing.log_bench import LogBench, batch
+from broker.testing.memory_disk import MemoryDisk
+from broker.testing.virtual import VirtualHost
+from broker.transaction_ports import TransactionPorts
+from coordinator.transactions.machine import Ending, Producer
+from coordinator.transactions.ports import TRANSACTIONS_TOPIC
+from coordinator.transactions.service import TransactionCoordinatorService
+from coordinator.transactions.transaction import Partition, Transaction
+from kwire.batch import HEADER_BYTES, BatchHeader, control_type, read_header, records
+from kwire.errors import ApiError, ErrorCode
+
+PARTITIONS: tuple[Partition, ...] = (("t", 0), ("t", 1), ("u", 0))
+SEGMENT_BYTES = 600
+READ_BYTES = 350
+FIRST_ID = 100
+NOW_MS = 1_700_000_000_000
+
+Told = Callable[[ApiError | None], None]
+
+
+@dataclass
+class Config:
+    """The keys that the coordinator reads, with Kafka's defaults."""
+
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    transaction_partition_verification_enable: bool = True
+
+
+class _Partition:
+    """A partition that is led: what is appended is committed at once."""
+
+    def __init__(self, log: Log, bench: LogBench) -> None:
+        self.log = log
+        self._bench = bench
+
+    def append(
+        self,
+        data: memoryview,
+        *,
+        now_ms: int,
+        on_committed: Told,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> Any:
+        self._bench.now_ms = now_ms
+        appended = self.log.append(data, leader_epoch=0, now_ms=now_ms, origin=origin)
+        self.log.commit()
+        self.log.high_watermark = self.log.log_end_offset
+        on_committed(None)
+        return appended
+
+
+class _Ports:
+    """`coordinator.transactions.ports.TransactionPorts` of one life of the broker."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def append(self, index: int, data: bytearray, on_committed: Told) -> None:
+        if self._world.refuse is not None:
+            raise ApiError(self._world.refuse)
+        self._world.appends.append((bytes(data), on_committed))
+
+    def stored_batches(self, index: int) -> Iterator[memoryview]:
+        for data in list(self._world.state_log):
+            yield memoryview(data)
+
+    def partition_count(self) -> int | None:
+        return 1
+
+    def leader(self, index: int) -> int | None:
+        return 1
+
+    def create_topic(self) -> None:
+        raise AssertionError("the topic is there")
+
+    def allocate_producer_id(self, done: Callable[[int | ApiError], None]) -> None:
+        self._world.ids += 1
+        given = self._world.ids
+        self._world.host.call_soon(lambda: done(given))
+
+    def transaction_version(self) -> int:
+        return 2
+
+    def write_marker(self, partition: Partition, ending: Ending, coordinator_epoch: int, done: Told) -> None:
+        self._world.markers.append((partition, ending, coordinator_epoch, done))
+
+
+class World:
+    """What is there, and what waits."""
+
+    def __init__(self) -> None:
+        self.host = VirtualHost(seed=1, now_ms=NOW_MS)
+        self.disk = MemoryDisk()
+        config = LogConfig(segment_bytes=SEGMENT_BYTES, segment_index_bytes=1200)
+        self._benches = {
+            (topic, index): LogBench(self.disk, f"/{topic}-{index}", config) for topic, index in PARTITIONS
+        }
+        self.ids = FIRST_ID
+        self.life = 0
+        self.state_log: list[bytes] = []
+        self.appends: list[tuple[bytes, Told]] = []
+        """Records of the coordinator that are not committed yet."""
+        self.markers: list[tuple[Partition, Ending, int, Told]] = []
+        """Markers that the coordinator wants written."""
+        self.refuse: ErrorCode | None = None
+        """With what appends of the coordinator are refused."""
+        self._start()
+
+    def _start(self) -> None:
+        self.partitions = {
+            partition: _Partition(bench.open(), bench) for partition, bench in self._benches.items()
+        }
+        for partition in self.partitions.values():
+            partition.log.high_watermark = partition.log.log_end_offset
+        self.service = TransactionCoordinatorService(Config(), self.host, _Ports(self))
+        self._node = cast(
+            Node,
+            SimpleNamespace(
+                config=Config(),
+                host=self.host,
+                image=SimpleNamespace(topics={TRANSACTIONS_TOPIC: None}),
+                transactions=self.service,
+                partition=lambda topic, index: self.partitions[topic, index],
+                led_partition=lambda topic, index: self.partitions[topic, index],
+                marker_written=lambda *_, **__: None,
+            ),
+        )
+        self.service.elected(0, self.life)
+        self.host.run_pending()
+
+    # --- what happens
+
+    def crash(self, kept: int = 0) -> None:
+        """The process dies. The first few of the uncommitted records are in the log all the same."""
+        self.state_log += [data for data, _ in self.appends[:kept]]
+        self.appends.clear()
+        self.markers.clear()
+        # The calls and the timers of the process die with it.
+        self.host = VirtualHost(seed=1, now_ms=self.host.now_ms())
+        self.life += 1
+        for bench in self._benches.values():
+            bench.now_ms = self.host.now_ms()
+        self._start()
+
+    def commit_appends(self, count: int | None = None) -> int:
+        """Commit what the coordinator has appended, or the first of it; how many there were."""
+        done = 0
+        while self.appends and (count is None or done < count):
+            data, tell = self.appends.pop(0)
+            self.state_log.append(data)
+            tell(None)
+            self.host.run_pending()
+            done += 1
+        return done
+
+    def write_marker(self, number: int = 0) -> None:
+        """Write one of the markers that wait."""
+        partition, ending, coordinator_epoch, done = self.markers.pop(number)
+        TransactionPorts(self._node).write_marker(partition, ending, coordinator_epoch, done)
+        self.host.run_pending()
+
+    def settle(self) -> None:
+        """Let everything happen that waits for no time."""
+        self.host.run_pending()
+        while self.appends or self.markers:
+            self.commit_appends()
+            while self.markers:
+                self.write_marker()
+        self.host.run_pending()
+
+    def advance(self, delay_ms: int) -> None:
+        """Let time pass, without anything being committed meanwhile."""
+        self.host.advance(delay_ms)
+
+    def end_all(self) -> None:
+        """Let every transaction end, by its timeout if by nothing else."""
+        for _ in range(20):
+            self.settle()
+            self.advance(60_000)
+        self.settle()
+
+    # --- what producers send
+
+    def produce(
+        self,
+        name: str,
+        producer: Producer,
+        partition: Partition,
+        sequence: int,
+        values: list[bytes],
+        version: int,
+        done: Callable[[ErrorCode], None],
+    ) -> None:
+        """One transactional batch, as a client of that version of the protocol sends it."""
+        data = batch(
+            *values,
+            timestamp=self.host.now_ms(),
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+
+        def checked(error: ApiError | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                self.partitions[partition].append(
+                    memoryview(bytearray(data)), now_ms=self.host.now_ms(), on_committed=lambda _: None
+                )
+            except ApiError as refused:
+                done(ErrorCode(refused.code))
+            else:
+                done(ErrorCode.NONE)
+
+        check_transaction(
+            self._node,
+            name,
+            producer,
+            partition,
+            adds=version >= 2,
+            knows_abortable=True,
+            done=checked,
+            header=read_header(data),
+        )
+        self.host.run_pending()
+
+    # --- what is seen
+
+    def transaction(self, name: str) -> Transaction | None:
+        try:
+            return self.service.describe(name)
+        except ApiError:
+            return None
+
+    def log(self, partition: Partition) -> Log:
+        return self.partitions[partition].log
+
+    def is_stable(self, partition: Partition) -> bool:
+        """Whether the last stable offset is at the end."""
+        return self.log(partition).last_stable_offset == self.log(partition).log_end_offset
+
+    def committed(self, partition: Partition) -> list[bytes]:
+        """What a reader of committed records sees, which reads a few batches at a time."""
+        log = self.log(partition)
+        found: list[bytes] = []
+        offset, end_offset = log.log_start_offset, log.last_stable_offset
+        aborting: set[int] = set()
+        while offset < end_offset:
+            region = log.read(offset, max_bytes=READ_BYTES, up_to_offset=end_offset)
+            # As clients do: by first offset, each from its first record to its marker.
+            aborted = sorted(log.aborted_transactions(offset, region), key=lambda one: one.first_offset)
+            for position, header, data in whole_batches(region.read()):
+                while aborted and aborted[0].first_offset <= header.last_offset:
+                    aborting.add(aborted.pop(0).producer_id)
+                if header.is_control:
+                    _, kind = control_type(next(iter(records(data, position, header))))
+                    if kind == 0:
+                        aborting.discard(header.producer_id)
+                elif not (header.is_transactional and header.producer_id in aborting):
+                    found += [record.value or b"" for record in records(data, position, header)]
+                offset = header.next_offset
+        return found
+
+
+def whole_batches(data: bytes) -> Iterator[tuple[int, BatchHeader, bytes]]:
+    """The batches of what a Fetch gave, of which the last may be cut."""
+    position = 0
+    while len(data) - position >= HEADER_BYTES:
+        header = read_header(data, position)
+        if position + header.size_bytes > len(data):
+            return
+        yield position, header, data
+        position += header.size_bytes
