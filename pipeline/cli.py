@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipeline.config import ConfigError, JobConfig
+from pipeline.config import ConfigError, JobConfig, MissingError
 
 JOBS = {
     "archive": "topics to Parquet, each offset once, with a manifest for each commit",
@@ -42,7 +42,6 @@ def main(arguments: Sequence[str]) -> int:
     from pipeline.archive.manifest import ArchiveError
     from pipeline.delivery import DeliveryError
     from pipeline.segments.files import SegmentsError
-    from pipeline.session import MissingError
 
     try:
         return _RUN[options.job](JobConfig.load(options.config), options.master)

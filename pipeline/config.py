@@ -24,6 +24,10 @@ class ConfigError(Exception):
     """A job's configuration is wrong; the message names the key, and what it should be."""
 
 
+class MissingError(Exception):
+    """Something that a job needs is not on this machine; the message says what, and how to get it."""
+
+
 class Input(NamedTuple):
     """Where records come from."""
 

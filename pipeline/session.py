@@ -12,6 +12,8 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from pipeline.config import MissingError
+
 JARS_VARIABLE: Final = "KWIRE_SPARK_JARS"
 CONNECTOR: Final = "spark-sql-kafka-0-10"
 POM: Final = Path(__file__).with_name("pom.xml")
@@ -25,10 +27,6 @@ SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.shuffle.partitions": "8",
 }
-
-
-class MissingError(Exception):
-    """Something that Spark needs is not on this machine; the message says what, and how to get it."""
 
 
 def session(

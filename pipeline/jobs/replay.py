@@ -25,10 +25,9 @@ from typing import Any, NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
-from pipeline.config import JobConfig
+from pipeline.config import JobConfig, MissingError
 from pipeline.delivery import Outgoing, Target, deliver_in_place
 from pipeline.jobs.restore import KEEP, create
-from pipeline.session import MissingError
 
 
 class ReplayConfig(NamedTuple):

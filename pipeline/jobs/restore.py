@@ -11,7 +11,7 @@ suffix = ""                        # appended to the names of the topics
 [restore.settings]                 # of topics that are created
 "retention.ms" = -1
 
-Topics that this creates keep their records for ever, unless it is told otherwise: those of an archive are old.
+Topics that this creates keep their records for ever, unless it is told otherwise: what is archived is old.
 """
 
 from __future__ import annotations
