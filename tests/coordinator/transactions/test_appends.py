@@ -64,7 +64,7 @@ def test_markers_follow_a_decision_that_was_slow_to_be_stored(
     world: World, asking: Asking, producer: Producer
 ) -> None:
     asking.end(producer)
-    world.advance(5_000)
+    world.advance(10_000)
     assert asking.answers[-1] == ErrorCode.COORDINATOR_NOT_AVAILABLE
     world.advance(20_000)
     assert not world.markers
