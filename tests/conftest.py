@@ -1,0 +1,13 @@
+"""What all tests may be told on the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite",
+        action="store_true",
+        help="write the answers of readable scripts anew, to be reviewed as a diff",
+    )
