@@ -35,6 +35,14 @@ BROKER_KEYS: Final[dict[str, Key]] = {
 LISTENER_PREFIX: Final = "listener.name."
 """Keys of one listener: listener.name.<name>.<key>."""
 
+ASSIGNORS: Final = {
+    "uniform": "uniform",
+    "range": "range",
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
+"""The assignors of consumer groups, by their names and those of Kafka's classes."""
+
 
 class BrokerConfig:
     """The settings of one broker. Attributes are Kafka's keys with underscores for dots."""
@@ -286,6 +294,14 @@ class BrokerConfig:
                 f"log.retention.ms is {retention_ms}: it must be unlimited (-1) or, greater than or "
                 f"equal to 1"
             )
+        if not self.group_consumer_assignors:
+            raise ConfigError("group.consumer.assignors is empty: consumer groups need one at least")
+        for name in self.group_consumer_assignors:
+            if name not in ASSIGNORS:
+                raise ConfigError(
+                    f"group.consumer.assignors has {name}, which this release cannot load: it has uniform "
+                    f"and range"
+                )
 
     def _check_quorum(self) -> None:
         voters = cast("list[str]", self._values["controller.quorum.voters"])

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
+from broker.config.broker import ASSIGNORS as KNOWN_ASSIGNORS
 from coordinator.assignors import ASSIGNORS
 from coordinator.consumer.group import ConsumerGroup
 from coordinator.consumer.hooks import Migration
@@ -224,7 +225,10 @@ class ConsumerGroups:
             interval_ms = self._settings.assignment_interval_ms(group.id)
             last_ms = group.assignment_timestamp
             if not last_ms or not interval_ms or now_ms >= last_ms + interval_ms:
-                name = group.preferred_assignor(member, updated) or self.default_assignor
+                name = group.preferred_assignor(member, updated)
+                if name is None or name not in ASSIGNORS:
+                    # None is named, or one that only another broker has.
+                    name = self.default_assignor
                 new_records, target = new_target(
                     group,
                     updated,
@@ -381,13 +385,7 @@ class ConsumerGroups:
 
 def assignor_names(configured: Iterable[str]) -> list[str]:
     """The short names of assignors, which may be given by the names of Apache Kafka's classes."""
-    return [CLASS_NAMES.get(name, name) for name in configured]
-
-
-CLASS_NAMES: Mapping[str, str] = {
-    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
-    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
-}
+    return [KNOWN_ASSIGNORS[name] for name in configured]
 
 
 def _not_found(group_id: str, classic: ClassicGroup | None, text: str) -> ApiError:

@@ -104,6 +104,8 @@ def test_a_bad_value_is_told_with_its_key_and_what_is_allowed(key: str, value: s
         ({"inter.broker.listener.name": "INTERNAL"}, "inter.broker.listener.name is INTERNAL"),
         ({"log.retention.ms": "0"}, "log.retention.ms is 0"),
         ({"max.connections.per.ip": "0"}, "max.connections.per.ip is 0"),
+        ({"group.consumer.assignors": "uniform,com.example.Best"}, "com.example.Best, which this release"),
+        ({"group.consumer.assignors": ""}, "group.consumer.assignors is empty"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(overrides: dict[str, str], said: str) -> None:
