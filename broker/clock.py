@@ -74,18 +74,11 @@ class ManualClock:
 class QueuedTimer:
     """A call in a `TimerQueue`."""
 
-    __slots__ = ("callback", "deadline_ms", "order", "queue")
+    __slots__ = ("callback", "queue")
 
-    def __init__(self, queue: TimerQueue, deadline_ms: int, order: int, callback: Callable[[], None]) -> None:
+    def __init__(self, queue: TimerQueue, callback: Callable[[], None]) -> None:
         self.queue = queue
-        self.deadline_ms = deadline_ms
-        self.order = order
         self.callback: Callable[[], None] | None = callback
-
-    def __lt__(self, other: QueuedTimer) -> bool:
-        if self.deadline_ms != other.deadline_ms:
-            return self.deadline_ms < other.deadline_ms
-        return self.order < other.order
 
     def cancel(self) -> None:
         if self.callback is not None:
@@ -97,7 +90,8 @@ class TimerQueue:
     """Calls by deadline; equal deadlines in the order in which they were scheduled."""
 
     def __init__(self) -> None:
-        self._heap: list[QueuedTimer] = []
+        # Tuples, which compare without a call of Python: the orders are all different.
+        self._heap: list[tuple[int, int, QueuedTimer]] = []
         self._order = 0
         self._cancelled = 0
 
@@ -111,32 +105,32 @@ class TimerQueue:
 
     def add(self, deadline_ms: int, callback: Callable[[], None]) -> QueuedTimer:
         self._order += 1
-        timer = QueuedTimer(self, deadline_ms, self._order, callback)
-        heappush(self._heap, timer)
+        timer = QueuedTimer(self, callback)
+        heappush(self._heap, (deadline_ms, self._order, timer))
         return timer
 
     def timer_cancelled(self) -> None:
         """Count a cancelled entry. They leave in bulk, so that long deadlines do not gather dead timers."""
         self._cancelled += 1
         if self._cancelled > 64 and self._cancelled > len(self._heap) // 2:
-            self._heap = [timer for timer in self._heap if timer.callback is not None]
+            self._heap = [entry for entry in self._heap if entry[2].callback is not None]
             heapify(self._heap)
             self._cancelled = 0
 
     def next_deadline_ms(self) -> int | None:
         """When the earliest call is due, or None when there is none."""
         heap = self._heap
-        while heap and heap[0].callback is None:
+        while heap and heap[0][2].callback is None:
             heappop(heap)
             self._cancelled -= 1
-        return heap[0].deadline_ms if heap else None
+        return heap[0][0] if heap else None
 
     def pop_due(self, now_ms: int) -> Callable[[], None] | None:
         """Take the earliest call whose time has come. One at a time: a call may cancel the next."""
         deadline_ms = self.next_deadline_ms()
         if deadline_ms is None or deadline_ms > now_ms:
             return None
-        timer = heappop(self._heap)
+        timer = heappop(self._heap)[2]
         callback = timer.callback
         timer.callback = None
         return callback

@@ -11,6 +11,7 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from broker.host import Host, Timer
@@ -27,6 +28,12 @@ logger = logging.getLogger("kwire.coordinator")
 
 LOAD_STEP_BYTES = 1 << 20
 """How much of a log is replayed before the loop gets to do something else."""
+
+NAMES_KNOWN = 20_000
+"""Of how many groups and transactional ids the partition is remembered: each request asks for it."""
+
+LONGEST_KNOWN = 200
+"""Names may have 32 KiB, and what is remembered of them is to stay small."""
 
 TOMBSTONES_A_BATCH = 1000
 """Tombstones need not survive together, so many of them go into several batches."""
@@ -294,11 +301,18 @@ class Runtime(Generic[M]):
 
 def partition_of(name: str, count: int) -> int:
     """The partition of a name: Java's hash of it, made positive as Kafka's `Utils.abs` does."""
+    return _known_partition_of(name, count) if len(name) <= LONGEST_KNOWN else _partition_of(name, count)
+
+
+def _partition_of(name: str, count: int) -> int:
     value = string_hash(name)
     if value >= 0x80000000:
         value = 0x100000000 - value
     # The absolute value of the least int32 is not an int32; Kafka takes 0.
     return 0 if value == 0x80000000 else value % count
+
+
+_known_partition_of = lru_cache(NAMES_KNOWN)(_partition_of)
 
 
 def _parts(records: Sequence[StoredRecord]) -> list[Sequence[StoredRecord]]:
