@@ -11,7 +11,17 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench import compaction, flush, latency, partitions, start, throughput
+from bench import (
+    compaction,
+    flush,
+    groups,
+    latency,
+    offset_commits,
+    partitions,
+    start,
+    throughput,
+    transactions,
+)
 from bench.brokers import BROKERS, missing
 from bench.figures import Figure, table
 
@@ -22,8 +32,11 @@ BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "flush": flush.measure,
     "partitions": partitions.measure,
     "compaction": compaction.measure,
+    "transactions": transactions.measure,
+    "groups": groups.measure,
+    "offset_commits": offset_commits.measure,
 }
-LONG = {"partitions", "compaction"}
+LONG = {"partitions", "compaction", "transactions", "groups", "offset_commits"}
 """What runs only when it is asked for."""
 
 

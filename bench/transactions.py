@@ -1,0 +1,159 @@
+"""Commits a second of one producer, with 100 records of 100 B in each transaction: librdkafka's and Java's.
+
+One transaction after the other, without linger, to a topic of one partition and to one of four. In the end
+the last stable offset must be the end of the topic.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from confluent_kafka import IsolationLevel, Producer
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.cimpl import NewTopic, TopicPartition
+
+from bench.brokers import KAFKA_JARS, Broker, running
+from bench.figures import Figure
+
+RECORDS, RECORD_BYTES = 100, 100
+PARTITION_COUNTS = (1, 4)
+WARM_UP_SECONDS = 8.0
+"""Of each client with each broker, not measured: a JVM gets faster for about so long."""
+TIMEOUT_SECONDS = 60.0
+JAVA_PROGRAM = Path(__file__).parent / "java" / "TransactionLoop.java"
+
+
+def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
+    """The brokers take turns, in the other order every second round."""
+    figures: dict[str, Figure] = {}
+
+    def figure(name: str, unit: str) -> Figure:
+        return figures.setdefault(name, Figure(name, unit))
+
+    loops: dict[tuple[str, str, int], Loop] = {}
+    with running(names) as brokers:
+        try:
+            for name, broker in brokers.items():
+                for partitions in PARTITION_COUNTS:
+                    for client, kind in CLIENTS.items():
+                        if kind is JavaLoop and (shutil.which("javac") is None or not KAFKA_JARS.exists()):
+                            continue
+                        topic = f"transactions-{client}-{partitions}"
+                        _create(broker, topic, partitions)
+                        loops[name, client, partitions] = kind(broker, topic, partitions)
+            for loop in loops.values():
+                loop.commits_per_second(WARM_UP_SECONDS / len(PARTITION_COUNTS))
+            for number in range(rounds):
+                for client, partitions in dict.fromkeys((client, count) for _, client, count in loops):
+                    label = f"{client}, partitions: {partitions}"
+                    for name in names if number % 2 == 0 else reversed(names):
+                        broker = brokers[name]
+                        idle = broker.cpu_seconds()
+                        rate = loops[name, client, partitions].commits_per_second(seconds)
+                        cost = (broker.cpu_seconds() - idle) / (rate * seconds)
+                        figure(label, "commits/s").add(name, rate)
+                        figure(f"{label}, broker's CPU", "µs/commit").add(name, cost * 1e6)
+            for (name, _, partitions), loop in loops.items():
+                _check(brokers[name], loop.topic, partitions)
+        finally:
+            for loop in loops.values():
+                loop.close()
+    return list(figures.values())
+
+
+class Loop:
+    """One producer that commits one transaction after the other."""
+
+    def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
+        self.topic = topic
+
+    def commits_per_second(self, seconds: float) -> float:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End what was started."""
+
+
+class LibrdkafkaLoop(Loop):
+    def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
+        super().__init__(broker, topic, partitions)
+        self._producer = Producer(
+            {"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "linger.ms": 0, "log_level": 2}
+        )
+        message = {"value": bytes(RECORD_BYTES)}
+        count = RECORDS // partitions
+        self._batches = [[dict(message) for _ in range(count)] for _ in range(partitions)]
+        self._producer.init_transactions(TIMEOUT_SECONDS)
+
+    def commits_per_second(self, seconds: float) -> float:
+        producer, commits = self._producer, 0
+        begun = time.perf_counter()
+        while (now := time.perf_counter()) - begun < seconds:
+            producer.begin_transaction()
+            for partition, batch in enumerate(self._batches):
+                producer.produce_batch(self.topic, batch, partition=partition)
+            producer.commit_transaction(TIMEOUT_SECONDS)
+            commits += 1
+        return commits / (now - begun)
+
+
+class JavaLoop(Loop):
+    def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
+        super().__init__(broker, topic, partitions)
+        given = [broker.bootstrap, topic, str(partitions), str(RECORDS), str(RECORD_BYTES)]
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+        self._process = subprocess.Popen(
+            ["java", "-Xmx256m", quiet, "-cp", f"{KAFKA_JARS}/*", str(JAVA_PROGRAM), *given],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._answer()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the Java producer of {self.topic} ended with {self._process.wait()}")
+        return line
+
+    def commits_per_second(self, seconds: float) -> float:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{seconds}\n")
+        self._process.stdin.flush()
+        return float(self._answer())
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+CLIENTS: dict[str, type[Loop]] = {"librdkafka": LibrdkafkaLoop, "Java": JavaLoop}
+
+
+def _create(broker: Broker, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(topic, num_partitions=partitions)])[topic].result(30)
+
+
+def _check(broker: Broker, topic: str, partitions: int) -> None:
+    """Nothing is left open: what readers of committed records may see ends where the topic ends."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    asked = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+    deadline = time.monotonic() + 10
+    while True:
+        ends = [
+            {place.partition: future.result(30).offset for place, future in found.items()}
+            for found in (
+                admin.list_offsets(asked, isolation_level=level)
+                for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+            )
+        ]
+        if ends[0] == ends[1]:
+            return
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{broker.name}: {topic} is stable up to {ends[0]} and ends at {ends[1]}")
+        time.sleep(0.1)
