@@ -5,14 +5,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.archive.manifest import Archive, ArchiveError, DataFile
 from pipeline.delivery import Outgoing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 ROWS_AT_ONCE: Final = 8192
 FILE_COLUMNS: Final = ["offset", "timestamp", "timestampType", "key", "value", "headers"]

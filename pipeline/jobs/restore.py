@@ -19,12 +19,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from pyspark.sql import SparkSession
 
 from pipeline.archive.manifest import Archive, ArchiveError, DataFile
 from pipeline.archive.reading import Wanted, by_partition, is_dense, records
@@ -37,6 +36,9 @@ from pipeline.delivery import (
     deliver_with_map,
     end_offset,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SAME, MAP, AUTO = "same", "map", "auto"
 KEEP: Final = {"retention.ms": "-1"}
