@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from broker.controller.client_metrics import subscription_fault
 from broker.controller.commands import (
     AlterOperation,
     ConfigRules,
@@ -233,8 +234,10 @@ def _values_fault(resource: ResourceChange, rules: ConfigRules, values: dict[str
         if not name:
             return Fault(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
         text = rules.group_fault(values)
-    elif resource_type == RESOURCE_CLIENT_METRICS and not name:
-        return Fault(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+    elif resource_type == RESOURCE_CLIENT_METRICS:
+        if not name:
+            return Fault(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+        return subscription_fault(values)
     return None if text is None else Fault(ErrorCode.INVALID_CONFIG, text)
 
 

@@ -23,18 +23,21 @@ UNDELETABLE_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__
 
 def handle(node: Node, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete what lies before each offset; the low watermark is the new log start offset."""
+    # What is named twice has one answer, to what was asked last; a topic without partitions has none.
+    asked = {
+        (topic.name, partition.partition_index): partition.offset
+        for topic in request.topics
+        for partition in topic.partitions
+    }
     topics: dict[str, DeleteRecordsTopicResult] = {}
-    for topic in request.topics:
-        result = topics.setdefault(topic.name, DeleteRecordsTopicResult(name=topic.name, partitions=[]))
-        for asked in topic.partitions:
-            answer = DeleteRecordsPartitionResult(
-                partition_index=asked.partition_index, low_watermark=INVALID_LOW_WATERMARK
-            )
-            try:
-                answer.low_watermark = _delete(node, topic.name, asked.partition_index, asked.offset)
-            except ApiError as error:
-                answer.error_code = error.code
-            result.partitions.append(answer)
+    for (name, index), offset in asked.items():
+        answer = DeleteRecordsPartitionResult(partition_index=index, low_watermark=INVALID_LOW_WATERMARK)
+        try:
+            answer.low_watermark = _delete(node, name, index, offset)
+        except ApiError as error:
+            answer.error_code = error.code
+        result = topics.setdefault(name, DeleteRecordsTopicResult(name=name, partitions=[]))
+        result.partitions.append(answer)
     return DeleteRecordsResponse(topics=list(topics.values()))
 
 

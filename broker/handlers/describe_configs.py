@@ -45,6 +45,13 @@ CLIENT_METRICS_DEFAULTS: Final = (
 )
 
 
+MALFORMED: Final = (
+    "This most likely occurs because of a request being malformed by the client library or the message was "
+    "sent to an incompatible broker. See the broker logs for more details."
+)
+"""What Kafka says of a type of resource that it cannot name."""
+
+
 def handle(node: Node, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """One result a resource; a resource that cannot be described has its error."""
     results: list[DescribeConfigsResult] = []
@@ -116,7 +123,7 @@ def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEn
         return _client_metrics(node, name)
     if kind == RESOURCE_BROKER_LOGGER:
         return describe_loggers(node.node_id, name)
-    raise ApiError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+    raise ApiError(ErrorCode.INVALID_REQUEST, MALFORMED)
 
 
 def _broker_id(name: str) -> int:

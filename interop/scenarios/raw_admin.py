@@ -401,3 +401,66 @@ def too_late(broker: Broker) -> Any:
         for broker_id in (2, -1, 2**31 - 1):
             seen[f"unregister {broker_id}"] = client.call("UnregisterBroker", 0, BrokerId=broker_id)
     return seen
+
+
+@scenario()
+def odd_requests(broker: Broker) -> Any:
+    """What is named twice or not at all, types that are none, and subscriptions that cannot be."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create(client, "raw-odd", 2)
+
+        def delete(*topics: tuple[str, Sequence[tuple[int, int]]]) -> Any:
+            asked = [
+                {
+                    "Name": name,
+                    "Partitions": [
+                        {"PartitionIndex": index, "Offset": offset} for index, offset in partitions
+                    ],
+                }
+                for name, partitions in topics
+            ]
+            answer = client.call("DeleteRecords", 2, Topics=asked, TimeoutMs=10_000)
+            return [
+                (topic["Name"], sorted(topic["Partitions"], key=lambda one: int(one["PartitionIndex"])))
+                for topic in answer["Topics"]
+            ]
+
+        seen["records twice"] = delete(("raw-odd", [(0, 0), (0, 0)]))
+        seen["records of a topic twice"] = delete(("raw-odd", [(0, 0)]), ("raw-odd", [(0, 0), (1, 0)]))
+        seen["the last counts"] = delete(("raw-odd", [(0, 0), (0, 7)]), ("raw-odd", [(1, 7), (1, -1)]))
+        seen["records of nothing"] = delete(("raw-odd", []))
+        for kind in (-1, 0, 1, 64):
+            unknown = {"ResourceType": kind, "ResourceName": "x", "ConfigurationKeys": None}
+            seen[f"describe type {kind}"] = client.call(
+                "DescribeConfigs",
+                4,
+                Resources=[unknown],
+                IncludeSynonyms=False,
+                IncludeDocumentation=False,
+            )
+        for name, value in (
+            ("no.such.key", "1"),
+            ("interval.ms", "x"),
+            ("interval.ms", "99"),
+            ("interval.ms", "100"),
+            ("interval.ms", "3600001"),
+            ("interval.ms", "9999999999"),
+            ("metrics", "a,b"),
+            ("metrics", ""),
+            ("match", "x"),
+            ("match", "client_id"),
+            ("match", "client_id="),
+            ("match", "client_id=a.*"),
+            ("match", "client_id=["),
+            ("match", "client_id=a=b"),
+            ("match", "client_id=a,client_software_name=b"),
+            ("match", "no_such=a"),
+            ("match", ""),
+        ):
+            configs = [{"Name": name, "ConfigOperation": SET, "Value": value}]
+            resource = {"ResourceType": CLIENT_METRICS, "ResourceName": "raw-odd", "Configs": configs}
+            seen[f"subscribe {name}={value}"] = client.call(
+                "IncrementalAlterConfigs", 1, Resources=[resource], ValidateOnly=True
+            )
+    return seen
