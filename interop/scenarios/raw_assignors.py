@@ -9,10 +9,10 @@ import random
 from typing import Any
 
 from interop.brokers import Broker
+from interop.consumer_groups import Member, Topics, described
 from interop.raw import wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.raw_consumer_groups import Member, Topics, described
 from interop.scenarios.raw_group_configs import SET, alter, own
 from interop.scenarios.raw_topics import until
 

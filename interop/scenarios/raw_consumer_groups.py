@@ -7,162 +7,20 @@ import time
 from typing import Any
 
 from interop.brokers import Broker
-from interop.raw import comparable, create_topic, wait_for_coordinator
+from interop.consumer_groups import (
+    INTERVAL_S,
+    VERSION,
+    Member,
+    Owned,
+    Topics,
+    described,
+    listed,
+    named,
+    stored,
+)
+from interop.raw import comparable, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.zz_files import dump
-
-VERSION = 1
-INTERVAL_S = 1.1
-"""A little more than the assignment interval: before it is over there is no new target."""
-
-Owned = dict[str, list[int]]
-
-
-class Topics:
-    """Topics by name and by id: answers name what is an accident of the run."""
-
-    def __init__(self, client: RawClient) -> None:
-        self.client = client
-        self.ids: dict[str, bytes] = {}
-
-    def create(self, name: str, partitions: int) -> None:
-        self.ids[name] = create_topic(self.client, name, partitions)
-
-    def owned(self, owned: Owned) -> list[dict[str, Any]]:
-        return [{"TopicId": self.ids[name], "Partitions": partitions} for name, partitions in owned.items()]
-
-    def named(self, topics: list[dict[str, Any]]) -> Owned:
-        names = {topic_id: name for name, topic_id in self.ids.items()}
-        return {names[topic["TopicId"]]: sorted(topic["Partitions"]) for topic in sorted(topics, key=repr)}
-
-
-class Member:
-    """A member that keeps its epoch and its assignment as a client does."""
-
-    def __init__(self, topics: Topics, group: str, member_id: str, instance: str | None = None) -> None:
-        self.topics = topics
-        self.client = topics.client
-        self.group = group
-        self.member_id = member_id
-        self.instance = instance
-        self.epoch = 0
-        self.owned: Owned = {}
-
-    def send(self, version: int = VERSION, **changes: Any) -> Any:
-        """One heartbeat, and its answer with the names of topics."""
-        fields: dict[str, Any] = {
-            "GroupId": self.group,
-            "MemberId": self.member_id,
-            "MemberEpoch": self.epoch,
-            "InstanceId": self.instance,
-            **changes,
-        }
-        if isinstance(fields.get("TopicPartitions"), dict):
-            fields["TopicPartitions"] = self.topics.owned(fields["TopicPartitions"])
-        answer = self.client.call("ConsumerGroupHeartbeat", version, **fields)
-        if not answer["ErrorCode"]:
-            self.epoch = answer["MemberEpoch"]
-        assignment = answer["Assignment"]
-        if assignment is not None:
-            answer["Assignment"] = self.owned = self.topics.named(assignment["TopicPartitions"])
-        return answer
-
-    def join(self, *names: str, version: int = VERSION, **changes: Any) -> Any:
-        """Join with a subscription to these topics."""
-        self.epoch = 0
-        fields = {"RebalanceTimeoutMs": 60_000, "SubscribedTopicNames": list(names), "TopicPartitions": []}
-        return self.send(version, **{**fields, **changes})
-
-    def ack(self) -> Any:
-        """Tell what it owns, which is what it was given."""
-        return self.send(TopicPartitions=self.owned)
-
-    def leave(self, epoch: int = -1) -> Any:
-        return self.send(MemberEpoch=epoch)
-
-    def commit(self, topic: str, partition: int, offset: int, version: int = 9, **changes: Any) -> int:
-        fields: dict[str, Any] = {
-            "GroupId": self.group,
-            "GenerationIdOrMemberEpoch": self.epoch,
-            "MemberId": self.member_id,
-        }
-        who = {"TopicId": self.topics.ids[topic]} if version >= 10 else {"Name": topic}
-        asked = [{**who, "Partitions": [{"PartitionIndex": partition, "CommittedOffset": offset}]}]
-        answer = self.client.call("OffsetCommit", version, Topics=asked, **{**fields, **changes})
-        code: int = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
-        return code
-
-    def fetch(self, **changes: Any) -> Any:
-        fields: dict[str, Any] = {"MemberId": self.member_id, "MemberEpoch": self.epoch, "Topics": None}
-        fields |= changes
-        answer = self.client.call("OffsetFetch", 9, Groups=[{"GroupId": self.group, **fields}])
-        for found in answer["Groups"]:
-            found["Topics"].sort(key=lambda topic: topic["Name"])
-        return comparable(answer["Groups"])
-
-
-def named(topics: Topics, answer: Any) -> Any:
-    """An answer to a heartbeat with the names of topics."""
-    if answer["Assignment"] is not None:
-        answer["Assignment"] = topics.named(answer["Assignment"]["TopicPartitions"])
-    return answer
-
-
-def described(topics: Topics, *groups: str, version: int = 1, **fields: Any) -> Any:
-    """ConsumerGroupDescribe, with everything in an order of its own."""
-    answer = topics.client.call("ConsumerGroupDescribe", version, GroupIds=list(groups), **fields)
-    for group in answer["Groups"]:
-        group["Members"].sort(key=lambda member: member["MemberId"])
-        for member in group["Members"]:
-            member["SubscribedTopicNames"].sort()
-            for field in ("Assignment", "TargetAssignment"):
-                member[field] = topics.named(member[field]["TopicPartitions"])
-    return answer
-
-
-def listed(client: RawClient, prefix: str, **fields: Any) -> Any:
-    answer = client.call("ListGroups", 5, **fields)
-    groups = [group for group in answer["Groups"] if group["GroupId"].startswith(prefix)]
-    return [answer["ErrorCode"], sorted(groups, key=lambda group: str(group["GroupId"]))]
-
-
-def stored(broker: Broker, group: str) -> list[str]:
-    """Every record of a group in the offsets topic, as Apache Kafka's own tool reads it.
-
-    What the order of a hash map decides is sorted: topics, partitions, and targets one after the other.
-    """
-    files = [
-        path for path in sorted(broker.log_dir.glob("__consumer_offsets-*/*.log")) if path.stat().st_size
-    ]
-    found: list[str] = []
-    targets = 0
-    for line in dump(*files, options=("--offsets-decoder",)):
-        if f'"groupId":"{group}"' not in line and f'"group":"{group}"' not in line:
-            continue
-        line = line[line.index(" key: ") :]
-        line = re.sub(r'"(\w*[tT]imestamp|metadataHash|version)":-?\d+(?=[,}])', r'"\1":0', line)
-        line = re.sub(r'"(topicId|clientId|clientHost)":"[^"]*"', r'"\1":0', line)
-        line = re.sub(r'"partitions":\[([\d,]*)\](,"assignmentEpochs":\[([\d,]*)\])?', in_order, line)
-        line = re.sub(r"\{\"topicId\":0[^}]*\}(,\{\"topicId\":0[^}]*\})+", sorted_topics, line)
-        found.append(line)
-        targets = targets + 1 if '"type":"7"' in line else 0
-        found[len(found) - targets :] = sorted(found[len(found) - targets :])
-    return found
-
-
-def sorted_topics(match: re.Match[str]) -> str:
-    """Topics in an order of their own."""
-    return " ".join(sorted(re.findall(r"\{.*?\}", match[0])))
-
-
-def in_order(match: re.Match[str]) -> str:
-    """Partitions in their order, each with its epoch if it has one."""
-    partitions = match[1].split(",")
-    epochs = match[3].split(",") if match[3] else [""] * len(partitions)
-    return " ".join(
-        sorted(f"{partition}@{epoch}" for partition, epoch in zip(partitions, epochs, strict=True))
-    )
 
 
 @scenario()

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from interop import consumer_groups as modern
 from interop.brokers import Broker
+from interop.consumer_groups import Owned, Topics, described, listed, stored
 from interop.raw import comparable, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios import raw_consumer_groups as modern
 from interop.scenarios import raw_groups as classic
-from interop.scenarios.raw_consumer_groups import Owned, Topics, described, listed, stored
 from interop.scenarios.raw_topics import until
 
 REBALANCE_IN_PROGRESS = 27
@@ -413,6 +413,7 @@ def static_member_with_another_subscription(broker: Broker) -> Any:
         group.topics.create(more, 1)
         new = group.consumer("new", "i")
         seen["alone"] = new.join(topic, SubscribedTopicRegex="raw-migration-a.*")
+        time.sleep(0.5)  # the expression is matched after the answer
         old = group.classic(topic, instance="j")
         seen["joined by"] = old.join(), old.take()
         back = group.classic(topic, more, instance="i")
