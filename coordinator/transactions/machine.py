@@ -140,7 +140,7 @@ class TransactionMachine:
         if before.state is State.ONGOING:
             # Its end takes a moment: the client asks again, and is given the epoch after it.
             return self._abort(
-                fenced(before), lambda error: done(_for_clients(error, ErrorCode.CONCURRENT_TRANSACTIONS))
+                before, lambda error: done(_for_clients(error, ErrorCode.CONCURRENT_TRANSACTIONS))
             )
         if before.epochs_are_used_up and (expected is None or expected.epoch == before.producer_epoch):
             after = rotated(before, fresh_id, timeout_ms, now_ms, remember=expected is not None)
@@ -228,10 +228,10 @@ class TransactionMachine:
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        is_retry = _is_retry(transaction, producer)
+        is_retry = client_version >= 2 and _is_retry(transaction, producer)
         if transaction.producer_id != producer.producer_id and not is_retry:
             raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        if not _is_its_epoch(transaction, producer, is_retry):
+        if not _is_its_epoch(transaction, producer, client_version, is_retry):
             raise ApiError(ErrorCode.PRODUCER_FENCED)
         state = transaction.state
         if state is State.ONGOING or (
@@ -260,7 +260,7 @@ class TransactionMachine:
             if commit
             else (State.PREPARE_ABORT, State.COMPLETE_ABORT)
         )
-        if state not in wanted or (transaction.raises_epochs and not is_retry):
+        if state not in wanted or (client_version >= 2 and transaction.raises_epochs and not is_retry):
             raise ApiError(ErrorCode.INVALID_TXN_STATE)
         if transaction.is_ending:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -268,12 +268,17 @@ class TransactionMachine:
         return Result((), lambda error: done(going_on if error is None else _for_clients(error)))
 
     def _abort(self, transaction: Transaction, told: Committed = ignore_outcome) -> Result:
-        """End a transaction that was just fenced, in the version of the protocol that its client follows."""
+        """Fence a transaction's producer, and end it without anybody having asked.
+
+        In a cluster of version 2 the end itself raises the epoch, whatever its producer follows. So one that
+        asks to abort what has timed out is told that it is done, and which epoch to go on in.
+        """
+        version = self._around.transaction_version()
         return self._ending(
             ending(
-                transaction,
+                transaction if version >= 2 else fenced(transaction),
                 commit=False,
-                client_version=transaction.client_version,
+                client_version=version if version >= 2 else transaction.client_version,
                 next_producer_id=NO_PRODUCER_ID,
                 now_ms=self._around.now_ms(),
             ),
@@ -323,7 +328,7 @@ class TransactionMachine:
         """Fence and abort what has been going on for longer than its timeout."""
         now_ms = self._around.now_ms()
         return [
-            self._abort(fenced(transaction))
+            self._abort(transaction)
             for transaction in list(self.transactions.values())
             if transaction.state is State.ONGOING and transaction.start_ms + transaction.timeout_ms < now_ms
         ]
@@ -409,8 +414,8 @@ def _is_retry(transaction: Transaction, producer: Producer) -> bool:
     )
 
 
-def _is_its_epoch(transaction: Transaction, producer: Producer, is_retry: bool) -> bool:
-    if not transaction.raises_epochs:
+def _is_its_epoch(transaction: Transaction, producer: Producer, client_version: int, is_retry: bool) -> bool:
+    if client_version < 2 or not transaction.raises_epochs:
         return producer.epoch == transaction.producer_epoch
     if transaction.is_ending:
         return is_retry

@@ -183,7 +183,6 @@ def completed(transaction: Transaction, now_ms: int) -> Transaction:
     return transaction.moved(State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT, now_ms)._replace(
         producer_id=producer_id,
         producer_epoch=epoch,
-        last_producer_epoch=transaction.producer_epoch,
         previous_producer_id=transaction.producer_id,
         next_producer_id=NO_PRODUCER_ID,
         partitions=frozenset(),

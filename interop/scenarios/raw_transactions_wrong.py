@@ -246,6 +246,44 @@ def fetched_in_the_end(client: RawClient, group: str, topic: str) -> Any:
     return fetched(client, group, topic)
 
 
+@scenario()
+def fenced_in_version_2(broker: Broker) -> Any:
+    """A transaction of version 2 that takes too long, or whose producer is replaced: what epochs follow."""
+    topic = "raw-wrong-fenced"
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 1)
+        late, replaced = Id(client, "raw-fenced-late"), Id(client, "raw-fenced-replaced")
+        others = [Id(client, f"raw-fenced-{number}") for number in range(4)]
+        for one in (late, *others):
+            one.init(timeout_ms=1000)
+        replaced.init()
+        seen["sent"] = [one.send(topic, version=ADDS)[0] for one in (late, replaced, *others)]
+        successor = Id(client, replaced.name)
+        seen["replaced"] = [successor.init(), replaced.described(), successor.init()]
+        deadline = time.monotonic() + 25
+        while late.described()[1] == "Ongoing" and time.monotonic() < deadline:
+            time.sleep(0.2)
+        seen["timed out"] = [one.described() for one in (late, *others)]
+        known = {"ProducerId": others[0].producer_id, "ProducerEpoch": others[0].epoch}
+        seen["says who it was"] = [others[0].init(**known), others[0].init(**known)]
+        seen["ends in version 1"] = [others[1].end(commit=commit, version=4) for commit in (True, False)]
+        others[1].epoch += 1
+        seen["and in the next epoch"] = [others[1].end(commit=commit, version=4) for commit in (True, False)]
+        seen["aborts"] = [others[2].end(commit=False, version=5), others[2].end(commit=False, version=5)]
+        seen["sends"] = [others[3].send(topic, version=version)[::2] for version in (11, 12)]
+        for name, one in (("late", late), ("replaced", replaced)):
+            seen[f"{name} ends"] = [one.end(commit=commit, version=5) for commit in (True, False)]
+            seen[f"{name} sends"] = [one.send(topic, version=version)[::2] for version in (11, 12)]
+            known = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
+            seen[f"{name} says who it was"] = one.init(**known)
+        seen["anew"] = [late.init(), successor.send(topic, version=ADDS)[0]]
+        seen["committed"] = [successor.end(commit=True, version=5), successor.described()]
+        seen["stable"] = [stable == last for stable, last in [offsets(client, topic)]]
+
+    return on_client(broker, work)
+
+
 @scenario(seconds=120)
 def markers(broker: Broker) -> Any:
     """WriteTxnMarkers from coordinators and for producers of before, of now and of later."""
