@@ -360,6 +360,7 @@ class Node:
                 self._give_up(topic, index)
         if delta.deleted_topics:
             self.log_manager.sync_directories()
+            self.cleaner.logs_deleted()
         for topic in delta.created_topics:
             for index in range(len(topic.partitions)):
                 self._take_up(topic, index, is_new=True)

@@ -10,13 +10,20 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.host import Host, T, Timer
-from broker.storage.checkpoints import CLEANED_OFFSETS, read_offsets, write_offsets
+from broker.storage.checkpoints import (
+    CLEANED_OFFSETS,
+    GarbledCheckpoint,
+    TopicPartition,
+    read_offsets,
+    write_offsets,
+)
 from broker.storage.cleaner.candidates import Candidate, assess
 from broker.storage.cleaner.child import Worker, Workers, workers_for
 from broker.storage.cleaner.job import Cleaned, Done, Failed, Job, Report
 from broker.storage.cleaner.swap import Swap
 from broker.storage.disk import Disk, StorageError, join
 from broker.storage.log import Log
+from broker.storage.log_dir import LogDirectory
 from broker.storage.log_manager import LogManager
 from broker.storage.scan import Invalid
 from broker.storage.segment import CLEANED_SUFFIX, Segment
@@ -60,6 +67,10 @@ class Cleaner:
         self.stopped = False
         self._running: dict[Log, _Cleaning] = {}
         self._cleaned_offsets: dict[Log, int] = {}
+        self._may_write = False
+        """Whether what the checkpoints say has been read."""
+        self._files: dict[str, dict[TopicPartition, int]] = {}
+        """What the checkpoint of each directory says, by path; not there where there is no such file."""
         self._set_aside: dict[Log, int | None] = {}
         """Logs that could not be cleaned, and when to try again; None for never."""
         self._timer: Timer | None = None
@@ -173,33 +184,67 @@ class Cleaner:
         offset = self._cleaned_offsets.pop(old, None)
         if offset is None:
             return
+        # Kafka's cleaner dies of an entry that two directories have: the old one goes first.
+        self._write_checkpoint_of(old)
         self._cleaned_offsets[new] = offset
-        try:
-            self._write_checkpoint(self.log_manager.directory_of(new).path)
-        except StorageError as error:
-            self.log_manager.log_failed(new, error)
+        self._write_checkpoint_of(new)
+
+    def logs_deleted(self) -> None:
+        """Logs were set aside for good: nothing of them stays, were this the last that is written today."""
+        if not self._may_write:
+            return
+        self._forget_logs()
+        for directory in self.log_manager.directories():
+            if not directory.for_metadata and not directory.offline and directory.path not in self._files:
+                # As Kafka: also where nothing was ever cleaned.
+                self._write_checkpoint(directory)
 
     def _read_checkpoints(self) -> None:
+        """Learn how far logs are clean; what is said of a log that is not in that directory goes."""
+        self._may_write = True
         for directory in self.log_manager.directories():
-            if directory.offline:
+            if directory.offline or directory.for_metadata:
                 continue
+            path = join(directory.path, CLEANED_OFFSETS)
+            offsets: dict[TopicPartition, int] = {}
+            is_there = False
             try:
-                offsets = read_offsets(self.disk, join(directory.path, CLEANED_OFFSETS))
+                if self.disk.exists(path):
+                    offsets = self._files[directory.path] = read_offsets(self.disk, path)
+                    is_there = True
             except StorageError as error:
                 logger.warning("%s; it is taken as empty", error)
-                continue
+                is_there = isinstance(error, GarbledCheckpoint)
             for log in self.log_manager.logs_in(directory.path):
                 offset = offsets.get((log.topic, log.partition))
-                if offset is not None:
+                if offset is not None and self.log_manager.get(log.topic, log.partition) is log:
                     self._cleaned_offsets[log] = offset
+            if is_there:
+                self._write_checkpoint(directory)
 
-    def _write_checkpoint(self, path: str) -> None:
+    def _write_checkpoint_of(self, log: Log) -> None:
+        self._write_checkpoint(self.log_manager.directory_of(log))
+
+    def _write_checkpoint(self, directory: LogDirectory) -> None:
+        """Have a directory's file tell what is known of its logs, where it does not. Never raises."""
+        if directory.offline:
+            return
+        path = directory.path
         offsets = {
             (log.topic, log.partition): self._cleaned_offsets[log]
             for log in self.log_manager.logs_in(path)
             if log in self._cleaned_offsets
         }
-        write_offsets(self.disk, join(path, CLEANED_OFFSETS), offsets)
+        if self._files.get(path) == offsets:
+            return
+        try:
+            write_offsets(self.disk, join(path, CLEANED_OFFSETS), offsets)
+        except StorageError as error:
+            logger.error("%s of %s cannot be written: %s", CLEANED_OFFSETS, path, error)
+            for log in self.log_manager.logs_in(path)[:1]:
+                self.log_manager.log_failed(log, error)
+        else:
+            self._files[path] = offsets
 
     def _forget_logs(self) -> None:
         """Drop what is remembered of logs that are gone, before another of that name is taken for them."""
@@ -211,11 +256,7 @@ class Cleaner:
             del self._set_aside[log]
         if gone:
             for directory in self.log_manager.directories():
-                if not directory.offline:
-                    try:
-                        self._write_checkpoint(directory.path)
-                    except StorageError as error:
-                        logger.error("%s cannot be written: %s", CLEANED_OFFSETS, error)
+                self._write_checkpoint(directory)
 
     # --- the end of a cleaning
 
@@ -229,16 +270,13 @@ class Cleaner:
                 "%s is clean up to offset %d: %d of %d bytes and %d of %d records stay, %d keys",
                 log.name,
                 outcome.end_offset,
-                outcome.bytes_written,
-                outcome.bytes_read,
+                outcome.bytes_kept,
+                outcome.bytes_before,
                 outcome.records_kept,
                 outcome.records_read,
                 outcome.keys,
             )
-            try:
-                self._write_checkpoint(self.log_manager.directory_of(log).path)
-            except StorageError as error:
-                self.log_manager.log_failed(log, error)
+            self._write_checkpoint_of(log)
         elif isinstance(outcome, Failed):
             self._set_log_aside(log, outcome.why, for_good=outcome.for_good)
         if outcome is not None and not self.stopped:

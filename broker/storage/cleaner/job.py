@@ -57,8 +57,10 @@ class Done(NamedTuple):
     """All of the log is cleaned up to an offset."""
 
     end_offset: int
-    bytes_read: int
-    bytes_written: int
+    bytes_before: int
+    """Of the segments that were looked through for what may go."""
+    bytes_kept: int
+    """What is left of them, written anew or not."""
     records_read: int
     records_kept: int
     keys: int

@@ -95,8 +95,8 @@ class LogCleaning:
         self._sync = sync
         self._config = LogConfig(index_interval_bytes=job.index_interval_bytes)
         self._map = OffsetMap(job.map_bytes)
-        self.bytes_read = 0
-        self.bytes_written = 0
+        self.bytes_before = 0
+        self.bytes_kept = 0
 
     def run(self) -> Iterator[Cleaned | Done]:
         """Clean. What is given is complete on the disk. StorageError, CorruptBatch."""
@@ -128,8 +128,8 @@ class LogCleaning:
             yield cleaned
         yield Done(
             end_offset,
-            self.bytes_read,
-            self.bytes_written,
+            self.bytes_before,
+            self.bytes_kept,
             batches.records_read,
             batches.records_kept,
             len(self._map.latest),
@@ -145,7 +145,6 @@ class LogCleaning:
     def _batches(self, source: Source) -> Iterator[tuple[bytes, int, BatchHeader]]:
         base_offset, size_bytes = source
         file = self._disk.open(self._path(base_offset, LOG_SUFFIX))
-        self.bytes_read += size_bytes
         return batches_in(file, size_bytes, self._job.read_bytes, self._throttle)
 
     # --- the map
@@ -271,10 +270,11 @@ class LogCleaning:
             target.copy(chunk, begin, end)
             target.write()
         target.transactions = batches.take_kept_transactions()
+        self.bytes_before += sum(size_bytes for _, size_bytes in group)
+        self.bytes_kept += target.segment.size_bytes
         if not changed:
             target.remove()
             return None
-        self.bytes_written += target.segment.size_bytes
         modified_ms = self._disk.modified_ms(self._path(group[-1][0], LOG_SUFFIX))
         files = target.finish()
         self._set_modified(target.segment.log_path, modified_ms)
