@@ -14,7 +14,6 @@ and no need for them either, since the target's end says how far one has come.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -123,15 +122,14 @@ class _Sending:
         self._target = target
         self.delivered: dict[int, int] = {}
         self.failed: KafkaError | None = None
-        self._changing = threading.Lock()
 
     def send(self, record: Outgoing) -> None:
         def done(error: KafkaError | None, message: Message) -> None:
-            with self._changing:
-                if error is not None:
-                    self.failed = self.failed or error
-                else:
-                    self.delivered[record.source_offset] = int(message.offset() or 0)
+            # Called within poll and flush, so by one thread.
+            if error is not None:
+                self.failed = self.failed or error
+            else:
+                self.delivered[record.source_offset] = int(message.offset() or 0)
 
         while True:
             try:
