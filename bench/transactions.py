@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from confluent_kafka import IsolationLevel, Producer
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic, TopicPartition
 
 from bench.brokers import KAFKA_JARS, Broker, running
@@ -142,7 +142,8 @@ def _create(broker: Broker, topic: str, partitions: int) -> None:
 def _check(broker: Broker, topic: str, partitions: int) -> None:
     """Nothing is left open: what readers of committed records may see ends where the topic ends."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    asked = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = {TopicPartition(topic, number): latest for number in range(partitions)}
     deadline = time.monotonic() + 10
     while True:
         ends = [
