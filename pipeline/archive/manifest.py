@@ -42,16 +42,6 @@ class DataFile(NamedTuple):
     sha256: str
 
 
-class Skipped(NamedTuple):
-    """Offsets that could not be read, and why."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-    why: str
-
-
 class Commit(NamedTuple):
     """One step of an archive."""
 
@@ -65,7 +55,6 @@ class Commit(NamedTuple):
     files: Sequence[DataFile]
     replaced: Sequence[str] = ()
     """Files of earlier commits whose records are in `files` now."""
-    skipped: Sequence[Skipped] = ()
 
     def encode(self) -> bytes:
         """As it stands in its file."""
@@ -79,7 +68,6 @@ class Commit(NamedTuple):
             },
             "files": [file._asdict() for file in self.files],
             "replaced": list(self.replaced),
-            "skipped": [skipped._asdict() for skipped in self.skipped],
         }
         return json.dumps(told, indent=1).encode()
 
@@ -99,7 +87,6 @@ class Commit(NamedTuple):
             },
             [DataFile(**file) for file in told["files"]],
             tuple(told["replaced"]),
-            tuple(Skipped(**skipped) for skipped in told["skipped"]),
         )
 
 

@@ -34,7 +34,6 @@ _KNOWN: Final = {
     "minpartitions",
     "maxoffsetspertrigger",
     "startingoffsetsbytimestampstrategy",
-    "oncorrupt",
     "targetpartitionbytes",
 }
 _IGNORED: Final = "kafka."
@@ -67,7 +66,6 @@ class Options(NamedTuple):
     headers: bool
     read_committed: bool
     fail_on_data_loss: bool
-    skip_corrupt: bool
     latest_if_no_timestamp: bool
     min_partitions: int
     max_offsets_per_trigger: int | None
@@ -119,7 +117,6 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> Options:
         headers=_flag(given, "includeheaders", False),
         read_committed=_choice("isolationLevel", isolation, ("read_uncommitted", "read_committed")) == 1,
         fail_on_data_loss=_flag(given, "failondataloss", True),
-        skip_corrupt=_choice("onCorrupt", given.get("oncorrupt", "fail"), ("fail", "skip")) == 1,
         latest_if_no_timestamp=_choice(
             "startingOffsetsByTimestampStrategy",
             given.get("startingoffsetsbytimestampstrategy", "error"),

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile, Skipped
+from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
 from pipeline.archive.staging import check, describe, fresh, move, staged
 
 OFFSETS = [5, 6, 9]
@@ -31,7 +31,7 @@ def test_a_commit_is_read_as_it_was_written(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     assert list(archive.commits()) == []
     file = DataFile("data/x.parquet", "t", 3, "2026-01-31", 5, 9, 3, 100, "ab")
-    first = archive.add(commit(0, file)._replace(skipped=(Skipped("t", 3, 7, 8, "torn"),)))
+    first = archive.add(commit(0, file))
     second = archive.add(commit(1, start=10, end=12))
     assert [first.number, second.number] == [0, 1]
     assert list(Archive(tmp_path).commits()) == [first, second]
