@@ -112,20 +112,16 @@ class FutureLog:
         """Append what is whole of the bytes that were read; how many bytes that is."""
         self._raise_if_failed()
         view = memoryview(data)
-        start = position = batches = 0
+        position = batches = 0
         while batches < _MOST_BATCHES and position + _BASE_AND_LENGTH.size <= len(data):
             _, length = _BASE_AND_LENGTH.unpack_from(data, position)
             end = position + _BASE_AND_LENGTH.size + length
             if length <= 0 or end > len(data):
                 break
+            # An entry of the index is for one append, and tells the end and the place of one batch.
+            self.log.append_stored(view[position:end], now_ms=now_ms)
             position = end
             batches += 1
-            if position - start >= self.log.config.index_interval_bytes:
-                # One append has at most one entry in the index.
-                self.log.append_stored(view[start:position], now_ms=now_ms)
-                start = position
-        if position > start:
-            self.log.append_stored(view[start:position], now_ms=now_ms)
         if not position:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.source.name} holds no whole batch there")
         self.log.commit()

@@ -67,10 +67,10 @@ class Cleaner:
         self.stopped = False
         self._running: dict[Log, _Cleaning] = {}
         self._cleaned_offsets: dict[Log, int] = {}
-        self._may_write = False
-        """Whether what the checkpoints say has been read."""
+        self._has_read = False
+        """Whether it is known what the checkpoints say."""
         self._files: dict[str, dict[TopicPartition, int]] = {}
-        """What the checkpoint of each directory says, by path; not there where there is no such file."""
+        """What the checkpoint of each directory says, by path; not there where that is not known."""
         self._set_aside: dict[Log, int | None] = {}
         """Logs that could not be cleaned, and when to try again; None for never."""
         self._timer: Timer | None = None
@@ -190,37 +190,33 @@ class Cleaner:
         self._write_checkpoint_of(new)
 
     def logs_deleted(self) -> None:
-        """Logs were set aside for good: nothing of them stays, were this the last that is written today."""
-        if not self._may_write:
-            return
-        self._forget_logs()
-        for directory in self.log_manager.directories():
-            if not directory.for_metadata and not directory.offline and directory.path not in self._files:
-                # As Kafka: also where nothing was ever cleaned.
-                self._write_checkpoint(directory)
+        """Logs were set aside for good: nothing is said of them from now on, should the broker end next."""
+        if self._has_read:
+            self._forget_logs()
 
     def _read_checkpoints(self) -> None:
         """Learn how far logs are clean; what is said of a log that is not in that directory goes."""
-        self._may_write = True
+        self._has_read = True
         for directory in self.log_manager.directories():
             if directory.offline or directory.for_metadata:
                 continue
             path = join(directory.path, CLEANED_OFFSETS)
             offsets: dict[TopicPartition, int] = {}
-            is_there = False
             try:
-                if self.disk.exists(path):
-                    offsets = self._files[directory.path] = read_offsets(self.disk, path)
-                    is_there = True
+                if not self.disk.exists(path):
+                    # As Kafka: it is there from the start.
+                    self.disk.write(path, b"", sync=False)
+                offsets = self._files[directory.path] = read_offsets(self.disk, path)
+            except GarbledCheckpoint as error:
+                logger.warning("%s; it is taken as empty", error)
             except StorageError as error:
                 logger.warning("%s; it is taken as empty", error)
-                is_there = isinstance(error, GarbledCheckpoint)
+                continue
             for log in self.log_manager.logs_in(directory.path):
                 offset = offsets.get((log.topic, log.partition))
                 if offset is not None and self.log_manager.get(log.topic, log.partition) is log:
                     self._cleaned_offsets[log] = offset
-            if is_there:
-                self._write_checkpoint(directory)
+            self._write_checkpoint(directory)
 
     def _write_checkpoint_of(self, log: Log) -> None:
         self._write_checkpoint(self.log_manager.directory_of(log))
