@@ -126,7 +126,17 @@ def _add_format_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c", "--config", metavar="FILE", help="the configuration file, as Kafka's tool takes it"
     )
-    parser.add_argument("-t", "--cluster-id", metavar="ID", help="the cluster's id (default: a random one)")
+    parser.add_argument("-t", "--cluster-id", metavar="ID", help="the cluster's id, which must be given")
+    parser.add_argument(
+        "-S",
+        "--add-scram",
+        dest="credentials",
+        action="append",
+        default=[],
+        metavar="CREDENTIAL",
+        help="begin with a user's SCRAM credential, like 'SCRAM-SHA-256=[name=alice,password=alice-secret]'; "
+        "may be repeated",
+    )
     parser.add_argument("--node-id", metavar="ID", help="this node's id: short for --set node.id=ID")
     parser.add_argument(
         "-g",
@@ -146,14 +156,13 @@ def _add_format_options(parser: argparse.ArgumentParser) -> None:
         metavar="FEATURE=LEVEL",
         help="begin with this level of a feature; may be repeated",
     )
-    voters = parser.add_mutually_exclusive_group()
-    voters.add_argument(
+    parser.add_argument(
         "-s", "--standalone", action="store_true", help="this node is the only voter of a dynamic quorum"
     )
-    voters.add_argument(
+    parser.add_argument(
         "-N", "--no-initial-controllers", action="store_true", help="say nothing of who votes"
     )
-    voters.add_argument(
+    parser.add_argument(
         "-I",
         "--initial-controllers",
         metavar="ID@HOST:PORT:DIRECTORY,...",
@@ -219,10 +228,14 @@ def _serve(options: argparse.Namespace) -> int:
     from broker.format import FormatError
     from broker.net.server import BindError
     from broker.raft.replay import CorruptMetadata
+    from broker.storage.checkpoints import NoOwner
     from broker.storage.disk import StorageError
+    from broker.storage.owners import StartRefused
 
     try:
         failure = trio.run(_run, config)
+    except (NoOwner, StartRefused) as error:
+        raise Failure(str(error)) from error
     except StorageError as error:
         raise Failure(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}") from error
     except (BindError, ConfigError, FormatError, CorruptMetadata) as error:
@@ -282,6 +295,8 @@ def _format(options: argparse.Namespace) -> int:
     import random
     import time
 
+    from broker.controller.scram import MalformedCredential, parse_credential
+    from broker.controller.topics import new_uuid
     from broker.format import (
         Beginning,
         FormatError,
@@ -291,7 +306,17 @@ def _format(options: argparse.Namespace) -> int:
         standalone_voter,
     )
     from broker.storage.disk import RealDisk, StorageError
+    from kwire.primitives import uuid_to_text
 
+    rng = random.SystemRandom()
+    if options.cluster_id is None:
+        # As with Kafka's tool: directories and nodes that are formatted one by one must get the same id.
+        fresh = uuid_to_text(new_uuid(rng))
+        raise Failure(f"--cluster-id is missing: for a new cluster, give --cluster-id {fresh}")
+    if options.standalone + options.no_initial_controllers + (options.initial_controllers is not None) > 1:
+        raise Failure(
+            "--standalone, --no-initial-controllers and --initial-controllers exclude each other: give one"
+        )
     options.properties = options.properties or options.config
     if options.node_id is not None:
         options.overrides.append(f"node.id={options.node_id}")
@@ -301,8 +326,14 @@ def _format(options: argparse.Namespace) -> int:
         if not name or not level.isdecimal():
             raise Failure(f"--feature {feature}: expected FEATURE=LEVEL, like --feature group.version=1")
         features[name] = int(level)
+    credentials = []
+    for text in options.credentials:
+        try:
+            credentials.append(parse_credential(text, rng))
+        except MalformedCredential as error:
+            # What was given is not repeated: it may tell a password.
+            raise Failure(f"--add-scram: {error}") from error
     config = _config(options)
-    rng = random.SystemRandom()
     try:
         voters = []
         if options.standalone:
@@ -321,7 +352,7 @@ def _format(options: argparse.Namespace) -> int:
             int(time.time() * 1000),
             cluster_id=options.cluster_id,
             ignore_formatted=options.ignore_formatted,
-            beginning=Beginning(features, options.release_version, voters),
+            beginning=Beginning(features, options.release_version, voters, credentials),
         )
     except StorageError as error:
         raise Failure(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}") from error

@@ -1,33 +1,44 @@
 """Preparing a broker's data directories, as Kafka's storage tool does: whose they are, and how the cluster
 begins.
 
-Each of `log.dirs` gets a `meta.properties`; the one of the metadata log gets `bootstrap.checkpoint` too, a
-snapshot with the features that the cluster starts with (KIP-778), and, where the quorum is dynamic, a first
-snapshot of the metadata log with its voters (KIP-853). The files are written in that order turned round: a
-directory with `meta.properties` is complete.
+Each of `log.dirs` gets a `meta.properties` and a `bootstrap.checkpoint`, a snapshot with the features and the
+SCRAM credentials that the cluster starts with (KIP-778, KIP-900); the one of the metadata log gets, where the
+quorum is dynamic, a first snapshot of that log with its voters (KIP-853). The files are written in that order
+turned round: a directory with `meta.properties` is complete.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from broker.config import BrokerConfig
 from broker.controller.commands import StoredRecord
-from broker.controller.feature_levels import UnknownLevel, effective_levels
+from broker.controller.feature_levels import RELEASES, UnknownLevel, effective_levels
+from broker.controller.image import METADATA_VERSION
 from broker.controller.topics import new_uuid
 from broker.raft.bootstrap import FILE_NAME
 from broker.raft.endpoints import controller_endpoints
-from broker.raft.snapshots import Snapshot, SnapshotWriter
-from broker.storage.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
+from broker.raft.snapshots import SnapshotWriter
+from broker.storage.checkpoints import MetaProperties, NoOwner, write_meta_properties
 from broker.storage.disk import Disk, StorageError, join
-from broker.storage.log_dir import METADATA_TOPIC
+from broker.storage.owners import (
+    FIRST_SNAPSHOT,
+    METADATA_LOG,
+    Owners,
+    StartRefused,
+    quarrel,
+    read_owners,
+)
 from kwire.primitives import Uuid, uuid_from_text, uuid_to_text
-from kwire.stored.metadata import FeatureLevelRecord
+from kwire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
 from kwire.stored.raft import Endpoint, KRaftVersionFeature, VotersRecord, VotersVoter
 
 MAX_KRAFT_VERSION = 1
+SCRAM_LEVEL = 11
+"""The metadata.version from which on credentials can be in the metadata: 3.5-IV2."""
 
 
 class FormatError(Exception):
@@ -36,13 +47,37 @@ class FormatError(Exception):
 
 def metadata_directory(config: BrokerConfig) -> str:
     """The log directory that holds the metadata log."""
-    return config.metadata_log_dir or config.log_dirs[0]
+    return _plain(config.metadata_log_dir or config.log_dirs[0])
 
 
 def all_directories(config: BrokerConfig) -> list[str]:
     """log.dirs, and metadata.log.dir where it is none of them."""
+    return list(dict.fromkeys([*map(_plain, config.log_dirs), metadata_directory(config)]))
+
+
+def _plain(path: str) -> str:
+    return path.rstrip("/") or "/"
+
+
+def separate_directory(config: BrokerConfig) -> str | None:
+    """The directory of the metadata log, where it is none of log.dirs."""
     home = metadata_directory(config)
-    return [*config.log_dirs, *([] if home in config.log_dirs else [home])]
+    return None if home in map(_plain, config.log_dirs) else home
+
+
+@contextmanager
+def naming_metadata_directory(config: BrokerConfig) -> Iterator[None]:
+    """What fails within has failed in the directory of the metadata log: StartRefused names its setting."""
+    try:
+        yield
+    except StorageError as error:
+        if config.metadata_log_dir is not None:
+            named = f"metadata.log.dir is {config.metadata_log_dir}, which"
+        elif len(config.log_dirs) == 1:
+            named = f"log.dirs is {config.log_dirs[0]}, which"
+        else:
+            named = f"log.dirs is {','.join(config.log_dirs)}, whose first, with the metadata log,"
+        raise StartRefused(f"{named} cannot be used: {error}") from error
 
 
 class Beginning(NamedTuple):
@@ -54,6 +89,8 @@ class Beginning(NamedTuple):
     """The release of Kafka whose features to begin with; by default the newest known."""
     voters: Sequence[VotersVoter] = ()
     """The voters of a dynamic quorum (KIP-853); none where controller.quorum.voters names them."""
+    credentials: Sequence[UserScramCredentialRecord] = ()
+    """SCRAM credentials of users (KIP-900)."""
 
 
 def standalone_voter(config: BrokerConfig, rng: random.Random) -> VotersVoter:
@@ -73,21 +110,23 @@ def parse_voters(text: str, config: BrokerConfig) -> list[VotersVoter]:
     names = config.controller_listener_names
     if not names:
         raise FormatError("--initial-controllers needs controller.listener.names")
-    voters = []
-    for entry in text.split(","):
+    voters: dict[int, VotersVoter] = {}
+    for entry in filter(None, text.strip().split(",")):
         node_id, _, rest = entry.strip().partition("@")
         host, _, place = rest.rpartition(":")[0].rpartition(":")
         directory = rest.rpartition(":")[2]
         try:
-            voters.append(
-                _voter(int(node_id), uuid_from_text(directory), names[0], host.strip("[]"), int(place))
-            )
+            voter = _voter(int(node_id), uuid_from_text(directory), names[0], host.strip("[]"), int(place))
         except ValueError:
             raise FormatError(
                 f"--initial-controllers has {entry!r}: expected id@host:port:directory, like "
                 f"1@localhost:9093:JEXY6aqzQY-32P5TStzaFg"
             ) from None
-    return voters
+        if voters.setdefault(voter.voter_id, voter) is not voter:
+            raise FormatError(f"--initial-controllers names node {voter.voter_id} more than once")
+    if not voters:
+        raise FormatError("--initial-controllers names no voter")
+    return [voters[node_id] for node_id in sorted(voters)]
 
 
 def _voter(node_id: int, directory_id: Uuid, name: str, host: str, port: int) -> VotersVoter:
@@ -130,11 +169,9 @@ def format_directories(
     `cluster_id` is by default that of the formatted ones, or a random one; `beginning` by default that of the
     newest release, with this node as the only voter where nothing else says who votes. FormatError for what
     cannot be begun with, and for a directory that is formatted already (unless `ignore_formatted`) or belongs
-    elsewhere; StorageError when none can be used. One that fails alone is left out where `ignore_formatted`:
-    the broker serves without it.
+    elsewhere. One that cannot be read is left out, as Kafka does; StorageError when none can be, and when one
+    cannot be written.
     """
-    if cluster_id is not None:
-        _check_cluster_id(cluster_id)
     if beginning is None:
         beginning = Beginning(voters=[standalone_voter(config, rng)] if needs_voters(config) else [])
     check_voters(config, beginning)
@@ -144,95 +181,70 @@ def format_directories(
         )
     except UnknownLevel as error:
         raise FormatError(str(error)) from error
-    directories = all_directories(config)
-    formatted: dict[str, MetaProperties] = {}
-    failures: dict[str, StorageError] = {}
-    for directory in directories:
-        try:
-            properties = read_meta_properties(disk, directory) if disk.is_directory(directory) else None
-        except StorageError as error:
-            failures[directory] = error
-            continue
-        if properties is None:
-            continue
-        cluster_id = _agreed_cluster_id(directory, properties, config.node_id, cluster_id)
-        if not ignore_formatted:
-            raise FormatError(
-                f"{directory} is formatted already; --ignore-formatted leaves such directories as they are"
-            )
-        formatted[directory] = properties
-    if failures and (not ignore_formatted or len(failures) == len(directories)):
-        raise next(iter(failures.values()))
+    if beginning.credentials and dict(levels)[METADATA_VERSION] < SCRAM_LEVEL:
+        raise FormatError(
+            f"--add-scram needs {METADATA_VERSION} {SCRAM_LEVEL} ({RELEASES[SCRAM_LEVEL]}) or newer"
+        )
+    directories, home = all_directories(config), metadata_directory(config)
+    owners = _owners(disk, directories, config.node_id, cluster_id)
+    if owners.formatted and not ignore_formatted:
+        raise FormatError(
+            f"{min(owners.formatted)} is formatted already; --ignore-formatted leaves such directories as "
+            f"they are"
+        )
+    if len(owners.failures) == len(directories):
+        raise next(iter(owners.failures.values()))
+    lines = [f"{directory} cannot be used: {error}" for directory, error in owners.failures.items()]
+    lines += [f"{directory} is formatted already" for directory in owners.formatted]
     if cluster_id is None:
-        cluster_id = uuid_to_text(new_uuid(rng))
-    lines: list[str] = []
-    for directory in directories:
-        if directory in failures:
-            lines.append(f"{directory} cannot be used: {failures[directory]}")
-            continue
-        if directory in formatted:
-            lines.append(f"{directory} is formatted already")
-            continue
+        known = next(iter(owners.formatted.values()), None)
+        cluster_id = uuid_to_text(new_uuid(rng)) if known is None else known.cluster_id
+    content = _bootstrap(levels, beginning.credentials, now_ms)
+    for directory in owners.unformatted:
+        if not disk.is_directory(directory):
+            disk.make_directory(directory)
+        if directory == home and beginning.voters:
+            _write_voters(disk, directory, beginning.voters, now_ms)
+        disk.replace(join(directory, FILE_NAME), content, sync=True)
+    # With home as the last: until then it can be told from the bootstrap file there that this is not over.
+    for directory in sorted(owners.unformatted, key=lambda path: path == home):
         directory_id = new_uuid(rng)
-        is_home = directory == metadata_directory(config)
-        try:
-            if not disk.is_directory(directory):
-                disk.make_directory(directory)
-            if is_home:
-                for voter in beginning.voters:
-                    if voter.voter_id == config.node_id:
-                        directory_id = voter.voter_directory_id
-                _write_beginning(disk, directory, levels, beginning.voters, now_ms)
-            write_meta_properties(disk, directory, MetaProperties(cluster_id, config.node_id, directory_id))
-        except StorageError as error:
-            if is_home or not ignore_formatted:
-                raise
-            lines.append(f"{directory} cannot be used: {error}")
-            continue
+        for voter in beginning.voters:
+            if directory == home and voter.voter_id == config.node_id:
+                directory_id = voter.voter_directory_id
+        write_meta_properties(disk, directory, MetaProperties(cluster_id, config.node_id, directory_id))
         lines.append(f"formatted {directory} for node {config.node_id} of cluster {cluster_id}")
     return lines
 
 
-def _agreed_cluster_id(
-    directory: str, properties: MetaProperties, node_id: int, cluster_id: str | None
-) -> str:
-    if properties.node_id != node_id:
-        raise FormatError(
-            f"{directory} belongs to node {properties.node_id}, and node.id is {node_id}: "
-            f"set node.id={properties.node_id}, or use another directory"
-        )
-    if cluster_id is not None and properties.cluster_id != cluster_id:
-        raise FormatError(
-            f"{directory} belongs to cluster {properties.cluster_id}, not to {cluster_id}: "
-            f"use another directory, or that cluster's id"
-        )
-    return properties.cluster_id
-
-
-def _check_cluster_id(cluster_id: str) -> None:
+def _owners(disk: Disk, directories: Sequence[str], node_id: int, cluster_id: str | None) -> Owners:
     try:
-        uuid_from_text(cluster_id)
-    except ValueError:
-        raise FormatError(
-            f"{cluster_id!r} is no cluster id: that is 16 bytes in base64 for URLs, without padding"
-        ) from None
+        owners = read_owners(disk, directories)
+    except NoOwner as error:
+        raise FormatError(f"{error}: remove the file to have it written anew") from error
+    wrong = quarrel(owners, node_id, cluster_id)
+    if wrong is not None:
+        raise FormatError(wrong)
+    return owners
 
 
-def _write_beginning(
-    disk: Disk, directory: str, levels: Sequence[tuple[str, int]], voters: Sequence[VotersVoter], now_ms: int
-) -> None:
-    if voters:
-        writer = SnapshotWriter(
-            0,
-            now_ms=now_ms,
-            last_timestamp_ms=now_ms,
-            voters=VotersRecord(version=0, voters=list(voters)),
-        )
-        log = join(directory, f"{METADATA_TOPIC}-0")
-        disk.make_directory(log)
-        disk.replace(join(log, Snapshot(0, 0).name), writer.header() + writer.footer(), sync=True)
-        disk.sync_directory(directory)
+def _write_voters(disk: Disk, directory: str, voters: Sequence[VotersVoter], now_ms: int) -> None:
+    writer = SnapshotWriter(
+        0, now_ms=now_ms, last_timestamp_ms=now_ms, voters=VotersRecord(version=0, voters=list(voters))
+    )
+    log = join(directory, METADATA_LOG)
+    path = join(log, FIRST_SNAPSHOT)
+    disk.make_directory(log)
+    disk.replace(path, writer.header() + writer.footer(), sync=True)
+    disk.make_read_only(path)
+    disk.sync_directory(directory)
+
+
+def _bootstrap(
+    levels: Sequence[tuple[str, int]], credentials: Sequence[UserScramCredentialRecord], now_ms: int
+) -> bytes:
+    """What `bootstrap.checkpoint` holds: Kafka's tool puts the same into every directory."""
     writer = SnapshotWriter(0, now_ms=now_ms, last_timestamp_ms=0)
     records = [StoredRecord(FeatureLevelRecord(name=name, feature_level=level)) for name, level in levels]
-    content = writer.header() + writer.batch(records) + writer.footer()
-    disk.replace(join(directory, FILE_NAME), content, sync=True)
+    records += map(StoredRecord, credentials)
+    return writer.header() + writer.batch(records) + writer.footer()

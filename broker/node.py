@@ -17,8 +17,15 @@ from broker.controller.commands import AssignDirectories
 from broker.controller.delta import MetadataDelta
 from broker.controller.feature_levels import KRAFT_VERSION
 from broker.controller.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC, MetadataImage, TopicImage
+from broker.controller.topics import new_uuid
 from broker.directories import Directories
-from broker.format import all_directories, format_directories, metadata_directory
+from broker.format import (
+    all_directories,
+    format_directories,
+    metadata_directory,
+    naming_metadata_directory,
+    separate_directory,
+)
 from broker.handlers.context import Channel
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.fetch_sessions import FetchSessionCache, TopicNames
@@ -31,6 +38,7 @@ from broker.storage.disk import Disk, StorageError
 from broker.storage.log_config import LogConfig
 from broker.storage.log_dir import LogDirectory
 from broker.storage.log_manager import LogManager
+from broker.storage.owners import give_directory_ids, may_start, read_owners
 from broker.topics_view import NodeTopics
 from broker.transaction_ports import TransactionPorts
 from coordinator.ports import OFFSETS_TOPIC
@@ -110,7 +118,7 @@ class Node:
             rng=host.rng,
             config_for=self.log_config,
             place_of=lambda topic, index: self.directories.place_of(topic, index),
-            metadata_dir=next(iter(set(all_directories(config)) - set(config.log_dirs)), None),
+            metadata_dir=separate_directory(config),
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             on_directory_failed=self._directory_failed,
         )
@@ -141,18 +149,24 @@ class Node:
     # --- life
 
     def start(self) -> None:
-        """Format what is not, replay the metadata, open the logs, take up every partition.
+        """Format what is new, replay the metadata, open the logs, take up every partition.
 
-        FormatError, StorageError, CorruptMetadata.
+        FormatError, StorageError (StartRefused among them), CorruptMetadata.
         """
         config, now_ms = self.config, self.host.now_ms()
+        owners = read_owners(self._disk, all_directories(config))
+        home = metadata_directory(config)
+        is_new = may_start(self._disk, owners, home=home, node_id=self.node_id)
         self.log_manager.lock()
-        for line in format_directories(config, self._disk, self.host.rng, now_ms, ignore_formatted=True):
-            if line.startswith("formatted"):
+        if is_new:
+            for line in format_directories(config, self._disk, self.host.rng, now_ms, ignore_formatted=True):
                 logger.info("%s", line)
+        else:
+            give_directory_ids(self._disk, owners, lambda: new_uuid(self.host.rng))
         self.log_manager.read_owners()
         # The metadata comes first: logs are opened with the configurations of their topics.
-        self.metadata.start()
+        with naming_metadata_directory(config):
+            self.metadata.start()
         self._take_broker_configs()
         self.log_manager.open_logs(now_ms)
         self.directories.adopt()
@@ -497,7 +511,7 @@ class Node:
                 partition.take_offline(error)
         if all(known.offline for known in self.log_manager.directories()):
             reason = f"no log directory is left: {error}"
-        elif directory.path == metadata_directory(self.config).rstrip("/"):
+        elif directory.path == metadata_directory(self.config):
             reason = f"the directory of the metadata log has failed: {error}"
         else:
             self.directories.failed()

@@ -13,13 +13,15 @@ from broker.raft.replay import DecodedBatch, decode_batches
 from broker.storage.checkpoints import read_meta_properties
 from broker.storage.disk import RealDisk
 from broker.testing.embedded import run_broker
-from kwire.primitives import uuid_to_text
-from kwire.stored.metadata import FeatureLevelRecord
+from kwire.primitives import uuid_from_text, uuid_to_text
+from kwire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
 from kwire.stored.raft import SnapshotHeaderRecord, VotersRecord
 
 DATA = Path(__file__).parent / "raft" / "data"
 CLUSTER = "4L6g3nShT-eMCtK--X86sw"
 LISTENERS = "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:25093"
+VOTER = "1@localhost:9093:JEXY6aqzQY-32P5TStzaFg"
+ALICE = 'SCRAM-SHA-256=[name=alice,iterations=8192,salt="N3E=",saltedpassword="YCE="]'
 VOTERS_FILE = "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"
 
 
@@ -57,7 +59,8 @@ def dynamic(directory: Path, **settings: str) -> str:
 
 
 def format_(*arguments: str) -> int:
-    return main(["format", *arguments])
+    named = [] if "-t" in arguments else ["-t", CLUSTER]
+    return main(["format", *named, *arguments])
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -118,6 +121,68 @@ def test_given_voters_are_written_with_their_directories(tmp_path: Path) -> None
     assert [
         (voter.voter_id, voter.endpoints[0].host, voter.endpoints[0].port) for voter in record.voters
     ] == [(1, "localhost", 9093), (2, "::1", 9094)]
+
+
+def test_the_snapshot_of_the_voters_is_read_only_and_nothing_else(tmp_path: Path) -> None:
+    assert format_("-c", dynamic(tmp_path), "-s") == 0
+    modes = {
+        path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "data").rglob("*") if path.is_file()
+    }
+    assert modes.pop(Path(VOTERS_FILE).name) == 0o400
+    assert set(modes) == {"bootstrap.checkpoint", "meta.properties"}
+    assert all(mode & 0o200 for mode in modes.values())
+
+
+def test_every_directory_gets_the_bootstrap_file(tmp_path: Path) -> None:
+    """And only that of the metadata log gets the voters."""
+    names = ["a", "b", "m"]
+    settings = {
+        "log.dirs": f"{tmp_path}/a,{tmp_path}/b/",
+        "metadata.log.dir": f"{tmp_path}/m",
+    }
+    assert format_("-c", dynamic(tmp_path, **settings), "-s") == 0
+    contents = [(tmp_path / name / "bootstrap.checkpoint").read_bytes() for name in names]
+    assert contents[0] == contents[1] == contents[2]
+    assert [(tmp_path / name / VOTERS_FILE).exists() for name in names] == [False, False, True]
+
+
+@pytest.mark.parametrize("cluster", ["my-cluster", "not a uuid", "a=b:c", "\N{SNOWMAN}", "A" * 22])
+def test_a_clusters_id_can_be_any_text(tmp_path: Path, cluster: str) -> None:
+    assert format_("-c", properties(tmp_path), "-t", cluster) == 0
+    found = read_meta_properties(RealDisk(), str(tmp_path / "data"))
+    assert found is not None
+    assert found.cluster_id == cluster
+    assert format_("-c", properties(tmp_path), "-t", cluster, "-g") == 0
+
+
+def test_a_clusters_id_must_be_given_and_one_is_proposed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["format", "-c", properties(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert "--cluster-id is missing: for a new cluster, give --cluster-id " in told
+    assert len(uuid_from_text(told.split()[-1])) == 16
+    assert not (tmp_path / "data").exists()
+
+
+def test_credentials_come_after_the_levels(tmp_path: Path) -> None:
+    bob = "SCRAM-SHA-512=[name=bob,password=x]"
+    assert format_("-c", properties(tmp_path), "-S", ALICE, "--add-scram", bob) == 0
+    [batch] = [batch for batch in read(tmp_path / "data/bootstrap.checkpoint") if batch.records]
+    assert [type(record).__name__ for record in batch.records] == [
+        *["FeatureLevelRecord"] * 6,
+        *["UserScramCredentialRecord"] * 2,
+    ]
+    with run_broker({"node.id": "1"}, log_dir=str(tmp_path / "data")) as broker:
+        assert broker.bootstrap
+    log = b"".join(path.read_bytes() for path in sorted(tmp_path.glob("data/__cluster_metadata-0/*.log")))
+    stored = [
+        record
+        for one in decode_batches(log)
+        for record in one.records
+        if isinstance(record, UserScramCredentialRecord)
+    ]
+    assert [(record.name, record.mechanism) for record in stored] == [("alice", 1), ("bob", 2)]
 
 
 def test_levels_at_zero_are_not_written(tmp_path: Path) -> None:
@@ -189,7 +254,12 @@ def test_default_levels_are_kafkas(level: int, expected: tuple[int, ...]) -> Non
         ),
         (["-s"], "remove controller.quorum.voters"),
         (["-I", "1@localhost:9093"], "expected id@host:port:directory"),
-        (["-t", "short"], "is no cluster id"),
+        (["-I", f"{VOTER},{VOTER}"], "--initial-controllers names node 1 more than once"),
+        (["-I", ","], "--initial-controllers names no voter"),
+        (["-s", "-N"], "exclude each other"),
+        (["-I", VOTER, "-N"], "exclude each other"),
+        (["-S", "SCRAM-SHA-256=[name=alice]"], "--add-scram: there is neither password= nor"),
+        (["-S", ALICE, "-r", "3.4"], "--add-scram needs metadata.version 11 (3.5-IV2) or newer"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_written(
@@ -215,7 +285,7 @@ def test_formatted_directories_are_left_alone(tmp_path: Path, capsys: pytest.Cap
     assert format_("-c", both, "-t", CLUSTER, "-g") == 0
     assert (first / "meta.properties").read_bytes() == before
     assert (second / "meta.properties").exists()
-    assert not (second / "bootstrap.checkpoint").exists()
+    assert (second / "bootstrap.checkpoint").exists()
 
 
 def test_a_directory_of_another_node_or_cluster_is_refused(

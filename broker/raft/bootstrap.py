@@ -12,6 +12,7 @@ from broker.controller.image import ELR_VERSION, METADATA_VERSION, RESOURCE_BROK
 from broker.controller.versions import ELR_LEVEL, MAX_LEVEL, TRANSACTIONS_LEVEL
 from broker.raft.replay import decode_batches
 from broker.storage.disk import Disk
+from broker.storage.owners import BOOTSTRAP
 from kwire.schema import Message
 from kwire.stored.metadata import (
     AbortTransactionRecord,
@@ -21,7 +22,7 @@ from kwire.stored.metadata import (
     FeatureLevelRecord,
 )
 
-FILE_NAME: Final = "bootstrap.checkpoint"
+FILE_NAME: Final = BOOTSTRAP
 TRANSACTION_NAME: Final = "Bootstrap records"
 ABORT_REASON: Final = "Controller failover"
 

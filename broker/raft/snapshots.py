@@ -133,6 +133,7 @@ class SnapshotFile:
     def publish(self) -> Callable[[], None]:
         """Give the file its name; what this returns, called in any thread, makes that durable."""
         self._disk.rename(self._part, self._path)
+        self._disk.make_read_only(self._path)  # as Kafka leaves a snapshot that is complete
         return lambda: self._disk.sync_directory(self._directory)
 
     def abandon(self) -> None:

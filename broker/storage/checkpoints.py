@@ -7,11 +7,12 @@ the old one or the new one.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from broker.storage.disk import Disk, FileMissing, StorageError, join
-from kwire.primitives import Uuid, uuid_from_text, uuid_to_text
+from broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, join
+from kwire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
@@ -91,24 +92,41 @@ def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sy
 
 
 def read_topic_id(disk: Disk, directory: str) -> Uuid | None:
-    """The topic id that a log directory belongs to; None where it has none, or none that can be read."""
+    """The topic id that a log directory belongs to; None where that was never written down.
+
+    GarbledCheckpoint for a file that is empty or makes no sense: whose the log is cannot be told, and to take
+    it for nobody's would put it out of sight. StorageError.
+    """
+    path = join(directory, PARTITION_METADATA)
     try:
-        text = disk.read(join(directory, PARTITION_METADATA)).decode("utf-8", "replace")
+        text = disk.read(path).decode("utf-8", "replace")
     except FileMissing:
         return None
-    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
-    if fields.get("version") != str(_VERSION) or "topic_id" not in fields:
-        return None
+    match = _TOPIC_ID.match(text)
     try:
-        return uuid_from_text(fields["topic_id"].strip())
+        topic_id = uuid_from_text(match[1]) if match is not None else ZERO_UUID
     except ValueError:
-        return None
+        topic_id = ZERO_UUID
+    if topic_id == ZERO_UUID:
+        raise GarbledCheckpoint(f"{path} does not say which topic the log belongs to")
+    return topic_id
 
 
-def write_topic_id(disk: Disk, directory: str, topic_id: Uuid, *, sync: bool) -> None:
-    """Replace `partition.metadata`. StorageError."""
+_TOPIC_ID = re.compile(r"version:\s+[0-9]+\r?\ntopic_id:\s+(\S+)\s*(?:\n|$)")
+"""Of any version: the id has the same place in all that are to come."""
+
+
+def write_topic_id(disk: Disk, directory: str, topic_id: Uuid) -> None:
+    """Replace `partition.metadata`, so that after a loss of power it is whole or not there. StorageError."""
+    path = join(directory, PARTITION_METADATA)
     text = f"version: {_VERSION}\ntopic_id: {uuid_to_text(topic_id)}"
-    disk.replace(join(directory, PARTITION_METADATA), text.encode(), sync=sync)
+    # A name whose content has not reached the disk would stand for a garbled file. The name itself can wait.
+    disk.write(path + TEMPORARY_SUFFIX, text.encode(), sync=True)
+    disk.rename(path + TEMPORARY_SUFFIX, path)
+
+
+class NoOwner(StorageError):
+    """A `meta.properties` that names no node or no cluster: nobody may take the directory for theirs."""
 
 
 class MetaProperties(NamedTuple):
@@ -117,10 +135,15 @@ class MetaProperties(NamedTuple):
     cluster_id: str
     node_id: int
     directory_id: Uuid | None
+    version: int = 1
+    """0 is what brokers wrote before KRaft, with broker.id for node.id."""
 
 
 def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
-    """Read `meta.properties`; None for a directory that was not formatted. StorageError if unusable."""
+    """Read `meta.properties`; None for a directory that was not formatted.
+
+    StorageError if unusable; NoOwner of a file of version 0, which may leave everything out.
+    """
     path = join(directory, META_PROPERTIES)
     try:
         text = disk.read(path).decode("utf-8", "replace")
@@ -128,33 +151,62 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
         return None
     properties: dict[str, str] = {}
     for line in text.splitlines():
-        stripped = line.strip()
+        stripped = line.lstrip()
         if stripped and stripped[0] not in "#!" and "=" in stripped:
             key, value = stripped.split("=", 1)
-            properties[key.strip()] = value.strip().replace("\\", "")
+            properties[key.strip()] = _unescaped(value.lstrip())
     version = properties.get("version", "0")
-    # Version 0 is what brokers wrote before KRaft, with broker.id for node.id.
     if version not in ("0", "1"):
         raise StorageError(f"{path} is of version {version}; 0 and 1 are known")
-    node_id = properties.get("node.id" if version == "1" else "broker.id")
-    cluster_id = properties.get("cluster.id")
-    if not cluster_id:
-        raise StorageError(f"{path} has no cluster.id")
+    owner = {name: properties.get(name) for name in (_NODE_ID[version], "cluster.id")}
+    missing = [name for name, value in owner.items() if value is None]
+    if missing:
+        raise (NoOwner if version == "0" else StorageError)(f"{path} has no {' and no '.join(missing)}")
+    directory_id = properties.get("directory.id")
     try:
-        directory_id = properties.get("directory.id")
         return MetaProperties(
-            cluster_id, int(node_id or ""), uuid_from_text(directory_id) if directory_id is not None else None
+            owner["cluster.id"] or "",
+            int(owner[_NODE_ID[version]] or ""),
+            uuid_from_text(directory_id) if directory_id is not None else None,
+            int(version),
         )
     except ValueError:
-        raise StorageError(f"{path} has no usable node.id or directory.id") from None
+        raise StorageError(f"{path} has no usable {_NODE_ID[version]} or directory.id") from None
+
+
+_NEEDS_ESCAPE = re.compile(r"^ |[\\=:#!]|[^ -~]")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
+
+
+def _escaped(value: str) -> str:
+    """As java.util.Properties writes a value: a cluster's id may be any text."""
+
+    def escape(match: re.Match[str]) -> str:
+        char = match[0]
+        if " " <= char <= "~":
+            return f"\\{char}"
+        units = char.encode("utf-16-be")
+        return "".join(f"\\u{units[at : at + 2].hex().upper()}" for at in range(0, len(units), 2))
+
+    return _NEEDS_ESCAPE.sub(escape, value)
+
+
+def _unescaped(value: str) -> str:
+    text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else match[2], value)
+    # What lies outside of the first plane was written as two halves.
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+_NODE_ID = {"0": "broker.id", "1": "node.id"}
 
 
 def write_meta_properties(disk: Disk, directory: str, properties: MetaProperties) -> None:
-    """Replace `meta.properties`, durably. StorageError."""
-    lines = ["#", f"cluster.id={properties.cluster_id}"]
+    """Replace `meta.properties`, durably, in the version that it has. StorageError."""
+    version = str(properties.version)
+    lines = ["#", f"cluster.id={_escaped(properties.cluster_id)}"]
     if properties.directory_id is not None:
         lines.append(f"directory.id={uuid_to_text(properties.directory_id)}")
-    lines += [f"node.id={properties.node_id}", "version=1", ""]
+    lines += [f"{_NODE_ID[version]}={properties.node_id}", f"version={version}", ""]
     disk.replace(join(directory, META_PROPERTIES), "\n".join(lines).encode(), sync=True)
 
 

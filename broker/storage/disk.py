@@ -30,6 +30,9 @@ TEMPORARY_SUFFIX = ".tmp"
 """What `replace` writes into before it renames; a leftover one is worthless."""
 
 
+READ_ONLY_MODE = 0o400
+
+
 class StorageError(Exception):
     """The disk failed, or holds what cannot be used. What was being written is not acknowledged."""
 
@@ -94,6 +97,9 @@ class Disk(Protocol):
 
         With `sync` the new content survives a loss of power once this returns.
         """
+
+    def make_read_only(self, path: str) -> None:
+        """Let nobody write to a file any more, as far as the disk knows of such."""
 
     def rename(self, old: str, new: str) -> None:
         """Move a file or a directory within the disk; open handles stay usable."""
@@ -317,6 +323,13 @@ class RealDisk:
         self._files.pop(path, None)
         if sync:
             self.sync_directory(os.path.dirname(path))
+
+    def make_read_only(self, path: str) -> None:
+        self._files.pop(path, None)
+        try:
+            os.chmod(path, READ_ONLY_MODE)
+        except OSError as error:
+            raise _failure(error) from error
 
     def rename(self, old: str, new: str) -> None:
         try:

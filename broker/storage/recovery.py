@@ -74,7 +74,7 @@ def open_log(
     if topic_id is None or topic_id == stored_id:
         topic_id = ZERO_UUID if stored_id is None else stored_id
     elif stored_id is None:
-        write_topic_id(disk, directory, topic_id, sync=False)
+        write_topic_id(disk, directory, topic_id)
         metadata_needs_sync = True
     else:
         raise StorageError(f"{join(directory, PARTITION_METADATA)} names another topic's id")

@@ -216,6 +216,9 @@ class MemoryDisk:
         if sync:
             self.sync_directory(path.rpartition("/")[0])
 
+    def make_read_only(self, path: str) -> None:
+        """There are no modes here."""
+
     def rename(self, old: str, new: str) -> None:
         self.operation()
         if old in self._directories:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
 from broker.storage.checkpoints import (
+    GarbledCheckpoint,
     MetaProperties,
+    NoOwner,
     read_meta_properties,
     read_offsets,
     read_topic_id,
@@ -19,7 +22,7 @@ from broker.storage.checkpoints import (
 )
 from broker.storage.disk import StorageError
 from broker.testing.memory_disk import MemoryDisk
-from kwire.primitives import Uuid, uuid_from_text
+from kwire.primitives import uuid_from_text
 
 TOPIC_ID = uuid_from_text("xtzWWN4bTjitpL3kfd9s5g")
 
@@ -50,16 +53,41 @@ def test_a_garbled_checkpoint_is_an_error(content: bytes) -> None:
 
 def test_partition_metadata() -> None:
     disk = MemoryDisk()
-    write_topic_id(disk, "", TOPIC_ID, sync=False)
+    write_topic_id(disk, "", TOPIC_ID)
     assert disk.read("/partition.metadata") == b"version: 0\ntopic_id: xtzWWN4bTjitpL3kfd9s5g"
     assert read_topic_id(disk, "") == TOPIC_ID
 
 
+def test_partition_metadata_of_a_version_to_come() -> None:
+    content = b"version: 7\ntopic_id: xtzWWN4bTjitpL3kfd9s5g\nmore: x\n"
+    assert read_topic_id(disk_with("/partition.metadata", content), "") == TOPIC_ID
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"version: 1\ntopic_id: xtzWWN4bTjitpL3kfd9s5g", b"version: 0\ntopic_id: x"]
+    "content",
+    [
+        b"",
+        bytes(43),
+        b"version: 0",
+        b"version: x\ntopic_id: xtzWWN4bTjitpL3kfd9s5g",
+        b"version: 0\ntopic_id: x",
+        b"version: 0\ntopic_id: ???\n",
+        b"version: 0\ntopic_id: xtzWWN4bTj",
+        b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA",
+    ],
 )
-def test_unusable_partition_metadata_tells_no_topic_id(content: bytes) -> None:
-    assert read_topic_id(disk_with("/partition.metadata", content), "") is None
+def test_garbled_partition_metadata_is_an_error_and_not_a_log_of_no_topic(content: bytes) -> None:
+    with pytest.raises(GarbledCheckpoint, match=r"/partition\.metadata does not say which topic"):
+        read_topic_id(disk_with("/partition.metadata", content), "")
+    assert read_topic_id(MemoryDisk(), "") is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_loss_of_power_leaves_partition_metadata_whole_or_not_there(seed: int) -> None:
+    disk = MemoryDisk()
+    write_topic_id(disk, "", TOPIC_ID)
+    disk.power_cut(random.Random(seed))
+    assert read_topic_id(disk, "") in (TOPIC_ID, None)
 
 
 KAFKAS_META_PROPERTIES = b"""#
@@ -78,9 +106,23 @@ def test_meta_properties_of_kafka() -> None:
 
 def test_meta_properties_come_back_as_written() -> None:
     disk = MemoryDisk()
-    for written in (MetaProperties("c", 7, TOPIC_ID), MetaProperties("c", 7, None)):
+    texts = ("c", "", " my=cluster: a\\b ", "\N{SNOWMAN}\N{GRINNING FACE}#!\t")
+    for cluster_id, version in ((text, version) for text in texts for version in (0, 1)):
+        written = MetaProperties(cluster_id, 7, None if version else TOPIC_ID, version)
         write_meta_properties(disk, "", written)
         assert read_meta_properties(disk, "") == written
+
+
+def test_a_clusters_id_is_written_as_java_writes_it() -> None:
+    disk = MemoryDisk()
+    write_meta_properties(disk, "", MetaProperties(" a=b:c \N{SNOWMAN}", 7, None))
+    assert b"cluster.id=\\ a\\=b\\:c \\u2603\n" in disk.read("/meta.properties")
+
+
+@pytest.mark.parametrize("content", [b"garbage", b"version=0\nbroker.id=1\n", b"cluster.id=c\n"])
+def test_meta_properties_that_name_nobody(content: bytes) -> None:
+    with pytest.raises(NoOwner, match=r"/meta\.properties has no"):
+        read_meta_properties(disk_with("/meta.properties", content), "")
 
 
 def test_a_directory_without_meta_properties_is_unformatted() -> None:
@@ -112,9 +154,3 @@ def test_the_clean_shutdown_marker_is_json_and_can_be_taken_once() -> None:
 
 def test_an_empty_marker_of_an_older_kafka_counts() -> None:
     assert take_clean_shutdown(disk_with("/.kafka_cleanshutdown", b""), "") == -1
-
-
-def test_zero_is_a_topic_id_like_any_other() -> None:
-    disk = MemoryDisk()
-    write_topic_id(disk, "", Uuid(bytes(16)), sync=False)
-    assert read_topic_id(disk, "") == bytes(16)

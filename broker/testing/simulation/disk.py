@@ -470,6 +470,9 @@ class SimulatedDisk:
         if sync:
             self.sync_directory(path.rpartition("/")[0])
 
+    def make_read_only(self, path: str) -> None:
+        """There are no modes here."""
+
     def rename(self, old: str, new: str) -> None:
         parent, name = self._parent(old)
         target, new_name = self._parent(new)
