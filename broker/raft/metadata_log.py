@@ -152,12 +152,19 @@ class MetadataLog:
     def lead(self, now_ms: int, endpoints: Sequence[EndpointImage]) -> None:
         """Win the election of a new epoch, and say so in the log, once all of it was read.
 
-        `endpoints` tells where this voter is reached. CorruptMetadata, StorageError, ValueError.
+        `endpoints` tells where this voter is reached. CorruptMetadata, StorageError.
         """
         path = f"{self.log.directory}/{FILE_NAME}"
         state = QuorumState()
         if self._disk.exists(path):
-            state = decode_quorum_state(self._disk.read(path))
+            try:
+                state = decode_quorum_state(self._disk.read(path))
+            except ValueError as error:
+                # Whom this voter has voted for, and in which epoch, must not be guessed.
+                raise CorruptMetadata(
+                    f"{self.log.directory}/{error}: restore the file, or remove it, which a quorum of one "
+                    f"voter survives"
+                ) from error
         # A lost quorum-state must not make an epoch of the log come twice.
         snapshot = self.snapshots.latest
         known = (state.leader_epoch, self.log.latest_epoch or 0, snapshot.epoch if snapshot else 0)

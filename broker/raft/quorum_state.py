@@ -63,5 +63,7 @@ def decode_quorum_state(content: bytes) -> QuorumState:
             data_version=version,
             voted_directory_id=uuid_from_text(fields["votedDirectoryId"]) if version else ZERO_UUID,
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{FILE_NAME} cannot be read: {error}") from error
+    except KeyError as error:
+        raise ValueError(f"{FILE_NAME} makes no sense: it has no {error}") from error
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{FILE_NAME} makes no sense: {error}") from error

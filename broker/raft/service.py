@@ -125,7 +125,7 @@ class MetadataService:
         """Replay the log, take the lead in a new epoch, and register this node; all of it synced.
 
         An empty log gets its bootstrap records; a transaction that was cut short is aborted.
-        CorruptMetadata, StorageError, ValueError (quorum-state).
+        CorruptMetadata, StorageError.
         """
         directories = self._log_manager.directories()
         home = directories[0]
