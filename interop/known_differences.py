@@ -22,11 +22,6 @@ KNOWN: list[tuple[str, str, str]] = [
         "Apache Kafka never answers a Produce request whose records are null",
     ),
     (
-        "zz_files.dumped",
-        "/around",
-        "Apache Kafka writes cleaner-offset-checkpoint when any topic is deleted, kwire when it compacts",
-    ),
-    (
         "raw_produce.connection_survives",
         "/bomb/*",
         "a batch of more than 100 MiB is refused before its records are looked at: docs/decisions/0002",

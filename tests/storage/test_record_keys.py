@@ -81,3 +81,15 @@ def test_survivors_are_told_batch_by_batch() -> None:
     assert survivors.of(20, 5) == []
     assert survivors.of(40, 5) == []
     assert survivors.of(50, 5) == [b"d"]
+
+
+@pytest.mark.parametrize("length", [LONGEST_PLAIN_KEY, LONGEST_PLAIN_KEY + 1, 400])
+def test_no_key_is_taken_for_another(length: int) -> None:
+    """Not among very many, and not a plain one for what stands for a longer one."""
+    keys = [b"%0*d" % (length, number) for number in range(5000)]
+    data = bytes(build([(0, key, b"", []) for key in keys], base_offset=0))
+    known = OffsetMap(len(keys) * ENTRY_BYTES)
+    known.add(data, HEADER_BYTES, len(data), 0, len(keys), 0)
+    assert len(known.latest) == len(keys)
+    sizes = {len(key) for key in known.latest if key is not None}
+    assert sizes == {length} if length <= LONGEST_PLAIN_KEY else min(sizes) > LONGEST_PLAIN_KEY

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import broker.storage.recovery as recovery
 from broker.storage import checkpoints
+from broker.storage.cleaner import filtering
+from broker.storage.cleaner.offset_map import OffsetMap
 from broker.storage.flush import Durability, FlushTicket
 from broker.storage.producer_state import ProducerStateManager
 from broker.storage.segment import Segment
@@ -90,6 +92,21 @@ def _the_marker_stays(replace: SetAttribute) -> None:
     replace(log_manager, "take_clean_shutdown", look)
 
 
+def _a_full_map_claims_everything(replace: SetAttribute) -> None:
+    original = OffsetMap.add
+
+    def add(self: OffsetMap, data: bytes, at: int, end: int, base: int, count: int, start: int) -> None:
+        original(self, data, at, end, base, count, start)
+        if self.is_full:
+            self.latest_offset = base + count - 1
+
+    replace(OffsetMap, "add", add)
+
+
+def _what_the_map_does_not_know_goes(replace: SetAttribute) -> None:
+    replace(filtering, "bisect_right", lambda offsets, latest_offset: len(offsets))
+
+
 BREAKAGES = [
     Breakage("files are not synced", _files_are_not_synced),
     Breakage("directories are not synced", _directories_are_not_synced, 1),
@@ -98,9 +115,11 @@ BREAKAGES = [
     Breakage("log files are not truncated", _recovery_cuts_nothing),
     Breakage("segments after a cut stay", _later_segments_stay, 15),
     Breakage("a truncation keeps the recovery point", _truncation_keeps_the_recovery_point),
-    Breakage("indexes are not checked", _indexes_are_not_rebuilt, 495),
+    Breakage("indexes are not checked", _indexes_are_not_rebuilt, 837),
     Breakage("the time index lacks its last entry", _time_index_forgets_its_last_entry),
     Breakage("snapshots stay after a truncation", _snapshots_stay_after_truncation, 179),
-    Breakage("old segments stay beside the new", _old_segments_stay_beside_the_new),
-    Breakage("the marker of a clean shutdown stays", _the_marker_stays),
+    Breakage("old segments stay beside the new", _old_segments_stay_beside_the_new, 1),
+    Breakage("the marker of a clean shutdown stays", _the_marker_stays, 5),
+    Breakage("a full offset map claims everything", _a_full_map_claims_everything, 10),
+    Breakage("records beyond the map are dropped", _what_the_map_does_not_know_goes, 10),
 ]

@@ -7,8 +7,9 @@ import random
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from broker.storage.checkpoints import RECOVERY_POINTS
+from broker.storage.checkpoints import CLEANED_OFFSETS, RECOVERY_POINTS
 from broker.storage.cleaner.cleaner import Cleaner
+from broker.storage.cleaner.offset_map import ENTRY_BYTES
 from broker.storage.log import Log
 from broker.storage.log_config import CREATE_TIME, LOG_APPEND_TIME, LogConfig
 from broker.storage.log_manager import LogManager
@@ -22,6 +23,8 @@ from kwire.primitives import Uuid
 
 DATA = "/disk/data"
 BACKOFF_MS = 15_000
+KEYS_IN_MAP = (2, 400, 3, 4)
+"""How many keys the cleaner's map takes, life by life. There are five of them: it is full at times."""
 NEVER = (1 << 63) - 1
 
 
@@ -116,6 +119,7 @@ class SimulatedBroker:
         self.host = VirtualHost()
         self._rng = rng
         self._looking = random.Random(rng.getrandbits(64))
+        self._lives = 0
         self.manager: LogManager
         self.cleaner: Cleaner
         self.between: Callable[[], None] = lambda: None
@@ -137,11 +141,13 @@ class SimulatedBroker:
             config_for=configs.__getitem__,
         )
         self.manager.open(host.now_ms())
+        keys = KEYS_IN_MAP[self._lives % len(KEYS_IN_MAP)]
+        self._lives += 1
         settings = SimpleNamespace(
             log_cleaner_backoff_ms=BACKOFF_MS,
-            log_cleaner_dedupe_buffer_size=1 << 16,
+            log_cleaner_dedupe_buffer_size=keys * ENTRY_BYTES,
             log_cleaner_enable=True,
-            log_cleaner_io_buffer_load_factor=0.9,
+            log_cleaner_io_buffer_load_factor=1.0,
             log_cleaner_io_buffer_size=1 << 16,
             log_cleaner_io_max_bytes_per_second=1e300,
             log_cleaner_threads=1,
@@ -268,9 +274,10 @@ class SimulatedBroker:
             if log.log_start_offset == log.log_end_offset
         }
         # An epoch that began where an empty log ends is forgotten at the next recovery only, as in Kafka.
-        # So is what was preallocated for a log that recovery has begun: zeros at the end.
+        # So is what was preallocated for a log that recovery has begun: zeros at the end. The cleaner's
+        # checkpoint says nothing while it is empty, as it is made where it is not found.
         return {
             path: content if path.endswith(".snapshot") else content.rstrip(b"\0")
             for path, content in self.disk.tree(DATA).items()
-            if not path.endswith(".deleted") and path not in empty
+            if not path.endswith(".deleted") and path not in empty and (content or path != CLEANED_OFFSETS)
         }
