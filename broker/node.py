@@ -83,6 +83,8 @@ METADATA_TOPIC = "__cluster_metadata"
 HOUSEKEEPING_MS = 10_000
 """How often what is set aside long enough is removed, and silent producers are forgotten."""
 MAX_WARNINGS = 100
+MAX_TOLD = 20
+"""How many partitions a line of the log names."""
 MAX_SHARED_CONFIGS = 1_000
 HOUSEKEEPING_PAUSE_MS = 20
 FLUSH_CHECK_MS = 1_000
@@ -169,8 +171,11 @@ class Node:
             self.metadata.start()
         self._take_broker_configs()
         self.log_manager.open_logs(now_ms)
+        with naming_metadata_directory(config):
+            self.log_manager.check_online(home)
         self.directories.adopt()
         self._reconcile()
+        self._tell_what_is_offline()
         self.cleaner.start()
         self.metadata.subscribe(self._metadata_changed)
         self.directories.start()
@@ -354,6 +359,10 @@ class Node:
             if log.topic == METADATA_TOPIC:
                 continue
             topic = image.topics.get(log.topic)
+            if topic is not None and topic.topic_id != log.topic_id and log.topic_id in image.topics_by_id:
+                # As Kafka: a directory that somebody has copied or renamed stays as it is, and is not served.
+                log.fail(StorageError(f"{log.directory} has the id of another topic"))
+                continue
             if topic is None or topic.topic_id != log.topic_id or log.partition >= len(topic.partitions):
                 logger.warning("%s-%d is not in the metadata: set aside as stray", log.topic, log.partition)
                 self.log_manager.set_stray(log)
@@ -361,6 +370,16 @@ class Node:
             for index in range(len(topic.partitions)):
                 self._take_up(topic, index)
         self._tell_directories(image.topics.values())
+
+    def _tell_what_is_offline(self) -> None:
+        """After a start, what of the data nobody can read."""
+        for directory in self.log_manager.directories():
+            if directory.offline:
+                logger.error("%s is served without: %s", directory.path, directory.failure)
+        if self._unavailable:
+            names = sorted(f"{topic}-{index}" for topic, index in self._unavailable)
+            more = f" and {len(names) - MAX_TOLD} more" if len(names) > MAX_TOLD else ""
+            logger.error("%d partitions are offline: %s%s", len(names), ", ".join(names[:MAX_TOLD]), more)
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if delta.topic_changes:
@@ -441,6 +460,8 @@ class Node:
             return
         log = self.log_manager.get(topic.name, index)
         try:
+            if log is not None and log.failure is not None:
+                raise log.failure
             if log is None:
                 if not is_new and self.log_manager.any_offline:
                     raise StorageError("its log may be in a directory that is offline")

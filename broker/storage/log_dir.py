@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker.storage.checkpoints import (
@@ -78,6 +77,8 @@ class LogDirectory:
         """Whether new partitions go elsewhere (KIP-1066)."""
         self.offline = False
         """Whether it failed: nothing in it is served any more."""
+        self.failure = ""
+        """Why it is offline."""
         self.was_clean = False
         """Whether the last shutdown left it complete."""
         self.properties: MetaProperties | None = None
@@ -138,19 +139,3 @@ class LogDirectory:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-
-def quarrel_of_owners(directories: Iterable[LogDirectory]) -> str | None:
-    """Whose the directories are, where they belong to different nodes or clusters."""
-    owners = {
-        (directory.properties.cluster_id, directory.properties.node_id): directory
-        for directory in directories
-        if directory.properties is not None
-    }
-    if len(owners) <= 1:
-        return None
-    told = ", ".join(
-        f"{directory.path} to node {node_id} of cluster {cluster_id}"
-        for (cluster_id, node_id), directory in owners.items()
-    )
-    return f"the log directories do not belong together: {told}"

@@ -35,9 +35,9 @@ from broker.storage.log_dir import (
     LogDirectory,
     PartitionDirectory,
     future_name,
-    quarrel_of_owners,
     set_aside_name,
 )
+from broker.storage.owners import StartRefused
 from broker.storage.producer_state import PRODUCER_ID_EXPIRATION_MS
 from broker.storage.recovery import open_log
 from broker.storage.trash import Trash
@@ -122,8 +122,7 @@ class LogManager:
     def read_owners(self) -> None:
         """Learn whose the directories are, by now, and how they were left.
 
-        StorageError when two belong to different clusters or nodes. A directory that fails alone goes
-        offline.
+        A directory that fails goes offline; StorageError when none is left.
         """
         for directory in self._directories:
             if not directory.offline:
@@ -132,7 +131,6 @@ class LogManager:
                     directory.was_clean = take_clean_shutdown(self._disk, directory.path) is not None
                 except StorageError as error:
                     self._directory_failed(directory, error)
-        self._check_owners()
         self._check_any_online()
 
     def open_logs(self, now_ms: int) -> None:
@@ -148,12 +146,6 @@ class LogManager:
             except StorageError as error:
                 self._directory_failed(directory, error)
         self._check_any_online()
-
-    def _check_owners(self) -> None:
-        quarrel = quarrel_of_owners(self._directories)
-        if quarrel is not None:
-            self._release()
-            raise StorageError(quarrel)
 
     def _open_directory(self, directory: LogDirectory, now_ms: int) -> None:
         path = directory.path
@@ -277,7 +269,7 @@ class LogManager:
         """
         parent = self._directories[0] if directory is None else self._directory(directory)
         if parent.offline:
-            raise StorageError(f"{parent.path}, which holds the metadata log, is offline")
+            raise StorageError(f"{parent.path}, which holds the metadata log, is offline: {parent.failure}")
         return self._load(
             parent,
             METADATA_TOPIC,
@@ -557,16 +549,23 @@ class LogManager:
         if directory.offline:
             return
         logger.error("%s goes offline: %s", directory.path, error)
-        directory.offline = True
+        directory.offline, directory.failure = True, str(error)
         for log in self.logs_in(directory.path):
             log.fail(error)
         self._on_directory_failed(directory, error)
 
+    def check_online(self, path: str) -> None:
+        """StorageError where the directory of this path has failed: without it, the rest is of no use."""
+        directory = self._directory(path)
+        if directory.offline:
+            self._release()
+            raise StorageError(f"{path} is offline: {directory.failure}")
+
     def _check_any_online(self) -> None:
         if all(directory.offline for directory in self._directories):
             self._release()
-            paths = ", ".join(directory.path for directory in self._directories)
-            raise StorageError(f"none of the log directories can be used: {paths}")
+            told = "; ".join(f"{directory.path}: {directory.failure}" for directory in self._directories)
+            raise StartRefused(f"none of the log directories can be used: {told}")
 
     def _release(self) -> None:
         for directory in self._directories:
