@@ -14,7 +14,7 @@ from posixpath import normpath
 from typing import Final, cast
 
 from broker.config.coordinator_keys import COORDINATOR_KEYS
-from broker.config.definition import REQUIRED, ConfigError, Key, Update, Value
+from broker.config.definition import REQUIRED, ConfigError, Key, Kind, Update, Value, at_least
 from broker.config.listeners import (
     META_ADDRESS,
     ListenerEndpoint,
@@ -31,6 +31,16 @@ from broker.config.topic_keys import SOURCES
 BROKER_KEYS: Final[dict[str, Key]] = {
     key.name: key for keys in (SERVER_KEYS, STORAGE_KEYS, COORDINATOR_KEYS, SECURITY_KEYS) for key in keys
 }
+
+THROTTLES: Final[dict[str, Key]] = {
+    name: Key(name, Kind.LONG, None, at_least(0), update=Update.CLUSTER_WIDE)
+    for name in (
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    )
+}
+"""Keys that can be set on a running broker or cluster alone, and are shown where they are."""
 
 LISTENER_PREFIX: Final = "listener.name."
 """Keys of one listener: listener.name.<name>.<key>."""
@@ -316,6 +326,11 @@ class BrokerConfig:
                 f"controller.quorum.voters is {','.join(voters)}: this release serves alone, as the "
                 f"only voter, {self.node_id}@host:port"
             )
+        # They tell where to look for the quorum's other members: the only voter of its quorum has none.
+        for server in cast("list[str]", self._values["controller.quorum.bootstrap.servers"]):
+            host, _, port = server.rpartition(":")
+            if not host or not port.isdigit():
+                raise ConfigError(f"controller.quorum.bootstrap.servers has {server!r}: expected host:port")
         names = [listener.name for listener in self._listeners]
         for name in self.controller_listener_names:
             if name not in names:
@@ -356,6 +371,7 @@ HONOURED: Final = (
         "metadata.max.retention.bytes",
         "metadata.max.retention.ms",
         "controller.listener.names",
+        "controller.quorum.bootstrap.servers",
         "controller.quorum.voters",
         *(
             f"group.consumer.{bound}.{name}.ms"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from broker.config.broker import BROKER_KEYS, BrokerConfig
+from broker.config.broker import BROKER_KEYS, THROTTLES, BrokerConfig
 from broker.config.definition import REQUIRED, Key, Update, Value, to_text
 from broker.config.group_keys import GROUP_KEYS, SOURCE_PREFIX
 from broker.config.topic import TOPIC_KEYS_BY_NAME, topic_values
@@ -96,18 +96,46 @@ def _synonyms(config: BrokerConfig, name: str, *, is_sensitive: bool) -> list[Sy
     return found
 
 
+def _key(name: str) -> Key | None:
+    """What is known of a key, or of the one that it is for a single listener."""
+    match = _LISTENER_KEY.match(name)
+    if match is not None:
+        return BROKER_KEYS.get(match[1])
+    return BROKER_KEYS.get(name) or THROTTLES.get(name)
+
+
+def _layers(config: BrokerConfig) -> tuple[Mapping[str, str], ...]:
+    return config.per_broker, config.cluster_wide, config.given
+
+
+def _shadowed(config: BrokerConfig) -> set[str]:
+    """Keys whose setting at start is as good as none: one that comes before them is set while it runs."""
+    return {
+        name
+        for first, *others in (*_TOGETHER, _FLUSH_MS)
+        if first in config.per_broker or first in config.cluster_wide
+        for name in others
+    }
+
+
 def describe_broker(config: BrokerConfig) -> Iterator[ConfigEntry]:
     """All keys of this broker. One that Kafka does not know is shown as sensitive, without its value."""
+    shadowed = _shadowed(config)
     for name in config.names():
-        key = BROKER_KEYS.get(name)
-        value = config.value(name) if key is not None else None
+        key = _key(name)
+        if key is None:
+            value: Value = None
+        elif name not in BROKER_KEYS:
+            value = next(layer[name] for layer in _layers(config) if name in layer)
+        else:
+            value = key.default_value if name in shadowed else config.value(name)
         yield _broker_entry(config, name, key, value, _synonyms(config, name, is_sensitive=_hidden(key)))
 
 
 def describe_brokers_default(config: BrokerConfig) -> Iterator[ConfigEntry]:
     """What is set for the whole cluster."""
     for name, text in config.cluster_wide.items():
-        key = BROKER_KEYS.get(name)
+        key = _key(name)
         synonyms = [
             synonym
             for synonym in _synonyms(config, name, is_sensitive=_hidden(key))
@@ -125,7 +153,7 @@ def _broker_entry(
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         synonyms=synonyms,
         kind=key.kind if key is not None else UNKNOWN_KIND,
-        read_only=key is None or key.update is Update.READ_ONLY,
+        read_only=key is None or key.update is Update.READ_ONLY or key.name != name,
         is_sensitive=_hidden(key),
         documentation=_documentation(name),
     )

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.config import BrokerConfig, ConfigError
-from broker.config.broker import BROKER_KEYS, LISTENER_PREFIX
-from broker.config.definition import REQUIRED, Key, Kind, Update, to_text
+from broker.config.broker import BROKER_KEYS, LISTENER_PREFIX, THROTTLES
+from broker.config.definition import REQUIRED, Key, Kind, Update, invalid, to_text
 from broker.config.group import GROUP_KEYS_BY_NAME, check_group
 from broker.config.topic import TOPIC_KEYS_BY_NAME, check_topic, default_value
 from broker.controller.commands import Fault
@@ -29,6 +29,23 @@ THREAD_COUNTS: Final = frozenset(
         "num.replica.fetchers",
     }
 )
+PER_LISTENER_KEYS: Final = frozenset(
+    f"ssl.{name}"
+    for name in (
+        "keystore.type",
+        "keystore.location",
+        "keystore.password",
+        "key.password",
+        "truststore.type",
+        "truststore.location",
+        "truststore.password",
+        "keystore.certificate.chain",
+        "keystore.key",
+        "truststore.certificates",
+    )
+)
+SSL_ENGINE: Final = "ssl.engine.factory.class"
+DEFAULT_SSL_ENGINE: Final = "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory"
 FIXED_HERE: Final = frozenset({"listeners", "advertised.listeners", "listener.security.protocol.map"})
 """Kafka moves to other listeners while it runs; this broker does not."""
 JMX_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
@@ -65,28 +82,21 @@ class BrokerConfigRules:
         ]
         if fixed:
             return _refused(f"Cannot update these configs dynamically: {_set_text(fixed)}")
-        security = [
-            name
-            for name in values
-            if name in BROKER_KEYS
-            and BROKER_KEYS[name].update is Update.PER_BROKER
-            and name.startswith("ssl.")
-        ]
+        security = [name for name in values if name in PER_LISTENER_KEYS]
         if security:
             return _refused(
                 "These security configs can be dynamically updated only per-listener using the listener "
                 f"prefix: {_set_text(security)}"
             )
         for name, text in values.items():
-            key = BROKER_KEYS.get(_base_name(name))
+            key = BROKER_KEYS.get(_base_name(name)) or THROTTLES.get(name)
             try:
                 if key is not None:
                     key.parse(text)
+                if name == SSL_ENGINE and text != DEFAULT_SSL_ENGINE:
+                    raise invalid(name, text, f"Class {text} could not be found.")
             except ConfigError as error:
                 return _refused(str(error))
-            fault = self._change_fault(name, text)
-            if fault is not None:
-                return _refused(fault)
         if not per_broker:
             own = [name for name in values if _is_per_broker(name)]
             if own:
@@ -94,6 +104,10 @@ class BrokerConfigRules:
                     "Cannot update these configs at default cluster level, broker id must be specified: "
                     f"{_set_text(own)}"
                 )
+        for name, text in values.items():
+            fault = self._change_fault(name, text)
+            if fault is not None:
+                return _refused(fault)
         return None
 
     def _change_fault(self, name: str, text: str) -> str | None:
@@ -104,6 +118,8 @@ class BrokerConfigRules:
             count = int(text)
             if count == current:
                 return None
+            if name == "log.cleaner.threads":
+                return _cleaner_threads_fault(count, current)
             failed = f"Dynamic thread count update validation failed for {name}={count}"
             if count <= 0:
                 return _invalid(f"{failed}, value should be at least 1")
@@ -118,7 +134,10 @@ class BrokerConfigRules:
         if name == "cordoned.log.dirs":
             unknown = set(filter(None, text.split(","))) - {"*", *self._config.log_dirs}
             if unknown:
-                return f"{name} names what is none of log.dirs: {_set_text(sorted(unknown))}"
+                return (
+                    f"requirement failed: All entries in {name} must be present in log.dirs or log.dir. "
+                    f"Missing entries : {', '.join(sorted(unknown))}"
+                )
         if name == "max.connection.creation.rate" and int(text) < 1:
             return _invalid(f"Invalid {name} {text}, value should be at least 1")
         if name == "metric.reporters" and set(filter(None, text.split(","))) - {JMX_REPORTER}:
@@ -140,6 +159,21 @@ class BrokerConfigRules:
             return to_text(default_value(self._config, key))
         known = _known(resource_type, key)
         return None if known is None or known.default == REQUIRED else known.default
+
+
+def _cleaner_threads_fault(count: int, current: int) -> str | None:
+    """The cleaner's threads go by the same bounds as others, in words of their own."""
+    if count < 1:
+        return _invalid("Log cleaner threads should be at least 1")
+    if count < current // 2:
+        return _invalid(
+            f"Log cleaner threads cannot be reduced to less than half the current value {current}"
+        )
+    if count > current * 2:
+        return _invalid(
+            f"Log cleaner threads cannot be increased to more than double the current value {current}"
+        )
+    return None
 
 
 def _known(resource_type: int, key: str) -> Key | None:

@@ -84,6 +84,41 @@ def test_a_broker_hides_what_is_secret_and_what_is_unknown() -> None:
     assert entries["log.cleaner.io.max.bytes.per.second"].value == "1.7976931348623157E308"
 
 
+def test_what_only_a_running_broker_can_be_told_is_shown_where_it_is_set() -> None:
+    broker = config()
+    name = "leader.replication.throttled.rate"
+    assert name not in {entry.name for entry in describe_broker(broker)}
+    broker.update({name: "5", "nonsense": "1"}, {"listener.name.plaintext.ssl.client.auth": "required"})
+    entries = {entry.name: entry for entry in describe_broker(broker)}
+    throttle = entries[name]
+    assert (throttle.value, throttle.read_only, throttle.kind, throttle.is_sensitive) == (
+        "5",
+        False,
+        5,
+        False,
+    )
+    assert synonyms(throttle) == [(name, "5", 3)]
+    assert (entries["nonsense"].value, entries["nonsense"].kind) == (None, 0)
+    of_a_listener = entries["listener.name.plaintext.ssl.client.auth"]
+    assert (of_a_listener.value, of_a_listener.read_only) == ("required", True)
+    assert {entry.name: entry.value for entry in describe_brokers_default(broker)} == {
+        name: "5",
+        "nonsense": None,
+    }
+
+
+def test_a_setting_in_milliseconds_puts_the_coarser_ones_back_to_their_defaults() -> None:
+    broker = config(log_retention_hours="5", log_retention_minutes="77", log_roll_hours="9")
+
+    def shown(name: str) -> str | None:
+        return {entry.name: entry.value for entry in describe_broker(broker)}[name]
+
+    assert (shown("log.retention.hours"), shown("log.roll.hours")) == ("5", "9")
+    broker.update({"log.retention.ms": "60000"}, {"log.roll.ms": "60000"})
+    assert (shown("log.retention.hours"), shown("log.retention.minutes")) == ("168", None)
+    assert shown("log.roll.hours") == "168"
+
+
 def test_the_default_broker_has_only_what_was_set_for_all() -> None:
     broker = config()
     assert list(describe_brokers_default(broker)) == []

@@ -142,6 +142,18 @@ def test_what_kafka_dropped_or_kwire_does_not_honour_is_named(
     ]
 
 
+def test_a_dynamic_quorum_s_servers_are_no_reason_for_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    text = SERVER_PROPERTIES.replace("quorum.voters=7@", "quorum.bootstrap.servers=")
+    config = from_file(tmp_path, text)
+    assert config.value("controller.quorum.bootstrap.servers") == ["localhost:9093"]
+    assert not caplog.records
+    for wrong in ("localhost", "localhost:", ":9093", "a:1,b"):
+        assert "expected host:port" in refusal({"controller.quorum.bootstrap.servers": wrong})
+
+
 def test_an_endpoint_may_have_an_ipv6_address() -> None:
     config = load(None, {}, {"listeners": "PLAINTEXT://[::1]:9092"})
     assert config.listener_endpoints()[0].host == "::1"

@@ -274,7 +274,11 @@ def test_a_reply_that_cannot_be_written_closes_its_connection_alone(
     [
         ("node.id", "7", "Cannot update these configs dynamically: [node.id]"),
         ("background.threads", "1000", "should not be greater than double the current value 10"),
-        ("log.cleaner.threads", "0", "value should be at least"),
+        ("log.cleaner.threads", "0", "Log cleaner threads should be at least 1"),
+        ("log.cleaner.threads", "9", "cannot be increased to more than double the current value 1"),
+        ("leader.replication.throttled.rate", "-1", "Value must be at least 0"),
+        ("ssl.keystore.location", "/x", "only per-listener using the listener prefix"),
+        ("ssl.engine.factory.class", "x", "Class x could not be found."),
         ("listeners", "x", "cannot be changed while the broker runs"),
         ("metric.reporters", "nosuch.Class", "cannot be loaded"),
     ],
@@ -285,6 +289,19 @@ def test_settings_that_a_running_broker_refuses(rig: Rig, name: str, value: str,
     answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
     assert answer.error_code == ErrorCode.INVALID_REQUEST
     assert said in answer.error_message
+
+
+@pytest.mark.parametrize(
+    "name", ["cordoned.log.dirs", "ssl.provider", "listener.name.plaintext.ssl.provider"]
+)
+def test_what_one_broker_alone_can_be_told(rig: Rig, name: str) -> None:
+    codes = []
+    for resource_name in ("", "1"):
+        change = AlterableConfig(name=name, config_operation=0, value="")
+        resource = AlterConfigsResource(resource_type=4, resource_name=resource_name, configs=[change])
+        answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
+        codes.append(answer.error_code)
+    assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
 
 
 def test_a_producer_s_expiry_changes_while_the_broker_runs(rig: Rig) -> None:
