@@ -26,6 +26,7 @@ ON_A_BUSY_MACHINE = [
 """What Apache Kafka says of time that passed."""
 ENDINGS = ["stop", "stop", "kill", "kill", "torn", "torn", "stop", "stop"]
 ENDINGS_ALONE = ["stop", "kill", "torn", "stop"]
+ENDINGS_DYNAMIC = ["kill", "stop", "stop"]
 
 
 @dataclass
@@ -40,8 +41,9 @@ class Told:
     """An example of each shape of complaint of kafka-dump-log."""
 
 
-def take_turns(name: str, order: list[str], endings: list[str]) -> Told:
-    told, shared, story = Told(), Shared(name), Story()
+def take_turns(name: str, order: list[str], endings: list[str], *, dynamic_quorum: bool = False) -> Told:
+    told, shared = Told(), Shared(name, dynamic_quorum=dynamic_quorum)
+    story = Story(shared.log_dirs)
     left, last = None, ""
     try:
         for turn, how in enumerate(endings):
@@ -71,7 +73,23 @@ def alone() -> Told:
     "order", [["apache", "kwire"], ["kwire", "apache"]], ids=["apache_first", "kwire_first"]
 )
 def test_brokers_take_turns(order: list[str], alone: Told, differences: list[Difference]) -> None:
-    told = take_turns(f"{order[0]}-first", order, ENDINGS)
+    judge(take_turns(f"{order[0]}-first", order, ENDINGS), alone, differences)
+
+
+@pytest.mark.parametrize(
+    "order", [["apache", "kwire"], ["kwire", "apache"]], ids=["apache_first", "kwire_first"]
+)
+def test_brokers_take_turns_in_a_dynamic_quorum(
+    order: list[str], alone: Told, differences: list[Difference]
+) -> None:
+    """KIP-853: who votes is in the metadata log, as the first of them has formatted it."""
+    told = take_turns(f"{order[0]}-first-dynamic", order, ENDINGS_DYNAMIC, dynamic_quorum=True)
+    judge(told, alone, differences)
+    assert not [line for line in told.logged["kwire"].values() if "bootstrap.servers" in line]
+
+
+def judge(told: Told, alone: Told, differences: list[Difference]) -> None:
+    """Fail with what differs, or is complained of."""
     found = [explain(difference, KNOWN_DIFFERENCES) for difference in told.differences]
     differences.extend({difference.path: difference for difference in found}.values())
     wrong = [table([difference]) for difference in found if not difference.reason]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
@@ -16,10 +17,13 @@ from interop.scenarios.raw_groups import Member
 from interop.swap.clients import LongLived, new_protocol, transact
 from interop.swap.look import COMPACTED
 from interop.swap.look import records as read_records
+from interop.swap.move import move_to_the_other
 from interop.workload import CODECS, records
 
 MIB = "1048576"
 DAY_MS = str(24 * 60 * 60 * 1000)
+SMALL = "swap-small"
+"""Of batches of which several lie between two entries of an index."""
 TOPICS: dict[str, tuple[int, dict[str, str]]] = {
     "swap-plain": (3, {"segment.bytes": MIB}),
     "swap-rolling": (
@@ -47,7 +51,10 @@ TOPICS: dict[str, tuple[int, dict[str, str]]] = {
         },
     ),
     "swap-uncompressed": (1, {"compression.type": "uncompressed"}),
+    SMALL: (1, {"segment.bytes": MIB, "index.interval.bytes": "512"}),
 }
+MOVED = [SMALL, "swap-rolling", COMPACTED]
+"""Topics that go to the other log directory on each turn."""
 GROUP = "swap-group"
 STABLE = "swap-stable"
 ASSIGNMENT = b"\0\0\0\0\0\0\xff\xff\xff\xff"
@@ -56,7 +63,8 @@ ASSIGNMENT = b"\0\0\0\0\0\0\xff\xff\xff\xff"
 class Story:
     """What has been written so far, and what has to go on with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_dirs: list[Path]) -> None:
+        self.log_dirs = log_dirs
         self.round = 0
         self.rng = random.Random(4)
         self.producer_ids: list[int] = []
@@ -90,6 +98,8 @@ class Story:
         transact(broker)
         new_protocol(broker)
         wait_until_compacted(broker)
+        with RawClient(broker.bootstrap) as client:
+            move_to_the_other(client, MOVED, self.log_dirs)
 
     def only_apache(self, client: RawClient) -> None:
         """What kwire cannot change yet must still be there when Apache Kafka comes back."""
@@ -149,7 +159,7 @@ class Story:
                     failed.append(error)
 
             for topic, (partitions, configs) in TOPICS.items():
-                if topic in ("swap-idempotent", "swap-rolling", COMPACTED):
+                if topic in ("swap-idempotent", "swap-rolling", COMPACTED, SMALL):
                     continue
                 for index, record in enumerate(records(20)):
                     if record.key is None and "compact" in configs.get("cleanup.policy", ""):
@@ -167,7 +177,10 @@ class Story:
             assert not failed, failed
 
     def roll(self, client: RawClient) -> None:
-        """More than a segment's worth of what cannot be compressed."""
+        """More than a segment's worth of what cannot be compressed, and as many small batches."""
+        for index in range(60):
+            small = Batch([Record(bytes(index * 3), b"s%d" % index)], base_timestamp=now_ms())
+            accepted(produce(client, SMALL, small.encode()))
         for index in range(30):
             value = self.rng.randbytes(40_000 + index)
             batch = Batch([Record(value, b"r%d" % index)], base_timestamp=now_ms(), attributes=index % 2)

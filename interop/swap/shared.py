@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-from interop.brokers import ApacheKafka, Broker, Kwire
+from interop.brokers import CLUSTER_ID, ApacheKafka, Broker, Kwire, run_tool
 
 SETTLE_S = 1.5
 """Longer than the checkpoint intervals below, so that a kill finds every checkpoint written."""
@@ -35,12 +36,41 @@ TORN_BATCH = bytes(6) + b"\x7f\xff" + bytes(3) + b"\x51" + b"torn by a crash"
 """The beginning of a batch of which most was never written."""
 
 
+class StandaloneApacheKafka(ApacheKafka):
+    """Formats for a dynamic quorum (KIP-853) of which it is the only voter."""
+
+    def prepare(self) -> None:
+        run_tool("kafka.tools.StorageTool", *format_standalone(self), check=True)
+
+
+class StandaloneKwire(Kwire):
+    """As above, with kwire's own command."""
+
+    def prepare(self) -> None:
+        command = [*self.command()[:-2], *format_standalone(self)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60, env=self.environment)
+
+
+def format_standalone(broker: Broker) -> list[str]:
+    """The arguments that both tools take."""
+    return ["format", "-s", "-t", CLUSTER_ID, "-c", str(broker.properties_path)]
+
+
 class Shared:
     """A directory with two ``log.dirs``; at any time at most one broker runs on it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, dynamic_quorum: bool = False) -> None:
+        """`dynamic_quorum`: whoever comes first formats with ``-s``, and the voter is in the metadata log."""
         self.directory = Path(tempfile.mkdtemp(prefix=f"interop-swap-{name}-"))
-        apache, kwire = ApacheKafka(SETTINGS, directory=self.directory), Kwire(directory=self.directory)
+        apache: Broker
+        kwire: Broker
+        if dynamic_quorum:
+            apache = StandaloneApacheKafka(SETTINGS, directory=self.directory)
+            kwire = StandaloneKwire(directory=self.directory)
+            voter = apache.properties.pop("controller.quorum.voters")
+            apache.properties["controller.quorum.bootstrap.servers"] = voter.partition("@")[2]
+        else:
+            apache, kwire = ApacheKafka(SETTINGS, directory=self.directory), Kwire(directory=self.directory)
         self.log_dirs = [self.directory / "disk1", self.directory / "disk2"]
         apache.properties["log.dirs"] = ",".join(str(log_dir) for log_dir in self.log_dirs)
         kwire.port, kwire.controller_port = apache.port, apache.controller_port
