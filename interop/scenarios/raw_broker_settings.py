@@ -1,0 +1,111 @@
+"""Settings of a running broker: what is refused and in which words, and how what is set is shown. KIP-226."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+
+SET, DELETE = 0, 1
+BROKER = 4
+THROTTLES = [
+    "leader.replication.throttled.rate",
+    "follower.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+]
+OF_ONE_BROKER = [
+    "cordoned.log.dirs",
+    "ssl.provider",
+    "ssl.cipher.suites",
+    "listener.name.plaintext.ssl.provider",
+]
+SECONDS = 10.0
+
+
+def alter(
+    client: RawClient, resource: str, name: str, value: str | None, *, validate_only: bool = False
+) -> list[Any]:
+    """The answer to one change; without a value the setting goes."""
+    operation = DELETE if value is None else SET
+    change = {"Name": name, "ConfigOperation": operation, "Value": value}
+    answer = client.call(
+        "IncrementalAlterConfigs",
+        1,
+        ValidateOnly=validate_only,
+        Resources=[{"ResourceType": BROKER, "ResourceName": resource, "Configs": [change]}],
+    )["Responses"][0]
+    return [answer["ErrorCode"], answer["ErrorMessage"]]
+
+
+def shown(client: RawClient, resource: str, names: list[str]) -> dict[str, Any]:
+    """How these keys are described, but for their documentation."""
+    answer = client.call(
+        "DescribeConfigs",
+        4,
+        Resources=[{"ResourceType": BROKER, "ResourceName": resource, "ConfigurationKeys": names}],
+        IncludeSynonyms=True,
+        IncludeDocumentation=False,
+    )["Results"][0]
+    assert answer["ErrorCode"] == 0, answer
+    return {entry["Name"]: entry for entry in answer["Configs"]}
+
+
+@scenario()
+def refused(broker: Broker) -> Any:
+    """Before anything is changed."""
+    asked = [
+        *((name, value) for name in THROTTLES for value in ("x", "-1", "", "0")),
+        *((name, "") for name in OF_ONE_BROKER),
+        ("cordoned.log.dirs", "/nowhere"),
+        ("log.cleaner.threads", "9"),
+        ("log.cleaner.threads", "2"),
+        ("num.io.threads", "999"),
+        ("ssl.keystore.location", "x"),
+        ("ssl.engine.factory.class", "x"),
+        ("ssl.client.auth", "x"),
+    ]
+    with RawClient(broker.bootstrap) as client:
+        return {
+            f"{name}={value} of {resource or 'all'}": alter(client, resource, name, value, validate_only=True)
+            for name, value in asked
+            for resource in ("1", "")
+        }
+
+
+@scenario()
+def described(broker: Broker) -> Any:
+    """What is set on the running broker or cluster alone, and what it hides of the settings at start."""
+    changes = [
+        ("", THROTTLES[0], "5000000"),
+        ("1", THROTTLES[1], "6000000"),
+        ("", "log.retention.ms", "86400000"),
+        ("1", "log.roll.ms", "100000000"),
+        ("", "nonsense", "1"),
+    ]
+    names = [
+        *(name for _, name, _ in changes),
+        "log.retention.minutes",
+        "log.retention.hours",
+        "log.roll.hours",
+    ]
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        for resource, name, value in changes:
+            assert alter(client, resource, name, value) == [0, None]
+        try:
+            deadline = time.monotonic() + SECONDS
+            while "nonsense" not in shown(client, "1", names):
+                assert time.monotonic() < deadline, "never shown"
+                time.sleep(0.05)
+            seen = {"one": shown(client, "1", names), "all": shown(client, "", names)}
+        finally:
+            for resource, name, _ in changes:
+                alter(client, resource, name, None)
+        while "nonsense" in shown(client, "1", names):
+            assert time.monotonic() < deadline + SECONDS, "still shown"
+            time.sleep(0.05)
+        seen["afterwards"] = shown(client, "1", names)
+    return seen
