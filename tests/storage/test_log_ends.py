@@ -9,6 +9,7 @@ import pytest
 from broker.storage.log import Log
 from broker.testing.log_bench import NOW_MS, LogBench, batch, numbered
 from broker.testing.memory_disk import MemoryDisk
+from kwire.batch import batches
 from kwire.errors import ApiError, ErrorCode
 
 VALUE = bytes(100)
@@ -24,6 +25,19 @@ def test_truncation_keeps_what_ends_before_the_offset(filled: Log, bench: LogBen
     bench.append(filled, b"new")
     assert [each for each, _ in numbered(filled)] == [*kept, offset]
     assert [each for each, _ in numbered(bench.open())] == [*kept, offset]
+
+
+def test_what_comes_after_a_truncation_is_found_in_its_own_place(bench: LogBench) -> None:
+    """And not where a batch of that offset lay before."""
+    log = bench.open()
+    for _ in range(6):
+        bench.append(log, VALUE)
+    log.truncate_to(1)
+    log.append(batch(*[VALUE * 2] * 5), leader_epoch=0, now_ms=NOW_MS)
+    log.commit()
+    for offset in range(1, 6):
+        data = log.read(offset, max_bytes=1 << 20, up_to_offset=6).read()
+        assert [header.base_offset for _, header in batches(data)] == [1]
 
 
 def test_truncation_before_the_log_starts_anew_there(filled: Log, bench: LogBench) -> None:
