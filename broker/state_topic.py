@@ -16,6 +16,7 @@ from kwire.messages.create_topics import CreatableTopicResult
 
 if TYPE_CHECKING:
     from broker.node import Node
+    from broker.replication.partition import Partition
 
 logger = logging.getLogger("kwire.coordinator")
 
@@ -33,15 +34,26 @@ class StateTopic:
 
     def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
         """Append to a partition that this broker leads. ApiError: refused."""
-        partition = self._node.partition(self._topic, index)
-        if partition is None:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        partition.append(
+        self._led(index).append(
             memoryview(data),
             now_ms=self._node.host.now_ms(),
             on_committed=on_committed,
             origin=AppendOrigin.COORDINATOR,
         )
+
+    def max_batch_bytes(self, index: int) -> int:
+        """How large a batch may be that is appended now. ApiError: any would be refused."""
+        partition = self._led(index)
+        if partition.offline or partition.log.failure is not None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        config = partition.log.config
+        return min(config.max_message_bytes, config.segment_bytes)
+
+    def _led(self, index: int) -> Partition:
+        partition = self._node.partition(self._topic, index)
+        if partition is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
         """Every committed batch in offset order, also what comes while this reads. ApiError, CorruptBatch.
@@ -49,10 +61,7 @@ class StateTopic:
         A log is read in parts, between which a transaction's marker may be written to it: nobody else tells
         a machine of it that is still being loaded.
         """
-        partition = self._node.partition(self._topic, index)
-        if partition is None:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        log = partition.log
+        log = self._led(index).log
         offset = log.log_start_offset
         while offset < (end_offset := log.high_watermark):
             try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.state_topic import StateTopic
 from broker.storage.log_config import AppendOrigin
+from coordinator.ports import OFFSETS_TOPIC
 from coordinator.transactions.machine import Ending
 from coordinator.transactions.ports import TRANSACTIONS_TOPIC
 from coordinator.transactions.transaction import Partition
@@ -54,6 +55,9 @@ class TransactionPorts(StateTopic):
 
         now_ms = node.host.now_ms()
         try:
+            if topic == OFFSETS_TOPIC:
+                # What groups did before the transaction ended comes before its end in the log, too.
+                node.groups.append_gathered(index)
             led = node.led_partition(topic, index)
             led.log.producers.check_marker(
                 ending.producer_id, ending.producer_epoch, coordinator_epoch, ending.version

@@ -20,6 +20,9 @@ class StatePorts(Protocol):
         or with why it was lost. Raises ApiError where nothing was appended.
         """
 
+    def max_batch_bytes(self, index: int) -> int:
+        """How large a batch may be that is appended now. Raises ApiError where any would be refused."""
+
     def stored_batches(self, index: int) -> Iterator[memoryview]:
         """Every batch of a partition of the topic, from its log start on, in offset order.
 

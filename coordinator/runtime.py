@@ -3,6 +3,14 @@
 A shard is loaded from its log, runs commands one at a time, appends their records, and tells whoever waits
 once everything appended until then is committed. A shard whose append is lost knows more than its log does,
 so it is discarded; it comes back, loaded anew, when its partition does.
+
+Where the kind of coordinator `gathers`, commands of one turn of the loop share a record batch, which is
+appended when the turn ends (Apache Kafka's group.coordinator.append.linger.ms=-1 does the same: no command
+waits for another that has not arrived). Their records are replayed when they are gathered, so what would
+refuse the batch is asked about before: how large it may be, and whether the partition takes any. A command
+whose records are large, many or part of a transaction has batches of its own, after what was gathered. Should
+gathered records be refused all the same, the shard is discarded as if they were lost, and loaded anew as soon
+as nothing of it is under way: its partition may be well.
 """
 
 from __future__ import annotations
@@ -34,6 +42,9 @@ NAMES_KNOWN = 20_000
 
 LONGEST_KNOWN = 200
 """Names may have 32 KiB, and what is remembered of them is to stay small."""
+
+RECORD_OVERHEAD_BYTES = 32
+"""More than a record needs beside its key and its value: lengths, deltas, attributes."""
 
 TOMBSTONES_A_BATCH = 1000
 """Tombstones need not survive together, so many of them go into several batches."""
@@ -69,10 +80,16 @@ class Kind(NamedTuple, Generic[M]):
     """Decodes the records of one stored batch. CorruptBatch, WireError."""
     commit_timeout_ms: int
     """How long an append may take before whoever waits is told REQUEST_TIMED_OUT."""
+    gathers: bool = False
+    """Whether commands of one turn share a record batch."""
+
+
+StoredBytes = tuple[bytes, bytes | None]
+"""A record's key and value as they are stored."""
 
 
 class _Waiting:
-    """A result on its way: appends that are not committed yet, and who is to be told."""
+    """A result on its way: appends that are not committed yet, gathered ones too, and who is to be told."""
 
     __slots__ = ("appends", "committed", "error")
 
@@ -91,7 +108,16 @@ class _Waiting:
 class Shard(Generic[M]):
     """The machine of one partition of the coordinator's topic, while this broker leads it."""
 
-    def __init__(self, index: int, leader_epoch: int, kind: Kind[M], host: Host, ports: StatePorts) -> None:
+    def __init__(
+        self,
+        index: int,
+        leader_epoch: int,
+        kind: Kind[M],
+        host: Host,
+        ports: StatePorts,
+        on_refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_refused` is called once if the log has refused what was gathered, and has all the rest."""
         self.index = index
         self.leader_epoch = leader_epoch
         self.loading = True
@@ -103,6 +129,13 @@ class Shard(Generic[M]):
         self._ports = ports
         self._waiting: deque[_Waiting] = deque()
         self._watch: Timer | None = None
+        self._gathered: list[StoredBytes] = []
+        self._gathered_for: list[_Waiting] = []
+        self._gathered_bytes = 0
+        self._under_way = 0
+        """Appends that are neither committed nor lost."""
+        self._on_refused = on_refused
+        self._refused = False
 
     # --- what the machine may ask
 
@@ -123,6 +156,10 @@ class Shard(Generic[M]):
 
     def execute(self, result: Result) -> None:
         """Append the records of a command, apply them, and tell when they are committed."""
+        if self.ended:
+            # Whoever was told of the end may have had something to decide.
+            result.committed(ApiError(ErrorCode.NOT_COORDINATOR))
+            return
         waiting = _Waiting(result.committed)
         records = result.records
         if not records and not self._waiting:
@@ -130,41 +167,88 @@ class Shard(Generic[M]):
             return
         self._waiting.append(waiting)
         try:
-            for part in _parts(records):
-                self._append(part, waiting, result.producer)
+            if not (self._kind.gathers and records and self._gather(result, waiting)):
+                for part in _parts(records):
+                    self.append_gathered()
+                    if self.ended:
+                        return
+                    self._append(part, waiting, result.producer)
         except ApiError as error:
             logger.warning("%s-%d: an append was refused: %s", self._kind.topic, self.index, error.code.name)
             if not waiting.appends:
                 self._waiting.remove(waiting)
             waiting.tell(error)
             return
-        if self._watch is None:
+        if self._watch is None and not self.ended:
             self._start_watch()
+
+    def _gather(self, result: Result, waiting: _Waiting) -> bool:
+        """Keep the records for the end of the turn, and apply them. ApiError: refused, as an append would be.
+
+        False, and nothing is done, where they need batches of their own.
+        """
+        records = result.records
+        if result.producer is not None or len(records) > TOMBSTONES_A_BATCH:
+            return False
+        max_bytes = self._ports.max_batch_bytes(self.index) - batch.HEADER_BYTES
+        stored = [_stored_bytes(record) for record in records]
+        size_bytes = sum(
+            len(key) + (0 if value is None else len(value)) + RECORD_OVERHEAD_BYTES for key, value in stored
+        )
+        if size_bytes > max_bytes:
+            return False
+        if self._gathered_bytes + size_bytes > max_bytes:
+            self.append_gathered()
+            if self.ended:
+                return True
+        if not self._gathered:
+            self._host.call_soon(self.append_gathered)
+        self._gathered += stored
+        self._gathered_bytes += size_bytes
+        self._gathered_for.append(waiting)
+        waiting.appends += 1
+        self._replay(records)
+        return True
+
+    def append_gathered(self) -> None:
+        """Append what the commands of this turn have left so far."""
+        if self.ended or not self._gathered:
+            return
+        stored, self._gathered = self._gathered, []
+        gathered_for, self._gathered_for = self._gathered_for, []
+        self._gathered_bytes = 0
+        try:
+            self._write(stored, gathered_for, None)
+        except ApiError as error:
+            self._refused = True
+            self._lost(gathered_for, error)
 
     def _append(
         self, records: Sequence[StoredRecord], waiting: _Waiting, producer: tuple[int, int] | None
     ) -> None:
+        """Append the records as a batch of their own, and apply them. ApiError: refused."""
+        self._write([_stored_bytes(record) for record in records], (waiting,), producer)
+        waiting.appends += 1
+        if producer is not None:
+            self.stored.hold(producer[0], [(record.key, record.value) for record in records])
+        else:
+            self._replay(records)
+
+    def _write(
+        self, stored: Sequence[StoredBytes], written_for: Sequence[_Waiting], producer: tuple[int, int] | None
+    ) -> None:
         now_ms = self._host.now_ms()
-        new_records = (
-            (
-                now_ms,
-                encode_stored(record.key, 0),
-                None if record.value is None else encode_stored(record.value, record.value_version),
-                (),
-            )
-            for record in records
-        )
+        new_records: list[batch.NewRecord] = [(now_ms, key, value, ()) for key, value in stored]
         if producer is None:
             data = batch.build(new_records)
         else:
             data = batch.build(
                 new_records, producer_id=producer[0], producer_epoch=producer[1], transactional=True
             )
-        self._ports.append(self.index, data, lambda error: self._committed(waiting, error))
-        waiting.appends += 1
-        if producer is not None:
-            self.stored.hold(producer[0], [(record.key, record.value) for record in records])
-            return
+        self._ports.append(self.index, data, lambda error: self._committed(written_for, error))
+        self._under_way += 1
+
+    def _replay(self, records: Sequence[StoredRecord]) -> None:
         for record in records:
             if not record.applied:
                 self.machine.replay(record.key, record.value)
@@ -174,20 +258,35 @@ class Shard(Generic[M]):
         for key, value in self.stored.end(producer_id, commit=commit):
             self.machine.replay(key, value)
 
-    def _committed(self, waiting: _Waiting, error: ApiError | None) -> None:
+    def _committed(self, written_for: Sequence[_Waiting], error: ApiError | None) -> None:
+        self._under_way -= 1
         if self.ended:
+            self._settle()
             return
-        waiting.appends -= 1
         if error is not None:
-            logger.error("%s-%d: an append was lost: %s", self._kind.topic, self.index, error.code.name)
-            waiting.tell(error)
-            self.end(ErrorCode.NOT_COORDINATOR)
+            self._lost(written_for, error)
             return
+        for waiting in written_for:
+            waiting.appends -= 1
         queue = self._waiting
         while queue and not queue[0].appends:
             queue.popleft().tell(None)
             if self.ended:
                 return
+
+    def _lost(self, written_for: Sequence[_Waiting], error: ApiError) -> None:
+        """The machine knows what its log will never hold."""
+        logger.error("%s-%d: an append was lost: %s", self._kind.topic, self.index, error.code.name)
+        for waiting in written_for:
+            waiting.tell(error)
+        self.end(ErrorCode.NOT_COORDINATOR)
+        self._settle()
+
+    def _settle(self) -> None:
+        # Not while something is under way: the log is read only as far as it is committed, without that.
+        if self._refused and not self._under_way:
+            self._refused = False
+            self._host.call_soon(self._on_refused)
 
     def _start_watch(self) -> None:
         # One timer for all: who waits when it starts is told when it ends, who came meanwhile the next time.
@@ -212,6 +311,8 @@ class Shard(Generic[M]):
         self.ended = True
         if self._watch is not None:
             self._watch.cancel()
+        self._gathered = []
+        self._gathered_for = []
         waiting, self._waiting = self._waiting, deque()
         for one in waiting:
             one.tell(ApiError(code))
@@ -257,15 +358,28 @@ class Runtime(Generic[M]):
         if known is not None and not known.ended:
             known.leader_epoch = max(known.leader_epoch, leader_epoch)
             return
-        shard = Shard(index, leader_epoch, self._kind, self._host, self._ports)
+        shard = Shard(
+            index, leader_epoch, self._kind, self._host, self._ports, lambda: self._load_anew(shard)
+        )
         self._shards[index] = shard
         self._load(shard, self._ports.stored_batches(index))
+
+    def _load_anew(self, shard: Shard[M]) -> None:
+        """Take a discarded shard's place, unless this broker has resigned or was elected since."""
+        if self._shards.get(shard.index) is shard:
+            self.elected(shard.index, shard.leader_epoch)
 
     def resigned(self, index: int) -> None:
         """This broker does not lead a partition any more."""
         shard = self._shards.pop(index, None)
         if shard is not None:
             shard.end(ErrorCode.NOT_COORDINATOR)
+
+    def append_gathered(self, index: int) -> None:
+        """Append now what the commands of this turn have left for a partition."""
+        shard = self._shards.get(index)
+        if shard is not None:
+            shard.append_gathered()
 
     def transaction_ended(self, index: int, producer_id: int, *, commit: bool) -> None:
         """A marker is in the log of a partition. One that is still loading reads it there."""
@@ -313,6 +427,11 @@ def _partition_of(name: str, count: int) -> int:
 
 
 _known_partition_of = lru_cache(NAMES_KNOWN)(_partition_of)
+
+
+def _stored_bytes(record: StoredRecord) -> StoredBytes:
+    value = record.value
+    return encode_stored(record.key, 0), None if value is None else encode_stored(value, record.value_version)
 
 
 def _parts(records: Sequence[StoredRecord]) -> list[Sequence[StoredRecord]]:

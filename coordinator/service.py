@@ -90,6 +90,7 @@ class GroupCoordinatorService:
                 lambda shard: GroupMachine(config, shard, topics, group_settings),
                 stored_records,
                 config.offsets_commit_timeout_ms,
+                gathers=True,
             ),
             host,
             ports,
@@ -286,6 +287,10 @@ class GroupCoordinatorService:
     def offsets_partition(self, group_id: str) -> int | None:
         """The partition of the offsets topic that holds a group; None while there is no such topic."""
         return self._runtime.partition_for(group_id)
+
+    def append_gathered(self, index: int) -> None:
+        """A partition of the offsets topic is about to get a marker: what was decided before goes first."""
+        self._runtime.append_gathered(index)
 
     def transaction_ended(self, index: int, producer_id: int, *, commit: bool) -> None:
         """A marker is in the log of a partition of the offsets topic."""

@@ -50,16 +50,24 @@ class FakePorts:
         self.logs: dict[int, list[bytes]] = {index: [] for index in range(PARTITIONS)}
         self.held: list[Callable[[ApiError | None], None]] | None = None
         self.refuse: ErrorCode | None = None
+        self.max_bytes = 1 << 20
         self.creations = 0
 
     def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
         if self.refuse is not None:
             raise ApiError(self.refuse)
+        if len(data) > self.max_bytes:
+            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE)
         self.logs[index].append(bytes(data))
         if self.held is not None:
             self.held.append(on_committed)
         else:
             self.host.call_soon(lambda: on_committed(None))
+
+    def max_batch_bytes(self, _index: int) -> int:
+        if self.refuse is not None:
+            raise ApiError(self.refuse)
+        return self.max_bytes
 
     def release(self, error: ErrorCode | None = None) -> None:
         """Commit what is held, or lose it."""
@@ -286,8 +294,7 @@ class Cluster:
         self.service.commit_offsets(
             Commit(group, generation, member, None, commits, retention_ms, version), reply
         )
-        if self.ports.held is None:
-            self.host.run_pending()
+        self.host.run_pending()
         return reply
 
     def offsets(self, group: str = "g") -> dict[tuple[str, int], int]:

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from broker.config import load
+from broker.node import Node
+from broker.state_topic import StateTopic
+from broker.testing.memory_disk import MemoryDisk
+from broker.testing.virtual import VirtualHost
+from coordinator.groups.offsets import PartitionCommit
+from coordinator.groups.stored import stored_records
+from coordinator.ports import OFFSETS_TOPIC
 from coordinator.runtime import partition_of
+from coordinator.service import Commit
+from coordinator.transactions.machine import Ending
+from kwire.batch import read_header
 from kwire.errors import ApiError, ErrorCode
-from kwire.stored.groups import GroupMetadataKey, GroupMetadataValue
+from kwire.stored.groups import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from tests.coordinator.scripting import PARTITIONS, Cluster, Reply
 
 
@@ -146,3 +157,168 @@ def test_shutdown_answers_everyone(cluster: Cluster) -> None:
     assert joining.error == ErrorCode.NOT_COORDINATOR
     assert cluster.join().error == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert cluster.host.timers == 0
+
+
+def sent(cluster: Cluster, *commits: tuple[int, int]) -> list[Reply]:
+    """Commits (partition, offset) of group g that come in one turn of the loop."""
+    replies = []
+    for partition, offset in commits:
+        replies.append(Reply())
+        wanted = [PartitionCommit("t", partition, offset, -1, "")]
+        cluster.service.commit_offsets(Commit("g", -1, "", None, wanted, None, 9), replies[-1])
+    return replies
+
+
+def stored_offsets(data: bytes) -> list[tuple[int, int]]:
+    """The commits (partition, offset) that a batch holds."""
+    return [
+        (key.partition, value.offset)
+        for key, value in stored_records(memoryview(data))
+        if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue)
+    ]
+
+
+def log_of_g(cluster: Cluster) -> list[bytes]:
+    return cluster.ports.logs[partition_of("g", PARTITIONS)]
+
+
+def test_commands_of_one_turn_share_a_batch_and_are_answered_in_their_order(cluster: Cluster) -> None:
+    cluster.ports.held = []
+    told: list[int] = []
+    for number in range(3):
+        commits = [PartitionCommit("t", number, 10 + number, -1, "")]
+        cluster.service.commit_offsets(
+            Commit("g", -1, "", None, commits, None, 9), lambda _code, number=number: told.append(number)
+        )
+    # Those that come later see the records at once, and are not told of them yet.
+    reading = Reply()
+    cluster.service.fetch_offsets("g", lambda stored: stored["t"][2].offset, reading)
+    assert not log_of_g(cluster)
+    cluster.host.run_pending()
+    (data,) = log_of_g(cluster)
+    assert stored_offsets(data) == [(0, 10), (1, 11), (2, 12)]
+    assert not told
+    assert reading.pending
+    cluster.ports.release()
+    assert told == [0, 1, 2]
+    assert reading.value == (ErrorCode.NONE, 12)
+    sent(cluster, (0, 20))
+    cluster.restart()
+    assert cluster.offsets() == {("t", 0): 20, ("t", 1): 11, ("t", 2): 12}
+
+
+def test_a_batch_stays_within_what_the_topic_takes(cluster: Cluster) -> None:
+    sent(cluster, (0, 1), (1, 2))
+    cluster.host.run_pending()
+    (data,) = log_of_g(cluster)
+    cluster.ports.max_bytes = len(data) + 60
+    replies = sent(cluster, *((number, number) for number in range(7)))
+    cluster.host.run_pending()
+    assert [reply.value for reply in replies] == [ErrorCode.NONE] * 7
+    batches = log_of_g(cluster)[1:]
+    assert len(batches) > 1
+    assert max(len(one) for one in batches) <= cluster.ports.max_bytes
+    assert [number for one in batches for number, _ in stored_offsets(one)] == list(range(7))
+
+
+def test_a_command_that_is_too_large_for_any_batch_is_refused_alone(cluster: Cluster) -> None:
+    cluster.ports.max_bytes = 400
+    (before,) = sent(cluster, (0, 1))
+    too_much = Reply()
+    commits = [PartitionCommit("t", number, 9, -1, "") for number in range(20)]
+    cluster.service.commit_offsets(Commit("g", -1, "", None, commits, None, 9), too_much)
+    (after,) = sent(cluster, (1, 2))
+    cluster.host.run_pending()
+    assert (before.value, after.value) == (ErrorCode.NONE, ErrorCode.NONE)
+    assert too_much.value == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert cluster.offsets() == {("t", 0): 1, ("t", 1): 2}
+
+
+def test_what_a_transaction_writes_comes_after_what_was_gathered(cluster: Cluster) -> None:
+    sent(cluster, (0, 1))
+    reply = Reply()
+    commits = [PartitionCommit("t", 0, 2, -1, "")]
+    cluster.service.commit_transactional_offsets(Commit("g", -1, "", None, commits, None, 0), (7, 0), reply)
+    sent(cluster, (1, 3))
+    # Before a marker is written, everything that was decided until then is.
+    cluster.service.append_gathered(partition_of("g", PARTITIONS))
+    batches = log_of_g(cluster)
+    assert [stored_offsets(one) for one in batches] == [[(0, 1)], [(0, 2)], [(1, 3)]]
+    assert [read_header(one).producer_id for one in batches] == [-1, 7, -1]
+    cluster.service.transaction_ended(partition_of("g", PARTITIONS), 7, commit=True)
+    assert cluster.offsets() == {("t", 0): 2, ("t", 1): 3}
+    assert len(batches) == 3
+
+
+def test_gathered_records_that_are_lost_are_nobodys_success(cluster: Cluster) -> None:
+    sent(cluster, (0, 1))
+    cluster.host.run_pending()
+    cluster.ports.held = []
+    replies = sent(cluster, (0, 2), (1, 2))
+    cluster.host.run_pending()
+    cluster.ports.release(ErrorCode.KAFKA_STORAGE_ERROR)
+    assert [reply.value for reply in replies] == [ErrorCode.NOT_COORDINATOR] * 2
+    assert cluster.commit(3).value == ErrorCode.NOT_COORDINATOR
+
+
+def test_gathered_records_that_are_refused_are_forgotten_with_the_shard(cluster: Cluster) -> None:
+    cluster.ports.held = []
+    written = sent(cluster, (0, 1))
+    cluster.host.run_pending()
+    refused = sent(cluster, (0, 2), (1, 2))
+    cluster.ports.refuse = ErrorCode.MESSAGE_TOO_LARGE
+    cluster.host.run_pending()
+    assert [reply.value for reply in refused] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+    # Whether the first one is in the log is open, so it is told to try elsewhere, and the log not read yet.
+    assert written[0].value == ErrorCode.NOT_COORDINATOR
+    cluster.ports.refuse = None
+    assert cluster.commit(3).value == ErrorCode.NOT_COORDINATOR
+    cluster.ports.release()
+    cluster.host.run_pending()
+    assert cluster.offsets() == {("t", 0): 1}
+    assert cluster.commit(3).value == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("ends", ["shutdown", "resigned"])
+def test_what_is_gathered_when_a_shard_ends_is_not_appended(cluster: Cluster, ends: str) -> None:
+    (reply,) = sent(cluster, (0, 1))
+    if ends == "shutdown":
+        cluster.service.shutdown()
+    else:
+        cluster.service.resigned(partition_of("g", PARTITIONS))
+    assert reply.value == ErrorCode.NOT_COORDINATOR
+    cluster.host.run_pending()
+    assert not log_of_g(cluster)
+
+
+def test_the_end_of_a_transaction_comes_after_what_was_gathered_before() -> None:
+    properties = {
+        "log.dirs": "/data",
+        "listeners": "PLAINTEXT://127.0.0.1:9092",
+        "log.index.size.max.bytes": "16384",
+    }
+    host = VirtualHost(seed=1)
+    node = Node(load(None, {}, {**properties, "offsets.topic.num.partitions": "1"}), host, MemoryDisk())
+    host.end_turn = node.end_turn
+    node.start()
+    with pytest.raises(ApiError):
+        node.groups.find("g")
+    host.run_pending()
+    written, plain, ended = Reply(), Reply(), Reply()
+    commit = Commit("g", -1, "", None, [PartitionCommit("t", 0, 7, -1, "")], None, 0)
+    node.groups.commit_transactional_offsets(commit, (7, 0), written)
+    node.groups.commit_offsets(commit._replace(commits=[PartitionCommit("t", 0, 5, -1, "")]), plain)
+    node.write_marker((OFFSETS_TOPIC, 0), Ending("", 7, 0, True, frozenset(), 1), 0, ended)
+    node.end_turn()
+    host.run_pending()
+    assert (written.value, plain.value, ended.value) == (ErrorCode.NONE, ErrorCode.NONE, None)
+    headers = [read_header(data) for data in StateTopic(node, OFFSETS_TOPIC).stored_batches(0)]
+    assert [(one.producer_id, one.is_control) for one in headers] == [(7, False), (-1, False), (7, True)]
+    # What is in memory is what the log gives.
+    for _ in range(2):
+        found = Reply()
+        node.groups.fetch_offsets("g", lambda stored: stored["t"][0].offset, found)
+        host.run_pending()
+        assert found.value == (ErrorCode.NONE, 7)
+        node.groups.resigned(0)
+        node.groups.elected(0, 1)

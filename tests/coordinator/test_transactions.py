@@ -43,6 +43,9 @@ class Broker:
         self.log.append(data)
         self.host.call_soon(lambda: on_committed(None))
 
+    def max_batch_bytes(self, index: int) -> int:
+        raise AssertionError("transactions are not gathered")
+
     def stored_batches(self, index: int) -> Iterator[memoryview]:
         yield from [memoryview(bytes(data)) for data in self.log]
 

@@ -81,6 +81,9 @@ class _Ports:
             raise ApiError(self._world.refuse)
         self._world.appends.append((bytes(data), on_committed))
 
+    def max_batch_bytes(self, index: int) -> int:
+        raise AssertionError("transactions are not gathered")
+
     def stored_batches(self, index: int) -> Iterator[memoryview]:
         for data in list(self._world.state_log):
             yield memoryview(data)
