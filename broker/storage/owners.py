@@ -63,7 +63,9 @@ def read_owners(disk: Disk, directories: Sequence[str]) -> Owners:
         except StorageError as error:
             failures[directory] = error
             continue
-        if properties is None:
+        if properties is None and disk.exists(directory) and not disk.is_directory(directory):
+            failures[directory] = StorageError(f"{directory} is not a directory")
+        elif properties is None:
             unformatted.append(directory)
         else:
             formatted[directory] = properties

@@ -142,6 +142,13 @@ def test_a_directory_that_cannot_be_read_is_done_without() -> None:
     assert "/b, which holds the metadata log, cannot be used: /b/meta.properties is of version 2" in told
 
 
+def test_a_file_in_place_of_a_directory_is_done_without() -> None:
+    disk = made("/a/__cluster_metadata-0/x", formatted="a")
+    disk.write("/b", b"no directory", sync=False)
+    assert list(read_owners(disk, PATHS).failures) == ["/b"]
+    assert not is_new(disk)
+
+
 def test_where_none_can_be_read_none_is_formatted() -> None:
     disk = made()
     disk.make_directory("/b")
