@@ -162,6 +162,9 @@ def steady(line: str) -> str:
     camel = r"(?!(?:[A-Z][a-z]+)+(?![\w-]))"
     line = re.sub(rf"(?<![\w.$-]){camel}[A-Za-z0-9_-]{{22}}(?![\w-])", "<id>", line)
     line = re.sub(r"Configs: (\S+)", lambda found: "Configs: " + ",".join(sorted(found[1].split(","))), line)
+    # Java tells of several options in the order of a hash map of objects.
+    options = r"\[[a-z-]+\](?:, \[[a-z-]+\])+"
+    line = re.sub(options, lambda found: ", ".join(sorted(found[0].split(", "))), line)
     line = re.sub(r"\b(\w*[cC]all)\(.*", r"\1(...)", line)
     line = re.sub(r"\[20\d\d-[^\]]*\]", "[<time>]", line)
     line = re.sub(r"/tmp/\S*?/data", "<dir>", line)

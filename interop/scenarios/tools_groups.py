@@ -100,7 +100,7 @@ def looked_at(broker: Broker) -> Any:
         "both": ("--type", "--state"),
     }.items():
         lines = said(GROUPS, broker, "--list", *arguments)
-        seen[f"list {label}"] = only(lines, "look")
+        seen[f"list {label}"] = only(lines, "tools-look")
     whole = said(GROUPS, broker, "--describe", "--all-groups", "--state")
     seen["all groups"] = sorted(line for line in whole if line.startswith("tools-look"))
     return seen
@@ -283,7 +283,7 @@ def all_kinds(broker: Broker) -> Any:
         "two filters": ("--share", "--consumer"),
     }.items():
         lines = said(tool, broker, "--list", *arguments)
-        seen[label] = only(lines, "kinds")
+        seen[label] = only(lines, "tools-kinds")
     with a_file(IMPATIENT) as settings:
         seen["settings"] = said(tool, broker, "--list", "--share", "--command-config", settings)[-1]
     return seen
