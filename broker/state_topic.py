@@ -31,6 +31,7 @@ class StateTopic:
         self._node = node
         self._topic = topic
         self._creating = False
+        self._count: int | None = None
 
     def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
         """Append to a partition that this broker leads. ApiError: refused."""
@@ -62,6 +63,7 @@ class StateTopic:
         a machine of it that is still being loaded.
         """
         log = self._led(index).log
+        self.partition_count()  # what is loaded was written with so many
         offset = log.log_start_offset
         while offset < (end_offset := log.high_watermark):
             try:
@@ -82,9 +84,17 @@ class StateTopic:
                 return
 
     def partition_count(self) -> int | None:
-        """How many partitions the topic has; None while there is no such topic."""
+        """How many partitions the topic had when it was first seen; None while there is no such topic.
+
+        Names are spread over those. Partitions that are added count from the next start on, as with Apache
+        Kafka: what is known of most names would be looked for elsewhere.
+        """
         topic = self._node.image.topics.get(self._topic)
-        return None if topic is None else len(topic.partitions)
+        if topic is None:
+            return None
+        if self._count is None:
+            self._count = len(topic.partitions)
+        return self._count
 
     def leader(self, index: int) -> int | None:
         """The id of the broker that leads a partition; None while nobody does."""

@@ -67,6 +67,6 @@ def _match_fault(text: str) -> Fault | None:
             return Fault(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {entry}")
         try:
             re.compile(expression)
-        except re.error:
+        except (re.error, OverflowError, RecursionError):
             return Fault(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {entry}")
     return None

@@ -5,12 +5,12 @@ An empty filter lets everything pass; names of states that nobody knows are told
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from broker.handlers.context import RequestContext
+from coordinator.consumer import regex
 from coordinator.transactions.transaction import State, Transaction
-from kwire.errors import ApiError, ErrorCode
+from kwire.errors import ApiError
 from kwire.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -25,15 +25,10 @@ def handle(node: Node, context: RequestContext, request: ListTransactionsRequest
     """Each id with its producer and its state."""
     titles = {state.title: state for state in State}
     states = {titles[name] for name in request.state_filters if name in titles}
-    unknown = [name for name in request.state_filters if name not in titles]
+    unknown = list(dict.fromkeys(name for name in request.state_filters if name not in titles))
     producers = set(request.producer_id_filters)
     now_ms = node.host.now_ms()
-    pattern: re.Pattern[str] | None = None
-    if request.transactional_id_pattern:
-        try:
-            pattern = re.compile(request.transactional_id_pattern)
-        except re.error:
-            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    pattern = request.transactional_id_pattern
 
     def passes(transaction: Transaction) -> bool:
         if transaction.state is State.DEAD:
@@ -42,12 +37,15 @@ def handle(node: Node, context: RequestContext, request: ListTransactionsRequest
             return False
         if producers and transaction.producer_id not in producers:
             return False
-        if request.duration_filter >= 0 and now_ms - transaction.start_ms <= request.duration_filter:
-            return False
-        return pattern is None or pattern.fullmatch(transaction.transactional_id) is not None
+        return request.duration_filter < 0 or now_ms - transaction.start_ms > request.duration_filter
 
     try:
+        if pattern:
+            regex.check(pattern)
         found = [transaction for transaction in node.transactions.all() if passes(transaction)]
+        if pattern:
+            names = regex.matching(pattern, [transaction.transactional_id for transaction in found])
+            found = [transaction for transaction in found if transaction.transactional_id in names]
     except ApiError as error:
         return ListTransactionsResponse(error_code=error.code)
     return ListTransactionsResponse(

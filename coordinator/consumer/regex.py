@@ -36,7 +36,8 @@ TOKEN: Final = re.compile(
     r"|(?P<single_byte>\\C)"
     r"|\\."
     r"|\[\^?\]?(?:\[:\^?\w*:\]|\\.|[^\]\\])*\]"
-    r"|\(\?P?<(?P<name>[^>]*)>",
+    r"|\(\?P?<(?P<name>[^>]*)>"
+    r"|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}",
     re.DOTALL,
 )
 """What to look at, and what to step over, in an expression that RE2 takes."""
@@ -54,6 +55,9 @@ def check(pattern: str) -> None:
     names: set[str] = set()
     for token in TOKEN.finditer(pattern):
         name = token["name"]
+        # RE2 takes numbers beyond 32 bits for mere text.
+        if any(len(number) > 9 for number in (token["least"], token["most"]) if number):
+            raise _invalid(pattern, "invalid repeat count")
         if token["single_byte"]:
             raise _invalid(pattern, "invalid escape sequence")
         if name is not None:
