@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Protocol
 
 
@@ -74,22 +74,42 @@ class ManualClock:
 class QueuedTimer:
     """A call in a `TimerQueue`."""
 
-    __slots__ = ("callback", "queue")
+    __slots__ = ("callback", "deadline_ms", "order", "queue")
 
-    def __init__(self, queue: TimerQueue, callback: Callable[[], None]) -> None:
+    def __init__(self, queue: TimerQueue, deadline_ms: int, order: int, callback: Callable[[], None]) -> None:
         self.queue = queue
         self.callback: Callable[[], None] | None = callback
+        self.deadline_ms = deadline_ms
+        self.order = order
+        """Its place among those of the same deadline: when it was scheduled, or postponed."""
 
     def cancel(self) -> None:
         if self.callback is not None:
             self.callback = None
             self.queue.timer_cancelled()
 
+    def postpone(self, delay_ms: int) -> bool:
+        if self.callback is None:
+            return False
+        deadline_ms = self.queue.monotonic_ms() + delay_ms
+        if deadline_ms < self.deadline_ms:
+            return False
+        self.deadline_ms = deadline_ms
+        self.order = self.queue.next_order()
+        return True
+
 
 class TimerQueue:
-    """Calls by deadline; equal deadlines in the order in which they were scheduled."""
+    """Calls by deadline; equal deadlines in the order in which they were scheduled.
 
-    def __init__(self) -> None:
+    Each heartbeat postpones the end of a session, which hardly ever comes. So a timer that is postponed
+    leaves its entry where it is, and goes to its true place once that entry is the first and due. Asking for
+    the exact next deadline moves it as well; `look_at_ms` does not.
+    """
+
+    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
+        """`monotonic_ms` is the clock that delays count by."""
+        self.monotonic_ms = monotonic_ms
         # Tuples, which compare without a call of Python: the orders are all different.
         self._heap: list[tuple[int, int, QueuedTimer]] = []
         self._order = 0
@@ -103,10 +123,17 @@ class TimerQueue:
         """Entries in memory, cancelled ones among them."""
         return len(self._heap)
 
-    def add(self, deadline_ms: int, callback: Callable[[], None]) -> QueuedTimer:
+    def next_order(self) -> int:
+        """The next place among equal deadlines."""
         self._order += 1
-        timer = QueuedTimer(self, callback)
-        heappush(self._heap, (deadline_ms, self._order, timer))
+        return self._order
+
+    def add(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer:
+        """Have `callback` called when the time has passed."""
+        deadline_ms = self.monotonic_ms() + max(0, delay_ms)
+        order = self.next_order()
+        timer = QueuedTimer(self, deadline_ms, order, callback)
+        heappush(self._heap, (deadline_ms, order, timer))
         return timer
 
     def timer_cancelled(self) -> None:
@@ -117,20 +144,33 @@ class TimerQueue:
             heapify(self._heap)
             self._cancelled = 0
 
-    def next_deadline_ms(self) -> int | None:
-        """When the earliest call is due, or None when there is none."""
+    def look_at_ms(self) -> int | None:
+        """Nothing is due before this; None while there is nothing. Cheaper than `next_deadline_ms`."""
         heap = self._heap
         while heap and heap[0][2].callback is None:
             heappop(heap)
             self._cancelled -= 1
         return heap[0][0] if heap else None
 
+    def next_deadline_ms(self) -> int | None:
+        """When the earliest call is due, or None when there is none."""
+        while (deadline_ms := self.look_at_ms()) is not None and self._move_postponed():
+            pass
+        return deadline_ms
+
     def pop_due(self, now_ms: int) -> Callable[[], None] | None:
         """Take the earliest call whose time has come. One at a time: a call may cancel the next."""
-        deadline_ms = self.next_deadline_ms()
-        if deadline_ms is None or deadline_ms > now_ms:
-            return None
-        timer = heappop(self._heap)[2]
-        callback = timer.callback
-        timer.callback = None
-        return callback
+        while (deadline_ms := self.look_at_ms()) is not None and deadline_ms <= now_ms:
+            if not self._move_postponed():
+                timer = heappop(self._heap)[2]
+                callback, timer.callback = timer.callback, None
+                return callback
+        return None
+
+    def _move_postponed(self) -> bool:
+        """Put the first timer where it belongs; False where it is there."""
+        _, order, timer = self._heap[0]
+        if timer.order == order:
+            return False
+        heapreplace(self._heap, (timer.deadline_ms, timer.order, timer))
+        return True

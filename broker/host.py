@@ -22,6 +22,13 @@ class Timer(Protocol):
     def cancel(self) -> None:
         """Do not make the call. Does nothing when it was made already."""
 
+    def postpone(self, delay_ms: int) -> bool:
+        """Make the call when `delay_ms` have passed from now, instead of before.
+
+        As if it were called off and asked for again, but much cheaper. False, and nothing changes, where
+        there is nothing to postpone: the call was made or called off, or this would be sooner.
+        """
+
 
 class Host(Protocol):
     """The world as a node sees it."""

@@ -18,8 +18,8 @@ tasks (signals among them) wait for that: some 20 ms at worst. Not where a clien
 which could not send while the loop waits.
 
 Timers are a heap beside one timerfd that is armed for the earliest deadline seen. Cancelling does not
-disarm it: a wake-up too many now and then is cheaper than arming for every long poll. Worker threads report
-through an eventfd in the same epoll.
+disarm it, and neither does postponing: a wake-up too many now and then is cheaper than arming for every long
+poll. Worker threads report through an eventfd in the same epoll.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Loop:
         self.running = False
         self._epoll = select.epoll(256)
         self._handlers: dict[int, Callable[[int], None]] = {}
-        self._timers = TimerQueue()
+        self._timers = TimerQueue(self.clock.monotonic_ms)
         self._timer_fd = TimerFd()
         self._armed_ms: int | None = None
         self._look_at_timers = False
@@ -115,7 +115,7 @@ class Loop:
     # --- Host (now_ms is the clock's)
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer:
-        timer = self._timers.add(self.clock.monotonic_ms() + max(0, delay_ms), callback)
+        timer = self._timers.add(delay_ms, callback)
         if not self.in_turn:
             self.wake()
         return timer
@@ -245,7 +245,7 @@ class Loop:
             logger.exception("a call of the loop failed")
 
     def _arm_timer(self) -> None:
-        deadline_ms = self._timers.next_deadline_ms()
+        deadline_ms = self._timers.look_at_ms()
         if deadline_ms is not None and (self._armed_ms is None or deadline_ms < self._armed_ms):
             self._armed_ms = deadline_ms
             self._timer_fd.arm(deadline_ms - self.clock.monotonic_ms())

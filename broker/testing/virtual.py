@@ -29,14 +29,14 @@ class VirtualHost:
         self.rng = random.Random(seed)
         self.clock = ManualClock(now_ms)
         self.end_turn: Callable[[], None] | None = None
-        self._timers = TimerQueue()
+        self._timers = TimerQueue(self.clock.monotonic_ms)
         self._soon: deque[Callable[[], None]] = deque()
 
     def now_ms(self) -> int:
         return self.clock.now_ms()
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer:
-        return self._timers.add(self.clock.monotonic_ms() + max(0, delay_ms), callback)
+        return self._timers.add(delay_ms, callback)
 
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Run `work` now; its result is delivered by the next `run_pending` or `advance`."""

@@ -335,9 +335,13 @@ class ConsumerGroups:
         """The member was heard of: its session starts again, by its own timeout or the group's."""
         if timeout_ms is None:
             timeout_ms = self._settings.session_timeout_ms(group_id)
-        self._sessions.start(
-            group_id, member_id, timeout_ms, lambda: self.fence(group_id, member_id, "its session is over")
-        )
+        if not self._sessions.postpone(group_id, member_id, timeout_ms):
+            self._sessions.start(
+                group_id,
+                member_id,
+                timeout_ms,
+                lambda: self.fence(group_id, member_id, "its session is over"),
+            )
 
     def _start_revocation(self, group_id: str, member: Member) -> None:
         def over() -> Result:

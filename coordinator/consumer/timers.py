@@ -27,6 +27,14 @@ class MemberTimers:
 
         self._timers[key] = self._around.later(delay_ms, due)
 
+    def postpone(self, group_id: str, member_id: str, delay_ms: int) -> bool:
+        """Run what the member's timer was started with when the time has passed from now.
+
+        False, and nothing changes, where it has none, or one that would run later than that.
+        """
+        known = self._timers.get((group_id, member_id))
+        return known is not None and known.postpone(delay_ms)
+
     def start_if_absent(
         self, group_id: str, member_id: str, delay_ms: int, command: Callable[[], Result]
     ) -> None:

@@ -239,12 +239,14 @@ class ClassicGroups:
 
     def renew_session(self, group: ClassicGroup, member: Member, timeout_ms: int | None = None) -> None:
         """The member was heard of: its session starts again."""
-        if member.session is not None:
-            member.session.cancel()
-        member.session = self._around.later(
-            member.session_timeout_ms if timeout_ms is None else timeout_ms,
-            lambda: self._session_over(group, member),
-        )
+        if timeout_ms is None:
+            timeout_ms = member.session_timeout_ms
+        session = member.session
+        if session is not None:
+            if session.postpone(timeout_ms):
+                return
+            session.cancel()
+        member.session = self._around.later(timeout_ms, lambda: self._session_over(group, member))
 
     # --- joining
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.clock import TimerQueue
+from broker.clock import QueuedTimer, TimerQueue
 from broker.host import Host
 from broker.testing.virtual import VirtualHost
 
@@ -14,7 +14,7 @@ from broker.testing.virtual import VirtualHost
 def test_what_is_due_comes_in_order_of_deadline_then_of_scheduling(
     entries: list[tuple[int, bool]], now_ms: int
 ) -> None:
-    queue = TimerQueue()
+    queue = TimerQueue(lambda: 0)
     fired: list[int] = []
     timers = [queue.add(deadline, lambda i=i: fired.append(i)) for i, (deadline, _) in enumerate(entries)]  # type: ignore[misc]
     for timer, (_, cancelled) in zip(timers, entries, strict=True):
@@ -32,7 +32,7 @@ def test_what_is_due_comes_in_order_of_deadline_then_of_scheduling(
 
 
 def test_cancelling_after_the_call_changes_nothing() -> None:
-    queue = TimerQueue()
+    queue = TimerQueue(lambda: 0)
     timer = queue.add(1, lambda: None)
     assert queue.pop_due(1) is not None
     timer.cancel()
@@ -40,12 +40,86 @@ def test_cancelling_after_the_call_changes_nothing() -> None:
 
 
 def test_dead_timers_do_not_gather() -> None:
-    queue = TimerQueue()
+    queue = TimerQueue(lambda: 0)
     queue.add(10**9, lambda: None)
     for _ in range(100_000):
         queue.add(10**9, lambda: None).cancel()
     assert queue.heap_size < 1_000
     assert len(queue) == 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "postpone", "cancel", "wait"]), st.integers(0, 9)), max_size=200
+    )
+)
+def test_postponing_is_calling_off_and_asking_again(steps: list[tuple[str, int]]) -> None:
+    """One queue postpones, the other one cancels and adds: nobody can tell them apart."""
+    now_ms = 0
+    postponing, adding = TimerQueue(lambda: now_ms), TimerQueue(lambda: now_ms)
+    fired: list[tuple[str, int, int]] = []
+    timers: list[tuple[QueuedTimer, QueuedTimer]] = []
+    deadlines_ms: list[int | None] = []
+
+    def added(queue: TimerQueue, delay_ms: int, number: int) -> QueuedTimer:
+        name = "postponing" if queue is postponing else "adding"
+
+        def due() -> None:
+            fired.append((name, number, now_ms))
+            deadlines_ms[number] = None
+
+        return queue.add(delay_ms, due)
+
+    for action, number in steps:
+        known = number % len(timers) if timers else 0
+        if action == "add":
+            deadlines_ms.append(now_ms + number)
+            timers.append((added(postponing, number, len(timers)), added(adding, number, len(timers))))
+        elif action == "wait":
+            now_ms += number
+            for queue in (postponing, adding):
+                look_at_ms, deadline_ms = queue.look_at_ms(), queue.next_deadline_ms()
+                assert (look_at_ms is None) == (deadline_ms is None)
+                assert look_at_ms is None or deadline_ms is None or look_at_ms <= deadline_ms
+                while (callback := queue.pop_due(now_ms)) is not None:
+                    callback()
+        elif timers and action == "cancel":
+            deadlines_ms[known] = None
+            for timer in timers[known]:
+                timer.cancel()
+        elif timers:
+            old, (moved, other) = deadlines_ms[known], timers[known]
+            new = now_ms + number
+            assert moved.postpone(number) == (old is not None and new >= old)
+            if old is not None and new >= old:
+                deadlines_ms[known] = new
+                other.cancel()
+                timers[known] = (moved, added(adding, number, known))
+        assert len(postponing) == len(adding)
+        assert postponing.next_deadline_ms() == adding.next_deadline_ms()
+    by_queue = {name: [event[1:] for event in fired if event[0] == name] for name in ("postponing", "adding")}
+    assert by_queue["postponing"] == by_queue["adding"]
+
+
+def test_what_is_postponed_for_ever_takes_one_entry() -> None:
+    now_ms = 0
+    queue = TimerQueue(lambda: now_ms)
+    timer = queue.add(10, lambda: None)
+    for now_ms in range(10_000):
+        assert timer.postpone(10)
+        assert queue.pop_due(now_ms) is None
+    assert queue.heap_size == 1
+    assert queue.next_deadline_ms() == now_ms + 10
+
+
+def test_what_is_over_is_not_postponed() -> None:
+    queue = TimerQueue(lambda: 0)
+    called_off, made = queue.add(1, lambda: None), queue.add(1, lambda: None)
+    called_off.cancel()
+    assert queue.pop_due(1) is not None
+    assert not called_off.postpone(5)
+    assert not made.postpone(5)
+    assert queue.pop_due(10) is None
 
 
 def test_virtual_time_makes_each_call_at_its_own_moment() -> None:
