@@ -16,7 +16,8 @@ def test_what_comes_while_a_log_is_read_is_read_too() -> None:
     bench = LogBench(MemoryDisk())
     log = bench.open()
     partition = SimpleNamespace(log=log)
-    node: Any = SimpleNamespace(partition=lambda _topic, _index: partition)
+    image = SimpleNamespace(topics={})
+    node: Any = SimpleNamespace(partition=lambda _topic, _index: partition, image=image)
     bench.append(log, b"a")
     bench.append(log, b"b")
     log.high_watermark = log.log_end_offset
