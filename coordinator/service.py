@@ -241,7 +241,7 @@ class GroupCoordinatorService:
             else:
                 done(ConsumerGroupHeartbeatResponse(error_code=response_error(error)))
 
-        shard.execute(result._replace(committed=stored))
+        shard.execute(Result(result.records, stored, result.producer))
 
     # --- offsets
 

@@ -28,6 +28,7 @@ API_VERSIONS_KEY = 18
 
 _SIZE_AND_ID = Struct(">ii")
 _HEADER_FIXED = Struct(">hhi")
+_HEADER_START = Struct(">hhih")
 _INT16 = Struct(">h")
 
 
@@ -136,8 +137,7 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     The header of an API or version that is not declared is read as version 1, which is enough to answer it.
     """
     try:
-        api_key, api_version, correlation_id = _HEADER_FIXED.unpack_from(frame, 0)
-        (length,) = _INT16.unpack_from(frame, 8)
+        api_key, api_version, correlation_id, length = _HEADER_START.unpack_from(frame, 0)
     except StructError:
         raise WireError(f"a request of {len(frame)} bytes has no header") from None
     end = len(frame)

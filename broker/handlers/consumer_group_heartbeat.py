@@ -38,4 +38,4 @@ def consumer_groups_enabled(node: Node) -> bool:
     if node.image.features.get("group.version", 0) < 1:
         return False
     protocols = node.config.group_coordinator_rebalance_protocols
-    return CONSUMER_PROTOCOL in (protocol.lower() for protocol in protocols)
+    return CONSUMER_PROTOCOL in protocols or CONSUMER_PROTOCOL in map(str.lower, protocols)

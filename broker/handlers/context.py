@@ -103,8 +103,7 @@ class Channel:
             reply = context.reply
             if reply is not None:
                 pieces.extend(reply)
-        if self.queued_bytes:
-            self.queued_bytes -= sum(_size(piece) for piece in pieces)
+                self.queued_bytes -= context.reply_bytes
         return pieces
 
     def close(self) -> None:
@@ -127,7 +126,7 @@ def _size(piece: Buffer | Region) -> int:
 class RequestContext:
     """One request under way, and the only way to answer it."""
 
-    __slots__ = ("arrived_ms", "channel", "header", "reply", "size_bytes", "state")
+    __slots__ = ("arrived_ms", "channel", "header", "reply", "reply_bytes", "size_bytes", "state")
 
     def __init__(self, header: RequestHeader, channel: Channel, arrived_ms: int, size_bytes: int) -> None:
         self.header = header
@@ -136,6 +135,7 @@ class RequestContext:
         self.size_bytes = size_bytes
         self.state = _PENDING
         self.reply: list[Buffer | Region] | None = None
+        self.reply_bytes = 0
 
     @property
     def api_version(self) -> int:
@@ -174,7 +174,8 @@ class RequestContext:
         if channel.closed:
             return
         self.reply = pieces
-        channel.queued_bytes += sum(_size(piece) for piece in pieces)
+        self.reply_bytes = _size(pieces[0]) if len(pieces) == 1 else sum(map(_size, pieces))
+        channel.queued_bytes += self.reply_bytes
         if channel.slots[0] is self:
             channel.on_ready(channel)
 

@@ -27,7 +27,7 @@ from coordinator.consumer.member import (
     target_record,
 )
 from coordinator.consumer.reconciliation import Owned, Situation, next_step
-from coordinator.consumer.requests import Caller, is_full, owned_partitions, updated_member
+from coordinator.consumer.requests import Caller, is_full, owned_partitions, says_nothing_new, updated_member
 from coordinator.consumer.subscriptions import Subscriptions
 from coordinator.consumer.target import new_target
 from coordinator.consumer.timers import MemberTimers
@@ -103,6 +103,9 @@ class ConsumerGroups:
         if request.member_epoch in (LEAVING_EPOCH, STATIC_LEAVING_EPOCH):
             return self._leave(request)
         joins = request.member_epoch == JOINING_EPOCH
+        if not joins and self._is_steady(request, caller):
+            self.start_session(request.group_id, request.member_id)
+            return NOTHING, self._answer(request.group_id, request.member_id, request.member_epoch)
         records: list[StoredRecord] = []
         group = self._group_of(request.group_id, records, joins=joins)
         self.check_room(group, request.member_id)
@@ -134,11 +137,7 @@ class ConsumerGroups:
                 group, updated, target_epoch, target, changed.subscription, owned, records
             )
         self.start_session(group.id, member_id)
-        response = ConsumerGroupHeartbeatResponse(
-            member_id=member_id,
-            member_epoch=updated.epoch,
-            heartbeat_interval_ms=self._settings.heartbeat_interval_ms(group.id),
-        )
+        response = self._answer(group.id, member_id, updated.epoch)
         if joins or is_full(request) or member.assigned != updated.assigned:
             response.assignment = Assignment(
                 topic_partitions=[
@@ -147,6 +146,36 @@ class ConsumerGroups:
                 ]
             )
         return Result(records), response
+
+    def _answer(self, group_id: str, member_id: str, epoch: int) -> ConsumerGroupHeartbeatResponse:
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member_id,
+            member_epoch=epoch,
+            heartbeat_interval_ms=self._settings.heartbeat_interval_ms(group_id),
+        )
+
+    def _is_steady(self, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> bool:
+        """Whether it only says that a member is still there, which has what it is to have; as most do.
+
+        Then all the rest of `heartbeat` would change nothing. What the group's expressions match is looked at
+        again, where it is time for that.
+        """
+        group = self.groups.get(request.group_id)
+        member = None if group is None else group.members.get(request.member_id)
+        if (
+            group is None
+            or member is None
+            or member.epoch != request.member_epoch
+            or not member.is_reconciled_to(group.assignment_epoch)
+            or group.assignment_epoch < group.epoch
+            or not says_nothing_new(member, request, caller)
+            or (member.instance_id is not None and group.static_ids.get(member.instance_id) != member.id)
+            or group.needs_refresh(self._around.now_ms())
+        ):
+            return False
+        if group.regex_counts:
+            self.subscriptions.match_again_if_due(group)
+        return True
 
     def _group_of(self, group_id: str, records: list[StoredRecord], *, joins: bool) -> ConsumerGroup:
         group = self.groups.get(group_id)

@@ -72,6 +72,21 @@ def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
     )
 
 
+def says_nothing_new(member: Member, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> bool:
+    """Whether a member says nothing of itself that was not known; what it has is not looked at."""
+    return (
+        request.rebalance_timeout_ms == NOT_SAID
+        and request.subscribed_topic_names is None
+        and request.subscribed_topic_regex is None
+        and request.server_assignor is None
+        and request.rack_id is None
+        and (request.instance_id is None or request.instance_id == member.instance_id)
+        and caller.client_id == member.client_id
+        and caller.client_host == member.client_host
+        and member.classic is None
+    )
+
+
 def updated_member(member: Member, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> Member:
     """The member with what the request says of it; what is null there stays as it was."""
     changes: dict[str, Any] = {}

@@ -96,11 +96,17 @@ class Subscriptions:
                     resolved = True
             elif old:
                 resolved = True
-        if (must_resolve or group.regex_counts) and group.id not in self._resolving:
+        if must_resolve or group.regex_counts:
             self._resolve_if_due(group, group.regex_counts_after(member, updated), now=must_resolve)
         return changed, resolved
 
+    def match_again_if_due(self, group: ConsumerGroup) -> None:
+        """A member was heard of that has not changed: see whether to match its group's expressions again."""
+        self._resolve_if_due(group, group.regex_counts, now=False)
+
     def _resolve_if_due(self, group: ConsumerGroup, expressions: Collection[str], *, now: bool) -> None:
+        if group.id in self._resolving:
+            return
         now_ms = self._around.now_ms()
         last = next(iter(group.resolved.values()), None)
         if last is not None and now_ms <= last.timestamp_ms + MIN_RESOLVE_INTERVAL_MS:
