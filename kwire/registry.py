@@ -7,7 +7,7 @@ ApiVersions answers with header 0 always, because its client does not know yet w
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import import_module
 from struct import Struct
 from struct import error as StructError
@@ -148,11 +148,17 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
         if position > end:
             raise truncated("client_id", 10, end)
         client_id = str(frame[10:position], "utf-8", "replace")
-    api = API_VERSIONS.get(api_key)
-    flexible = api is not None and api.is_flexible(api_version)
+    flexible = _is_flexible(api_key, api_version)
     if flexible:
         position = _skip_tags(frame, position, end)
     return RequestHeader(api_key, api_version, correlation_id, client_id, 2 if flexible else 1), position
+
+
+@lru_cache(1024)
+def _is_flexible(api_key: int, api_version: int) -> bool:
+    """For what each request asks twice. An API that is not declared has no flexible versions."""
+    api = API_VERSIONS.get(api_key)
+    return api is not None and api.is_flexible(api_version)
 
 
 def _skip_tags(buffer: Buffer, position: int, end: int) -> int:
@@ -182,7 +188,7 @@ def encode_response(
     """The whole frame of a response, its size in front, as pieces to send in order."""
     out = bytearray(8)
     regions: list[tuple[int, Region]] = []
-    if api_key != API_VERSIONS_KEY and API_VERSIONS[api_key].is_flexible(api_version):
+    if api_key != API_VERSIONS_KEY and _is_flexible(api_key, api_version):
         out.append(0)
     encoder(type(response), api_version)(response, out, regions)
     if not regions:

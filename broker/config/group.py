@@ -112,9 +112,9 @@ class GroupConfigs:
     def _bounded(self, group_id: str, name: str) -> int:
         """A group's number. Where the broker's bounds have changed since it was set, the nearest one."""
         overrides = self._overrides_of(group_id)
-        value = _number(self._broker, overrides, name)
         if name not in overrides:
-            return value
+            return _limit(self._broker, SOURCE_PREFIX + name)
+        value = _number(self._broker, overrides, name)
         bounds = BOUNDS[name]
         if bounds.low is not None:
             value = max(value, _limit(self._broker, bounds.low))
