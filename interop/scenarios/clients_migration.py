@@ -57,7 +57,8 @@ class PythonSharer(Sharer):
         return sorted([one.topic, one.partition] for one in self.consumer.assignment())
 
     def poll(self) -> None:
-        for records in self.consumer.poll(20).values():
+        # A poll that ends in the middle of a rebalance is followed by one that begins another.
+        for records in self.consumer.poll(200).values():
             self.read += (record.value.decode() for record in records)
             with contextlib.suppress(KafkaError):
                 self.consumer.commit()
