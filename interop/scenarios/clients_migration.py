@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from typing import Any
 
@@ -17,7 +18,7 @@ from interop.brokers import Broker
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.clients_confluent import make_topic
-from interop.scenarios.clients_consumer_groups import PARTITIONS, Sharer, even, until, write
+from interop.scenarios.clients_consumer_groups import PARTITIONS, WAIT_S, Sharer, even, until, write
 from interop.scenarios.java_tools import TOOLS, said
 
 SETTLING_S = 5.0
@@ -36,7 +37,11 @@ class Patient(Sharer):
 
 
 class PythonSharer(Sharer):
-    """The same with kafka-python, which speaks the classic protocol alone."""
+    """The same with kafka-python, which speaks the classic protocol alone.
+
+    It polls in a thread of its own: a poll that ends in the middle of a rebalance is followed by one that
+    begins another, and polled in turn with the other members it would not come to an end.
+    """
 
     consumer: Any
 
@@ -51,20 +56,30 @@ class PythonSharer(Sharer):
             session_timeout_ms=6000,
             heartbeat_interval_ms=300,
         )
+        self._owned: list[list[Any]] = []
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            for records in self.consumer.poll(1000).values():
+                self.read += (record.value.decode() for record in records)
+                with contextlib.suppress(KafkaError):
+                    self.consumer.commit()
+            self._owned = sorted([one.topic, one.partition] for one in self.consumer.assignment())
+        self.consumer.close()
 
     @property
     def owned(self) -> list[list[Any]]:
-        return sorted([one.topic, one.partition] for one in self.consumer.assignment())
+        return self._owned
 
     def poll(self) -> None:
-        # A poll that ends in the middle of a rebalance is followed by one that begins another.
-        for records in self.consumer.poll(200).values():
-            self.read += (record.value.decode() for record in records)
-            with contextlib.suppress(KafkaError):
-                self.consumer.commit()
+        time.sleep(0.02)
 
     def close(self) -> None:
-        self.consumer.close()
+        self._closing.set()
+        self._thread.join(WAIT_S)
 
 
 def kind(broker: Broker, group: str) -> list[str]:
