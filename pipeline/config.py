@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+CLEAN, FAILED, DIFFERENT = 0, 1, 3
+"""Exit statuses of a job; the last is that of an audit that found something."""
 INPUT_FORMATS: Final = ("kafka", "kwire")
 
 

@@ -19,7 +19,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile, Offsets
 from pipeline.archive.staging import describe, fresh, move, staged
-from pipeline.config import Input, JobConfig
+from pipeline.config import CLEAN, Input, JobConfig
+from pipeline.session import session
 
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 """What is in a file, beside the columns that its path tells: topic, date and partition."""
@@ -163,3 +164,20 @@ def check_within(ranges: Offsets, files: list[DataFile]) -> None:
                 f"{file.path} holds the offsets from {file.first_offset} to {file.last_offset}, and this "
                 f"step is about those from {start} to {end - 1}"
             )
+
+
+def command(config: JobConfig, master: str | None) -> int:
+    """The job, for the command line: its exit status."""
+    wanted = ArchiveConfig.of(config)
+    spark = session("kwire archive", master=master or "local[*]", needs_kafka=wanted.input.format == "kafka")
+    before = sum(1 for _ in Archive(wanted.directory).commits())
+    query = start(spark, wanted)
+    try:
+        query.awaitTermination()
+    finally:
+        spark.stop()
+    added = list(Archive(wanted.directory).commits())[before:]
+    records = sum(file.records for commit in added for file in commit.files)
+    files = sum(len(commit.files) for commit in added)
+    print(f"{len(added)} commits with {records} records in {files} files")
+    return CLEAN

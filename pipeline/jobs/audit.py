@@ -26,7 +26,9 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from pipeline import config as statuses
 from pipeline.config import JobConfig
+from pipeline.session import session
 from pipeline.tables import Side
 
 KEY: Final = ("topic", "partition", "window")
@@ -146,3 +148,21 @@ def _difference(row: Any) -> Difference | None:
         (row.l_first, row.l_last) if left else None,
         (row.r_first, row.r_last) if right else None,
     )
+
+
+def command(config: JobConfig, master: str | None) -> int:
+    """The job, for the command line: its exit status."""
+    wanted = AuditConfig.of(config)
+    needs_kafka = "kafka" in (wanted.left.format, wanted.right.format)
+    spark = session("kwire audit", master=master or "local[*]", needs_kafka=needs_kafka)
+    try:
+        outcome = run(spark, wanted)
+    finally:
+        spark.stop()
+    for difference in outcome.differences:
+        print(difference)
+    if outcome.clean:
+        print(f"clean: {outcome.records} records in {outcome.windows} windows are the same on both sides")
+        return statuses.CLEAN
+    print(f"{len(outcome.differences)} of {outcome.windows} windows differ")
+    return statuses.DIFFERENT

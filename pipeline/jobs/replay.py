@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
-from pipeline.config import JobConfig, MissingError
+from pipeline.config import CLEAN, JobConfig, MissingError
 from pipeline.delivery import Outgoing, Target, deliver_in_place
 from pipeline.jobs.restore import KEEP, create
 
@@ -138,3 +138,10 @@ def _send(config: ReplayConfig, partition: int, queue: list[Event]) -> int:
     target = Target(dict(config.client), config.topic, partition, config.job)
     count, _ = deliver_in_place(target, outgoing, 0)
     return count
+
+
+def command(config: JobConfig, master: str | None) -> int:
+    """The job, for the command line: its exit status."""
+    wanted = ReplayConfig.of(config)
+    print(f"{run(wanted)} events into {wanted.topic}")
+    return CLEAN

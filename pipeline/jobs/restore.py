@@ -27,7 +27,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from pipeline.archive.manifest import Archive, ArchiveError, DataFile
 from pipeline.archive.reading import Wanted, by_partition, is_dense, records
-from pipeline.config import JobConfig
+from pipeline.config import CLEAN, JobConfig
 from pipeline.delivery import (
     MAP_SUFFIX,
     TIMEOUT_SECONDS,
@@ -160,3 +160,17 @@ def create(admin: Any, topics: Mapping[str, int], settings: Mapping[str, str] | 
                     f"topic {name} has {there} partitions, and {topics[name]} are needed: add some with "
                     f"kafka-topics --alter, or choose another suffix"
                 ) from None
+
+
+def command(config: JobConfig, master: str | None) -> int:
+    """The job, for the command line: its exit status."""
+    from pipeline.session import session
+
+    wanted = RestoreConfig.of(config)
+    spark = session("kwire restore", master=master or "local[*]", needs_kafka=False)
+    try:
+        for done in run(spark, wanted):
+            print(f"{done.topic}-{done.partition}: {done.records} records, offsets: {done.mode}")
+    finally:
+        spark.stop()
+    return CLEAN

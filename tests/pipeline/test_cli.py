@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from broker.cli import main
 from pipeline import cli
+from pipeline.config import FAILED
 from pipeline.segments.files import SegmentsError
 
 
@@ -23,7 +26,7 @@ def test_what_is_not_installed_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(cli.NEEDED, "no_such_module", "no-such-package")
-    assert main(["pipeline", "audit", "--config", "job.toml"]) == cli.FAILED
+    assert main(["pipeline", "audit", "--config", "job.toml"]) == FAILED
     told = capsys.readouterr().err
     assert "no-such-package: install kwire with its extra, kwire[pipeline]" in told
     assert told.count("\n") == 1
@@ -35,7 +38,7 @@ def test_what_is_wrong_is_one_line(
     monkeypatch.setattr(cli, "NEEDED", {})
     config = tmp_path / "job.toml"
     config.write_text("[replay]\nspeeed = 3\n")
-    assert main(["pipeline", "replay", "--config", str(config)]) == cli.FAILED
+    assert main(["pipeline", "replay", "--config", str(config)]) == FAILED
     assert capsys.readouterr().err == (
         "kwire pipeline: there is no replay.speeed; replay has client, job, limit, partitions, speed, topic\n"
     )
@@ -50,15 +53,18 @@ def test_what_a_task_said_is_found_in_what_spark_says(
         )
 
     monkeypatch.setattr(cli, "NEEDED", {})
-    monkeypatch.setitem(cli._RUN, "audit", fail)
+    job = ModuleType("job")
+    monkeypatch.setitem(sys.modules, "job", job)
+    monkeypatch.setitem(cli.JOBS, "audit", cli.Job("fails", "job"))
+    monkeypatch.setattr(job, "command", fail, raising=False)
     config = tmp_path / "job.toml"
     config.write_text("")
-    assert main(["pipeline", "audit", "--config", str(config)]) == cli.FAILED
+    assert main(["pipeline", "audit", "--config", str(config)]) == FAILED
     assert capsys.readouterr().err == "kwire pipeline: a.log is torn\n"
 
     def fail_here(*_: object) -> int:
         raise SegmentsError("there is no directory /x")
 
-    monkeypatch.setitem(cli._RUN, "audit", fail_here)
-    assert main(["pipeline", "audit", "--config", str(config)]) == cli.FAILED
+    monkeypatch.setattr(job, "command", fail_here)
+    assert main(["pipeline", "audit", "--config", str(config)]) == FAILED
     assert capsys.readouterr().err == "kwire pipeline: there is no directory /x\n"
