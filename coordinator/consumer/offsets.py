@@ -52,11 +52,14 @@ def check_commit(
 def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
     """Whether a member, or someone who is none, may read offsets.
 
-    ApiError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION of classic members).
+    ApiError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION of classic members),
+    UNKNOWN_SERVER_ERROR for the epoch of nobody, of which Kafka does not think.
     """
-    if member_id is None and epoch < 0:
+    if member_id is None:
+        if epoch >= 0:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         return
-    member = group.member(member_id or "")
+    member = group.member(member_id)
     if epoch != member.epoch:
         raise ApiError(_stale(member))
 

@@ -236,10 +236,7 @@ class TransactionMachine:
         state = transaction.state
         if state is State.ONGOING or (
             # Version 2: an abort of nothing raises the epoch, so that the producer knows where it stands.
-            not commit
-            and client_version >= 2
-            and not is_retry
-            and (state is State.EMPTY or (transaction.raises_epochs and not transaction.is_ending))
+            not commit and client_version >= 2 and not is_retry and not transaction.is_ending
         ):
             next_id = (
                 fresh_id if self.needs_next_producer_id(transactional_id, client_version) else NO_PRODUCER_ID
@@ -260,7 +257,7 @@ class TransactionMachine:
             if commit
             else (State.PREPARE_ABORT, State.COMPLETE_ABORT)
         )
-        if state not in wanted or (client_version >= 2 and transaction.raises_epochs and not is_retry):
+        if state not in wanted or (client_version >= 2 and not is_retry):
             raise ApiError(ErrorCode.INVALID_TXN_STATE)
         if transaction.is_ending:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -270,15 +267,16 @@ class TransactionMachine:
     def _abort(self, transaction: Transaction, told: Committed = ignore_outcome) -> Result:
         """Fence a transaction's producer, and end it without anybody having asked.
 
-        In a cluster of version 2 the end itself raises the epoch, whatever its producer follows. So one that
-        asks to abort what has timed out is told that it is done, and which epoch to go on in.
+        The end goes by the cluster's version, whatever its producer follows. In version 2 the end itself
+        raises the epoch, so a producer that asks to abort what has timed out is told that it is done, and
+        which epoch to go on in.
         """
         version = self._around.transaction_version()
         return self._ending(
             ending(
                 transaction if version >= 2 else fenced(transaction),
                 commit=False,
-                client_version=version if version >= 2 else transaction.client_version,
+                client_version=version,
                 next_producer_id=NO_PRODUCER_ID,
                 now_ms=self._around.now_ms(),
             ),
@@ -415,7 +413,7 @@ def _is_retry(transaction: Transaction, producer: Producer) -> bool:
 
 
 def _is_its_epoch(transaction: Transaction, producer: Producer, client_version: int, is_retry: bool) -> bool:
-    if client_version < 2 or not transaction.raises_epochs:
+    if client_version < 2:
         return producer.epoch == transaction.producer_epoch
     if transaction.is_ending:
         return is_retry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 from interop.batches import Batch, Record
@@ -230,6 +231,80 @@ def ends(broker: Broker) -> Any:
             )
 
     return on_client(broker, work)
+
+
+@scenario(seconds=120)
+def ends_in_turn(broker: Broker) -> Any:
+    """A transaction of either protocol, ended in one version and then in another."""
+    topic = "raw-txn-turns"
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 1)
+        for produced in (11, 12):
+            for first, second in product((3, 4, 5), (3, 4, 5)):
+                for commit, then in product((True, False), (True, False)):
+                    one = Id(client, f"raw-turns-{produced}-{first}-{second}-{commit}-{then}")
+                    one.init()
+                    if produced == 11:
+                        one.add((topic, 0))
+                    one.send(topic, version=produced)
+                    steps = [one.end(commit=commit, version=first), one.described()]
+                    steps += [one.end(commit=then, version=second), one.described()]
+                    seen[one.name] = [*steps, one.init(), one.described()]
+
+    return on_client(broker, work)
+
+
+def transaction_version(client: RawClient, level: int) -> int:
+    """Take the feature to a level, up or down; the error."""
+    update = {
+        "Feature": "transaction.version",
+        "MaxVersionLevel": level,
+        "UpgradeType": 1 if level == 2 else 2,
+    }
+    answer = client.call("UpdateFeatures", 2, timeoutMs=10_000, FeatureUpdates=[update], ValidateOnly=False)
+    return int(answer["ErrorCode"])
+
+
+@scenario(seconds=120)
+def another_version(broker: Broker) -> Any:
+    """Transactions of both protocols that are open when the cluster goes over to the other."""
+    topic = "raw-txn-levels"
+    seen: dict[str, Any] = {}
+    own = type(broker)(
+        {"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"}
+    )
+    own.start()
+    try:
+        with RawClient(own.bootstrap) as client:
+            ready(client, "any")
+            create_topic(client, topic, 1)
+            for level in (1, 2):
+                before, known = [], {}
+                for produced in (11, 12):
+                    for name in ("again", "commits", "aborts", "expected"):
+                        one = Id(client, f"levels-{level}-{produced}-{name}")
+                        one.init()
+                        if produced == 11:
+                            one.add((topic, 0))
+                        seen[f"{one.name} sent"] = one.send(topic, version=produced)[0]
+                        known[one.name] = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
+                        before.append(one)
+                seen[f"to {level}"] = transaction_version(client, level)
+                for one in before:
+                    kind = one.name.rpartition("-")[2]
+                    if kind == "again":
+                        seen[one.name] = [one.init()]
+                    elif kind == "expected":
+                        seen[one.name] = [one.init(**known[one.name])]
+                    else:
+                        seen[one.name] = [
+                            one.end(commit=kind == "commits", version=5 if "-12-" in one.name else 4)
+                        ]
+                    seen[one.name] += [one.described(), one.init(), one.described()]
+    finally:
+        own.discard()
+    return seen
 
 
 @scenario()
