@@ -1,0 +1,150 @@
+"""Plots as SVG, drawn without a screen; the text stays text, in the fonts of whoever looks.
+
+Labels come from records and may hold anything: what XML has no room for is replaced, and dollars are no
+formulas.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import matplotlib as mpl
+import matplotlib.dates
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+WIDTH_INCHES: Final = 9.0
+COLOUR: Final = "#2563a8"
+COLOURS: Final = ("#2563a8", "#d9822b", "#3d9970", "#a23b72", "#7a6c5d", "#c0392b")
+LABEL_LENGTH: Final = 40
+STYLE: Final[dict[Any, Any]] = {
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#9aa5b1",
+    "axes.grid": True,
+    "grid.color": "#e4e9ee",
+    "axes.axisbelow": True,
+    "text.parse_math": False,
+}
+DATES: Final[Any] = matplotlib.dates  # its functions have no types
+NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def over_time(name: str, times: Sequence[datetime], values: Sequence[float], unit: str) -> str:
+    """How much there was in each stretch of time; `times` are their beginnings, evenly apart."""
+    with mpl.rc_context(STYLE):
+        figure, axes = _axes(2.6)
+        if len(times) == 1:
+            axes.bar([0], values, width=0.2, color=COLOUR)
+            axes.set_xticks([0], [times[0].strftime("%Y-%m-%d %H:%M")])
+        else:
+            where = DATES.date2num(list(times))
+            axes.fill_between(where, values, step="post", color=COLOUR, alpha=0.25, linewidth=0)
+            axes.step(where, values, where="post", color=COLOUR, linewidth=1.1)
+            locator = DATES.AutoDateLocator()
+            axes.xaxis.set_major_locator(locator)
+            axes.xaxis.set_major_formatter(DATES.ConciseDateFormatter(locator))
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
+        axes.set_ylabel(unit)
+        return _svg(figure, name)
+
+
+def bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], unit: str) -> str:
+    """Upright bars, those of a label beside each other."""
+    with mpl.rc_context(STYLE):
+        figure, axes = _axes(2.6)
+        width = 0.8 / max(1, len(series))
+        for number, (title, values) in enumerate(series.items()):
+            shift = (number - (len(series) - 1) / 2) * width
+            where = [at + shift for at in range(len(labels))]
+            axes.bar(where, values, width=width, color=COLOURS[number % len(COLOURS)], label=title)
+        every = max(1, -(-len(labels) // 24))
+        axes.set_xticks(range(0, len(labels), every), [_label(text) for text in labels[::every]])
+        axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
+        axes.set_ylabel(unit)
+        axes.grid(visible=False, axis="x")
+        if len(series) > 1:
+            axes.legend(frameon=False)
+        return _svg(figure, name)
+
+
+def lying_bars(name: str, labels: Sequence[str], values: Sequence[float], unit: str) -> str:
+    """Bars from left to right, the first on top: for labels that are long."""
+    with mpl.rc_context(STYLE):
+        figure, axes = _axes(0.7 + 0.24 * max(1, len(labels)))
+        axes.barh(range(len(labels)), values, color=COLOUR)
+        axes.set_yticks(range(len(labels)), [_label(text) for text in labels])
+        axes.invert_yaxis()
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
+        axes.set_xlabel(unit)
+        axes.grid(visible=False, axis="y")
+        return _svg(figure, name)
+
+
+def grid(
+    name: str,
+    rows: Sequence[str],
+    times: Sequence[datetime],
+    cells: Sequence[Sequence[int | None]],
+    kinds: Sequence[tuple[str, str]],
+) -> str:
+    """A field for each row and time, coloured by the number of its kind; None is left empty.
+
+    `kinds` has a name and a colour for each number.
+    """
+    with mpl.rc_context(STYLE):
+        figure, axes = _axes(1.1 + 0.22 * max(2, len(rows)))
+        numbers = [[float("nan") if kind is None else float(kind) for kind in row] for row in cells]
+        axes.imshow(
+            numbers,
+            cmap=ListedColormap([colour for _, colour in kinds]),
+            vmin=-0.5,
+            vmax=len(kinds) - 0.5,
+            aspect="auto",
+            interpolation="nearest",
+        )
+        axes.grid(visible=False)
+        every = max(1, -(-len(rows) // 40))
+        axes.set_yticks(range(0, len(rows), every), [_label(row) for row in rows[::every]])
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, prune=None))
+        ticks = [int(at) for at in axes.get_xticks() if 0 <= at < len(times)]
+        axes.set_xticks(ticks, [times[at].strftime("%Y-%m-%d\n%H:%M") for at in ticks])
+        axes.legend(
+            handles=[Patch(color=colour, label=title) for title, colour in kinds],
+            loc="lower right",
+            bbox_to_anchor=(1.0, 1.0),
+            ncols=len(kinds),
+            frameon=False,
+        )
+        return _svg(figure, name)
+
+
+def _axes(height_inches: float) -> tuple[Any, Any]:
+    figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _label(text: str) -> str:
+    text = NOT_XML.sub("\ufffd", text).replace("\n", " ").replace("\r", " ")
+    return text if len(text) <= LABEL_LENGTH else f"{text[: LABEL_LENGTH - 1]}…"
+
+
+def _svg(figure: Any, name: str) -> str:
+    # The salt keeps the ids of one page's plots apart, and the same plot the same whenever it is drawn.
+    with mpl.rc_context({"svg.hashsalt": name}):
+        out = io.StringIO()
+        figure.savefig(
+            out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
+    text = out.getvalue()
+    return text[text.index("<svg") :]

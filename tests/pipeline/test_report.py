@@ -1,0 +1,118 @@
+"""Pages and plots: one file each, nothing from the network, and no record's content is taken for markup."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import ConfigError
+from pipeline.report import plots
+from pipeline.report.page import Page, Plot, Section, Table, cell, duration, render, share, size, write
+
+START = datetime(2013, 1, 1, tzinfo=UTC)
+TIMES = [START + timedelta(hours=hour) for hour in range(30)]
+NASTY = "<script>$a$ & \x00\ud800 " + "long " * 20
+
+
+def drawn() -> dict[str, str]:
+    return {
+        "over time": plots.over_time("rate", TIMES, [float(hour) for hour in range(30)], "records/s"),
+        "one time": plots.over_time("one", TIMES[:1], [3.0], "records/s"),
+        "bars": plots.bars("bars", [NASTY, "b"], {"key": [1, 2], "value": [3, 4]}, "records"),
+        "lying bars": plots.lying_bars("lying", [NASTY, "b"], [1, 2], "records"),
+        "grid": plots.grid(
+            "grid",
+            ["t-0", NASTY],
+            TIMES,
+            [[0] * 30, [None] * 29 + [1]],
+            [("same", "#cde"), ("missing", "#c00")],
+        ),
+    }
+
+
+def test_plots_are_well_formed_and_need_nothing_else() -> None:
+    for name, svg in drawn().items():
+        root = ET.fromstring(svg)
+        assert root.tag.endswith("svg"), name
+        for element in root.iter():
+            assert not element.tag.endswith("script"), name
+            for attribute, value in element.attrib.items():
+                assert not attribute.endswith("href") or value.startswith(("#", "data:")), (name, value)
+
+
+def test_a_plot_is_the_same_each_time_and_its_ids_are_its_own() -> None:
+    first, again = drawn(), drawn()
+    assert first == again
+    clips = [set(re.findall(r'<clipPath id="([^"]+)"', svg)) for svg in first.values()]
+    assert all(clips)
+    assert sum(map(len, clips)) == len(set.union(*clips))
+
+
+def test_a_page_is_one_file_and_escapes_what_it_tells(tmp_path: Path) -> None:
+    svg = plots.bars("p", ["a"], {"records": [1]}, "records")
+    page = Page(
+        "Profile of <flights>",
+        "by & for people",
+        [
+            Section(
+                "Keys",
+                facts=[("hottest", "<b>"), ("records", 1234567), ("none", None)],
+                plots=[Plot(svg, "caption")],
+                tables=[Table(["key", "records"], [["</td><script>", 12]], "top")],
+                notes=["note"],
+            )
+        ],
+    )
+    path = tmp_path / "deep" / "page.html"
+    write(page, path)
+    text = path.read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert "&lt;/td&gt;&lt;script&gt;" in text
+    assert "Profile of &lt;flights&gt;" in text
+    assert "1,234,567" in text
+    assert '<td class="figure">12</td>' in text
+    assert svg in text
+    assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#|data:)""", text)
+    assert "@import" not in text
+    assert "url(http" not in text
+
+
+def test_where_a_page_cannot_be_written_one_sentence_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"the report .* cannot be written"):
+        write(Page("t", "s", []), tmp_path / "file" / "page.html")
+    assert "<h1>t</h1>" in render(Page("t", "s", []))
+
+
+def test_figures_are_told_as_people_read_them() -> None:
+    assert [cell(value) for value in (None, 1000, 12.34, 0.12345, "x")] == [
+        "–",
+        "1,000",
+        "12.3",
+        "0.123",
+        "x",
+    ]
+    assert [share(part) for part in (0.0, 0.00001, 0.0123, 0.5, 1.0)] == [
+        "0.00 %",
+        "< 0.01 %",
+        "1.23 %",
+        "50.0 %",
+        "100.0 %",
+    ]
+    assert [size(count) for count in (0, 1023, 1536, 5 << 30)] == [
+        "0 bytes",
+        "1,023 bytes",
+        "1.5 KiB",
+        "5.0 GiB",
+    ]
+    assert [duration(seconds) for seconds in (0, 0.25, 61, 90_061, -3600)] == [
+        "0 s",
+        "250 ms",
+        "1 min 1 s",
+        "1 d 1 h",
+        "-1 h",
+    ]
