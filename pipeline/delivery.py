@@ -2,10 +2,9 @@
 
 Two ways, by whether the target's offsets are to be the source's:
 
-*With a map.* Records go out in transactions. Each also commits, for a group that is the job's own, how far
-the source was read (the committed offset of the target's partition is the next offset of the source's), and
-writes into the topic `<topic>.offset-map` which offsets of the source became which of the target. What was
-not committed was never there, so a job goes on where the last transaction ended.
+*With a map.* Records go out in transactions. Each also writes into the topic `<topic>.offset-map` which
+offsets of the source became which of the target, and how far that is (pipeline/offset_map.py). What was not
+committed was never there, so a job goes on where its map ends, and needs to remember nothing elsewhere.
 
 *With the same offsets*, where the source has no gaps: then there is no room for the markers of transactions,
 and no need for them either, since the target's end says how far one has come.
@@ -13,28 +12,30 @@ and no need for them either, since the target's end says how far one has come.
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from pipeline.offset_map import (
+    MAP_SUFFIX,
+    DeliveryError,
+    Entry,
+    all_entries,
+    entries,
+    high_watermark,
+    last_entry,
+    map_partitions,
+    map_place,
+    reader,
 )
+
+__all__ = ["MAP_SUFFIX", "DeliveryError", "MappedDelivery", "Outgoing", "Target", "deliver_in_place"]
 
 TRANSACTION_RECORDS: Final = 20_000
 TRANSACTION_BYTES: Final = 16 << 20
 TIMEOUT_SECONDS: Final = 60.0
-MAP_SUFFIX: Final = ".offset-map"
-
-
-class DeliveryError(Exception):
-    """Records cannot be delivered as they should be; the message says which, and why."""
 
 
 class Outgoing(NamedTuple):
@@ -63,25 +64,27 @@ class Target(NamedTuple):
 
     def consumer(self) -> Consumer:
         """Someone to ask for offsets."""
-        return Consumer(
-            {
-                **self.client,
-                "group.id": self.job,
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-            }
-        )
+        return reader(self.client, self.job)
+
+    def owns(self, entry: Entry) -> bool:
+        """Whether an entry of a map is the job's, about this partition."""
+        return (entry.job, entry.partition) == (self.job, self.partition)
 
 
 def progress(target: Target) -> int | None:
-    """The next offset of the source, by what was committed; None if nothing ever was. KafkaException."""
+    """The next offset of the source, by what its map says; None if it says nothing. KafkaException."""
+    found = last_entry_of(target)
+    return None if found is None else found.end
+
+
+def last_entry_of(target: Target) -> Entry | None:
+    """The last entry of the map that the job has for this partition. KafkaException, DeliveryError."""
     consumer = target.consumer()
     try:
-        [found] = consumer.committed([TopicPartition(target.topic, target.partition)], TIMEOUT_SECONDS)
-        if found.error is not None:
-            raise KafkaException(found.error)
-        return None if found.offset < 0 else int(found.offset)
+        count = map_partitions(consumer, target.topic + MAP_SUFFIX)
+        if not count:
+            return None
+        return last_entry(consumer, map_place(target.topic, target.partition, count), target.owns)
     finally:
         consumer.close()
 
@@ -96,22 +99,6 @@ def end_offset(target: Target) -> int:
         return int(high)
     finally:
         consumer.close()
-
-
-class _Runs:
-    """Which offsets became which, neighbours as one."""
-
-    def __init__(self) -> None:
-        self.runs: list[list[int]] = []
-        """First offset of the source, of the target, and how many."""
-
-    def add(self, source: int, target: int) -> None:
-        if self.runs:
-            last = self.runs[-1]
-            if (source, target) == (last[0] + last[2], last[1] + last[2]):
-                last[2] += 1
-                return
-        self.runs.append([source, target, 1])
 
 
 class _Sending:
@@ -158,6 +145,121 @@ class _Sending:
         return delivered
 
 
+class MappedDelivery:
+    """The only one who delivers to a partition in transactions, from its beginning on; older ones are fenced.
+
+    A context manager. KafkaException, DeliveryError from everything.
+    """
+
+    def __init__(self, target: Target, origin: str = "") -> None:
+        self.target = target
+        self.origin = origin
+        self._producer = Producer(
+            {
+                **target.client,
+                "transactional.id": f"{target.job}-{target.name}",
+                "transaction.timeout.ms": 60_000,
+                "linger.ms": 20,
+                "compression.type": "lz4",
+                # The topic has the last word on how large a record may be.
+                "message.max.bytes": 256 << 20,
+            }
+        )
+        # Fences older ones, and returns when their last transaction has come to its end.
+        self._producer.init_transactions(TIMEOUT_SECONDS)
+        self.last = self._last_entry()
+
+    def __enter__(self) -> MappedDelivery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Whatever is in the queues belongs to a transaction that was given up.
+        self._producer.purge()
+
+    @property
+    def next_offset(self) -> int | None:
+        """Of the source; None where nothing was delivered."""
+        return None if self.last is None else self.last.end
+
+    def _last_entry(self) -> Entry | None:
+        target = self.target
+        consumer = target.consumer()
+        try:
+            count = map_partitions(consumer, target.topic + MAP_SUFFIX)
+            if not count:
+                raise DeliveryError(f"there is no topic {target.topic}{MAP_SUFFIX} to keep the offset map in")
+            self._map_place = map_place(target.topic, target.partition, count)
+            # Others may have transactions open in the same partition of a map, before our last entry.
+            until = high_watermark(target.client, self._map_place)
+            return last_entry(consumer, self._map_place, target.owns, until=until)
+        finally:
+            consumer.close()
+
+    def deliver(self, records: Iterable[Outgoing], start: int, end: int | None = None) -> int:
+        """Deliver records whose offsets follow `start`, which is where the map goes on; how many they were.
+
+        With `end`, the map tells of all offsets up to that, of gaps behind the last record too.
+        """
+        count = 0
+        for part, is_last in _parts_ahead(records, end is not None):
+            after = part[-1].source_offset + 1
+            if is_last and end is not None:
+                after = max(after, end)
+            self._transaction(part, start, after)
+            start = after
+            count += len(part)
+        if end is not None and (start < end or self.last is None):
+            self._transaction([], start, max(start, end))
+        return count
+
+    def _transaction(self, part: list[Outgoing], start: int, after: int) -> None:
+        producer = self._producer
+        producer.begin_transaction()
+        try:
+            sending = _Sending(producer, self.target)
+            for record in part:
+                sending.send(record)
+            last = self._write_map(start, after, sending.wait())
+            producer.commit_transaction(TIMEOUT_SECONDS)
+        except BaseException:
+            # Where that fails too, the next one to have this name aborts it; what was first is to be told.
+            with contextlib.suppress(KafkaException):
+                producer.abort_transaction(TIMEOUT_SECONDS)
+            raise
+        self.last = last
+
+    def _write_map(self, start: int, after: int, delivered: dict[int, int]) -> Entry:
+        failed: list[KafkaError] = []
+
+        def done(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        last = None
+        for last in entries(
+            self.target.job,
+            self.target.partition,
+            start,
+            after,
+            sorted(delivered.items()),
+            next_target=-1 if self.last is None else self.last.next_target,
+            origin=self.origin,
+        ):
+            key, value = last.encoded()
+            self._producer.produce(
+                self._map_place.topic,
+                partition=self._map_place.partition,
+                key=key,
+                value=value,
+                on_delivery=done,
+            )
+        self._producer.flush(TIMEOUT_SECONDS)
+        if failed:
+            raise DeliveryError(f"{self._map_place.topic} did not take an entry: {failed[0].str()}")
+        assert last is not None
+        return last
+
+
 def deliver_with_map(
     target: Target, records_from: Callable[[int], Iterable[Outgoing]], start: int
 ) -> tuple[int, int]:
@@ -165,42 +267,24 @@ def deliver_with_map(
 
     Gives how many records went out now, and the next offset of the source. KafkaException, DeliveryError.
     """
-    producer = Producer(
-        {
-            **target.client,
-            "transactional.id": f"{target.job}-{target.name}",
-            "transaction.timeout.ms": 60_000,
-            "linger.ms": 20,
-            "compression.type": "lz4",
-        }
-    )
-    producer.init_transactions(TIMEOUT_SECONDS)  # and whoever else had this name is fenced
-    next_offset = progress(target)
-    next_offset = start if next_offset is None else next_offset
-    group = target.consumer()
-    count = 0
-    try:
-        for part in _parts(records_from(next_offset)):
-            producer.begin_transaction()
-            try:
-                sending = _Sending(producer, target)
-                for record in part:
-                    sending.send(record)
-                _write_map(producer, target, sending.wait())
-                next_offset = part[-1].source_offset + 1
-                producer.send_offsets_to_transaction(
-                    [TopicPartition(target.topic, target.partition, next_offset)],
-                    group.consumer_group_metadata(),
-                    TIMEOUT_SECONDS,
-                )
-                producer.commit_transaction(TIMEOUT_SECONDS)
-            except BaseException:
-                producer.abort_transaction(TIMEOUT_SECONDS)
-                raise
-            count += len(part)
-    finally:
-        group.close()
-    return count, next_offset
+    with MappedDelivery(target) as delivery:
+        begin = start if delivery.next_offset is None else delivery.next_offset
+        count = delivery.deliver(records_from(begin), begin)
+        return count, begin if delivery.next_offset is None else delivery.next_offset
+
+
+def _parts_ahead(records: Iterable[Outgoing], ahead: bool) -> Iterator[tuple[list[Outgoing], bool]]:
+    """Parts, and whether it is the last one, which is known only if one looks a part ahead."""
+    held: list[Outgoing] = []
+    for part in _parts(records):
+        if not ahead:
+            yield part, False
+            continue
+        if held:
+            yield held, False
+        held = part
+    if held:
+        yield held, True
 
 
 def _parts(records: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:
@@ -214,20 +298,6 @@ def _parts(records: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:
             part, size = [], 0
     if part:
         yield part
-
-
-def _write_map(producer: Producer, target: Target, delivered: dict[int, int]) -> None:
-    runs = _Runs()
-    for source, offset in sorted(delivered.items()):
-        runs.add(source, offset)
-    for first, offset, count in runs.runs:
-        told = {"source": first, "target": offset, "count": count}
-        producer.produce(
-            target.topic + MAP_SUFFIX,
-            key=f"{target.job}/{target.partition}/{first}".encode(),
-            value=json.dumps(told).encode(),
-        )
-        producer.poll(0)
 
 
 def deliver_in_place(
@@ -267,26 +337,8 @@ def deliver_in_place(
 def offset_map(target: Target) -> Iterator[tuple[int, int, int]]:
     """The map of a partition: first offset of the source, of the target, and how many. KafkaException."""
     consumer = target.consumer()
-    topic = target.topic + MAP_SUFFIX
     try:
-        about = consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
-        for partition in about.partitions:
-            yield from _map_in(consumer, target, topic, partition)
+        for entry in all_entries(consumer, target.topic + MAP_SUFFIX, target.owns):
+            yield from entry.runs
     finally:
         consumer.close()
-
-
-def _map_in(consumer: Any, target: Target, topic: str, partition: int) -> Iterator[tuple[int, int, int]]:
-    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
-    prefix = f"{target.job}/{target.partition}/".encode()
-    while True:
-        message = consumer.poll(TIMEOUT_SECONDS)
-        if message is None:
-            raise DeliveryError(f"{topic}-{partition} cannot be read to its end")
-        if message.error() is not None:
-            if message.error().code() == KafkaError._PARTITION_EOF:
-                return
-            raise KafkaException(message.error())
-        if message.key().startswith(prefix):
-            told = json.loads(message.value())
-            yield told["source"], told["target"], told["count"]
