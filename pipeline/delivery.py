@@ -57,6 +57,8 @@ class Target(NamedTuple):
     partition: int
     job: str
     """Names the group that keeps the job's progress, and its transactions."""
+    transaction_records: int = TRANSACTION_RECORDS
+    """How many go out together at most."""
 
     @property
     def name(self) -> str:
@@ -201,7 +203,7 @@ class MappedDelivery:
         With `end`, the map tells of all offsets up to that, of gaps behind the last record too.
         """
         count = 0
-        for part, is_last in _parts_ahead(records, end is not None):
+        for part, is_last in _parts_ahead(records, end is not None, self.target.transaction_records):
             after = part[-1].source_offset + 1
             if is_last and end is not None:
                 after = max(after, end)
@@ -273,10 +275,12 @@ def deliver_with_map(
         return count, begin if delivery.next_offset is None else delivery.next_offset
 
 
-def _parts_ahead(records: Iterable[Outgoing], ahead: bool) -> Iterator[tuple[list[Outgoing], bool]]:
+def _parts_ahead(
+    records: Iterable[Outgoing], ahead: bool, most: int
+) -> Iterator[tuple[list[Outgoing], bool]]:
     """Parts, and whether it is the last one, which is known only if one looks a part ahead."""
     held: list[Outgoing] = []
-    for part in _parts(records):
+    for part in _parts(records, most):
         if not ahead:
             yield part, False
             continue
@@ -287,13 +291,13 @@ def _parts_ahead(records: Iterable[Outgoing], ahead: bool) -> Iterator[tuple[lis
         yield held, True
 
 
-def _parts(records: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:
+def _parts(records: Iterable[Outgoing], most: int) -> Iterator[list[Outgoing]]:
     part: list[Outgoing] = []
     size = 0
     for record in records:
         part.append(record)
         size += len(record.key or b"") + len(record.value or b"")
-        if len(part) >= TRANSACTION_RECORDS or size >= TRANSACTION_BYTES:
+        if len(part) >= most or size >= TRANSACTION_BYTES:
             yield part
             part, size = [], 0
     if part:
@@ -315,7 +319,7 @@ def deliver_in_place(
     )
     sending = _Sending(producer, target)
     count = 0
-    for part in _parts(records_from(next_offset)):
+    for part in _parts(records_from(next_offset), target.transaction_records):
         for record in part:
             if record.source_offset != next_offset:
                 raise DeliveryError(
