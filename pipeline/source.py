@@ -196,7 +196,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         logs = {(log.topic, str(log.partition)): log for log in self.options.partitions()}
-        ranges: list[Range] = []
+        bounds: list[tuple[Partition, int, int]] = []
         for topic, offsets in end.items():
             for partition, stop in offsets.items():
                 log = self._log(logs, topic, partition)
@@ -208,8 +208,8 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         f"{log.name} ended at offset {begin} before, and at {stop} now: has the topic been "
                         f"deleted and created anew? Set failOnDataLoss to false to go on"
                     )
-                ranges += divided(self.options, log, *checked(self.options, log, min(begin, stop), stop))
-        return [RangePartition(range_) for range_ in ranges]
+                bounds.append((log, *checked(self.options, log, min(begin, stop), stop)))
+        return [RangePartition(range_) for range_ in divided(self.options, bounds)]
 
     def _log(self, logs: dict[tuple[str, str], Partition], topic: str, partition: str) -> Partition:
         log = logs.get((topic, partition))

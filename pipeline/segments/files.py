@@ -20,6 +20,7 @@ _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 _ABORTED_ENTRY: Final = np.dtype(
     [("version", ">i2"), ("producer", ">i8"), ("first", ">i8"), ("last", ">i8"), ("stable", ">i8")]
 )
+_PIECE_ENTRIES: Final = 1024
 
 Index = npt.NDArray[np.int64]
 """Two columns, the first of which ascends."""
@@ -79,7 +80,20 @@ def _content(path: Path) -> bytes:
 
 
 def _entries(path: Path, kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    data = _content(path)
+    """The entries of an index, and at most a few of the zeros behind them.
+
+    The index of a segment that is being written is as long as it may ever be: nearly all of it is zeros.
+    """
+    pieces = []
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE_ENTRIES * kind.itemsize):
+                pieces.append(piece)
+                if not any(piece[-kind.itemsize :]):
+                    break
+    except FileNotFoundError:
+        pass
+    data = b"".join(pieces)
     return np.frombuffer(data[: len(data) - len(data) % kind.itemsize], kind)
 
 

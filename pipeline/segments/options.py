@@ -69,7 +69,8 @@ class Options(NamedTuple):
     latest_if_no_timestamp: bool
     min_partitions: int
     max_offsets_per_trigger: int | None
-    target_partition_bytes: int
+    target_partition_bytes: int | None
+    """What one task reads, about; None where the source may choose."""
 
     def partitions(self) -> list[Partition]:
         """The partitions that were asked for and are there. SegmentsError where one is not."""
@@ -127,7 +128,9 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> Options:
         max_offsets_per_trigger=(
             _number(given, "maxoffsetspertrigger", 1, 1) if "maxoffsetspertrigger" in given else None
         ),
-        target_partition_bytes=_number(given, "targetpartitionbytes", 64 << 20, 1),
+        target_partition_bytes=(
+            _number(given, "targetpartitionbytes", 1, 1) if "targetpartitionbytes" in given else None
+        ),
     )
 
 

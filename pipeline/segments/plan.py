@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.storage.transaction_index import Aborted
-from pipeline.segments.files import Partition, Segment, SegmentsError
+from pipeline.segments.files import Index, Partition, Segment, SegmentsError
 from pipeline.segments.options import EARLIEST, LATEST, Bound, Options
 from pipeline.segments.scan import end_offset, scan_for_timestamp, stable_offset
+
+LEAST_TASK_BYTES: Final = 16 << 20
+"""Less is read faster than Spark starts a task for it."""
+MOST_TASK_BYTES: Final = 128 << 20
+"""As with Spark's own files."""
+_TASKS: Final = 8
+"""Into at least so many a table is divided that is large enough, so that few large partitions keep many cores
+busy. How many cores there are is not told to a data source; minPartitions is there for those who know."""
 
 
 class Range(NamedTuple):
@@ -90,19 +98,18 @@ def offset_for_timestamp(log: Partition, timestamp_ms: int) -> int | None:
 
 def plan(options: Options, window: Window) -> list[Range]:
     """The ranges of a batch query. SegmentsError."""
-    found: list[Range] = []
     bounds = []
     for log in options.partitions():
         start = resolve(options, log, options.starting, is_start=True)
         end = resolve(options, log, options.ending, is_start=False)
         bounds.append((log, *checked(options, log, start, end)))
-    for log, start, end in bounds:
-        if window.topics is not None and log.topic not in window.topics:
-            continue
-        if window.partitions is not None and log.partition not in window.partitions:
-            continue
-        found += divided(options, log, *_within(log, window, start, end))
-    return _more(found, options.min_partitions)
+    inside = [
+        (log, *_within(log, window, start, end))
+        for log, start, end in bounds
+        if (window.topics is None or log.topic in window.topics)
+        and (window.partitions is None or log.partition in window.partitions)
+    ]
+    return _more(divided(options, inside), options.min_partitions)
 
 
 def checked(options: Options, log: Partition, start: int, end: int) -> tuple[int, int]:
@@ -129,20 +136,66 @@ def _within(log: Partition, window: Window, start: int, end: int) -> tuple[int, 
     return start, end
 
 
-def divided(options: Options, log: Partition, start: int, end: int) -> Iterator[Range]:
-    """The offsets from `start` to `end`, divided at segments and at entries of their indexes."""
-    if start >= end:
-        return
+def divided(options: Options, bounds: Sequence[tuple[Partition, int, int]]) -> list[Range]:
+    """Offsets from a start to an end, divided at segments and at entries of their indexes, by their bytes.
+
+    So a partition that has most of what there is becomes most of the tasks. SegmentsError.
+    """
+    logs = []
+    total_bytes = 0
+    for log, start, end in bounds:
+        if start < end:
+            parts = _parts(log, start, end)
+            total_bytes += sum(part.end_position - part.position for part in parts)
+            logs.append((log, start, end, parts))
+    target_bytes = options.target_partition_bytes
+    if target_bytes is None:
+        target_bytes = min(max(total_bytes // _TASKS, LEAST_TASK_BYTES), MOST_TASK_BYTES)
+    return [
+        range_
+        for log, start, end, parts in logs
+        for range_ in _divided(options, log, start, end, parts, target_bytes)
+    ]
+
+
+class _Part(NamedTuple):
+    """What lies of some offsets in one segment."""
+
+    segment: Segment
+    entries: Index
+    """Of its offset index."""
+    position: int
+    end_position: int
+
+
+def _parts(log: Partition, start: int, end: int) -> list[_Part]:
     segments = log.segments()
     bases = [segment.base_offset for segment in segments]
-    cuts = {start, end}
-    for segment in segments:
-        after = next((base for base in bases if base > segment.base_offset), end)
-        if segment.base_offset >= end or after <= start:
+    found = []
+    for segment, after in zip(segments, [*bases[1:], None], strict=True):
+        if segment.base_offset >= end or (after is not None and after <= start):
             continue
-        cuts.add(max(start, segment.base_offset))
-        cuts.update(cut for cut in _cuts(segment, options.target_partition_bytes) if start < cut < end)
+        index = segment.offset_index()
+        try:
+            size_bytes = segment.size_bytes()
+        except FileNotFoundError:
+            continue  # What was deleted meanwhile is found to be gone by those who read it.
+        first, last = index[:, 0].searchsorted([start, end], side="right").tolist()
+        position = int(index[first - 1, 1]) if first else 0
+        behind = int(index[last, 1]) if last < len(index) else size_bytes
+        found.append(_Part(segment, index, position, behind))
+    return found
+
+
+def _divided(
+    options: Options, log: Partition, start: int, end: int, parts: Sequence[_Part], target_bytes: int
+) -> Iterator[Range]:
+    cuts = {start, end}
+    for part in parts:
+        cuts.add(max(start, part.segment.base_offset))
+        cuts.update(cut for cut in _cuts(part, target_bytes) if start < cut < end)
     ordered = sorted(cuts)
+    segments = log.segments()
     aborted = _aborted(segments) if options.read_committed else []
     for begin, stop in pairwise(ordered):
         yield Range(
@@ -156,14 +209,14 @@ def divided(options: Options, log: Partition, start: int, end: int) -> Iterator[
         )
 
 
-def _cuts(segment: Segment, target_bytes: int) -> Iterator[int]:
-    """Offsets that divide a segment into parts of about that size."""
-    index = segment.offset_index()
-    next_position = target_bytes
-    for offset, position in index.tolist():
-        if position >= next_position:
-            yield offset
-            next_position = position + target_bytes
+def _cuts(part: _Part, target_bytes: int) -> list[int]:
+    """Offsets that divide it into pieces of the same size, and about that one."""
+    size_bytes = part.end_position - part.position
+    pieces = max(1, (size_bytes + target_bytes // 2) // target_bytes)
+    wanted = [part.position + size_bytes * number // pieces for number in range(1, pieces)]
+    at = part.entries[:, 1].searchsorted(wanted, side="left")
+    offsets: list[int] = part.entries[at[at < len(part.entries)], 0].tolist()
+    return offsets
 
 
 def _aborted(segments: Sequence[Segment]) -> list[Aborted]:

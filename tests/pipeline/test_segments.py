@@ -374,3 +374,44 @@ def test_chunks_hold_only_what_was_asked_for(bench: LogBench, log: Log) -> None:
         for _, header in chunk.batches:
             assert header.last_offset >= 100
             assert header.base_offset < 110
+
+
+class TestHowItIsDivided:
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> LogBench:
+        """One partition with nine tenths of the records, and one with the rest, in one segment each."""
+        made = LogBench(RealDisk(), str(tmp_path))
+        made.config = replace(made.config, segment_bytes=1 << 20, index_interval_bytes=300)
+        made.config = replace(made.config, segment_index_bytes=1 << 20)
+        for partition, records_count in ((0, 9000), (1, 1000)):
+            made.directory = f"{tmp_path}/topic-{partition}"
+            opened = made.open()
+            for number in range(records_count // 10):
+                made.append(opened, *(b"%07d" % (number * 10 + each) for each in range(10)))
+        return made
+
+    def test_most_tasks_go_to_the_partition_that_has_most(
+        self, bench: LogBench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("pipeline.segments.plan.LEAST_TASK_BYTES", 1)
+        found = ranges(bench)
+        counts = [(one.partition, one.end - one.start) for one in found]
+        assert sum(count for _, count in counts) == 10_000
+        assert [partition for partition, _ in counts] == [0] * 7 + [1]
+        assert max(count for _, count in counts) < 1500
+        assert [offset for offset, _ in rows(found)] == [*range(9000), *range(1000)]
+
+    def test_what_is_small_is_one_task_a_partition(self, bench: LogBench) -> None:
+        assert [(one.partition, one.start, one.end) for one in ranges(bench)] == [(0, 0, 9000), (1, 0, 1000)]
+
+    def test_into_pieces_of_the_same_size_and_about_that_one(self, bench: LogBench) -> None:
+        sizes = [one.end - one.start for one in ranges(bench, targetPartitionBytes="50000")]
+        # A record has about 20 bytes here, its share of the batch's header included.
+        assert max(sizes[:-1]) - min(sizes[:-1]) <= 60
+        assert all(1500 < size < 3500 for size in sizes[:-1])
+
+    def test_an_index_is_read_as_far_as_it_is_filled(self, bench: LogBench) -> None:
+        [segment] = partitions_in([str(Path(bench.directory).parent)])[0].segments()
+        assert segment.beside(".index").stat().st_size == 1 << 20
+        # At most to the end of a piece of 1024 entries, the last of which is one of zeros.
+        assert 300 < len(segment.offset_index()) < 2048
