@@ -356,10 +356,12 @@ def build(
     leader_epoch: int = -1,
     transactional: bool = False,
     control: bool = False,
+    offset_deltas: Sequence[int] | None = None,
 ) -> bytearray:
     """One whole batch of at least one record, its CRC in place.
 
     The first record's timestamp becomes the base; with `log_append_time` all records read as appended then.
+    `offset_deltas` leave gaps, as compaction does: one for each record, and then that of the batch's end.
     """
     body = bytearray()
     base_timestamp = max_timestamp = NO_TIMESTAMP
@@ -371,7 +373,7 @@ def build(
             max_timestamp = timestamp
         record = bytearray(1)
         _append_varint(record, timestamp - base_timestamp)
-        _append_varint(record, count)
+        _append_varint(record, count if offset_deltas is None else offset_deltas[count])
         _append_field(record, key)
         _append_field(record, value)
         _append_varint(record, len(headers))
@@ -403,7 +405,7 @@ def build(
         MAGIC,
         0,
         attributes,
-        count - 1,
+        count - 1 if offset_deltas is None else offset_deltas[count],
         base_timestamp,
         max_timestamp,
         producer_id,

@@ -9,7 +9,7 @@ from typing import Final
 
 from broker.controller.commands import StoredRecord
 from broker.controller.image import ELR_VERSION, METADATA_VERSION, RESOURCE_BROKER
-from broker.controller.versions import ELR_LEVEL, MAX_LEVEL, TRANSACTIONS_LEVEL
+from broker.controller.versions import ELR_LEVEL, MAX_LEVEL, TRANSACTIONS_LEVEL, partition_record_version
 from broker.raft.replay import decode_batches
 from broker.storage.disk import Disk
 from broker.storage.owners import BOOTSTRAP
@@ -20,6 +20,7 @@ from kwire.stored.metadata import (
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
+    PartitionRecord,
 )
 
 FILE_NAME: Final = BOOTSTRAP
@@ -74,4 +75,9 @@ def activation_records(
         )
     if level >= TRANSACTIONS_LEVEL:
         out.append(EndTransactionRecord())
-    return [StoredRecord(record) for record in out]
+    # Topics stand there too where their logs came before the broker: an archive that was restored.
+    partition_version = partition_record_version(level)
+    return [
+        StoredRecord(record, partition_version if isinstance(record, PartitionRecord) else 0)
+        for record in out
+    ]

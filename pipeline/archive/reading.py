@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -77,26 +78,67 @@ def is_dense(files: Sequence[DataFile]) -> bool:
 
 
 def records(directory: Path, files: Sequence[DataFile], wanted: Wanted, start: int) -> Iterator[Outgoing]:
+    """The records of a partition from an offset on, as they go out to a topic."""
+    for row in rows(directory, files, wanted, start):
+        yield Outgoing(row.offset, row.timestamp_ms, row.key, row.value, [*row.headers])
+
+
+class Row(NamedTuple):
+    """A record as an archive has it."""
+
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    """0 for the producer's time, 1 for the broker's."""
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def rows(directory: Path, files: Sequence[DataFile], wanted: Wanted, start: int = 0) -> Iterator[Row]:
     """The records of a partition from an offset on, merged from its files; a part of each is in memory.
 
-    Records whose timestamps are out of order are in files of other dates.
+    Records whose timestamps are out of order are in files of other dates. Only files whose offsets overlap
+    are open at the same time.
     """
     start = max(start, wanted.start_offset)
     inside = [file for file in files if file.last_offset >= start and file.first_offset < wanted.end_offset]
-    streams = [_records_of(directory / file.path, wanted, start) for file in inside]
-    return heapq.merge(*streams, key=lambda record: record.source_offset)
+    for together in overlapping(inside):
+        streams = [_rows_of(directory / file.path, wanted, start) for file in together]
+        yield from streams[0] if len(streams) == 1 else heapq.merge(*streams, key=itemgetter(0))
 
 
-def _records_of(path: Path, wanted: Wanted, start: int) -> Iterator[Outgoing]:
+def overlapping(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
+    """The files of a partition in groups, each of which ends before the next one begins."""
+    group: list[DataFile] = []
+    last_offset = -1
+    for file in sorted(files, key=lambda file: file.first_offset):
+        if group and file.first_offset > last_offset:
+            yield group
+            group = []
+        group.append(file)
+        last_offset = max(last_offset, file.last_offset)
+    if group:
+        yield group
+
+
+def _rows_of(path: Path, wanted: Wanted, start: int) -> Iterator[Row]:
     with pq.ParquetFile(path) as file:
-        for rows in file.iter_batches(ROWS_AT_ONCE, columns=FILE_COLUMNS):
+        for batch in file.iter_batches(ROWS_AT_ONCE, columns=FILE_COLUMNS):
             columns: dict[str, Any] = {
-                name: rows.column(name).to_pylist() for name in ("offset", "key", "value", "headers")
+                name: batch.column(name).to_pylist()
+                for name in ("offset", "timestampType", "key", "value", "headers")
             }
-            times = rows.column("timestamp").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()).to_pylist()
-            for offset, time_ms, key, value, headers in zip(
-                columns["offset"], times, columns["key"], columns["value"], columns["headers"], strict=True
+            times = batch.column("timestamp").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()).to_pylist()
+            for offset, time_ms, kind, key, value, headers in zip(
+                columns["offset"],
+                times,
+                columns["timestampType"],
+                columns["key"],
+                columns["value"],
+                columns["headers"],
+                strict=True,
             ):
                 if start <= offset < wanted.end_offset and wanted.start_ms <= time_ms < wanted.end_ms:
-                    pairs = [(header["key"], header["value"]) for header in headers or ()]
-                    yield Outgoing(offset, time_ms, key, value, pairs)
+                    pairs = [(header["key"], header["value"]) for header in headers] if headers else []
+                    yield Row(offset, time_ms, kind, key, value, pairs)

@@ -1,4 +1,4 @@
-"""The job `restore`: an archive, or a part of it, back into topics of a cluster.
+"""The job `restore`: an archive, or a part of it, back into topics of a cluster, or into a data directory.
 
 [restore]
 directory = "/srv/archive"
@@ -6,17 +6,31 @@ job = "restore-2026-01"            # names the progress: the same job goes on wh
 topics = "flights,weather"         # all of them, if this is left out
 offsets = "auto"                   # same, map, or auto: the same where that can be
 suffix = ""                        # appended to the names of the topics
+transaction_records = 20000        # how many go out together at most
 [restore.client]
 "bootstrap.servers" = "127.0.0.1:9092"
 [restore.settings]                 # of topics that are created
 "retention.ms" = -1
 
 Topics that this creates keep their records for ever, unless it is told otherwise: what is archived is old.
+
+Into a data directory, for a broker of kwire or Apache Kafka to start on, with every offset and gap as it was:
+
+[restore]
+directory = "/srv/archive"
+into_directory = "/var/lib/kafka"  # not there yet, or empty; or on the command line: --into-directory
+segment_bytes = 1073741824
+compression = "lz4"                # none, gzip, snappy, lz4, zstd
+[restore.broker]
+properties = "server.properties"   # of the broker that will start on it; all of the others may be left out
+node_id = 1                        # where there are no properties
+cluster_id = "…"                   # a new one by default
+standalone = true                  # the only voter of a dynamic quorum, as with kafka-storage
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -25,23 +39,31 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from kwire.compression import Codec
 from pipeline.archive.manifest import Archive, ArchiveError, DataFile
 from pipeline.archive.reading import Wanted, by_partition, is_dense, records
-from pipeline.config import CLEAN, JobConfig
+from pipeline.config import CLEAN, JobConfig, Table
 from pipeline.delivery import (
     MAP_SUFFIX,
     TIMEOUT_SECONDS,
+    TRANSACTION_RECORDS,
     Target,
     deliver_in_place,
     deliver_with_map,
     end_offset,
 )
+from pipeline.restore.batches import Limits
+from pipeline.restore.directory import DirectoryConfig, Task, restore
+from pipeline.restore.partition import Written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SAME, MAP, AUTO = "same", "map", "auto"
 KEEP: Final = {"retention.ms": "-1"}
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+LEAST_SEGMENT_BYTES: Final = 1 << 20
+"""Any batch fits, as long as a record does."""
 
 
 class RestoreConfig(NamedTuple):
@@ -54,29 +76,61 @@ class RestoreConfig(NamedTuple):
     suffix: str
     client: Mapping[str, str]
     settings: Mapping[str, str]
+    transaction_records: int
 
     @classmethod
     def of(cls, config: JobConfig) -> RestoreConfig:
         """ConfigError."""
         table = config.table("restore")
-        topics = frozenset(filter(None, table.text("topics", "").split(",")))
         found = cls(
             directory=Path(table.text("directory")),
             job=table.text("job"),
-            wanted=Wanted(
-                topics or None,
-                table.number("start_offset", 0),
-                table.number("end_offset", 1 << 62),
-                table.number("start_ms", -(1 << 62), least=-(1 << 62)),
-                table.number("end_ms", 1 << 62),
-            ),
+            wanted=_wanted(table),
             offsets=table.text("offsets", AUTO, one_of=(SAME, MAP, AUTO)),
             suffix=table.text("suffix", ""),
             client=table.table("client").texts(),
             settings={**KEEP, **table.table("settings").texts()},
+            transaction_records=table.number("transaction_records", TRANSACTION_RECORDS, least=1),
         )
         table.done()
         return found
+
+
+def _wanted(table: Table) -> Wanted:
+    return Wanted(
+        frozenset(filter(None, table.text("topics", "").split(","))) or None,
+        table.number("start_offset", 0),
+        table.number("end_offset", 1 << 62),
+        table.number("start_ms", -(1 << 62), least=-(1 << 62)),
+        table.number("end_ms", 1 << 62),
+    )
+
+
+def directory_config(config: JobConfig) -> DirectoryConfig | None:
+    """The same table, where the records are to go into a directory; None where they are not. ConfigError."""
+    table = config.table("restore")
+    into = table.text("into_directory", "")
+    if not into:
+        return None
+    broker = table.table("broker")
+    node_id = broker.number("node_id", -1, least=-1)
+    found = DirectoryConfig(
+        archive=Path(table.text("directory")),
+        directory=Path(into).absolute(),
+        wanted=_wanted(table),
+        suffix=table.text("suffix", ""),
+        settings={**KEEP, **table.table("settings").texts()},
+        segment_bytes=table.number("segment_bytes", 1 << 30, least=LEAST_SEGMENT_BYTES),
+        limits=Limits(Codec[table.text("compression", "lz4", one_of=CODECS).upper()]),
+        properties=broker.text("properties", ""),
+        node_id=None if node_id < 0 else node_id,
+        cluster_id=broker.text("cluster_id", ""),
+        format_options=["--standalone"] if broker.flag("standalone", False) else [],
+    )
+    table.text("job", "")  # of no use here, and no mistake
+    table.done()
+    broker.done()
+    return found
 
 
 class Restored(NamedTuple):
@@ -106,7 +160,9 @@ def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
 
 def _restore(config: RestoreConfig, task: tuple[tuple[str, int], list[DataFile], str]) -> Restored:
     (topic, partition), files, mode = task
-    target = Target(dict(config.client), topic + config.suffix, partition, config.job)
+    target = Target(
+        dict(config.client), topic + config.suffix, partition, config.job, config.transaction_records
+    )
     deliver = deliver_in_place if mode == SAME else deliver_with_map
     source = partial(records, config.directory, files, config.wanted)
     count, next_offset = deliver(target, source, config.wanted.start_offset)
@@ -166,11 +222,26 @@ def command(config: JobConfig, master: str | None) -> int:
     """The job, for the command line: its exit status."""
     from pipeline.session import session
 
-    wanted = RestoreConfig.of(config)
+    into = directory_config(config)
+    wanted = RestoreConfig.of(config) if into is None else None
     spark = session("kwire restore", master=master or "local[*]", needs_kafka=False)
     try:
-        for done in run(spark, wanted):
-            print(f"{done.topic}-{done.partition}: {done.records} records, offsets: {done.mode}")
+        if into is not None:
+            for log in restore(into, lambda write, tasks: _on_spark(spark, write, tasks)):
+                print(
+                    f"{log.topic}-{log.partition}: {log.records} records, "
+                    f"offsets from {log.start_offset} to {log.end_offset}"
+                )
+        elif wanted is not None:
+            for done in run(spark, wanted):
+                print(f"{done.topic}-{done.partition}: {done.records} records, offsets: {done.mode}")
     finally:
         spark.stop()
     return CLEAN
+
+
+def _on_spark(spark: SparkSession, write: Callable[[Task], Written], tasks: Sequence[Task]) -> list[Written]:
+    # Large ones first, each as a task of its own.
+    ordered = sorted(tasks, key=lambda task: -sum(file.size_bytes for file in task.files))
+    found: list[Written] = spark.sparkContext.parallelize(ordered, len(ordered)).map(write).collect()
+    return found

@@ -1,0 +1,311 @@
+"""An archive as a data directory, without Spark: logs, metadata, and what becomes of a build cut short."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from broker.raft.bootstrap import activation_records, bootstrap_records
+from broker.raft.replay import decode_batches
+from broker.storage.checkpoints import read_meta_properties, read_offsets, read_topic_id
+from broker.storage.disk import RealDisk
+from broker.storage.log_manager import LogManager
+from kwire.compression import Codec
+from kwire.stored.metadata import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
+from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
+from pipeline.archive.reading import Row, Wanted, overlapping, rows
+from pipeline.archive.staging import describe, fresh, move, staged
+from pipeline.config import ConfigError, JobConfig
+from pipeline.jobs.restore import directory_config
+from pipeline.restore.batches import Limits
+from pipeline.restore.directory import (
+    DirectoryConfig,
+    Task,
+    building,
+    restore,
+    spans,
+)
+from pipeline.restore.partition import Written
+from pipeline.segments.files import partitions_in
+from pipeline.segments.plan import Range
+from pipeline.segments.read import read
+
+SCHEMA = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+NOW_MS = 1_700_000_000_000
+GAPS = [Row(o, NOW_MS + o, 0, b"k%d" % o if o % 7 else None, b"v" * (o % 90), []) for o in range(100, 700, 3)]
+GAPS += [Row(1000 + o, NOW_MS - o, 1, b"k", None, [("h", b"x"), ("n", None)]) for o in range(5)]
+
+
+def put(place: Path, partition: int, day: int, content: Sequence[Row]) -> None:
+    directory = place / f"topic=t/date=2023-11-{day}/partition={partition}"
+    directory.mkdir(parents=True)
+    table = pa.Table.from_pylist(
+        [
+            {
+                "offset": row.offset,
+                "timestamp": row.timestamp_ms * 1000,
+                "timestampType": row.timestamp_type,
+                "key": row.key,
+                "value": row.value,
+                "headers": [{"key": key, "value": value} for key, value in row.headers] or None,
+            }
+            for row in content
+        ],
+        SCHEMA,
+    )
+    pq.write_table(table, directory / "part.parquet")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    """Partition 0 has gaps and two dates, 1 has lost all it had, 2 is not there, 3 is dense; `e` is empty."""
+    found = Archive(tmp_path / "archive")
+    place = fresh(found.directory, "s")
+    put(place, 0, 14, GAPS[::2])
+    put(place, 0, 15, GAPS[1::2])
+    put(place, 3, 14, [Row(o, NOW_MS, 0, None, b"", []) for o in range(20)])
+    files = move(found.directory, place, "s", [describe(str(place), path) for path in staged(place)])
+    ranges = {"t": {0: (90, 1010), 1: (77, 77), 3: (0, 20)}, "e": {0: (5, 9)}}
+    found.add(Commit(-1, "job", 0, ranges, files))
+    return found
+
+
+def config(archive: Archive, directory: Path, **changes: Any) -> DirectoryConfig:
+    return DirectoryConfig(
+        archive=archive.directory,
+        directory=directory,
+        wanted=Wanted(),
+        suffix="",
+        settings={"retention.ms": "-1"},
+        segment_bytes=1 << 30,
+        limits=Limits(),
+        properties="",
+        node_id=7,
+        cluster_id="a-cluster",
+    )._replace(**changes)
+
+
+def in_turn(write: Callable[[Task], Written], tasks: Sequence[Task]) -> Iterable[Written]:
+    return [write(task) for task in tasks]
+
+
+def content(directory: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """What the segment source reads there."""
+    found = {}
+    for log in partitions_in([str(directory)]):
+        range_ = Range(log.topic, log.partition, str(log.directory), 0, 1 << 40)
+        tables = [pa.Table.from_batches([batch]) for batch in read(range_, headers=True)]
+        found[log.name] = [
+            (
+                told["offset"],
+                round(told["timestamp"].timestamp() * 1000),
+                told["timestampType"],
+                told["key"],
+                told["value"],
+                [(header["key"], header["value"]) for header in told["headers"] or ()],
+            )
+            for table in tables
+            for told in table.to_pylist()
+        ]
+    return found
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 30, 4096])
+def test_each_record_is_there_under_its_own_offset(
+    archive: Archive, tmp_path: Path, segment_bytes: int
+) -> None:
+    directory = tmp_path / "data"
+    limits = Limits(Codec.NONE, batch_bytes=1024)
+    written = restore(config(archive, directory, segment_bytes=segment_bytes, limits=limits), in_turn)
+    assert [log[:5] for log in written] == [
+        ("e", 0, 9, 9, 0),
+        ("t", 0, 90, 1010, len(GAPS)),
+        ("t", 1, 77, 77, 0),
+        ("t", 2, 0, 0, 0),
+        ("t", 3, 0, 20, 20),
+    ]
+    found = content(directory)
+    assert found["t-0"] == [tuple(row) for row in GAPS]
+    assert [offset for offset, *_ in found["t-3"]] == list(range(20))
+    segments = list((directory / "t-0").glob("*.log"))
+    assert len(segments) == 1 if segment_bytes > 4096 else len(segments) > 2
+    assert all(segment.stat().st_size <= segment_bytes for segment in segments)
+
+
+def test_a_broker_finds_the_logs_as_after_a_clean_shutdown(archive: Archive, tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    restore(config(archive, directory), in_turn)
+    before = {path: path.stat().st_mtime_ns for path in directory.glob("*/*.*")}
+    logs = LogManager(RealDisk(), [str(directory)], rng=random.Random(1))
+    logs.open(time.time_ns() // 1_000_000)
+    assert logs.directories()[0].was_clean
+    log = logs.get("t", 0)
+    assert log is not None
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (90, 1010, 1010)
+    assert (log.recovery_point, log.leader_epochs) == (1010, [(0, 90)])
+    logs.shutdown(time.time_ns() // 1_000_000)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_the_cluster_begins_with_the_topics(archive: Archive, tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    restore(config(archive, directory, suffix=".old"), in_turn)
+    disk = RealDisk()
+    owner = read_meta_properties(disk, str(directory))
+    assert owner is not None
+    assert (owner.node_id, owner.cluster_id) == (7, "a-cluster")
+    told = bootstrap_records(disk, str(directory))
+    features = [record for record in told if isinstance(record, FeatureLevelRecord)]
+    topics = {record.topic_id: record.name for record in told if isinstance(record, TopicRecord)}
+    assert sorted(topics.values()) == ["e.old", "t.old"]
+    assert "metadata.version" in [record.name for record in features]
+    assert {
+        (record.resource_type, record.resource_name, record.name, record.value)
+        for record in told
+        if isinstance(record, ConfigRecord)
+    } == {(2, f"{name}.old", "retention.ms", "-1") for name in "et"}
+    partitions = [record for record in told if isinstance(record, PartitionRecord)]
+    assert [(topics[one.topic_id], one.partition_id) for one in partitions] == [
+        ("e.old", 0),
+        *(("t.old", number) for number in range(4)),
+    ]
+    for one in partitions:
+        assert (one.leader, one.replicas, one.isr, one.directories) == (7, [7], [7], [owner.directory_id])
+        log = directory / f"{topics[one.topic_id]}-{one.partition_id}"
+        assert read_topic_id(disk, str(log)) == one.topic_id
+    first = activation_records(told, 1, is_transaction_open=False)
+    assert {stored.version for stored in first if isinstance(stored.record, PartitionRecord)} == {2}
+    batches = list(decode_batches((directory / "bootstrap.checkpoint").read_bytes()))
+    assert [batch.base_offset for batch in batches[1:]] == [batch.last_offset + 1 for batch in batches[:-1]]
+
+
+def test_checkpoints_tell_where_each_log_ends(archive: Archive, tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    restore(config(archive, directory), in_turn)
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        offsets = read_offsets(RealDisk(), str(directory / name))
+        assert offsets["t", 0] == 1010
+        assert len(offsets) == 5
+
+
+def test_a_part_of_an_archive(archive: Archive, tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    wanted = Wanted(frozenset("t"), start_offset=200, end_offset=600)
+    written = restore(config(archive, directory, wanted=wanted), in_turn)
+    assert [(log.topic, log.partition, log.start_offset, log.end_offset) for log in written][:2] == [
+        ("t", 0, 200, 600),
+        ("t", 1, 77, 77),
+    ]
+    assert content(directory)["t-0"] == [tuple(row) for row in GAPS if 200 <= row.offset < 600]
+
+
+def test_a_directory_that_holds_something_is_let_be(archive: Archive, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    restore(config(archive, tmp_path / "data"), in_turn)
+    with pytest.raises(ArchiveError, match=f"{tmp_path}/data is not empty"):
+        restore(config(archive, tmp_path / "data"), in_turn)
+    (tmp_path / "file").touch()
+    with pytest.raises(ArchiveError, match="is no directory"):
+        restore(config(archive, tmp_path / "file"), in_turn)
+
+
+def test_a_build_that_was_cut_short_is_begun_anew(archive: Archive, tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+
+    def killed(write: Callable[[Task], Written], tasks: Sequence[Task]) -> Iterable[Written]:
+        in_turn(write, tasks[:3])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        restore(config(archive, directory), killed)
+    assert not directory.exists()
+    restore(config(archive, directory), in_turn)
+    assert content(directory)["t-0"] == [tuple(row) for row in GAPS]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["archive", "data"]
+
+
+def test_two_do_not_build_at_the_same_place(archive: Archive, tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    with building(directory), pytest.raises(ArchiveError, match="another job restores into"):
+        restore(config(archive, directory), in_turn)
+
+
+def test_what_formatting_says_is_told(archive: Archive, tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text("num.partitions=3\n")
+    with pytest.raises(ArchiveError, match=r"data cannot be formatted: kwire: Missing required configuration"):
+        restore(config(archive, tmp_path / "data", properties=str(properties)), in_turn)
+
+
+def test_topics_of_the_old_cluster_itself_are_refused(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "archive")
+    with pytest.raises(ArchiveError, match="holds no such records"):
+        restore(config(archive, tmp_path / "data"), in_turn)
+    archive.add(Commit(-1, "job", 0, {"__consumer_offsets": {0: (0, 9)}}, []))
+    with pytest.raises(ArchiveError, match="__consumer_offsets cannot be restored into a directory"):
+        restore(config(archive, tmp_path / "data"), in_turn)
+
+
+def test_a_span_is_what_all_commits_have_looked_at(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    for number, span in enumerate([(5, 10), (10, 10), (12, 30)]):
+        archive.add(Commit(-1, "job", number, {"t": {0: span}}, []))
+    assert spans(archive, Wanted()) == {("t", 0): (5, 30)}
+    assert spans(archive, Wanted(end_offset=20)) == {("t", 0): (5, 20)}
+    assert spans(archive, Wanted(end_offset=3)) == {("t", 0): (5, 5)}
+    assert spans(archive, Wanted(start_offset=40)) == {("t", 0): (30, 30)}
+
+
+def test_only_files_that_overlap_are_read_together(archive: Archive) -> None:
+    files = [
+        DataFile(str(n), "t", 0, "d", *span, 1, 1, "")
+        for n, span in enumerate([(5, 9), (0, 3), (8, 20), (21, 22)])
+    ]
+    assert [[file.path for file in group] for group in overlapping(files)] == [["1"], ["0", "2"], ["3"]]
+    inside = [file for file in archive.files() if file.partition == 0]
+    assert list(rows(archive.directory, inside, Wanted())) == GAPS
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"segment_bytes": 5}, "restore.segment_bytes is at least"),
+        ({"compression": "lzma"}, "restore.compression is one of"),
+        ({"broker": {"node": 1}}, "there is no restore.broker.node"),
+        ({"client": {}}, "there is no restore.client"),
+    ],
+)
+def test_a_wrong_setting_is_named(table: dict[str, Any], message: str) -> None:
+    told = {"directory": "a", "into_directory": "b", **table}
+    with pytest.raises(ConfigError, match=message):
+        directory_config(JobConfig({"restore": told}))
+
+
+def test_settings_are_those_of_the_topics_and_the_broker() -> None:
+    told = {
+        "directory": "a",
+        "into_directory": "/b",
+        "settings": {"segment.bytes": 5},
+        "broker": {"node_id": 3, "standalone": True},
+    }
+    found = directory_config(JobConfig({"restore": told}))
+    assert found is not None
+    assert found.settings == {"retention.ms": "-1", "segment.bytes": "5"}
+    assert (found.node_id, found.format_options) == (3, ["--standalone"])
+    assert directory_config(JobConfig({"restore": {"directory": "a"}})) is None
