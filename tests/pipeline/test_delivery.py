@@ -42,7 +42,7 @@ def target(bootstrap: str, request: pytest.FixtureRequest) -> Target:
     client = {"bootstrap.servers": bootstrap, "log_level": "0"}
     create(AdminClient(dict(client)), {topic: 2}, KEEP)
     create(AdminClient(dict(client)), {topic + MAP_SUFFIX: 1}, {"cleanup.policy": "compact"})
-    return Target(client, topic, 1, f"job-{topic}")
+    return Target(client, topic, 1, f"job-{topic}", transaction_records=3)
 
 
 def outgoing(*offsets: int) -> Callable[[int], Iterator[Outgoing]]:
@@ -111,8 +111,7 @@ def test_somebody_else_who_writes_is_noticed(target: Target) -> None:
         deliver_in_place(target, records_from, 0)
 
 
-def test_a_map_says_which_offset_became_which(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "TRANSACTION_RECORDS", 3)
+def test_a_map_says_which_offset_became_which(target: Target) -> None:
     offsets = [5, 6, 7, 8, 20, 21, 30]
     assert deliver_with_map(target, outgoing(*offsets), 0) == (7, 31)
     found = {
@@ -127,10 +126,7 @@ def test_a_map_says_which_offset_became_which(target: Target, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("fails_at", [1, 3, 4, 6])
-def test_an_interrupted_delivery_goes_on_where_it_was(
-    target: Target, monkeypatch: pytest.MonkeyPatch, fails_at: int
-) -> None:
-    monkeypatch.setattr(delivery, "TRANSACTION_RECORDS", 3)
+def test_an_interrupted_delivery_goes_on_where_it_was(target: Target, fails_at: int) -> None:
     offsets = list(range(0, 16, 2))
 
     def failing(start: int) -> Iterator[Outgoing]:
