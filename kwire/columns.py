@@ -8,6 +8,7 @@ that were read. numpy and pyarrow come with the extra `spark`: the broker does n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -25,8 +26,13 @@ Batches = Sequence[tuple[int, BatchHeader]]
 
 MAX_BYTES: Final = 0x7FFFFFFF
 """What 32-bit offsets reach: the records that are decoded at once have to be smaller, decompressed."""
-_LEAST_ALIKE: Final = 16
-"""So many records of one length are worth a look at whether more follow."""
+_LEAST_RECORD_BYTES: Final = 7
+"""Length, attributes, two deltas, two lengths and a count."""
+_LEAST_ALIKE: Final = 8
+"""So many records of one length are worth being found together."""
+_FIRST_WALK: Final = 16
+"""So many records are looked at one by one before the next look at whether some are alike."""
+_ZIGZAG: Final = np.array([byte >> 1 ^ -(byte & 1) for byte in range(256)], np.int64)
 
 HEADERS_TYPE: Final = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -98,77 +104,113 @@ def _boundaries(
     buffer: Buffer, raw: Bytes, spans: Sequence[tuple[int, int]], batches: Batches
 ) -> tuple[Ints, Ints, Ints]:
     """Where each record begins and ends, and to which batch it belongs."""
-    starts: list[Ints] = []
-    ends: list[Ints] = []
+    counts = []
     for (begin, end), (_, header) in zip(spans, batches, strict=True):
-        try:
-            found = _starts(buffer, raw, begin, end, header.records_count)
-        except (IndexError, CorruptBatch) as error:
-            why = f"holds no {header.records_count} records: {error or 'it is cut short'}"
-            raise CorruptBatch(f"the batch at offset {header.base_offset} {why}") from None
-        starts.append(found[:-1])
-        ends.append(found[1:])
-    if not starts:
-        none = np.empty(0, np.int64)
-        return none, none, none
-    batch = np.repeat(np.arange(len(batches)), [header.records_count for _, header in batches])
-    return np.concatenate(starts), np.concatenate(ends), batch
+        if not 0 <= header.records_count <= (end - begin) // _LEAST_RECORD_BYTES:
+            raise _no_records(header, "it is too short")
+        counts.append(header.records_count)
+    behind = np.cumsum(counts, dtype=np.int64)
+    starts = np.empty(int(behind[-1]) if counts else 0, np.int64)
+    done = 0
+    for (begin, end), (_, header) in zip(spans, batches, strict=True):
+        found = starts[done : done + header.records_count]
+        done += header.records_count
+        if not _find(buffer, raw, begin, end, found):
+            try:
+                found[:] = _one_by_one(buffer, begin, end, header.records_count)
+            except (IndexError, CorruptBatch) as error:
+                raise _no_records(header, str(error) or "it is cut short") from None
+    ends = np.empty_like(starts)
+    ends[:-1] = starts[1:]
+    filled = np.flatnonzero(counts)
+    ends[behind[filled] - 1] = np.array([end for _, end in spans], np.int64)[filled]
+    return starts, ends, np.repeat(np.arange(len(counts)), counts)
 
 
-def _starts(data: Buffer, raw: Bytes, at: int, end: int, count: int) -> Ints:
-    """Where `count` records begin, and behind them the end. IndexError, CorruptBatch."""
-    pieces: list[Ints] = []
-    starts: list[int] = []
-    add = starts.append
-    left = count
-    alike = 0
-    before = -1
-    while left > 0:
-        add(at)
-        length = data[at]
-        body = at + 1
-        if length > 0x7F:
-            byte = data[body]
-            body += 1
-            if byte < 0x80:
-                length = length & 0x7F | byte << 7
-            else:
-                length, body = _long_length(data, body, length & 0x7F | (byte & 0x7F) << 7)
+def _no_records(header: BatchHeader, why: str) -> CorruptBatch:
+    what = f"the batch at offset {header.base_offset} holds no {header.records_count} records: {why}"
+    return CorruptBatch(what)
+
+
+@cache
+def _strides() -> list[list[int]]:
+    """By the two bytes that a record begins with: how far it is to the next one; 0 where they do not tell."""
+
+    def of(zigzag: int, prefix_bytes: int) -> int:
+        return 0 if zigzag & 1 else prefix_bytes + (zigzag >> 1)
+
+    return [
+        [of(first, 1)] * 256
+        if first < 0x80
+        else [of(first & 0x7F | second << 7, 2) if second < 0x80 else 0 for second in range(256)]
+        for first in range(256)
+    ]
+
+
+def _find(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> bool:
+    """Fill in where the records begin; whether that came out even. It does not where lengths are large."""
+    strides = _strides()
+    done, count = 0, len(starts)
+    most = _FIRST_WALK
+    try:
+        while done < count:
+            stride = strides[data[at]][data[at + 1]]
+            same = _alike(raw, at, stride, min(count - done, (end - at) // stride)) if stride else 0
+            if same:
+                starts[done : done + same] = np.arange(at, at + same * stride, stride)
+                done += same
+                at += same * stride
+                most = _FIRST_WALK
+                continue
+            walked: list[int] = []
+            add = walked.append
+            for _ in range(min(most, count - done)):
+                add(at)
+                at += strides[data[at]][data[at + 1]]
+            starts[done : done + len(walked)] = walked
+            done += len(walked)
+            most *= 2
+            if walked[-1] == at:  # a length that the table does not know
+                return False
+    except IndexError:
+        return False
+    # What once goes beyond the end does not come back to it.
+    return at == end
+
+
+def _alike(raw: Bytes, at: int, stride: int, most: int) -> int:
+    """How many records from here on have the same length; 0 where that is too few to matter."""
+    if most < _LEAST_ALIKE or raw[at] != raw[at + stride] or raw[at] != raw[at + 2 * stride]:
+        return 0
+    # Each of these lengths leads to the next one, so the same bytes there are proof enough.
+    same = most
+    for step in range(1 if raw[at] < 0x80 else 2):
+        differs = raw[at + step : at + step + (same - 1) * stride + 1 : stride] != raw[at + step]
+        first = int(differs.argmax())
+        if differs[first]:
+            same = first
+    return same if same >= _LEAST_ALIKE else 0
+
+
+def _one_by_one(data: Buffer, at: int, end: int, count: int) -> list[int]:
+    """Where the records begin, whatever their lengths. IndexError, CorruptBatch."""
+    starts = []
+    for _ in range(count):
+        starts.append(at)
+        length, body = _long_length(data, at)
         if length & 1:
             raise CorruptBatch("a record has a negative length")
-        after = body + (length >> 1)
-        if after > end:
+        at = body + (length >> 1)
+        if at > end:
             raise CorruptBatch("a record reaches beyond it")
-        left -= 1
-        if length != before:
-            before, alike = length, 0
-        else:
-            alike += 1
-            if alike == _LEAST_ALIKE and left:
-                # Each of these lengths leads to the next one, so the same bytes there are proof enough.
-                stride = after - at
-                same = min(left, (end - after) // stride)
-                for step in range(body - at):
-                    column = raw[after + step : after + same * stride : stride]
-                    other = np.flatnonzero(column != raw[at + step])
-                    same = int(other[0]) if len(other) else same
-                if same:
-                    pieces.append(np.array(starts, np.int64))
-                    starts.clear()
-                    pieces.append(np.arange(after, after + same * stride, stride, dtype=np.int64))
-                    after += same * stride
-                    left -= same
-                alike = 0
-        at = after
     if at != end:
         raise CorruptBatch(f"{end - at} bytes are left after them")
-    add(at)
-    pieces.append(np.array(starts, np.int64))
-    return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+    return starts
 
 
-def _long_length(data: Buffer, at: int, value: int) -> tuple[int, int]:
-    shift = 14
+def _long_length(data: Buffer, at: int) -> tuple[int, int]:
+    """A length, zigzag, and where what it measures begins."""
+    value = shift = 0
     while True:
         byte = data[at]
         at += 1
@@ -190,19 +232,37 @@ class _Cursor:
 
     def varint(self) -> Ints:
         """A zigzag varint of up to 64 bits from each."""
-        raw, at = self._raw, self.at
-        self._check(at)
-        byte = raw[at]
-        value = (byte & 0x7F).astype(np.uint64)
+        at = self.at
+        self._check(at, self._ends)
+        byte = self._raw.take(at)
         at += 1
+        value: Ints = _ZIGZAG.take(byte)
+        is_longer = byte > 0x7F
+        if is_longer.any():
+            if is_longer.all():
+                return self._longer(byte, at, self._ends, None)
+            which = np.flatnonzero(is_longer)
+            where = at[which]
+            value[which] = self._longer(byte[which], where, self._ends[which], which)
+            at[which] = where
+        return value
+
+    def _longer(self, byte: Bytes, at: Ints, ends: Ints, which: Ints | None) -> Ints:
+        """Varints whose first bytes are known, and are not all; `at` moves on."""
+        value = (byte & 0x7F).astype(np.uint64)
+        self._check(at, ends, which)
+        byte = self._raw.take(at)
+        at += 1
+        value |= (byte & 0x7F).astype(np.uint64) << np.uint64(7)
         more = np.flatnonzero(byte > 0x7F)
-        shift = 7
+        shift = 14
         while len(more):
+            there = more if which is None else which[more]
             if shift > 63:
-                raise _Bad(int(more[0]), "with a varint of more than 64 bits")
+                raise _Bad(int(there[0]), "with a varint of more than 64 bits")
             where = at[more]
-            self._check(where, more)
-            byte = raw[where]
+            self._check(where, ends[more], there)
+            byte = self._raw.take(where)
             value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
             at[more] += 1
             more = more[byte > 0x7F]
@@ -214,22 +274,20 @@ class _Cursor:
         size = self.varint()
         self.require(size >= -1, "with a length below -1")
         begin = self.at.copy()
-        null = size < 0
         # Not by adding first: a size near 2**63 would wrap around.
         self.require(size <= self._ends - begin, "with a field that reaches beyond it")
-        self.at += np.where(null, 0, size)
-        return begin, self.at.copy(), null
+        self.at += np.maximum(size, 0)
+        return begin, self.at.copy(), size < 0
 
-    def _check(self, at: Ints, which: Ints | None = None) -> None:
-        ends = self._ends if which is None else self._ends[which]
-        beyond = np.flatnonzero(at >= ends)
-        if len(beyond):
-            raise _Bad(int(beyond[0] if which is None else which[beyond[0]]), "that is cut short")
+    def _check(self, at: Ints, ends: Ints, which: Ints | None = None) -> None:
+        beyond = at >= ends
+        if beyond.any():
+            first = int(beyond.argmax())
+            raise _Bad(first if which is None else int(which[first]), "that is cut short")
 
     def require(self, holds: Any, what: str) -> None:
-        wrong = np.flatnonzero(~holds)
-        if len(wrong):
-            raise _Bad(int(wrong[0]), what)
+        if not holds.all():
+            raise _Bad(int(holds.argmin()), what)
 
 
 def _decode(
@@ -257,13 +315,12 @@ def _decode(
         # They are read in any case, for they might be wrong.
         headers = _headers(buffer, raw, cursor.at, ends, count)
     if batches:
-        per_batch = np.array(
-            [(header.base_offset, header.base_timestamp, header.max_timestamp) for _, header in batches],
-            np.int64,
-        )[batch]
-        stamped = np.array([header.has_log_append_time for _, header in batches])[batch]
-        offset += per_batch[:, 0]
-        timestamp = np.where(stamped, per_batch[:, 2], timestamp + per_batch[:, 1])
+        offset += np.array([header.base_offset for _, header in batches], np.int64).take(batch)
+        timestamp += np.array([header.base_timestamp for _, header in batches], np.int64).take(batch)
+        stamped = np.array([header.has_log_append_time for _, header in batches])
+        if stamped.any():
+            latest = np.array([header.max_timestamp for _, header in batches], np.int64)
+            timestamp = np.where(stamped.take(batch), latest.take(batch), timestamp)
     gaps = _Gaps(buffer, len(starts), key_begin, key_end, value_begin, value_end)
     return Columns(
         batch,
@@ -294,6 +351,8 @@ class _Gaps:
 
     def take(self, column: int, null: Any = None) -> pa.BinaryArray:
         """What lies between this mark and the next one, null where it is said so."""
+        if null is not None and self._count and null.all():
+            return pa.nulls(self._count, pa.binary())
         indexes = np.arange(column, self._count * self._width, self._width, dtype=np.int32)
         mask = null if null is not None and null.any() else None
         return self._array.take(pa.array(indexes, mask=mask))
