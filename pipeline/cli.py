@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,14 +17,23 @@ class Job(NamedTuple):
 
     what: str
     module: str
+    flags: Mapping[str, str] = {}
+    """Options that stand for keys of the job's own table, and win over these; each with its help."""
 
 
 JOBS: Final = {
     "archive": Job(
-        "topics to Parquet, each offset once, with a manifest for each commit", "pipeline.archive.job"
+        "topics to Parquet, each offset once, with a manifest for each commit",
+        "pipeline.archive.job",
     ),
-    "restore": Job("an archive, or a part of it, back into topics", "pipeline.jobs.restore"),
+    "restore": Job(
+        "an archive, or a part of it, back into topics",
+        "pipeline.jobs.restore",
+        {"into-directory": "a data directory to make for a broker, instead of topics of a running one"},
+    ),
     "audit": Job("compare two sides: topics, archives, data directories", "pipeline.jobs.audit"),
+    "profile": Job("the shape of a topic, as a report with plots", "pipeline.jobs.profile"),
+    "mirror": Job("topics into another cluster, and the offsets of groups", "pipeline.jobs.mirror"),
     "replay": Job("real events into a topic, at any speed", "pipeline.jobs.replay"),
 }
 NEEDED = {"pyspark": "pyspark", "pyarrow": "pyarrow", "confluent_kafka": "confluent-kafka"}
@@ -40,6 +49,8 @@ def main(arguments: Sequence[str]) -> int:
         job.add_argument(
             "--master", help="Spark's master (default: local[*], unless spark-submit has set one)"
         )
+        for flag, told in known.flags.items():
+            job.add_argument(f"--{flag}", dest=flag, metavar=flag.rpartition("-")[2].upper(), help=told)
     options = parser.parse_args(arguments)
     missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
@@ -54,6 +65,9 @@ def main(arguments: Sequence[str]) -> int:
 
     try:
         config = JobConfig.load(options.config)
+        for flag in JOBS[options.job].flags:
+            if getattr(options, flag) is not None:
+                config = config.with_text(options.job, flag.replace("-", "_"), getattr(options, flag))
         return int(importlib.import_module(JOBS[options.job].module).command(config, options.master))
     except (ConfigError, ArchiveError, DeliveryError, SegmentsError, MissingError) as error:
         return _fail(str(error))

@@ -112,6 +112,11 @@ class JobConfig:
         except ValueError as error:
             raise ConfigError(f"{path} is no TOML: {error}") from None
 
+    def with_text(self, table: str, key: str, value: str) -> JobConfig:
+        """The same with one key told otherwise, as the command line does. ConfigError."""
+        self.table(table)
+        return JobConfig({**self._content, table: {**self._content[table], key: value}})
+
     def table(self, name: str) -> Table:
         """A table. ConfigError where it is missing."""
         if not isinstance(self._content.get(name), dict):

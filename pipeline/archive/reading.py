@@ -123,6 +123,14 @@ def overlapping(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
 
 
 def _rows_of(path: Path, wanted: Wanted, start: int) -> Iterator[Row]:
+    """ArchiveError where the file cannot be read."""
+    try:
+        yield from _rows_in(path, wanted, start)
+    except (OSError, pa.ArrowException) as error:
+        raise ArchiveError(f"{path} cannot be read: {error}") from None
+
+
+def _rows_in(path: Path, wanted: Wanted, start: int) -> Iterator[Row]:
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=FILE_COLUMNS):
             columns: dict[str, Any] = {

@@ -26,8 +26,9 @@ from broker.storage.checkpoints import (
     write_clean_shutdown,
     write_offsets,
 )
-from broker.storage.disk import RealDisk
+from broker.storage.disk import RealDisk, StorageError
 from broker.storage.owners import METADATA_LOG
+from kwire.errors import ApiError
 from kwire.primitives import Uuid, uuid_to_text
 from pipeline.archive.manifest import Archive, ArchiveError, DataFile, sync_directory
 from pipeline.archive.reading import Wanted, by_partition, rows
@@ -195,16 +196,19 @@ class _Writer:
 
     def __call__(self, task: Task) -> Written:
         config = self._config
-        return write(
-            self._place,
-            task.topic,
-            task.partition,
-            task.topic_id,
-            rows(config.archive, task.files, config.wanted),
-            task.span,
-            segment_bytes=config.segment_bytes,
-            limits=config.limits,
-        )
+        try:
+            return write(
+                self._place,
+                task.topic,
+                task.partition,
+                task.topic_id,
+                rows(config.archive, task.files, config.wanted),
+                task.span,
+                segment_bytes=config.segment_bytes,
+                limits=config.limits,
+            )
+        except (StorageError, ApiError, ValueError) as error:
+            raise ArchiveError(f"{task.topic}-{task.partition} cannot be written: {error}") from None
 
 
 def format_directory(config: DirectoryConfig, place: Path) -> None:

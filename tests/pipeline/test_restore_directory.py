@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from broker.storage.disk import RealDisk
 from broker.storage.log_manager import LogManager
 from kwire.compression import Codec
 from kwire.stored.metadata import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
+from pipeline import cli
 from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
 from pipeline.archive.reading import Row, Wanted, overlapping, rows
 from pipeline.archive.staging import describe, fresh, move, staged
@@ -249,7 +252,9 @@ def test_two_do_not_build_at_the_same_place(archive: Archive, tmp_path: Path) ->
 def test_what_formatting_says_is_told(archive: Archive, tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text("num.partitions=3\n")
-    with pytest.raises(ArchiveError, match=r"data cannot be formatted: kwire: Missing required configuration"):
+    with pytest.raises(
+        ArchiveError, match=r"data cannot be formatted: kwire: Missing required configuration"
+    ):
         restore(config(archive, tmp_path / "data", properties=str(properties)), in_turn)
 
 
@@ -282,6 +287,28 @@ def test_only_files_that_overlap_are_read_together(archive: Archive) -> None:
     assert list(rows(archive.directory, inside, Wanted())) == GAPS
 
 
+def test_a_file_that_is_missing_or_damaged_is_named(archive: Archive, tmp_path: Path) -> None:
+    [*_, file] = archive.files()
+    path = archive.directory / file.path
+    path.write_bytes(b"no Parquet")
+    with pytest.raises(ArchiveError, match=f"{path} cannot be read"):
+        restore(config(archive, tmp_path / "data"), in_turn)
+    path.unlink()
+    with pytest.raises(ArchiveError, match=f"{path} cannot be read"):
+        restore(config(archive, tmp_path / "data"), in_turn)
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_archive_that_has_an_offset_twice_is_refused(archive: Archive, tmp_path: Path) -> None:
+    [file] = [file for file in archive.files() if file.partition == 3]
+    archive.add(Commit(-1, "job", 1, {}, [file._replace(path=f"{file.path}.again")]))
+    (archive.directory / f"{file.path}.again").hardlink_to(archive.directory / file.path)
+    with pytest.raises(
+        ArchiveError, match="t-3 cannot be written: offset 0 is not between 0 and 20, or comes"
+    ):
+        restore(config(archive, tmp_path / "data"), in_turn)
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
@@ -295,6 +322,25 @@ def test_a_wrong_setting_is_named(table: dict[str, Any], message: str) -> None:
     told = {"directory": "a", "into_directory": "b", **table}
     with pytest.raises(ConfigError, match=message):
         directory_config(JobConfig({"restore": told}))
+
+
+def test_the_command_line_wins_over_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told: list[DirectoryConfig | None] = []
+
+    def command(config: JobConfig, _: str | None) -> int:
+        told.append(directory_config(config))
+        return 0
+
+    job = ModuleType("job")
+    monkeypatch.setitem(sys.modules, "job", job)
+    monkeypatch.setattr(job, "command", command, raising=False)
+    monkeypatch.setattr(cli, "NEEDED", {})
+    monkeypatch.setitem(cli.JOBS, "restore", cli.JOBS["restore"]._replace(module="job"))
+    file = tmp_path / "job.toml"
+    file.write_text('[restore]\ndirectory = "a"\ninto_directory = "/b"\n')
+    for arguments in (["--into-directory", "/c"], []):
+        assert cli.main(["restore", "--config", str(file), *arguments]) == 0
+    assert [one and one.directory for one in told] == [Path("/c"), Path("/b")]
 
 
 def test_settings_are_those_of_the_topics_and_the_broker() -> None:
