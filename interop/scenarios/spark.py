@@ -196,6 +196,24 @@ def offsets(broker: Broker) -> Any:
         return job.expect("seen")
 
 
+@scenario(seconds=300, needs="spark")
+def options(broker: Broker) -> Any:
+    """The documented options of source and sink that the other scenarios leave out, and what is refused."""
+    keep_topic(broker, "spark-options", 4)
+    for partition in range(4):
+        numbered = [(f"{partition}-{index}", BASE_TIMESTAMP + index) for index in range(100)]
+        produce(broker, "spark-options", partition, numbered)
+    for number in range(9):
+        keep_topic(broker, f"spark-sink-{number}", 2)
+    for name in ("1", "update", "complete", "wrong"):
+        keep_topic(broker, f"spark-streamed-{name}", 4 if name == "1" else 1)
+    with (
+        tempfile.TemporaryDirectory(prefix="interop-spark-") as directory,
+        Job("options", broker, Path(directory)) as job,
+    ):
+        return job.expect("seen")
+
+
 def wait_until_gone(admin: AdminClient, topic: str) -> None:
     deadline = time.monotonic() + 30
     while topic in admin.list_topics(timeout=10).topics:

@@ -14,7 +14,7 @@ import queue
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -45,9 +45,9 @@ def ask(what: str) -> None:
     _answers.get()
 
 
-def session(jars: list[str], directory: str) -> SparkSession:
-    """Two cores, one gigabyte, and nothing written outside the directory."""
-    spark = (
+def session(jars: list[str], directory: str, more: Mapping[str, str] | None = None) -> SparkSession:
+    """Two cores, one gigabyte, and nothing written outside the directory; `more` are settings of Spark."""
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("interop")
         .config("spark.jars", ",".join(jars))
@@ -65,8 +65,10 @@ def session(jars: list[str], directory: str) -> SparkSession:
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
         .config("spark.ui.enabled", "false")
-        .getOrCreate()
     )
+    for name, value in (more or {}).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
