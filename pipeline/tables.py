@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, NamedTuple
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pipeline.archive.manifest import Archive
 from pipeline.archive.reading import Wanted, frame
 from pipeline.config import ConfigError, JobConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 FORMATS: Final = ("kafka", "kwire", "archive")
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")

@@ -1,0 +1,72 @@
+"""How far the consumer groups of a topic are behind its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import confluent_kafka.admin
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
+ADMIN: Final[Any] = confluent_kafka.admin  # its types are partial
+TIMEOUT_SECONDS: Final = 60.0
+GROUPS_AT_ONCE: Final = 50
+
+
+class GroupLag(NamedTuple):
+    """A group that has committed offsets for the topic."""
+
+    group: str
+    state: str
+    partitions: dict[int, int]
+    """Partition to lag, in offsets; those without a commit are left out."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.partitions.values())
+
+
+def lag_of(committed: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
+    """Lag by partition; a commit beyond the end, of a topic made anew, is no lag."""
+    return {
+        partition: max(0, ends[partition] - offset)
+        for partition, offset in sorted(committed.items())
+        if offset >= 0 and partition in ends
+    }
+
+
+def lags(client: Mapping[str, str], topic: str) -> list[GroupLag]:
+    """The groups, the one furthest behind first. KafkaException where the cluster does not tell."""
+    admin = ADMIN.AdminClient(dict(client))
+    about = admin.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
+    if about.error is not None:
+        raise KafkaException(about.error)
+    places = [TopicPartition(topic, partition) for partition in about.partitions]
+    asked = admin.list_offsets(
+        dict.fromkeys(places, ADMIN.OffsetSpec.latest()), request_timeout=TIMEOUT_SECONDS
+    )
+    ends = {place.partition: future.result().offset for place, future in asked.items()}
+    listed = admin.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result()
+    if listed.errors:
+        raise listed.errors[0]
+    states = {group.group_id: group.state.name.lower() for group in listed.valid}
+    names = sorted(states)
+    found = []
+    for first in range(0, len(names), GROUPS_AT_ONCE):
+        # The client asks about one group in each call.
+        futures = {
+            name: admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(name, places)], request_timeout=TIMEOUT_SECONDS
+            )[name]
+            for name in names[first : first + GROUPS_AT_ONCE]
+        }
+        for name, future in futures.items():
+            committed = {
+                place.partition: place.offset
+                for place in future.result().topic_partitions
+                if place.error is None
+            }
+            lag = lag_of(committed, ends)
+            if lag:
+                found.append(GroupLag(name, states[name], lag))
+    return sorted(found, key=lambda one: (-one.total, one.group))

@@ -1,0 +1,59 @@
+"""How far records are behind: the latest timestamp before them in their partition, less their own.
+
+Fed with columns as they come in a task, in the order of offsets; what is kept is one number. Where the
+partition changes, or offsets go back, counting begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Longs = npt.NDArray[np.int64]
+
+NO_TIMESTAMP_MS: Final = -1
+"""What a record has that was written without one."""
+NOTHING: Final = np.iinfo(np.int64).min
+
+
+def behind_ms(columns: Iterable[tuple[Longs, Longs, Longs]]) -> Iterator[Longs]:
+    """For columns of partitions, offsets and timestamps in ms: by how much each record is behind, or 0."""
+    last_partition, last_offset, latest = -1, -1, int(NOTHING)
+    for partitions, offsets, times_ms in columns:
+        count = len(offsets)
+        behind = np.zeros(count, dtype=np.int64)
+        if count:
+            anew = np.flatnonzero((np.diff(partitions) != 0) | (np.diff(offsets) < 0)) + 1
+            starts = [0, *anew.tolist(), count]
+            if partitions[0] != last_partition or offsets[0] < last_offset:
+                latest = int(NOTHING)
+            for start, end in pairwise(starts):
+                if start:
+                    latest = int(NOTHING)
+                own = times_ms[start:end]
+                before = np.maximum.accumulate(np.concatenate(([latest], own)))
+                late = (own < before[:-1]) & (own != NO_TIMESTAMP_MS)
+                behind[start:end][late] = before[:-1][late] - own[late]
+                latest = int(before[-1])
+            last_partition, last_offset = int(partitions[-1]), int(offsets[-1])
+        yield behind
+
+
+def of_arrow(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+    """The same for Arrow's arrays; Spark sees by the annotations how to call it."""
+
+    def columns() -> Iterator[tuple[Longs, Longs, Longs]]:
+        for partition, offset, time_ms in batches:
+            yield (
+                partition.to_numpy(zero_copy_only=False).astype(np.int64),
+                offset.to_numpy(zero_copy_only=False).astype(np.int64),
+                time_ms.fill_null(NO_TIMESTAMP_MS).to_numpy(zero_copy_only=False).astype(np.int64),
+            )
+
+    for behind in behind_ms(columns()):
+        yield pa.array(behind)

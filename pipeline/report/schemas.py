@@ -1,0 +1,154 @@
+"""What JSON values have in common: a JSON Schema guessed from a sample, and its fields as a table.
+
+A guess says what was seen: a property is required if every object had it, a format holds if every string
+had it. Objects with very many names are maps rather than records, so names beyond a bound are not told.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+MOST_PROPERTIES: Final = 200
+DEEPEST: Final = 8
+EXAMPLE_LENGTH: Final = 60
+
+FORMATS: Final = {
+    "date-time": re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?"),
+    "date": re.compile(r"\d{4}-\d\d-\d\d"),
+    "uuid": re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"),
+}
+
+
+class Field(NamedTuple):
+    """A place in the values, for a table."""
+
+    path: str
+    types: str
+    share: float
+    """Of the objects around it, how many have it."""
+    example: str
+
+
+class Guess(NamedTuple):
+    """What a sample told."""
+
+    sampled: int
+    parsed: int
+    """How many of the sample were JSON."""
+    schema: dict[str, Any]
+    fields: list[Field]
+
+
+class _Place:
+    """All values seen at one place."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.types: Counter[str] = Counter()
+        self.formats: Counter[str] = Counter()
+        self.properties: dict[str, _Place] = {}
+        self.items: _Place | None = None
+        self.cut = False
+        self.example: Any = None
+
+    def add(self, value: Any, depth: int = 0) -> None:
+        self.seen += 1
+        kind = _type_of(value)
+        self.types[kind] += 1
+        if self.example is None and kind not in ("object", "array"):
+            self.example = value
+        if kind == "string":
+            self.formats.update(name for name, form in FORMATS.items() if form.fullmatch(value))
+        elif kind in ("object", "array") and depth >= DEEPEST:
+            self.cut = True
+        elif kind == "object":
+            for name, inner in value.items():
+                if name not in self.properties:
+                    if len(self.properties) >= MOST_PROPERTIES:
+                        self.cut = True
+                        continue
+                    self.properties[name] = _Place()
+                self.properties[name].add(inner, depth + 1)
+        elif kind == "array":
+            self.items = self.items or _Place()
+            for inner in value:
+                self.items.add(inner, depth + 1)
+
+    def names(self) -> list[str]:
+        """Its types; whole numbers among others are just numbers."""
+        return sorted(name for name in self.types if name != "integer" or "number" not in self.types)
+
+    def format(self) -> str | None:
+        """The format that all strings have."""
+        return next((name for name in FORMATS if self.formats[name] == self.types["string"] > 0), None)
+
+    def schema(self) -> dict[str, Any]:
+        names = self.names()
+        if not names:
+            return {}
+        found: dict[str, Any] = {"type": names[0] if len(names) == 1 else names}
+        if (form := self.format()) is not None:
+            found["format"] = form
+        if self.properties:
+            found["properties"] = {name: place.schema() for name, place in sorted(self.properties.items())}
+            required = [
+                name for name, place in sorted(self.properties.items()) if place.seen == self.types["object"]
+            ]
+            if required:
+                found["required"] = required
+        if self.items is not None:
+            found["items"] = self.items.schema()
+        if self.cut:
+            found["additionalProperties"] = True
+        return found
+
+    def fields(self, path: str, around: int) -> Iterable[Field]:
+        if path:
+            form = self.format()
+            types = " or ".join(self.names()) + (f" ({form})" if form else "")
+            yield Field(path, types, self.seen / around if around else 0.0, _example(self.example))
+        for name, place in sorted(self.properties.items()):
+            yield from place.fields(f"{path}.{name}" if path else name, self.types["object"])
+        if self.items is not None and self.items.seen:
+            yield from self.items.fields(f"{path}[]", self.items.seen)
+
+
+def infer(values: Iterable[bytes]) -> Guess:
+    """The schema of those values that are JSON."""
+    root, sampled = _Place(), 0
+    for value in values:
+        sampled += 1
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            continue
+        root.add(found)
+    return Guess(sampled, root.seen, root.schema(), list(root.fields("", 0)))
+
+
+def _type_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+    return "object"
+
+
+def _example(value: Any) -> str:
+    if value is None:
+        return ""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= EXAMPLE_LENGTH else f"{text[: EXAMPLE_LENGTH - 1]}…"
