@@ -1,0 +1,1 @@
+"""Mirroring: topics of one cluster into another, each offset once, with a map of which became which."""
