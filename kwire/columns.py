@@ -7,7 +7,7 @@ that were read. numpy and pyarrow come with the extra `spark`: the broker does n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +26,8 @@ Batches = Sequence[tuple[int, BatchHeader]]
 
 MAX_BYTES: Final = 0x7FFFFFFF
 """What 32-bit offsets reach: the records that are decoded at once have to be smaller, decompressed."""
+KEY_AND_VALUE: Final = frozenset({"key", "value"})
+
 _LEAST_RECORD_BYTES: Final = 7
 """Length, attributes, two deltas, two lengths and a count."""
 _LEAST_ALIKE: Final = 8
@@ -47,23 +49,45 @@ class Columns(NamedTuple):
     """To which of the batches each record belongs."""
     offset: Ints
     timestamp_ms: Ints
-    key: pa.BinaryArray
-    value: pa.BinaryArray
+    key: pa.BinaryArray | None
+    value: pa.BinaryArray | None
     headers: pa.ListArray | None
-    """A list for each record, null where it has no headers; None where they were not asked for."""
+    """A list for each record, null where it has no headers. This, key and value are None if not asked for."""
 
 
-def decode(data: Buffer, batches: Batches, *, headers: bool = False) -> Columns:
+def decode(data: Buffer, batches: Batches, *, fields: Collection[str] = KEY_AND_VALUE) -> Columns:
     """Decode the records of batches, each given by its position in `data`, which ascends, and its header.
 
-    CRCs are not checked. CorruptBatch, UnreadableBatch: a batch does not hold the records that it should,
-    which the message names by its offset.
+    `fields` are those of key, value and headers that are wanted. CRCs are not checked. CorruptBatch,
+    UnreadableBatch: a batch does not hold the records that it should, which the message names by its offset.
     """
-    buffer, spans = _payloads(data, batches)
+    found = list(decode_parts(data, batches, most_bytes=MAX_BYTES, fields=fields))
+    assert len(found) <= 1
+    return found[0][0] if found else _decoded(_Part(b"", [], []), fields)
+
+
+def decode_parts(
+    data: Buffer, batches: Batches, *, most_bytes: int, fields: Collection[str] = KEY_AND_VALUE
+) -> Iterator[tuple[Columns, Batches]]:
+    """As `decode`, of as many batches at once as have no more than so many bytes, decompressed, or of one."""
+    for part in _parts(data, batches, most_bytes):
+        yield _decoded(part, fields), part.batches
+
+
+class _Part(NamedTuple):
+    """Bytes that hold the records of batches, decompressed, and where in them those of each lie."""
+
+    buffer: Buffer
+    spans: list[tuple[int, int]]
+    batches: Batches
+
+
+def _decoded(part: _Part, fields: Collection[str]) -> Columns:
+    buffer, spans, batches = part
     raw = np.frombuffer(buffer, dtype=np.uint8)
     starts, ends, batch = _boundaries(buffer, raw, spans, batches)
     try:
-        return _decode(buffer, raw, starts, ends, batch, batches, headers)
+        return _decode(buffer, raw, starts, ends, batch, batches, fields)
     except _Bad as bad:
         header = batches[int(batch[bad.index])][1]
         offset = header.base_offset
@@ -77,27 +101,36 @@ class _Bad(Exception):
         self.what = what
 
 
-def _payloads(data: Buffer, batches: Batches) -> tuple[Buffer, list[tuple[int, int]]]:
-    """The bytes that hold all records, decompressed, and where in them those of each batch lie."""
-    if not any(header.codec for _, header in batches):
-        return data, [(at + HEADER_BYTES, at + header.size_bytes) for at, header in batches]
+def _parts(data: Buffer, batches: Batches, most_bytes: int) -> Iterator[_Part]:
+    if batches and len(data) <= most_bytes and not any(header.codec for _, header in batches):
+        spans = [(at + HEADER_BYTES, at + header.size_bytes) for at, header in batches]
+        yield _Part(data, spans, batches)
+        return
     view = memoryview(data)
     pieces: list[Buffer] = []
     spans = []
-    size = 0
-    for at, header in batches:
+    size = first = 0
+    for number, (at, header) in enumerate(batches):
         piece: Buffer = view[at + HEADER_BYTES : at + header.size_bytes]
         if header.codec != Codec.NONE:
             try:
-                piece = decompress(header.codec, piece, max_bytes=MAX_BYTES - size)
+                piece = decompress(header.codec, piece, max_bytes=MAX_BYTES)
             except CompressionError as error:
                 raise UnreadableBatch(
                     f"the batch at offset {header.base_offset} does not decompress: {error}"
                 ) from error
+        if pieces and size + len(piece) > most_bytes:
+            yield _Part(_joined(pieces), spans, batches[first:number])
+            pieces, spans, size, first = [], [], 0, number
         pieces.append(piece)
         spans.append((size, size + len(piece)))
         size += len(piece)
-    return b"".join(pieces), spans
+    if pieces:
+        yield _Part(_joined(pieces), spans, batches[first:])
+
+
+def _joined(pieces: list[Buffer]) -> Buffer:
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _boundaries(
@@ -297,7 +330,7 @@ def _decode(
     ends: Ints,
     batch: Ints,
     batches: Batches,
-    want_headers: bool,
+    fields: Collection[str],
 ) -> Columns:
     cursor = _Cursor(raw, starts.copy(), ends)
     cursor.varint()  # the length
@@ -311,7 +344,7 @@ def _decode(
     plain = count == 0
     cursor.require(~plain | (cursor.at == ends), "with bytes left over")
     headers = None
-    if want_headers or not plain.all():
+    if "headers" in fields or not plain.all():
         # They are read in any case, for they might be wrong.
         headers = _headers(buffer, raw, cursor.at, ends, count)
     if batches:
@@ -326,9 +359,9 @@ def _decode(
         batch,
         offset,
         timestamp,
-        gaps.take(0, key_null),
-        gaps.take(2, value_null),
-        headers if want_headers else None,
+        gaps.take(0, key_null) if "key" in fields else None,
+        gaps.take(2, value_null) if "value" in fields else None,
+        headers if "headers" in fields else None,
     )
 
 

@@ -4,7 +4,10 @@
     spark.dataSource.register(SegmentSource)
     spark.read.format("kwire").option("path", "/var/lib/kafka").option("subscribe", "flights").load()
 
-Its columns and options are those of Spark's Kafka source; see pipeline/segments/options.py.
+Its columns and options are those of Spark's Kafka source; see pipeline/segments/options.py. Spark does not
+tell a data source written in Python which columns a query needs: all are read unless a schema names fewer.
+
+    spark.read.schema("key binary, offset bigint").format("kwire")...
 """
 
 from __future__ import annotations
@@ -39,13 +42,7 @@ from pyspark.sql.types import StructType
 from pipeline.segments.files import Partition, SegmentsError
 from pipeline.segments.options import Options, parse
 from pipeline.segments.plan import Range, Window, checked, divided, plan, readable_end, resolve
-from pipeline.segments.read import read
-
-SCHEMA = (
-    "key binary, value binary, topic string, partition int, offset bigint, "
-    "timestamp timestamp, timestampType int"
-)
-HEADERS_SCHEMA = f"{SCHEMA}, headers array<struct<key string, value binary>>"
+from pipeline.segments.read import TYPES, chosen, read
 
 
 class RangePartition(InputPartition):
@@ -64,20 +61,26 @@ class SegmentSource(DataSource):
         return "kwire"
 
     def schema(self) -> str:
-        return HEADERS_SCHEMA if parse(self.options).headers else SCHEMA
+        headers = parse(self.options).headers
+        return ", ".join(f"{name} {type_}" for name, type_ in TYPES.items() if headers or name != "headers")
 
     def reader(self, schema: StructType) -> SegmentReader:
-        return SegmentReader(parse(self.options))
+        return SegmentReader(parse(self.options), _columns(schema))
 
     def streamReader(self, schema: StructType) -> SegmentStreamReader:
-        return SegmentStreamReader(parse(self.options, streaming=True))
+        return SegmentStreamReader(parse(self.options, streaming=True), _columns(schema))
+
+
+def _columns(schema: StructType) -> list[str]:
+    return chosen({field.name: field.dataType.simpleString() for field in schema})
 
 
 class SegmentReader(DataSourceReader):
     """One batch query."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, columns: list[str]) -> None:
         self.options = options
+        self.columns = columns
         self.window = Window()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -141,13 +144,13 @@ class SegmentReader(DataSourceReader):
         return [RangePartition(range_) for range_ in plan(self.options, self.window)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self.options)
+        return _read(partition, self.columns)
 
 
-def _read(partition: InputPartition, options: Options) -> Iterator[pa.RecordBatch]:
+def _read(partition: InputPartition, columns: list[str]) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, RangePartition):
         return iter(())  # Where there is nothing to read, Spark makes a partition of its own.
-    return read(partition.range, headers=options.headers)
+    return read(partition.range, columns=columns)
 
 
 Offsets = dict[str, dict[str, int]]
@@ -157,8 +160,9 @@ Offsets = dict[str, dict[str, int]]
 class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream that follows a directory while a broker writes it."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, columns: list[str]) -> None:
         self.options = options
+        self.columns = columns
         self._last: Offsets | None = None
         """Where a query ends that is to read what there is now."""
 
@@ -218,7 +222,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return log
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self.options)
+        return _read(partition, self.columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is to be remembered beside Spark's own checkpoint."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from kwire.batch import BatchHeader, CorruptBatch, crc_is_valid
-from kwire.columns import HEADERS_TYPE, Columns, decode
+from kwire.columns import HEADERS_TYPE, Batches, Columns, decode_parts
+from pipeline.segments.files import SegmentsError
 from pipeline.segments.plan import Range
 from pipeline.segments.scan import Chunk, CorruptSegment, chunks_between
 
@@ -17,28 +18,60 @@ CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 """How Kafka numbers the kinds of timestamps."""
 
-_FIELDS: Final = [
-    pa.field("key", pa.binary()),
-    pa.field("value", pa.binary()),
-    pa.field("topic", pa.string()),
-    pa.field("partition", pa.int32()),
-    pa.field("offset", pa.int64()),
-    pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-    pa.field("timestampType", pa.int32()),
-]
-SCHEMA: Final = pa.schema(_FIELDS)
-SCHEMA_WITH_HEADERS: Final = pa.schema([*_FIELDS, pa.field("headers", HEADERS_TYPE)])
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+    ]
+)
+SCHEMA_WITH_HEADERS: Final = SCHEMA.append(pa.field("headers", HEADERS_TYPE))
+TYPES: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""The same as Spark calls them."""
 
-DECODE_BYTES: Final = 8 << 20
-"""Compressed batches are decoded together up to about this size, decompressed; one may be larger."""
+_OF_RECORDS: Final = frozenset({"key", "value", "timestamp", "headers"})
+"""Columns for which each record has to be looked at."""
+
+DECODE_BYTES: Final = 2 << 20
+"""Batches are decoded together up to this size, decompressed; one may be larger."""
 
 
-def read(range_: Range, *, headers: bool) -> Iterator[pa.RecordBatch]:
-    """The records of a range. SegmentsError; CorruptSegment names the file, position and offset."""
+def chosen(types: Mapping[str, str]) -> list[str]:
+    """The columns of a schema that was given for the table. SegmentsError where it does not fit."""
+    for name, type_ in types.items():
+        if name not in TYPES:
+            raise SegmentsError(f"there is no column {name!r}; there are {', '.join(TYPES)}")
+        if type_ != TYPES[name]:
+            raise SegmentsError(f"the column {name!r} is of type {TYPES[name]}, not {type_}")
+    return list(types)
+
+
+def read(
+    range_: Range, *, headers: bool = False, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of a range, of the columns that are named, or of all.
+
+    SegmentsError; CorruptSegment names the file, position and offset.
+    """
+    names = (SCHEMA_WITH_HEADERS if headers else SCHEMA).names if columns is None else list(columns)
+    schema = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in names])
     for chunk in chunks_between(range_.log, range_.start, range_.end):
         wanted = [(at, header) for at, header in chunk.batches if _is_wanted(range_, header)]
-        for group in _groups(wanted):
-            yield _record_batch(range_, _decoded(range_, chunk, group, headers=headers), group)
+        for found, group in _decoded(range_, chunk, wanted, frozenset(names)):
+            yield _record_batch(range_, found, group, schema)
 
 
 def _is_wanted(range_: Range, header: BatchHeader) -> bool:
@@ -53,29 +86,35 @@ def _is_wanted(range_: Range, header: BatchHeader) -> bool:
     )
 
 
-def _groups(batches: list[tuple[int, BatchHeader]]) -> Iterator[list[tuple[int, BatchHeader]]]:
-    """Batches that are decoded together: fewer of those that may become much larger."""
-    group: list[tuple[int, BatchHeader]] = []
-    size_bytes = 0
-    for at, header in batches:
-        likely_bytes = header.size_bytes * (8 if header.attributes & 7 else 1)
-        if group and size_bytes + likely_bytes > DECODE_BYTES:
-            yield group
-            group, size_bytes = [], 0
-        group.append((at, header))
-        size_bytes += likely_bytes
-    if group:
-        yield group
-
-
-def _decoded(range_: Range, chunk: Chunk, group: list[tuple[int, BatchHeader]], *, headers: bool) -> Columns:
-    for at, header in group:
+def _decoded(
+    range_: Range, chunk: Chunk, wanted: Batches, names: frozenset[str]
+) -> Iterator[tuple[Columns, Batches]]:
+    for at, header in wanted:
         if not crc_is_valid(chunk.data, at, header):
             raise _corrupt(range_, header, f"the CRC of the batch at offset {header.base_offset} is wrong")
+    if not wanted:
+        return
+    if not names & _OF_RECORDS and all(_is_dense(header) for _, header in wanted):
+        yield _by_headers(wanted), wanted
+        return
     try:
-        return decode(chunk.data, group, headers=headers)
+        yield from decode_parts(chunk.data, wanted, most_bytes=DECODE_BYTES, fields=names)
     except CorruptBatch as error:
-        raise _corrupt(range_, group[0][1], str(error)) from None
+        raise _corrupt(range_, wanted[0][1], str(error)) from None
+
+
+def _is_dense(header: BatchHeader) -> bool:
+    """Whether each offset of the batch is that of a record, so that its header tells them all."""
+    return header.records_count == header.last_offset_delta + 1
+
+
+def _by_headers(batches: Batches) -> Columns:
+    """Columns of batches whose records need not be looked at; timestamps are not known then."""
+    counts = np.array([header.records_count for _, header in batches], np.int64)
+    first = np.array([header.base_offset for _, header in batches], np.int64)
+    batch = np.repeat(np.arange(len(counts)), counts)
+    offset = (first - np.cumsum(counts) + counts).take(batch) + np.arange(len(batch))
+    return Columns(batch, offset, np.zeros(0, np.int64), None, None, None)
 
 
 def _corrupt(range_: Range, header: BatchHeader, what: str) -> CorruptSegment:
@@ -84,24 +123,29 @@ def _corrupt(range_: Range, header: BatchHeader, what: str) -> CorruptSegment:
     return CorruptSegment(log.directory / f"{base:020d}.log", -1, header.base_offset, what)
 
 
-def _record_batch(range_: Range, columns: Columns, group: list[tuple[int, BatchHeader]]) -> pa.RecordBatch:
+def _record_batch(range_: Range, columns: Columns, group: Batches, schema: pa.Schema) -> pa.RecordBatch:
     count = len(columns.offset)
-    kinds = np.array([header.has_log_append_time for _, header in group], np.int32)
-    arrays: list[Any] = [
-        columns.key,
-        columns.value,
-        pa.repeat(pa.scalar(range_.topic), count),
-        pa.repeat(pa.scalar(range_.partition, pa.int32()), count),
-        pa.array(columns.offset),
-        pa.array(columns.timestamp_ms * 1000, pa.int64()).view(pa.timestamp("us", tz="UTC")),
-        pa.array(kinds[columns.batch]),
-    ]
-    if columns.headers is not None:
-        arrays.append(columns.headers)
-    schema = SCHEMA if columns.headers is None else SCHEMA_WITH_HEADERS
+    arrays = [_array(range_, columns, group, name, count) for name in schema.names]
     found = pa.RecordBatch.from_arrays(arrays, schema=schema)
     first, last = group[0][1].base_offset, group[-1][1].last_offset
     if first >= range_.start and last < range_.end:
         return found
     inside = (columns.offset >= range_.start) & (columns.offset < range_.end)
     return found.filter(pa.array(inside))
+
+
+def _array(range_: Range, columns: Columns, group: Batches, name: str, count: int) -> Any:
+    match name:
+        case "topic":
+            return pa.repeat(pa.scalar(range_.topic), count)
+        case "partition":
+            return pa.repeat(pa.scalar(range_.partition, pa.int32()), count)
+        case "offset":
+            return pa.array(columns.offset)
+        case "timestamp":
+            return pa.array(columns.timestamp_ms * 1000, pa.int64()).view(pa.timestamp("us", tz="UTC"))
+        case "timestampType":
+            kinds = np.array([header.has_log_append_time for _, header in group], np.int32)
+            return pa.array(kinds.take(columns.batch))
+        case _:
+            return getattr(columns, name)

@@ -13,6 +13,8 @@ from kwire.batch import CorruptBatch, batches, build, read_header, records
 from kwire.columns import HEADERS_TYPE, Columns, decode
 from kwire.compression import Codec
 
+ALL = frozenset({"key", "value", "headers"})
+
 Written = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
 
@@ -61,7 +63,7 @@ def test_columns_are_the_records(written: list[tuple[list[Written], Codec, int |
     for new_records, codec, append_time in written:
         data += build(new_records, base_offset=base_offset, codec=codec, log_append_time=append_time)
         base_offset += len(new_records) + 7
-    found = decode(data, list(batches(data)), headers=True)
+    found = decode(data, list(batches(data)), fields=ALL)
     assert rows(found) == one_by_one(data)
     assert found.batch.tolist() == [
         number for number, (new_records, _, _) in enumerate(written) for _ in new_records
@@ -83,7 +85,7 @@ def test_runs_of_records_of_one_length(size: str, count: int) -> None:
 
 
 def test_nothing_gives_nothing() -> None:
-    found = decode(b"", [], headers=True)
+    found = decode(b"", [], fields=ALL)
     assert rows(found) == []
     assert found.headers is not None
     assert found.headers.type == HEADERS_TYPE
@@ -93,7 +95,7 @@ def test_headers_are_null_where_there_are_none_and_absent_where_nobody_asked() -
     data = bytes(build([(0, None, None, []), (0, None, None, [("a", None)])]))
     header = read_header(data)
     assert decode(data, [(0, header)]).headers is None
-    found = decode(data, [(0, header)], headers=True).headers
+    found = decode(data, [(0, header)], fields=ALL).headers
     assert found is not None
     assert found.to_pylist() == [None, [{"key": "a", "value": None}]]
 
@@ -119,9 +121,9 @@ def test_what_is_wrong_is_refused_as_it_is_one_by_one(draw: st.DataObject) -> No
         expected = one_by_one(bytes(data))
     except CorruptBatch:
         with pytest.raises(CorruptBatch, match="the batch at offset 0 "):
-            decode(data, [(0, header)], headers=True)
+            decode(data, [(0, header)], fields=ALL)
     else:
-        found = decode(data, [(0, header)], headers=True)
+        found = decode(data, [(0, header)], fields=ALL)
         assert [row[0] for row in rows(found)] == [wrapped(row[0]) for row in expected]
         assert [row[2:] for row in rows(found)] == [row[2:] for row in expected]
 

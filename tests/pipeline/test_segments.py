@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import random
 import shutil
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from broker.storage.disk import RealDisk
 from broker.storage.log import Log
 from broker.testing.log_bench import NOW_MS, LogBench, batch
-from kwire.batch import build
+from kwire.batch import build, seal
 from kwire.compression import Codec
 from pipeline.segments.files import SegmentsError, partitions_in
 from pipeline.segments.options import parse
 from pipeline.segments.plan import Range, Window, offset_for_timestamp, plan
-from pipeline.segments.read import SCHEMA, SCHEMA_WITH_HEADERS, read
+from pipeline.segments.read import SCHEMA, SCHEMA_WITH_HEADERS, chosen, read
 from pipeline.segments.scan import CorruptSegment, chunks_between, end_offset, stable_offset
 
 ABORT, COMMIT = 0, 1
@@ -415,3 +417,74 @@ class TestHowItIsDivided:
         assert segment.beside(".index").stat().st_size == 1 << 20
         # At most to the end of a piece of 1024 entries, the last of which is one of zeros.
         assert 300 < len(segment.offset_index()) < 2048
+
+
+class TestOnlySomeColumns:
+    @pytest.mark.parametrize(
+        "names",
+        [
+            ["offset"],
+            ["partition", "topic"],
+            ["timestampType", "offset"],
+            ["value"],
+            ["headers", "offset", "key"],
+            ["timestamp"],
+        ],
+    )
+    def test_they_are_as_among_all(self, bench: LogBench, log: Log, names: list[str]) -> None:
+        for range_ in ranges(bench, minPartitions="90"):
+            every = pa.Table.from_batches(read(range_, headers=True))
+            some = list(read(range_, columns=names))
+            assert some[0].schema.names == names
+            assert pa.Table.from_batches(some).to_pylist() == every.select(names).to_pylist()
+
+    def test_offsets_of_a_log_with_gaps(self, bench: LogBench) -> None:
+        sparse = bytearray(build([(NOW_MS, None, b"a", []), (NOW_MS, None, b"b", [])]))
+        # The second record is at offset 5, as compaction may leave it.
+        sparse[26] = 5
+        sparse[-5] = 10
+        seal(sparse, 0, len(sparse))
+        opened = bench.open()
+        opened.append_stored(memoryview(sparse))
+        opened.commit()
+        [found] = read(ranges(bench)[0], columns=["offset"])
+        assert found.column("offset").to_pylist() == [0, 5]
+
+    def test_damage_is_told_all_the_same(self, bench: LogBench, log: Log) -> None:
+        segment = Path(log.segments[0].log_path)
+        data = bytearray(segment.read_bytes())
+        data[70] ^= 1
+        segment.write_bytes(data)
+        with pytest.raises(CorruptSegment, match="the CRC of the batch at offset 0 is wrong"):
+            list(read(ranges(bench)[0], columns=["partition"]))
+
+    def test_a_schema_that_does_not_fit(self) -> None:
+        assert chosen({"offset": "bigint", "key": "binary"}) == ["offset", "key"]
+        with pytest.raises(SegmentsError, match="there is no column 'size'; there are key, value, topic"):
+            chosen({"size": "bigint"})
+        with pytest.raises(SegmentsError, match="'offset' is of type bigint, not string"):
+            chosen({"offset": "string"})
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_memory_is_bounded_by_the_batch(bench: LogBench, codec: Codec) -> None:
+    bench.config = replace(bench.config, segment_bytes=1 << 30)
+    opened = bench.open()
+    value = random.Random(7).randbytes(1000) * 100
+    for _ in range(120):
+        bench.send(opened, batch(*[value] * 3, codec=codec))
+    tracemalloc.start()
+    try:
+        records_count = 0
+        before = pa.total_allocated_bytes()
+        most_bytes = 0
+        for found in (one for range_ in ranges(bench) for one in read(range_)):
+            records_count += found.num_rows
+            most_bytes = max(most_bytes, pa.total_allocated_bytes() - before)
+        _, most_traced_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert records_count == 360
+    # 36 MB of records, in batches of 0.3 MB.
+    assert most_bytes < 6 << 20
+    assert most_traced_bytes < 12 << 20
