@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pipeline.config import FAILED, ConfigError, JobConfig, MissingError
+from pipeline.config import FAILED, METRICS_VARIABLE, ConfigError, JobConfig, MissingError
 
 
 class Job(NamedTuple):
@@ -33,6 +34,7 @@ JOBS: Final = {
     ),
     "audit": Job("compare two sides: topics, archives, data directories", "pipeline.jobs.audit"),
     "profile": Job("the shape of a topic, as a report with plots", "pipeline.jobs.profile"),
+    "windows": Job("figures by window of event time, kept in a compacted topic", "pipeline.jobs.windows"),
     "mirror": Job("topics into another cluster, and the offsets of groups", "pipeline.jobs.mirror"),
     "replay": Job("real events into a topic, at any speed", "pipeline.jobs.replay"),
 }
@@ -46,12 +48,17 @@ def main(arguments: Sequence[str]) -> int:
     for name, known in JOBS.items():
         job = jobs.add_parser(name, help=known.what, description=known.what, allow_abbrev=False)
         job.add_argument("--config", type=Path, required=True, metavar="FILE", help="the job's TOML file")
+        job.add_argument("--master", help="Spark's master (default: that of spark-submit, or local[*])")
         job.add_argument(
-            "--master", help="Spark's master (default: local[*], unless spark-submit has set one)"
+            "--metrics",
+            metavar="FILE",
+            help="where the metrics of a stream go, in Prometheus' text format, after each batch",
         )
         for flag, told in known.flags.items():
             job.add_argument(f"--{flag}", dest=flag, metavar=flag.rpartition("-")[2].upper(), help=told)
     options = parser.parse_args(arguments)
+    if options.metrics:
+        os.environ[METRICS_VARIABLE] = options.metrics
     missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
         return _fail(

@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple
 
 CLEAN, FAILED, DIFFERENT = 0, 1, 3
 """Exit statuses of a job; the last is that of an audit that found something."""
+METRICS_VARIABLE: Final = "KWIRE_PIPELINE_METRICS"
+"""In the environment: the file for a stream's metrics."""
 INPUT_FORMATS: Final = ("kafka", "kwire")
 
 

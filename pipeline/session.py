@@ -12,15 +12,17 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from pipeline.config import MissingError
+from pipeline.config import METRICS_VARIABLE, MissingError
 
 JARS_VARIABLE: Final = "KWIRE_SPARK_JARS"
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""What `spark-submit` sets, with a JVM that has its configuration already."""
 CONNECTOR: Final = "spark-sql-kafka-0-10"
+PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 POM: Final = Path(__file__).with_name("pom.xml")
 
 SETTINGS: Final = {
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     # Off unless told otherwise, and what makes `where("offset > 5")` read only that.
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -35,29 +37,57 @@ def session(
     master: str | None = None,
     needs_kafka: bool = True,
     settings: Mapping[str, str] | None = None,
+    metrics: Path | None = None,
 ) -> SparkSession:
-    """A session for a job. MissingError.
+    """A session for a job, whose streams tell of their progress. MissingError.
 
-    `master` is for a session of one's own; within `spark-submit` it is that of the cluster. The connector's
-    jars are those of KWIRE_SPARK_JARS (a directory), of PySpark's own jars, or fetched once by Maven.
+    Without `master` it is that of `spark-submit`, and this machine's cores where there is none. The jars of
+    the connector are those of KWIRE_SPARK_JARS (a directory), of PySpark's own jars, or fetched once by
+    Maven; `spark-submit` has to be told of them. `metrics` is where the metrics of streams go; without it,
+    where KWIRE_PIPELINE_METRICS says, if that is set.
     """
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
+    if master is None and SUBMITTED not in os.environ:
+        master = "local[*]"
     if master is not None:
         builder = builder.master(master)
+    builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
     for key, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
-    if needs_kafka:
+    if needs_kafka and SUBMITTED not in os.environ:
         jars = connector_jars()
         if jars:
             builder = builder.config("spark.jars", ",".join(map(str, jars)))
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    if needs_kafka and SUBMITTED in os.environ:
+        _check_connector(spark)
+    from pipeline.listener import Progress
+    from pipeline.progress import Metrics
     from pipeline.source import SegmentSource
 
     spark.dataSource.register(SegmentSource)
+    given = os.environ.get(METRICS_VARIABLE)
+    if metrics is None and given:
+        metrics = Path(given)
+    spark.streams.addListener(Progress(name, None if metrics is None else Metrics(metrics)))
     return spark
+
+
+def _check_connector(spark: SparkSession) -> None:
+    """MissingError where the JVM was started without the connector: it is too late to give it one."""
+    from py4j.protocol import Py4JJavaError
+
+    loader = spark.sparkContext._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        loader.loadClass(PROVIDER)
+    except Py4JJavaError:
+        raise MissingError(
+            f"spark-submit has no Kafka connector: give it "
+            f"--packages org.apache.spark:{CONNECTOR}_2.13:{spark.version}"
+        ) from None
 
 
 def find_java() -> str:

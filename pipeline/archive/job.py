@@ -169,7 +169,7 @@ def check_within(ranges: Offsets, files: list[DataFile]) -> None:
 def command(config: JobConfig, master: str | None) -> int:
     """The job, for the command line: its exit status."""
     wanted = ArchiveConfig.of(config)
-    spark = session("kwire archive", master=master or "local[*]", needs_kafka=wanted.input.format == "kafka")
+    spark = session("kwire archive", master=master, needs_kafka=wanted.input.format == "kafka")
     before = sum(1 for _ in Archive(wanted.directory).commits())
     query = start(spark, wanted)
     try:

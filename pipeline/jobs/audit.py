@@ -154,7 +154,7 @@ def command(config: JobConfig, master: str | None) -> int:
     """The job, for the command line: its exit status."""
     wanted = AuditConfig.of(config)
     needs_kafka = "kafka" in (wanted.left.format, wanted.right.format)
-    spark = session("kwire audit", master=master or "local[*]", needs_kafka=needs_kafka)
+    spark = session("kwire audit", master=master, needs_kafka=needs_kafka)
     try:
         outcome = run(spark, wanted)
     finally:

@@ -224,7 +224,7 @@ def command(config: JobConfig, master: str | None) -> int:
 
     into = directory_config(config)
     wanted = RestoreConfig.of(config) if into is None else None
-    spark = session("kwire restore", master=master or "local[*]", needs_kafka=False)
+    spark = session("kwire restore", master=master, needs_kafka=False)
     try:
         if into is not None:
             for log in restore(into, lambda write, tasks: _on_spark(spark, write, tasks)):

@@ -1,0 +1,71 @@
+"""What a stream tells after a batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from pipeline.progress import Metrics, behind, line
+
+
+def progress(**changes: Any) -> Any:
+    source = SimpleNamespace(metrics={"maxOffsetsBehindLatest": "1200", "minOffsetsBehindLatest": "0"})
+    found = {
+        "batchId": 7,
+        "numInputRows": 40_000,
+        "batchDuration": 3_210,
+        "inputRowsPerSecond": 12_000.0,
+        "processedRowsPerSecond": 12_461.0,
+        "sources": [source],
+        "stateOperators": [SimpleNamespace(numRowsTotal=30), SimpleNamespace(numRowsTotal=12)],
+        "eventTime": {"watermark": "2013-01-31T10:00:00.000Z"},
+    }
+    return SimpleNamespace(**{**found, **changes})
+
+
+def values(path: Path) -> dict[str, float]:
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(path.read_text())
+        for sample in family.samples
+        if sample.labels == {"query": "archive"} and not sample.name.endswith("_created")
+    }
+
+
+def test_a_batch_is_one_line_for_people() -> None:
+    assert line("archive", progress()) == (
+        "archive: batch 7, 40,000 records in 3.2 s, 12,461 a second, 1,200 behind"
+    )
+    assert (
+        line("archive", progress(sources=[])) == "archive: batch 7, 40,000 records in 3.2 s, 12,461 a second"
+    )
+
+
+def test_what_spark_does_not_know_is_left_out() -> None:
+    assert behind(progress(sources=[SimpleNamespace(metrics=None)])) is None
+    assert "0 a second" in line("archive", progress(processedRowsPerSecond=float("nan")))
+    assert "0 a second" in line("archive", progress(processedRowsPerSecond=None))
+
+
+def test_metrics_are_a_file_that_a_collector_reads(tmp_path: Path) -> None:
+    path = tmp_path / "archive.prom"
+    metrics = Metrics(path)
+    metrics.started("archive")
+    assert values(path)["kwire_pipeline_active"] == 1
+    metrics.progressed("archive", progress())
+    metrics.progressed("archive", progress(inputRowsPerSecond=float("inf"), sources=[], eventTime={}))
+    metrics.ended("archive")
+    assert values(path) == {
+        "kwire_pipeline_active": 0,
+        "kwire_pipeline_batches_total": 2,
+        "kwire_pipeline_records_total": 80_000,
+        "kwire_pipeline_input_records_per_second": 0,
+        "kwire_pipeline_processed_records_per_second": 12_461,
+        "kwire_pipeline_batch_seconds": 3.21,
+        "kwire_pipeline_offsets_behind": 1_200,
+        "kwire_pipeline_state_rows": 42,
+        "kwire_pipeline_watermark_seconds": 1359626400,
+    }
