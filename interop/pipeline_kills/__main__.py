@@ -1,0 +1,77 @@
+"""`python -m interop.pipeline_kills`: the matrix of jobs and victims, so many seeds each."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+
+from interop.pipeline_kills.jobs import JOBS
+from interop.pipeline_kills.processes import VICTIMS
+from interop.pipeline_kills.trial import Report, run, scene
+from interop.reference import Missing
+
+EVERY, LAST, NEVER = "every", "last", "never"
+
+
+def main() -> int:
+    """The exit status: 1 where something was found."""
+    parser = argparse.ArgumentParser(prog="python -m interop.pipeline_kills", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20, help="how many trials for each job and victim")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--job", choices=list(JOBS), action="append", help="may be repeated (default: all)")
+    parser.add_argument("--victim", choices=VICTIMS, action="append", help="may be repeated (default: all)")
+    parser.add_argument(
+        "--minutes", type=float, default=0, help="begin no trial after so many (default: no end)"
+    )
+    parser.add_argument(
+        "--audit",
+        choices=(EVERY, LAST, NEVER),
+        default=LAST,
+        help="which trials of a job and victim to audit",
+    )
+    options = parser.parse_args()
+    deadline = time.monotonic() + options.minutes * 60 if options.minutes else float("inf")
+    cells = [(job, victim) for job in options.job or JOBS for victim in options.victim or VICTIMS]
+    last = options.first + options.seeds - 1
+    reports: list[Report] = []
+    try:
+        with scene() as around:
+            for job, victim, seed in trials(cells, options.first, last):
+                if time.monotonic() > deadline:
+                    break
+                audited = options.audit == EVERY or (options.audit == LAST and seed == last)
+                report = run(around, job, victim, seed, audited=audited)
+                print(report, flush=True)
+                reports.append(report)
+    except (Missing, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(summary(reports))
+    return 1 if any(report.findings for report in reports) else 0
+
+
+def trials(cells: list[tuple[str, str]], first: int, last: int) -> Iterator[tuple[str, str, int]]:
+    """Each cell's first seed, then each cell's second: whoever ends it early has a bit of everything."""
+    for seed in range(first, last + 1):
+        for job, victim in cells:
+            yield job, victim, seed
+
+
+def summary(reports: list[Report]) -> str:
+    """A line for each cell."""
+    lines = []
+    for cell in dict.fromkeys((report.job, report.victim) for report in reports):
+        inside = [report for report in reports if (report.job, report.victim) == cell]
+        killed = sum(bool(report.who) for report in inside)
+        wrong = [report.seed for report in inside if report.findings]
+        lines.append(
+            f"{cell[0]:<18} {cell[1]:<9} {len(inside):>3} trials, {killed} with a kill, "
+            + (f"wrong: seeds {', '.join(map(str, wrong))}" if wrong else "all clean")
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,286 @@
+"""The jobs that are killed: how each is started, what leaves traces of its steps, where its results are."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar, Final
+
+from interop.brokers import Broker
+from interop.pipeline_kills.judge import (
+    MAP,
+    UNREADABLE,
+    Finding,
+    judge_archive,
+    judge_mapped,
+    judge_same,
+)
+from interop.pipeline_kills.moments import Step, archive_steps, delivery_steps, transaction_steps
+from interop.pipeline_kills.reading import (
+    Place,
+    Records,
+    Unreadable,
+    entries_of,
+    read_ends,
+    read_topics,
+)
+from interop.pipeline_kills.workload import BOOKINGS, FLIGHTS, PARTITIONS
+
+MAP_SUFFIX: Final = ".offset-map"
+STEP_OFFSETS: Final = 1_500
+"""How many offsets a step of a stream is about: a run has several."""
+STEPS: Final = 5
+"""So many there are at least."""
+TRANSACTION_RECORDS: Final = 300
+TRANSACTIONS: Final = 5
+"""So many there are at least in the largest partition."""
+
+
+@dataclass
+class Scene:
+    """A broker with the topics that the jobs work on, and what these hold."""
+
+    broker: Broker
+    directory: Path
+    truth: Records
+    """As a plain consumer has read it."""
+    ends: Mapping[Place, int]
+    archive: Path
+    """Of both topics, made while nobody was killed."""
+
+    def of(self, *topics: str) -> Records:
+        """What these topics hold."""
+        return {place: records for place, records in self.truth.items() if place[0] in topics}
+
+
+@dataclass
+class Job(ABC):
+    """A job of a trial, with a directory and names that nobody else has."""
+
+    name: ClassVar[str]
+    command: ClassVar[str]
+    """Of the pipeline."""
+    scene: Scene
+    place: Path
+    trial: str
+    """Distinguishes topics, groups and transactions."""
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def suffix(self) -> str:
+        """Of the names of topics that it fills."""
+        return f".{self.trial}"
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Its file."""
+
+    @abstractmethod
+    def steps(self, chance: Random) -> list[Step]:
+        """Steps at which it may be killed."""
+
+    @abstractmethod
+    def snapshot(self) -> Any:
+        """What it has left, as far as that must not change any more when it is done. Unreadable."""
+
+    @abstractmethod
+    def judge(self) -> list[Finding]:
+        """What is wrong with that."""
+
+    @abstractmethod
+    def audit(self) -> dict[str, Any]:
+        """The file of an audit that has to be clean."""
+
+    def client(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.scene.broker.bootstrap}
+
+    def kafka_input(self, *topics: str) -> dict[str, Any]:
+        options = {
+            "kafka.bootstrap.servers": self.scene.broker.bootstrap,
+            "kafka.isolation.level": "read_committed",
+            "subscribe": ",".join(topics),
+        }
+        return {"format": "kafka", "options": options}
+
+    def files_input(self, *topics: str) -> dict[str, Any]:
+        options = {
+            "path": str(self.scene.broker.log_dir),
+            "kafka.isolation.level": "read_committed",
+            "subscribe": ",".join(topics),
+        }
+        return {"format": "kwire", "options": options}
+
+
+class ArchiveJob(Job):
+    """Both topics, through the wire."""
+
+    name = "archive"
+    command = "archive"
+
+    @property
+    def archive(self) -> Path:
+        return self.place / "archive"
+
+    def source(self) -> dict[str, Any]:
+        return self.kafka_input(FLIGHTS, BOOKINGS)
+
+    def config(self) -> dict[str, Any]:
+        source = self.source()
+        source["options"]["maxOffsetsPerTrigger"] = str(STEP_OFFSETS)
+        return {"input": source, "archive": {"directory": str(self.archive), "records_per_file": 400}}
+
+    def steps(self, chance: Random) -> list[Step]:
+        return archive_steps(self.archive, STEPS, chance)
+
+    def snapshot(self) -> Any:
+        return sorted(
+            (str(path), path.stat().st_size, path.stat().st_mtime_ns)
+            for part in ("data", "_manifests")
+            for path in (self.archive / part).rglob("*")
+            if path.is_file()
+        )
+
+    def judge(self) -> list[Finding]:
+        return judge_archive(self.scene.truth, self.scene.ends, self.archive)
+
+    def audit(self) -> dict[str, Any]:
+        right = {"format": "archive", "directory": str(self.archive)}
+        return {
+            "audit": {"window": "1 day"},
+            "left": self.kafka_input(FLIGHTS, BOOKINGS),
+            "right": right,
+        }
+
+
+class ArchiveDirectoryJob(ArchiveJob):
+    """Both topics, out of the broker's files."""
+
+    name = "archive-directory"
+
+    def source(self) -> dict[str, Any]:
+        return self.files_input(FLIGHTS, BOOKINGS)
+
+
+class TopicJob(Job):
+    """A job that fills topics."""
+
+    mapped: ClassVar[tuple[str, ...]] = ()
+    same: ClassVar[tuple[str, ...]] = ()
+
+    def topics(self) -> list[str]:
+        """All that it writes."""
+        filled = [topic + self.suffix for topic in (*self.same, *self.mapped)]
+        return [*filled, *(topic + self.suffix + MAP_SUFFIX for topic in self.mapped)]
+
+    def steps(self, chance: Random) -> list[Step]:
+        data = self.scene.broker.log_dir
+        topic = (*self.mapped, *self.same)[0]
+        size_bytes = sum(path.stat().st_size for path in (data / f"{topic}-0").glob("*.log"))
+        found = delivery_steps(data, topic + self.suffix, size_bytes // 2, chance)
+        if self.mapped:
+            found += transaction_steps(data, self.trial, TRANSACTIONS, chance)
+        return found
+
+    def snapshot(self) -> Any:
+        return read_ends(self.scene.broker.bootstrap, self.topics())
+
+    def judge(self) -> list[Finding]:
+        try:
+            found = read_topics(self.scene.broker.bootstrap, self.topics())
+        except Unreadable as error:
+            return [Finding(UNREADABLE, str(error))]
+        findings = judge_same(self.scene.of(*self.same), found, self.suffix)
+        for topic in self.mapped:
+            filled = topic + self.suffix
+            maps = {place: one for place, one in found.items() if place[0] == filled + MAP_SUFFIX}
+            for partition in range(PARTITIONS[topic]):
+                try:
+                    entries = entries_of(maps, partition, self.trial)
+                except Unreadable as error:
+                    findings.append(Finding(MAP, str(error)))
+                    continue
+                findings += judge_mapped(
+                    (filled, partition),
+                    self.scene.truth[topic, partition],
+                    found.get((filled, partition), []),
+                    entries,
+                    self.scene.ends[topic, partition],
+                )
+        return findings
+
+    def audit(self) -> dict[str, Any]:
+        topics = (*self.same, *self.mapped)
+        return {
+            "audit": {"window": "1 day", "suffix": self.suffix, "offsets": not self.mapped},
+            "left": self.kafka_input(*topics),
+            "right": self.kafka_input(*(topic + self.suffix for topic in topics)),
+        }
+
+
+class RestoreJob(TopicJob):
+    """A topic without gaps, under the same offsets."""
+
+    name = "restore"
+    command = "restore"
+    same: ClassVar[tuple[str, ...]] = (FLIGHTS,)
+
+    def config(self) -> dict[str, Any]:
+        restore = {
+            "directory": str(self.scene.archive),
+            "job": self.trial,
+            "topics": ",".join((*self.same, *self.mapped)),
+            "suffix": self.suffix,
+            "transaction_records": TRANSACTION_RECORDS,
+            "client": self.client(),
+        }
+        return {"restore": restore}
+
+
+class RestoreMapJob(RestoreJob):
+    """A topic with gaps, through transactions and with a map."""
+
+    name = "restore-map"
+    same = ()
+    mapped = (BOOKINGS,)
+
+
+class MirrorJob(TopicJob):
+    """Both topics, into others of the same cluster."""
+
+    name = "mirror"
+    command = "mirror"
+    mapped = (FLIGHTS, BOOKINGS)
+
+    def config(self) -> dict[str, Any]:
+        source = self.kafka_input(*self.mapped)
+        source["options"]["maxOffsetsPerTrigger"] = str(STEP_OFFSETS)
+        mirror = {
+            "job": self.trial,
+            "checkpoint": str(self.place / "checkpoint"),
+            "suffix": self.suffix,
+            "groups": "",
+            "client": self.client(),
+        }
+        return {"input": source, "mirror": mirror}
+
+
+JOBS: Final[dict[str, type[Job]]] = {
+    job.name: job for job in (ArchiveJob, ArchiveDirectoryJob, RestoreJob, RestoreMapJob, MirrorJob)
+}
+
+
+def toml(content: Mapping[str, Any], table: str = "") -> str:
+    """A file that a job reads."""
+    lines, tables = [], []
+    for key, value in content.items():
+        quoted = json.dumps(key)
+        if isinstance(value, Mapping):
+            name = f"{table}.{quoted}" if table else quoted
+            tables.append(f"[{name}]\n{toml(value, name)}")
+        else:
+            lines.append(f"{quoted} = {json.dumps(value)}\n")
+    return "".join(lines) + "".join(tables)

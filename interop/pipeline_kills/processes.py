@@ -1,0 +1,135 @@
+"""The processes of a job: driver with JVM, executors, workers of Python; all in one session of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+DRIVER, EXECUTOR, BROKER = "driver", "executor", "broker"
+VICTIMS: Final = (DRIVER, EXECUTOR, BROKER)
+EXECUTOR_CLASS: Final = "CoarseGrainedExecutorBackend"
+WORKER_MODULE: Final = "pyspark.daemon"
+POLL_S: Final = 0.05
+LEAVE_S: Final = 10.0
+
+
+class Process(NamedTuple):
+    """One of them."""
+
+    pid: int
+    parent: int
+    command: str
+
+
+class JobProcess:
+    """A job that runs, its output in a file."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path
+    ) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=directory,
+                env=dict(environment),
+                start_new_session=True,
+            )
+
+    @property
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
+    def wait(self, seconds: float) -> int | None:
+        """The exit status; None where it has not ended by then."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def tail(self, characters: int = 2000) -> str:
+        return self.log.read_text(errors="replace")[-characters:]
+
+    def all(self) -> list[Process]:
+        """All that it has started and that runs; those too whose parent is gone.
+
+        Python's workers have a group of their own, but nothing of Spark leaves the session.
+        """
+        found = []
+        for entry in os.scandir("/proc"):
+            if not entry.name.isdigit():
+                continue
+            try:
+                stat = Path(entry.path, "stat").read_text(errors="replace")
+                command = (
+                    Path(entry.path, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
+            except OSError:
+                continue
+            state, parent, _, session = stat.rpartition(")")[2].split()[:4]
+            if int(session) == self.process.pid and state != "Z":
+                found.append(Process(int(entry.name), int(parent), command))
+        return found
+
+    def executors(self) -> list[Process]:
+        """JVMs that run tasks for the driver."""
+        return [process for process in self.all() if EXECUTOR_CLASS in process.command]
+
+    def workers(self) -> list[Process]:
+        """Pythons that run tasks for an executor: forked by a daemon."""
+        found = [process for process in self.all() if WORKER_MODULE in process.command]
+        daemons = {process.pid for process in found}
+        return [process for process in found if process.parent in daemons]
+
+    def kill_driver(self, chance: Random) -> str:
+        """The driver's Python, its JVM, or both; who it was. Executors and workers are left to themselves."""
+        jvms = [process.pid for process in self.all() if process.parent == self.process.pid]
+        whom = chance.choice(("Python and JVM", "Python and JVM", "Python", "JVM"))
+        pids = {"Python": [self.process.pid], "JVM": jvms}.get(whom) or [self.process.pid, *jvms]
+        for pid in pids:
+            _kill(pid)
+        return f"the driver's {whom}"
+
+    def kill_executor(self, chance: Random) -> str:
+        """An executor, or one of its Python workers, as soon as there is one; who, or nothing if it ended."""
+        wants_worker = chance.random() < 0.4
+        while not self.is_over:
+            found = self.workers() if wants_worker else self.executors()
+            if found:
+                _kill(chance.choice(found).pid)
+                return "a Python worker" if wants_worker else "the executor"
+            time.sleep(POLL_S)
+        return ""
+
+    def end(self) -> list[str]:
+        """End what still runs; of whom that was, the commands of those that had their time to leave."""
+        deadline = time.monotonic() + LEAVE_S
+        while not self.is_over or (left := self.all()):
+            if not self.is_over:
+                break
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)
+        else:
+            return []
+        left = self.all()
+        for process in left:
+            _kill(process.pid)
+        self.process.wait(LEAVE_S)
+        return [process.command[:100] for process in left]
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it has just ended by itself

@@ -1,0 +1,217 @@
+"""What topics, archives and offset maps hold, read without the pipeline and without Spark."""
+
+# The client's own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+READ_S = 90.0
+"""For a topic; one whose transaction stays open cannot be read to its end."""
+
+
+class Record(NamedTuple):
+    """A record as a reader sees it."""
+
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    """0 for the producer's time, 1 for the broker's."""
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """What is the same wherever the record goes."""
+        return self.timestamp_ms, self.key, self.value, self.headers
+
+
+Place = tuple[str, int]
+"""Topic and partition."""
+Records = dict[Place, list[Record]]
+
+
+class Unreadable(Exception):
+    """What should be there cannot be read; the message says what, and why."""
+
+
+def read_topics(bootstrap: str, topics: Sequence[str]) -> Records:
+    """The committed records of topics, by partition. Unreadable."""
+    ends = read_ends(bootstrap, topics)
+    consumer = _consumer(bootstrap, "read_committed")
+    try:
+        return {place: _read_partition(consumer, *place, end) for place, end in ends.items()}
+    except KafkaException as error:
+        raise Unreadable(f"{', '.join(topics)}: {error}") from None
+    finally:
+        consumer.close()
+
+
+def read_ends(bootstrap: str, topics: Sequence[str]) -> dict[Place, int]:
+    """Where the partitions of topics end, markers and open transactions included. Unreadable."""
+    consumer = _consumer(bootstrap, "read_uncommitted")
+    try:
+        found = {}
+        for topic in topics:
+            about = consumer.list_topics(topic, 30).topics[topic]
+            if about.error is not None:
+                raise Unreadable(f"{topic}: {about.error.str()}")
+            for partition in sorted(about.partitions):
+                _, found[topic, partition] = consumer.get_watermark_offsets(
+                    TopicPartition(topic, partition), 30
+                )
+        return found
+    except KafkaException as error:
+        raise Unreadable(f"{', '.join(topics)}: {error}") from None
+    finally:
+        consumer.close()
+
+
+def _consumer(bootstrap: str, isolation: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "judge",
+            "enable.auto.commit": False,
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+            "log_level": 0,
+        }
+    )
+
+
+def _read_partition(consumer: Consumer, topic: str, partition: int, end: int) -> list[Record]:
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+    found: list[Record] = []
+    deadline = time.monotonic() + READ_S
+    while time.monotonic() < deadline:
+        for message in consumer.consume(5_000, 0.1):
+            error = message.error()
+            if error is None:
+                kind, time_ms = message.timestamp()
+                headers = tuple(message.headers() or ())
+                found.append(
+                    Record(message.offset(), time_ms, kind - 1, message.key(), message.value(), headers)
+                )
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise Unreadable(f"{topic}-{partition}: {error.str()}")
+            elif (message.offset() or 0) >= end:
+                return found
+    raise Unreadable(f"{topic}-{partition} cannot be read to its end, {end}: a transaction is open there")
+
+
+class Listed(NamedTuple):
+    """A file, as a manifest tells of it."""
+
+    path: str
+    topic: str
+    partition: int
+    date: str
+    first_offset: int
+    last_offset: int
+    records: int
+    size_bytes: int
+    sha256: str
+
+
+class Manifest(NamedTuple):
+    """A commit of an archive."""
+
+    number: int
+    ranges: dict[Place, tuple[int, int]]
+    """Nothing where files were only rewritten."""
+    files: list[Listed]
+    replaced: list[str]
+
+
+def read_manifests(archive: Path) -> list[Manifest]:
+    """All there are, by number. Unreadable."""
+    found = []
+    for path in sorted((archive / "_manifests").glob("*.json")):
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            ranges = {
+                (topic, int(partition)): (start, end)
+                for topic, partitions in told["ranges"].items()
+                for partition, (start, end) in partitions.items()
+                if told["batch_id"] >= 0
+            }
+            files = [Listed(*(file[name] for name in Listed._fields)) for file in told["files"]]
+            found.append(Manifest(int(path.stem), ranges, files, told["replaced"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Unreadable(f"{path}: {error!r}") from None
+    return found
+
+
+def read_parquet(path: Path) -> list[Record]:
+    """The records of a file of an archive. Unreadable."""
+    try:
+        # As a file alone: the directories above it are no columns here.
+        with pq.ParquetFile(path) as file:
+            table = file.read()
+    except (OSError, pa.ArrowException) as error:
+        raise Unreadable(f"{path}: {error}") from None
+    times = table.column("timestamp").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+    rows = zip(
+        table.column("offset").to_pylist(),
+        times,
+        table.column("timestampType").to_pylist(),
+        table.column("key").to_pylist(),
+        table.column("value").to_pylist(),
+        table.column("headers").to_pylist(),
+        strict=True,
+    )
+    return [
+        Record(
+            offset,
+            # Exactly: what is no whole millisecond never came out of a topic.
+            time_us // 1000 if time_us % 1000 == 0 else time_us,
+            kind,
+            key,
+            value,
+            tuple((header["key"], header["value"]) for header in headers or ()),
+        )
+        for offset, time_us, kind, key, value, headers in rows
+    ]
+
+
+class Entry(NamedTuple):
+    """An entry of an offset map: a range of the source, and which of its offsets became which."""
+
+    source: int
+    end: int
+    pairs: list[tuple[int, int]]
+
+
+def entries_of(records: Records, wanted_partition: int, wanted_job: str) -> list[Entry]:
+    """The entries of a map about a job's partition. Unreadable."""
+    found = []
+    for place in records.values():
+        for record in place:
+            try:
+                job, partition, _ = (record.key or b"").decode().rsplit("/", 2)
+                if (job, int(partition)) != (wanted_job, wanted_partition):
+                    continue
+                told = json.loads(record.value or b"")
+                source, target = told["source"], told["target"]
+                pairs: list[tuple[int, int]] = []
+                numbers = told["runs"]
+                for at in range(0, len(numbers), 3):
+                    source, target = source + numbers[at], target + numbers[at + 1]
+                    pairs += [(source + step, target + step) for step in range(numbers[at + 2])]
+                    source, target = source + numbers[at + 2], target + numbers[at + 2]
+                found.append(Entry(told["source"], told["end"], pairs))
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise Unreadable(f"entry {record.key!r} of an offset map: {error!r}") from None
+    return found

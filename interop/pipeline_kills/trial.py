@@ -1,0 +1,251 @@
+"""A trial: a job is started, somebody is killed, it is started again until it is done, and judged."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from interop.brokers import Kwire
+from interop.pipeline_kills.jobs import JOBS, Job, Scene, toml
+from interop.pipeline_kills.judge import AGAIN, FAILED, STUCK, UNREADABLE, Finding
+from interop.pipeline_kills.moments import Moment, drawn
+from interop.pipeline_kills.processes import BROKER, DRIVER, EXECUTOR, JobProcess
+from interop.pipeline_kills.reading import Unreadable, read_ends, read_topics
+from interop.pipeline_kills.workload import BOOKINGS, EVENTS, FLIGHTS, fill
+from interop.reference import HERE, SPARK_JARS, spark_jars, spark_python
+
+JOB_S: Final = 240.0
+"""A longer run is stuck: librdkafka gives up after a minute, Kafka's consumer after two."""
+MOST_STARTS: Final = 5
+WATCH_S: Final = 0.001
+LONGEST_PAUSE_S: Final = 1.5
+LONGEST_OUTAGE_S: Final = 3.0
+FLIGHTS_REPLAYED: Final = 6_000
+EXECUTORS: Final = "local-cluster[1,2,1024]"
+"""Executors in a JVM of their own, so that one can be killed."""
+LOCAL: Final = "local[2]"
+SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Starts in half the time, which is most of what a trial takes."""
+BROKER_SETTINGS: Final = {"log.cleaner.enable": "false"}
+
+
+class Report(NamedTuple):
+    """What came of a trial."""
+
+    job: str
+    victim: str
+    seed: int
+    moment: str
+    who: str
+    """Was killed; empty if the job had ended before the moment came."""
+    starts: int
+    """How often the job was started until it was done."""
+    seconds: float
+    findings: list[Finding]
+    log: str
+    """The end of the job's output, if something is wrong."""
+
+    def __str__(self) -> str:
+        told = f"{self.job} {self.victim} {self.seed}: "
+        told += f"killed {self.who} {self.moment}" if self.who else f"nobody killed {self.moment}"
+        told += f"; {self.starts} starts, {self.seconds:.0f} s"
+        wrong = "".join(f"\n  {finding}" for finding in self.findings)
+        return f"{told}{wrong or ', clean'}" + (f"\n{self.log}" if self.findings else "")
+
+
+@contextmanager
+def scene() -> Iterator[Scene]:
+    """A broker with the topics, and an archive of them; gone afterwards. RuntimeError where that fails."""
+    spark_jars()
+    directory = Path(tempfile.mkdtemp(prefix="interop-kills-"))
+    broker = Kwire(BROKER_SETTINGS)
+    try:
+        broker.start()
+        config = {"replay": {"topic": EVENTS, "limit": FLIGHTS_REPLAYED, "client": _client(broker)}}
+        run_to_end("replay", config, directory / "replay")
+        fill(broker.bootstrap, read_topics(broker.bootstrap, [EVENTS]))
+        topics = [FLIGHTS, BOOKINGS]
+        found = Scene(
+            broker,
+            directory,
+            read_topics(broker.bootstrap, topics),
+            read_ends(broker.bootstrap, topics),
+            directory / "prepared" / "archive",
+        )
+        job = JOBS["archive"](found, directory / "prepared", "prepared")
+        run_to_end(job.command, job.config(), job.place)
+        wrong = job.judge()
+        if wrong:
+            raise RuntimeError(f"the archive is wrong though nobody was killed: {wrong}")
+        yield found
+    finally:
+        broker.discard()
+        if not os.environ.get("INTEROP_KEEP"):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _client(broker: Kwire) -> dict[str, str]:
+    return {"bootstrap.servers": broker.bootstrap}
+
+
+def environment(place: Path) -> dict[str, str]:
+    """Of a job: what Spark writes beside the job's own files goes to a place."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(HERE.parent),
+        "PYSPARK_PYTHON": spark_python(),
+        "KWIRE_SPARK_JARS": str(SPARK_JARS),
+        "SPARK_WORKER_DIR": str(place / "workers"),
+        "SPARK_LOCAL_DIRS": str(place / "local"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": SMALL_JVM,
+    }
+
+
+def start(command: str, config: Mapping[str, Any], place: Path, master: str = LOCAL) -> JobProcess:
+    """Start a job of the pipeline."""
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / f"{command}.toml"
+    path.write_text(toml(config), encoding="utf-8")
+    arguments = [spark_python(), "-m", "pipeline.cli", command, "--config", str(path), "--master", master]
+    return JobProcess(arguments, environment(place), place, place / f"{command}.log")
+
+
+def run_to_end(command: str, config: Mapping[str, Any], place: Path) -> None:
+    """RuntimeError where a job does not do what it should."""
+    process = start(command, config, place)
+    try:
+        status = process.wait(JOB_S)
+        if status != 0:
+            raise RuntimeError(f"{command} ended with {status}: {process.tail()}")
+    finally:
+        process.end()
+
+
+def run(around: Scene, name: str, victim: str, seed: int, *, audited: bool) -> Report:
+    """A trial; with `audited`, the pipeline's own audit is asked too."""
+    begun = time.monotonic()
+    chance = Random(f"{name}/{victim}/{seed}")
+    trial = f"{name}-{victim}-{seed}"
+    place = Path(tempfile.mkdtemp(prefix=f"{trial}-", dir=around.directory))
+    job = JOBS[name](around, place, trial)
+    moment = drawn(job.steps(chance), chance, LONGEST_PAUSE_S)
+    done = _Trial(job, victim, moment, chance)
+    findings = done.go(audited)
+    log = done.log() if findings else ""
+    if not findings and not os.environ.get("INTEROP_KEEP"):
+        shutil.rmtree(place, ignore_errors=True)
+    seconds = time.monotonic() - begun
+    return Report(name, victim, seed, str(moment), done.who, done.starts, seconds, findings, log)
+
+
+class _Trial:
+    def __init__(self, job: Job, victim: str, moment: Moment, chance: Random) -> None:
+        self.job = job
+        self.victim = victim
+        self.moment = moment
+        self.chance = chance
+        self.who = ""
+        self.starts = 0
+        self._findings: list[Finding] = []
+
+    def go(self, audited: bool) -> list[Finding]:
+        """What is wrong in the end."""
+        if not self._until_done():
+            return self._findings
+        try:
+            before = self.job.snapshot()
+        except Unreadable as error:
+            return [*self._findings, Finding(UNREADABLE, str(error))]
+        self._findings += self.job.judge()
+        process = self._start()
+        self._end(process, "a run when all was done")
+        try:
+            after = self.job.snapshot()
+        except Unreadable as error:
+            return [*self._findings, Finding(UNREADABLE, str(error))]
+        if before != after:
+            self._findings.append(
+                Finding(AGAIN, f"a run when all was done changed {_changes(before, after)}")
+            )
+            self._findings += self.job.judge()
+        if audited:
+            self._audit()
+        return self._findings
+
+    def log(self) -> str:
+        return "".join(path.read_text(errors="replace")[-6000:] for path in self.job.place.glob("*.log"))
+
+    def _start(self) -> JobProcess:
+        master = EXECUTORS if self.victim == EXECUTOR else LOCAL
+        return start(self.job.command, self.job.config(), self.job.place, master)
+
+    def _until_done(self) -> bool:
+        running: list[JobProcess] = []
+        try:
+            for self.starts in range(1, MOST_STARTS + 1):
+                process = self._start()
+                running.append(process)
+                if self.starts == 1:
+                    self._kill(process)
+                status = process.wait(JOB_S)
+                if status is None:
+                    self._findings.append(Finding(STUCK, f"start {self.starts} took over {JOB_S:.0f} s"))
+                    return False
+                if status == 0:
+                    return True
+            self._findings.append(Finding(FAILED, f"{self.starts} starts, the last one with {status}"))
+            return False
+        finally:
+            for process in running:
+                self._leave(process)
+
+    def _kill(self, process: JobProcess) -> None:
+        while not self.moment.has_come():
+            if process.is_over:
+                return
+            time.sleep(WATCH_S)
+        time.sleep(self.moment.pause_s)
+        if process.is_over:
+            return
+        if self.victim == DRIVER:
+            self.who = process.kill_driver(self.chance)
+        elif self.victim == EXECUTOR:
+            self.who = process.kill_executor(self.chance)
+        elif self.victim == BROKER:
+            broker = self.job.scene.broker
+            broker.kill()
+            self.who = "the broker"
+            time.sleep(self.chance.uniform(0, LONGEST_OUTAGE_S))
+            broker.start()
+
+    def _end(self, process: JobProcess, what: str) -> None:
+        status = process.wait(JOB_S)
+        if status is None:
+            self._findings.append(Finding(STUCK, f"{what} took over {JOB_S:.0f} s"))
+        elif status != 0:
+            self._findings.append(Finding(FAILED, f"{what} ended with {status}"))
+        self._leave(process)
+
+    def _leave(self, process: JobProcess) -> None:
+        left = process.end()
+        if left and not self._findings:
+            self._findings.append(Finding(STUCK, f"left behind: {left}"))
+
+    def _audit(self) -> None:
+        process = start("audit", self.job.audit(), self.job.place)
+        self._end(process, "the audit")
+
+
+def _changes(before: Any, after: Any) -> str:
+    if isinstance(before, dict):
+        return str({key: (before.get(key), after[key]) for key in after if before.get(key) != after[key]})
+    changed = sorted(set(before) ^ set(after))
+    return f"{len(changed)} files, {changed[:2]}"
