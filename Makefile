@@ -83,9 +83,20 @@ $(SPARK_READY): requirements/pipeline.lock | $(READY)
 		|| { echo "make interop needs PySpark, which could not be installed." >&2; exit 1; }
 	@touch $@
 
+.PHONY: pipeline-demo
+pipeline-demo: $(READY) ## run every job of the pipeline on real data, and show the reports (Java 17, Maven)
+	@$(MAKE) --no-print-directory $(SPARK_READY)
+	PYTHONPATH=. $(SPARK_READY:.complete=bin/python) -m pipeline.demo target/pipeline-demo $(ARGS)
+
 .PHONY: simulate
 simulate: $(READY) ## run storage on a simulated disk: `make simulate SEEDS=10000`
 	$(BIN)/python -m broker.testing.simulation --seeds $(SEEDS) $(ARGS)
+
+.PHONY: pipeline-kills
+pipeline-kills: SEEDS := 20
+pipeline-kills: $(READY) ## kill the pipeline's jobs: `make pipeline-kills SEEDS=5 JOB=archive VICTIM=broker`
+	@$(MAKE) --no-print-directory $(SPARK_READY)
+	$(BIN)/python -m interop.pipeline_kills --seeds $(SEEDS) $(JOB:%=--job %) $(VICTIM:%=--victim %) $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## measure, beside Apache Kafka if there is Java; see docs/performance.md
