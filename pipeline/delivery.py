@@ -128,7 +128,8 @@ class _Sending:
                     key=record.key,
                     value=record.value,
                     headers=record.headers,
-                    timestamp=record.timestamp_ms,
+                    # To librdkafka 0 means now, so the first moment of 1970 becomes the next.
+                    timestamp=record.timestamp_ms or 1,
                     on_delivery=done,
                 )
             except BufferError:

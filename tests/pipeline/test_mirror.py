@@ -1,0 +1,590 @@
+"""A mirror without Spark: its map, how it goes on after anything, what it refuses, and offsets of groups."""
+
+# The client's own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from pipeline import delivery, offset_map
+from pipeline.config import ConfigError, Input, JobConfig
+from pipeline.delivery import MappedDelivery, Outgoing, Target
+from pipeline.jobs.mirror import CLAIM, Mirror, MirrorConfig, claim
+from pipeline.mirror.groups import ACTIVE, AHEAD, COMMITTED, KEPT, SAME, Groups, Index
+from pipeline.mirror.source import FileSource, KafkaSource, Origin, SourceTopic, ends
+from pipeline.mirror.steps import Part, Span, deliver_batches, first_offset, spans
+from pipeline.offset_map import MAP_SUFFIX, DeliveryError, Entry, Run, entries, reader
+from tests.durability.child import Child
+
+SECONDS = 30.0
+
+
+class Cluster(NamedTuple):
+    """A broker, and where its files are."""
+
+    bootstrap: str
+    data: Path
+    admin: Any = None
+
+    @property
+    def client(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.bootstrap, "log_level": "0"}
+
+    def make(self, topic: str, partitions: int, **settings: str) -> None:
+        config = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in settings.items()}}
+        self.admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(SECONDS)
+
+    def produce(self, topic: str, partition: int, *values: bytes) -> None:
+        producer = Producer(self.client)
+        for number, value in enumerate(values):
+            producer.produce(topic, value, partition=partition, timestamp=1000 + number)
+        assert producer.flush(SECONDS) == 0
+
+    def records(self, topic: str, partition: int = 0) -> list[Any]:
+        """What is committed."""
+        consumer = reader(self.client, "reader")
+        found = list(offset_map.messages(consumer, TopicPartition(topic, partition), 0))
+        consumer.close()
+        return found
+
+    def values(self, topic: str, partition: int = 0) -> list[Any]:
+        return [record.value() for record in self.records(topic, partition)]
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        [asked] = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+        places = asked.result(SECONDS).topic_partitions
+        return {(place.topic, place.partition): place.offset for place in places}
+
+    def commit(self, group: str, topic: str, *offsets: int) -> None:
+        places = [TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)]
+        asked = self.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])
+        asked[group].result(SECONDS)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    where = tmp_path_factory.mktemp("broker")
+    child = Child(
+        where / "data",
+        where / "log",
+        {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"},
+    )
+    child.start()
+    assert child.wait_until_it_serves()
+    bootstrap = "{}:{}".format(*child.address)
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": "0"})
+    yield Cluster(bootstrap, where / "data", admin)
+    child.kill()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return str(request.node.name.replace("[", ".").replace("]", ""))
+
+
+def config_of(cluster: Cluster, topic: str, checkpoint: Path, **changed: Any) -> MirrorConfig:
+    input_ = {
+        "format": "kafka",
+        "options": {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic},
+        **changed.pop("input", {}),
+    }
+    table = {
+        "job": "m",
+        "checkpoint": str(checkpoint),
+        "suffix": ".mirror",
+        "client": cluster.client,
+        "source": cluster.client,
+        **changed,
+    }
+    return MirrorConfig.of(JobConfig({"input": input_, "mirror": table}))
+
+
+def write_offsets(checkpoint: Path, batch_id: int, offsets: dict[str, dict[str, int]]) -> None:
+    """As Spark does it."""
+    (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    (checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n{json.dumps(offsets)}")
+
+
+def rows(topic: str, partition: int, *offsets: int) -> pa.RecordBatch:
+    """Records as Spark gives them to a task."""
+    moment = datetime.datetime.fromtimestamp(1, datetime.UTC)
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": [topic] * len(offsets),
+            "partition": pa.array([partition] * len(offsets), pa.int32()),
+            "offset": list(offsets),
+            "timestamp": pa.array(
+                [moment + datetime.timedelta(milliseconds=offset) for offset in offsets],
+                pa.timestamp("us", "UTC"),
+            ),
+            "key": pa.array([None if offset % 2 else b"k%d" % offset for offset in offsets], pa.binary()),
+            "value": pa.array([None if offset % 3 == 2 else b"v%d" % offset for offset in offsets]),
+            "headers": [
+                [{"key": "h", "value": b"%d" % offset}, {"key": "h", "value": None}] for offset in offsets
+            ],
+        }
+    )
+
+
+def step(mirror: Mirror, batch_id: int, *batches: pa.RecordBatch) -> int:
+    """A step as Spark would have it done; how many records went out."""
+    plan = mirror.plan(batch_id)
+    done = []
+    for batch in batches:
+        for result in deliver_batches(plan, [batch]):
+            done += [delivered_row(row) for row in result.to_pylist()]
+    return sum(one.records for one in [*done, *mirror.rest(plan, done)])
+
+
+def delivered_row(row: dict[str, Any]) -> Any:
+    from pipeline.mirror.steps import Done
+
+    return Done(**row)
+
+
+# The map.
+
+
+def test_an_entry_tells_of_runs_and_gaps_and_is_read_back() -> None:
+    [entry] = entries(
+        "m", 3, 120, 140, [*zip(range(120, 125), range(90, 95), strict=True), (135, 95), (136, 97)]
+    )
+    assert entry.runs == (Run(120, 90, 5), Run(135, 95, 1), Run(136, 97, 1))
+    assert (entry.source, entry.end, entry.target, entry.next_target) == (120, 140, 90, 98)
+    key, value = entry._replace(origin="c/t/i").encoded()
+    assert key == b"m/3/120"
+    assert json.loads(value) == {
+        "source": 120, "end": 140, "target": 90, "origin": "c/t/i", "runs": [0, 0, 5, 10, 0, 1, 0, 1, 1],
+    }  # fmt: skip
+    assert Entry.decoded(key, value, "") == entry._replace(origin="c/t/i")
+
+
+def test_a_range_without_records_is_one_entry() -> None:
+    [entry] = entries("m", 0, 5, 9, [], next_target=70)
+    assert (entry.source, entry.end, entry.runs, entry.next_target) == (5, 9, (), 70)
+    assert Entry.decoded(*entry.encoded(), "") == entry
+
+
+def test_many_runs_are_several_entries_that_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_map, "RUNS_PER_ENTRY", 2)
+    found = list(entries("m", 0, 0, 20, [(1, 0), (3, 1), (5, 2), (7, 3), (9, 4)]))
+    assert [(entry.source, entry.end, len(entry.runs)) for entry in found] == [
+        (0, 5, 2),
+        (5, 9, 2),
+        (9, 20, 1),
+    ]
+    assert [Entry.decoded(*entry.encoded(), "") for entry in found] == found
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(None, b"{}"), (b"m/0/1", None), (b"x", b"y"), (b"m/0/1", b'{"source": 1}')]
+)
+def test_what_is_no_entry_is_named(key: bytes | None, value: bytes | None) -> None:
+    with pytest.raises(DeliveryError, match="a-0 at offset 7 is no entry of an offset map"):
+        Entry.decoded(key, value, "a-0 at offset 7")
+
+
+def index_of(found: Iterable[Entry], next_record: Callable[[int], int]) -> Index:
+    kept = dict(enumerate(found))
+    index = Index(kept.__getitem__, next_record)
+    for offset, entry in kept.items():
+        index.add(offset, entry)
+    return index
+
+
+def test_offsets_are_translated_to_the_first_at_or_after() -> None:
+    index = index_of(
+        [
+            *entries("m", 0, 10, 10, []),
+            *entries("m", 0, 10, 20, [(12, 0), (13, 1), (16, 2)], next_target=0),
+            *entries("m", 0, 20, 30, [], next_target=3),
+            *entries("m", 0, 30, 40, [(31, 4), (32, 5)]),
+        ],
+        lambda offset: offset + 1,  # a marker is behind the last record
+    )
+    expected = {0: 0, 10: 0, 12: 0, 13: 1, 14: 2, 16: 2, 17: 4, 25: 4, 31: 4, 32: 5, 33: 7, 40: 7, 41: None}
+    assert {offset: index.translate(offset) for offset in expected} == expected
+
+
+def test_a_mirror_of_nothing_translates_its_end_only() -> None:
+    empty = index_of(entries("m", 0, 5, 5, []), lambda offset: offset)
+    assert [empty.translate(offset) for offset in (0, 5, 6)] == [0, 0, None]
+    assert index_of([], lambda offset: offset).translate(0) is None
+
+
+def test_a_map_with_a_hole_is_noticed() -> None:
+    with pytest.raises(DeliveryError, match="goes on with offset 7 of the source, after 5"):
+        index_of([*entries("m", 0, 0, 5, []), *entries("m", 0, 7, 9, [])], lambda offset: offset)
+
+
+# What a step is about.
+
+
+def test_spans_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    write_offsets(tmp_path, 0, {"t": {"0": 10}})
+    assert spans(tmp_path, 0) == {("t", 0): Span(None, 10, True)}
+    (tmp_path / "sources" / "0").mkdir(parents=True)
+    (tmp_path / "sources" / "0" / "0").write_text('v1\n{"t": {"0": 4}}')
+    assert spans(tmp_path, 0) == {("t", 0): Span(4, 10, True)}
+    write_offsets(tmp_path, 1, {"t": {"0": 15, "1": 3}})
+    assert spans(tmp_path, 1) == {("t", 0): Span(10, 15, False), ("t", 1): Span(None, 3, True)}
+    with pytest.raises(DeliveryError, match="offsets/7 holds no offsets as Spark writes them"):
+        spans(tmp_path, 7)
+
+
+def test_a_checkpoint_that_is_ahead_of_the_map_is_refused() -> None:
+    part = Part(Target({}, "t", 0, "m"), "", 10, 20, False)
+    assert first_offset(12, part, ())[0] == 12
+    with pytest.raises(DeliveryError, match=r"t-0 was mirrored up to offset 9 .* goes on at 10"):
+        first_offset(9, part, ())
+    with pytest.raises(DeliveryError, match="t-0 has no offset map"):
+        first_offset(None, part, ())
+    assert first_offset(None, part._replace(is_new=True), ())[0] == 10
+
+
+def test_a_start_that_nobody_knows_is_that_of_the_first_record() -> None:
+    part = Part(Target({}, "t", 0, "m"), "", None, 20, True)
+    records = [Outgoing(offset, 1, None, None, []) for offset in (7, 8)]
+    start, found = first_offset(None, part, iter(records))
+    assert (start, list(found)) == (7, records)
+    assert first_offset(None, part, ())[0] == 20
+
+
+# Mirroring.
+
+
+def test_records_arrive_as_they_are_in_steps_that_may_be_repeated(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    cluster.make(topic, 2)
+    mirror = Mirror(config_of(cluster, topic, tmp_path))
+    mirror.prepare()
+    write_offsets(tmp_path, 0, {topic: {"0": 10, "1": 0}})
+    first = rows(topic, 0, 2, 3, 5)
+    assert step(mirror, 0, first) == 3
+    assert step(mirror, 0, first) == 0
+    write_offsets(tmp_path, 1, {topic: {"0": 12, "1": 6}})
+    again = Mirror(config_of(cluster, topic, tmp_path))
+    again.prepare()
+    second = [rows(topic, 0, 11), rows(topic, 1, 0, 1)]
+    assert step(again, 1, *second) == 3
+    assert step(again, 1, *second) == 0
+    for partition, offsets in ((0, (2, 3, 5, 11)), (1, (0, 1))):
+        found = cluster.records(topic + ".mirror", partition)
+        assert [(one.key(), one.value(), one.timestamp()[1], one.headers()) for one in found] == [
+            (
+                None if offset % 2 else b"k%d" % offset,
+                None if offset % 3 == 2 else b"v%d" % offset,
+                1000 + offset,
+                [("h", b"%d" % offset), ("h", None)],
+            )
+            for offset in offsets
+        ]
+    told = [decoded(one) for one in cluster.records(topic + ".mirror" + MAP_SUFFIX, 0)]
+    # The source's offsets before the first record are not known to be gaps.
+    assert [(one.source, one.end, one.runs) for one in told] == [
+        (2, 10, (Run(2, 0, 2), Run(5, 2, 1))),
+        (10, 12, (Run(11, 4, 1),)),
+    ]
+    assert Origin.of(told[0].origin).topic == topic
+
+
+def decoded(message: Any) -> Entry:
+    return offset_map.decoded(message)
+
+
+def test_an_interrupted_step_goes_on_where_the_map_ends(
+    cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "TRANSACTION_RECORDS", 4)
+    cluster.make(topic, 1)
+    mirror = Mirror(config_of(cluster, topic, tmp_path))
+    mirror.prepare()
+    write_offsets(tmp_path, 0, {topic: {"0": 40}})
+    plan = mirror.plan(0)
+    for fails_at in (1, 6, 13, 3, 17):
+
+        def failing(fails_at: int = fails_at) -> Iterator[pa.RecordBatch]:
+            yield rows(topic, 0, *range(fails_at))
+            raise OSError("the machine is gone")
+
+        with pytest.raises(OSError, match="gone"):
+            list(deliver_batches(plan, failing()))
+    step(mirror, 0, rows(topic, 0, *range(30)))
+    assert [one.timestamp()[1] for one in cluster.records(topic + ".mirror")] == [
+        1000 + one for one in range(30)
+    ]
+    told = [decoded(one) for one in cluster.records(topic + ".mirror" + MAP_SUFFIX)]
+    assert [one.source for one in told] == [0, *[one.end for one in told[:-1]]]
+    assert told[-1].end == 40
+
+
+def test_an_abandoned_transaction_is_not_in_the_way(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    cluster.make(topic, 1)
+    mirror = Mirror(config_of(cluster, topic, tmp_path))
+    mirror.prepare()
+    killed = Producer({**cluster.client, "transactional.id": f"m-{topic}.mirror-0"})
+    killed.init_transactions(SECONDS)
+    killed.begin_transaction()
+    killed.produce(topic + ".mirror", b"half", partition=0)
+    killed.flush(SECONDS)
+    write_offsets(tmp_path, 0, {topic: {"0": 2}})
+    again = Mirror(config_of(cluster, topic, tmp_path))
+    again.prepare()  # what is not committed is no foreign content
+    assert step(again, 0, rows(topic, 0, 0, 1)) == 2
+    assert cluster.values(topic + ".mirror") == [b"v0", b"v1"]
+
+
+def test_partitions_grow_with_the_source(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    cluster.make(topic, 1, max_message_bytes="2000000")
+    config = config_of(cluster, topic, tmp_path, settings={"segment.bytes": 1 << 20})
+    mirror = Mirror(config)
+    mirror.prepare()
+    assert KafkaSource(cluster.client, {"subscribe": topic}).settings(
+        topic + ".mirror", ("max.message.bytes", "retention.ms", "segment.bytes")
+    ) == {"max.message.bytes": "2000000", "retention.ms": "-1", "segment.bytes": "1048576"}
+    write_offsets(tmp_path, 0, {topic: {"0": 1}})
+    assert step(mirror, 0, rows(topic, 0, 0)) == 1
+    cluster.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(SECONDS)
+    write_offsets(tmp_path, 1, {topic: {"0": 1, "1": 0, "2": 4}})
+    assert step(mirror, 1, rows(topic, 2, 0, 1, 2, 3)) == 4
+    topics = cluster.admin.list_topics(timeout=SECONDS).topics
+    assert [len(topics[topic + suffix].partitions) for suffix in (".mirror", ".mirror" + MAP_SUFFIX)] == [
+        3,
+        3,
+    ]
+    # Each is claimed, also the one in which there is nothing.
+    again = Mirror(config)
+    again.prepare()
+    assert {key[1]: entry and entry.end for key, entry in again.progress.items()} == {0: 1, 1: 0, 2: 4}
+    assert json.loads(again.starting_offsets() or "") == {topic: {"0": 1, "1": 0, "2": 4}}
+
+
+def test_a_new_checkpoint_begins_where_the_map_ends(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    cluster.make(topic, 3)
+    mirror = Mirror(config_of(cluster, topic, tmp_path))
+    mirror.prepare()
+    assert mirror.starting_offsets() is None
+    with MappedDelivery(
+        Target(cluster.client, topic + ".mirror", 1, "m"), mirror._origins[topic]
+    ) as delivered:
+        delivered.deliver([], 5, 9)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic}
+    for text, others in (
+        ("earliest", (-2, -2)),
+        ("latest", (-1, -1)),
+        (json.dumps({topic: {"0": 3, "1": 4, "2": 5}}), (3, 5)),
+    ):
+        given = {"options": {**options, "startingOffsets": text}}
+        again = Mirror(config_of(cluster, topic, tmp_path, input=given))
+        again.prepare()
+        told = {topic: {"0": others[0], "1": 9, "2": others[1]}}
+        assert json.loads(again.starting_offsets() or "") == told
+
+
+# What it refuses.
+
+
+def refused(cluster: Cluster, topic: str, where: Path, says: str, **changed: Any) -> None:
+    with pytest.raises(DeliveryError, match=says):
+        Mirror(config_of(cluster, topic, where, **changed)).prepare()
+
+
+def test_a_topic_that_is_not_there_is_named(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    refused(cluster, topic, tmp_path, f"{cluster.bootstrap} has no topic {topic}: there is ")
+    given = {"options": {"kafka.bootstrap.servers": cluster.bootstrap, "subscribePattern": "no-.*-such"}}
+    refused(cluster, topic, tmp_path, "has no topic that fits", input=given)
+
+
+def test_a_topic_is_not_mirrored_into_itself(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    cluster.make(topic, 1)
+    refused(cluster, topic, tmp_path, f"topic {topic} is both a source and a target", suffix="")
+
+
+def test_a_target_with_other_partitions_is_refused(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    cluster.make(topic, 1)
+    cluster.make(topic + ".mirror", 2)
+    refused(cluster, topic, tmp_path, "mirror has 2 partitions, and .* of the source has 1")
+
+
+def test_a_target_with_other_records_is_refused(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    cluster.make(topic, 2)
+    cluster.make(topic + ".mirror", 2)
+    Mirror(config_of(cluster, topic, tmp_path)).prepare()  # an empty one is welcome
+    cluster.produce(topic + ".mirror", 1, b"foreign")
+    refused(cluster, topic, tmp_path, "mirror has records that no offset map tells of")
+
+
+class FakeSource:
+    """Another source of that name."""
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+
+    def topics(self) -> dict[str, SourceTopic]:
+        return {self.origin.topic: SourceTopic(self.origin, 1)}
+
+    def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
+        return {}
+
+
+def test_the_map_of_another_source_is_refused(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    config = config_of(cluster, topic, tmp_path)
+    origin = Origin("east", topic, "id1")
+    mirror = Mirror(config, FakeSource(origin))
+    mirror.prepare()
+    write_offsets(tmp_path, 0, {topic: {"0": 1}})
+    step(mirror, 0, rows(topic, 0, 0))
+    for other, says in (
+        (origin._replace(cluster="north"), "another source: topic .* of cluster east, not .* of north"),
+        (origin._replace(topic_id="id2"), "has been deleted and created anew"),
+    ):
+        with pytest.raises(DeliveryError, match=says):
+            Mirror(config, FakeSource(other)).prepare()
+    Mirror(config, FakeSource(origin._replace(cluster="?"))).prepare()
+    with pytest.raises(DeliveryError, match="is filled by the job 'm', not by 'other'"):
+        Mirror(config._replace(job="other"), FakeSource(origin)).prepare()
+    cluster.admin.delete_topics([topic + ".mirror"])[topic + ".mirror"].result(SECONDS)
+    with pytest.raises(DeliveryError, match=r"mirror is gone, and its map .* is not"):
+        Mirror(config, FakeSource(origin)).prepare()
+
+
+def test_the_checkpoint_of_another_job_is_refused(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    config = config_of(cluster, topic, tmp_path / "mine")
+    assert not claim(config)
+    (config.checkpoint / "metadata").write_text("{}")
+    assert claim(config)
+    with pytest.raises(DeliveryError, match="of another mirror, whose job is 'm', not 'n'"):
+        claim(config._replace(job="n"))
+    with pytest.raises(DeliveryError, match=r"of another mirror, whose suffix is '\.mirror', not ''"):
+        claim(config._replace(suffix=""))
+    (config.checkpoint / CLAIM).unlink()
+    with pytest.raises(DeliveryError, match="is the checkpoint of another job than a mirror"):
+        claim(config)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"client": {}}, "where is the target"),
+        ({"job": "a/b"}, "no slashes"),
+        ({"groups": "("}, "a regular expression"),
+        ({"sufix": ""}, "there is no mirror.sufix"),
+        ({"input": {"options": {"minPartitions": 8, "subscribe": "a"}}}, "divides partitions"),
+    ],
+)
+def test_a_wrong_configuration_is_told(changed: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        config_of(Cluster("127.0.0.1:1", tmp_path), "t", tmp_path, **changed)
+
+
+# The source.
+
+
+def test_files_and_wire_tell_of_the_same_topic(cluster: Cluster, topic: str) -> None:
+    cluster.make(topic, 3)
+    told = KafkaSource(cluster.client, {"subscribe": topic}).topics()
+    assert told == FileSource({"path": str(cluster.data), "subscribe": topic}).topics()
+    assert told == KafkaSource(cluster.client, {"subscribePattern": topic}).topics()
+    assert told[topic].partitions == 3
+    assert "?" not in told[topic].origin
+
+
+def test_the_target_may_be_named_by_what_spark_is_told(tmp_path: Path) -> None:
+    config = config_of(Cluster("127.0.0.1:1", tmp_path), "t", tmp_path, source={"sasl.username": "me"})
+    assert config.source == {"bootstrap.servers": "127.0.0.1:1", "sasl.username": "me"}
+    assert config.input == Input("kafka", {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+
+
+# Groups.
+
+
+def mirrored(cluster: Cluster, topic: str, checkpoint: Path) -> Groups:
+    """A source whose offsets 3 to 5 are gaps, its mirror, and who moves groups."""
+    cluster.make(topic, 2)
+    cluster.produce(topic, 0, *[b"%d" % number for number in range(10)])
+    mirror = Mirror(config_of(cluster, topic, checkpoint))
+    mirror.prepare()
+    write_offsets(checkpoint, 0, {topic: {"0": 8, "1": 0}})
+    step(mirror, 0, rows(topic, 0, 0, 1, 2, 6, 7))
+    return Groups(cluster.client, cluster.client, "m", f"{topic}-.*")
+
+
+def test_offsets_of_groups_are_translated(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    groups = mirrored(cluster, topic, tmp_path)
+    there = topic + ".mirror"
+    # Of the target, 0 to 4 are records and 5 is the marker of their transaction.
+    expected = {"a": (1, 1), "b": (4, 3), "c": (7, 4), "end": (8, 6), "ahead": (9, None)}
+    for name, (offset, _) in expected.items():
+        cluster.commit(f"{topic}-{name}", topic, offset, 0)
+    cluster.commit(f"other-{topic}", topic, 1)
+    moved = {(one.group, one.partition): one for one in groups.move({topic: there})}
+    for name, (offset, translated) in expected.items():
+        one = moved[f"{topic}-{name}", 0]
+        assert (one.source_offset, one.target_offset, one.source_lag) == (offset, translated, 10 - offset)
+        assert one.verdict == (AHEAD if translated is None else COMMITTED)
+        assert one.target_lag == (None if translated is None else 6 - translated)
+        assert cluster.committed(f"{topic}-{name}").get((there, 0)) == translated
+        assert cluster.committed(f"{topic}-{name}")[there, 1] == 0
+    assert (there, 0) not in cluster.committed(f"other-{topic}")
+    assert {one.verdict for one in groups.move({topic: there})} == {SAME, AHEAD}
+    groups.close()
+
+
+def test_groups_are_not_moved_back_unless_told(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    groups = mirrored(cluster, topic, tmp_path)
+    there = topic + ".mirror"
+    cluster.commit(f"{topic}-g", topic, 2)
+    cluster.commit(f"{topic}-g", there, 4)
+    [kept] = groups.move({topic: there})
+    assert (kept.target_offset, kept.verdict, cluster.committed(f"{topic}-g")[there, 0]) == (2, KEPT, 4)
+    groups.close()
+    told = Groups(cluster.client, cluster.client, "m", f"{topic}-.*", move_back=True)
+    [moved] = told.move({topic: there})
+    assert (moved.verdict, cluster.committed(f"{topic}-g")[there, 0]) == (COMMITTED, 2)
+    told.close()
+
+
+def test_groups_with_members_are_let_be(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    groups = mirrored(cluster, topic, tmp_path)
+    there = topic + ".mirror"
+    cluster.commit(f"{topic}-g", topic, 2)
+    member = Consumer(
+        {
+            **cluster.client,
+            "group.id": f"{topic}-g",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    member.subscribe([there])
+    assert member.poll(SECONDS) is not None
+    [one] = groups.move({topic: there})
+    assert one.verdict == ACTIVE
+    assert groups._commit(f"{topic}-g", (there, 0), 2, "") == ACTIVE  # had it come just now
+    assert (there, 0) not in cluster.committed(f"{topic}-g")
+    member.close()
+    assert [one.verdict for one in groups.move({topic: there})] == [COMMITTED]
+    groups.close()
+
+
+def test_lag_is_told(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    groups = mirrored(cluster, topic, tmp_path)
+    groups.close()
+    mirror = Mirror(config_of(cluster, topic, tmp_path))
+    mirror.prepare()
+    assert [str(one) for one in mirror.mirrored()] == [
+        f"{topic}-0: 0 records, up to offset 8, lag 2",
+        f"{topic}-1: 0 records, up to offset 0, lag 0",
+    ]
+    assert ends(cluster.client, [TopicPartition(topic, 0)]) == {(topic, 0): 10}
