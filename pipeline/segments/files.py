@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.storage.transaction_index import ENTRY_BYTES, Aborted
+from pipeline.segments.damage import Skipping
 
 PARTITION: Final = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
 METADATA_TOPIC: Final = "__cluster_metadata"
@@ -113,6 +114,8 @@ class Partition(NamedTuple):
     topic: str
     partition: int
     directory: Path
+    skipping: Skipping | None = None
+    """How to get past damage; None where it is an error."""
 
     @property
     def name(self) -> str:

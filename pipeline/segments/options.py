@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from pipeline.segments.damage import Skipping
 from pipeline.segments.files import Partition, SegmentsError, partitions_in
 
 EARLIEST: Final = -2
@@ -35,6 +36,8 @@ _KNOWN: Final = {
     "maxoffsetspertrigger",
     "startingoffsetsbytimestampstrategy",
     "targetpartitionbytes",
+    "oncorrupt",
+    "skippedrangespath",
 }
 _IGNORED: Final = "kafka."
 """Settings of a Kafka client, which is not there, are let be: so a job changes one word."""
@@ -71,6 +74,8 @@ class Options(NamedTuple):
     max_offsets_per_trigger: int | None
     target_partition_bytes: int | None
     """What one task reads, about; None where the source may choose."""
+    skipping: Skipping | None = None
+    """How to get past damage; None where it is an error."""
 
     def partitions(self) -> list[Partition]:
         """The partitions that were asked for and are there. SegmentsError where one is not."""
@@ -127,6 +132,11 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> Options:
         min_partitions=_number(given, "minpartitions", 1, 1),
         max_offsets_per_trigger=(
             _number(given, "maxoffsetspertrigger", 1, 1) if "maxoffsetspertrigger" in given else None
+        ),
+        skipping=(
+            Skipping(given.get("skippedrangespath", ""))
+            if _choice("onCorrupt", given.get("oncorrupt", "fail"), ("fail", "skip"))
+            else None
         ),
         target_partition_bytes=(
             _number(given, "targetpartitionbytes", 1, 1) if "targetpartitionbytes" in given else None

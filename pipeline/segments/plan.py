@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from broker.storage.transaction_index import Aborted
+from pipeline.segments.damage import Skipping
 from pipeline.segments.files import Index, Partition, Segment, SegmentsError
 from pipeline.segments.options import EARLIEST, LATEST, Bound, Options
 from pipeline.segments.scan import end_offset, scan_for_timestamp, stable_offset
@@ -32,10 +33,11 @@ class Range(NamedTuple):
     aborted: tuple[Aborted, ...] = ()
     """Transactions that a reader of committed data leaves out."""
     is_committed_only: bool = False
+    skipping: Skipping | None = None
 
     @property
     def log(self) -> Partition:
-        return Partition(self.topic, self.partition, Path(self.directory))
+        return Partition(self.topic, self.partition, Path(self.directory), self.skipping)
 
 
 class Window(NamedTuple):
@@ -206,6 +208,7 @@ def _divided(
             stop,
             tuple(entry for entry in aborted if entry.first_offset < stop and entry.last_offset >= begin),
             options.read_committed,
+            options.skipping,
         )
 
 

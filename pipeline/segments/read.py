@@ -91,7 +91,8 @@ def _decoded(
 ) -> Iterator[tuple[Columns, Batches]]:
     for at, header in wanted:
         if not crc_is_valid(chunk.data, at, header):
-            raise _corrupt(range_, header, f"the CRC of the batch at offset {header.base_offset} is wrong")
+            why = f"the CRC of the batch at offset {header.base_offset} is wrong"
+            raise _corrupt(range_, chunk.position + at, header, why)
     if not wanted:
         return
     if not names & _OF_RECORDS and all(_is_dense(header) for _, header in wanted):
@@ -100,7 +101,8 @@ def _decoded(
     try:
         yield from decode_parts(chunk.data, wanted, most_bytes=DECODE_BYTES, fields=names)
     except CorruptBatch as error:
-        raise _corrupt(range_, wanted[0][1], str(error)) from None
+        at, header = wanted[0]
+        raise _corrupt(range_, chunk.position + at, header, str(error)) from None
 
 
 def _is_dense(header: BatchHeader) -> bool:
@@ -117,10 +119,10 @@ def _by_headers(batches: Batches) -> Columns:
     return Columns(batch, offset, np.zeros(0, np.int64), None, None, None)
 
 
-def _corrupt(range_: Range, header: BatchHeader, what: str) -> CorruptSegment:
+def _corrupt(range_: Range, position: int, header: BatchHeader, what: str) -> CorruptSegment:
     log = range_.log
     base = max(segment.base_offset for segment in log.segments() if segment.base_offset <= header.base_offset)
-    return CorruptSegment(log.directory / f"{base:020d}.log", -1, header.base_offset, what)
+    return CorruptSegment(log.directory / f"{base:020d}.log", position, header.base_offset, what)
 
 
 def _record_batch(range_: Range, columns: Columns, group: Batches, schema: pa.Schema) -> pa.RecordBatch:

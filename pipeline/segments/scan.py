@@ -20,9 +20,12 @@ from kwire.batch import (
     read_header,
     records,
 )
+from pipeline.segments.damage import Damage, Skipping, next_sound, sound_chunks
 from pipeline.segments.files import Partition, Segment, SegmentsError
 
 CHUNK_BYTES: Final = 1 << 20
+SEGMENT_OFFSETS: Final = 1 << 31
+"""Offsets that a segment can hold: indexes write them as 32-bit distances from its base offset."""
 _GONE: Final = (".deleted", ".swap")
 """What is appended to the names of files that the broker is about to delete, or has just put in place."""
 
@@ -32,6 +35,7 @@ class CorruptSegment(SegmentsError):
 
     def __init__(self, path: Path, position: int, offset: int, what: str) -> None:
         super().__init__(f"{path} is corrupt at byte {position}, at offset {offset} or after it: {what}")
+        self.position = position
         self.offset = offset
 
 
@@ -40,6 +44,8 @@ class Chunk(NamedTuple):
 
     data: bytes
     batches: list[tuple[int, BatchHeader]]
+    position: int = 0
+    """Where in the file the bytes begin."""
 
 
 class SegmentFile:
@@ -81,7 +87,7 @@ class SegmentFile:
             why = ""
             while at + HEADER_BYTES <= size:
                 header = read_header(data, at)
-                why = _fault(header, next_offset)
+                why = fault(header, next_offset, self.base_offset + SEGMENT_OFFSETS)
                 if why:
                     break
                 size_bytes = header.size_bytes
@@ -104,7 +110,7 @@ class SegmentFile:
             if not why and size < wanted:
                 why = "the file has become shorter"
             if batches:
-                yield Chunk(data, batches)
+                yield Chunk(data, batches, position)
             if why:
                 if is_active:
                     return
@@ -112,13 +118,16 @@ class SegmentFile:
             position += at
 
 
-def _fault(header: BatchHeader, next_offset: int) -> str:
+def fault(header: BatchHeader, next_offset: int, limit_offset: int) -> str:
+    """What is wrong with the header of a batch whose offsets are to be between two others; nothing if not."""
     if header.magic != MAGIC:
         return f"a batch has format {header.magic}, not {MAGIC}"
     if header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
         return f"a batch has length {header.batch_length}"
     if header.base_offset < next_offset:
         return f"a batch begins at offset {header.base_offset}, which came before"
+    if header.last_offset >= limit_offset:
+        return f"a batch reaches to offset {header.last_offset}, which no segment like this holds"
     if header.last_offset_delta < 0 or header.records_count < 0:
         return f"the batch at offset {header.base_offset} has a negative number of records"
     return ""
@@ -135,7 +144,11 @@ def position_before(segment: Segment, file: SegmentFile, offset: int) -> int:
     if len(head) < HEADER_BYTES:
         return 0
     header = read_header(head)
-    is_so = not _fault(header, segment.base_offset) and header.base_offset <= indexed <= header.last_offset
+    base = segment.base_offset
+    is_so = (
+        not fault(header, base, base + SEGMENT_OFFSETS)
+        and header.base_offset <= indexed <= header.last_offset
+    )
     return position if is_so else 0
 
 
@@ -162,9 +175,13 @@ def chunks_between(partition: Partition, start: int, end: int) -> Iterator[Chunk
             continue
         try:
             position = position_before(segment, file, start)
-            chunks = file.chunks(
-                position, file.size_bytes, is_active=after is None, next_offset=segment.base_offset
-            )
+            if partition.skipping is None:
+                chunks = file.chunks(
+                    position, file.size_bytes, is_active=False, next_offset=segment.base_offset
+                )
+            else:
+                stop = end if after is None else min(after, end)
+                chunks = _past_damage(partition, partition.skipping, segment, file, position, (start, stop))
             for chunk in chunks:
                 wanted = [
                     (at, header)
@@ -173,14 +190,41 @@ def chunks_between(partition: Partition, start: int, end: int) -> Iterator[Chunk
                 ]
                 if wanted:
                     start = max(start, wanted[-1][1].last_offset + 1)
-                    yield Chunk(chunk.data, wanted)
+                    yield chunk._replace(batches=wanted)
                 if chunk.batches[-1][1].last_offset + 1 >= end:
                     return
+        except CorruptSegment as error:
+            # In the active segment a batch that is cut short ends it: the broker is writing it now, or was
+            # killed. Not if others follow.
+            torn = error.position
+            if after is not None or next_sound(segment, file, torn, file.size_bytes, error.offset):
+                raise
         finally:
             file.close()
         if after is None:
             return
         start = max(start, after)
+
+
+def _past_damage(
+    partition: Partition,
+    skipping: Skipping,
+    segment: Segment,
+    file: SegmentFile,
+    position: int,
+    span: tuple[int, int],
+) -> Iterator[Chunk]:
+    start, end = span
+    for found in sound_chunks(segment, file, position, file.size_bytes, segment.base_offset):
+        if isinstance(found, Chunk):
+            yield found
+            continue
+        lost_from = max(found.start_offset, start)
+        lost_to = end if found.end_offset is None else min(found.end_offset, end)
+        if lost_from < lost_to:
+            skipping.record(
+                Damage(partition.topic, partition.partition, lost_from, lost_to, str(file.path), found.reason)
+            )
 
 
 def end_offset(partition: Partition) -> int:
@@ -193,7 +237,7 @@ def end_offset(partition: Partition) -> int:
     file = SegmentFile(last)
     try:
         position = position_before(last, file, 1 << 62)
-        for data, batches in file.chunks(position, file.size_bytes, is_active=True, next_offset=end):
+        for data, batches, _ in file.chunks(position, file.size_bytes, is_active=True, next_offset=end):
             # What was being written when the broker was killed may be whole by its length alone.
             for _, header in batches[:-1]:
                 end = header.last_offset + 1
@@ -219,7 +263,7 @@ def stable_offset(partition: Partition, end: int) -> int:
                 continue
             start = offset
             break
-    for data, batches in chunks_between(partition, start, end):
+    for data, batches, _ in chunks_between(partition, start, end):
         for at, header in batches:
             if header.has_producer_id:
                 if header.is_control:
@@ -233,7 +277,7 @@ def stable_offset(partition: Partition, end: int) -> int:
 
 def scan_for_timestamp(partition: Partition, start: int, timestamp_ms: int) -> int | None:
     """The first offset from `start` on whose record is that late or later."""
-    for data, batches in chunks_between(partition, start, 1 << 62):
+    for data, batches, _ in chunks_between(partition, start, 1 << 62):
         for at, header in batches:
             if header.max_timestamp < timestamp_ms or header.is_control:
                 continue
