@@ -26,6 +26,7 @@ JOBS: Final = {
     "archive": Job(
         "topics to Parquet, each offset once, with a manifest for each commit",
         "pipeline.archive.job",
+        {"on-corrupt": "what becomes of damage in a data directory: fail, or skip it and tell the manifest"},
     ),
     "restore": Job(
         "an archive, or a part of it, back into topics",

@@ -9,7 +9,7 @@ when.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +18,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
 from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile, Offsets
-from pipeline.archive.staging import describe, fresh, move, staged
-from pipeline.config import CLEAN, Input, JobConfig
+from pipeline.archive.staging import SKIPPED, STAGING, describe, fresh, move, staged
+from pipeline.config import CLEAN, ConfigError, Input, JobConfig
+from pipeline.segments.damage import Damage, recorded
 from pipeline.session import session
 
+FAIL, SKIP = "fail", "skip"
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 """What is in a file, beside the columns that its path tells: topic, date and partition."""
 
@@ -36,6 +38,8 @@ class ArchiveConfig(NamedTuple):
     """`availableNow`, or how often to look, like `10 seconds`."""
     compression: str
     records_per_file: int
+    on_corrupt: str = FAIL
+    """Whether damage in a data directory ends the job, or is left out and told in the manifest."""
 
     @classmethod
     def of(cls, config: JobConfig) -> ArchiveConfig:
@@ -49,14 +53,21 @@ class ArchiveConfig(NamedTuple):
             trigger=table.text("trigger", "availableNow"),
             compression=table.text("compression", "zstd", one_of=("zstd", "snappy", "gzip", "lz4", "none")),
             records_per_file=table.number("records_per_file", 5_000_000, least=1),
+            on_corrupt=table.text("on_corrupt", FAIL, one_of=(FAIL, SKIP)),
         )
         table.done()
+        if found.on_corrupt == SKIP and found.input.format != "kwire":
+            raise ConfigError(
+                "archive.on_corrupt is for an input of format kwire: a broker serves nothing that is damaged"
+            )
         return found
 
 
 def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
     """Begin to archive. ArchiveError where the archive is another stream's."""
     options = {"startingOffsets": "earliest", **config.input.options, "includeHeaders": "true"}
+    if config.on_corrupt == SKIP:
+        options |= {"onCorrupt": SKIP, "skippedRangesPath": str(config.directory / STAGING / SKIPPED)}
     stream = spark.readStream.format(config.input.format).options(**options).load()
     Archive(config.directory).directory.mkdir(parents=True, exist_ok=True)
     writer = (
@@ -79,11 +90,13 @@ def _step(spark: SparkSession, config: ArchiveConfig) -> Callable[[DataFrame, in
             return
         name = f"{job[:8]}-{batch_id:010d}"
         place = fresh(config.directory, name)
+        told = fresh(config.directory, SKIPPED)
         _write(batch, place, config)
-        files = described(spark, place)
-        ranges = ranges_of(config.checkpoint, batch_id, files)
+        files, skipped = described(spark, place), recorded(told)
+        ranges = ranges_of(config.checkpoint, batch_id, files, skipped)
         check_within(ranges, files)
-        archive.add(Commit(-1, job, batch_id, ranges, move(config.directory, place, name, files)))
+        moved = move(config.directory, place, name, files)
+        archive.add(Commit(-1, job, batch_id, ranges, moved, skipped=skipped))
 
     return step
 
@@ -119,7 +132,9 @@ def job_id(checkpoint: Path) -> str:
     return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
 
 
-def ranges_of(checkpoint: Path, batch_id: int, files: list[DataFile]) -> Offsets:
+def ranges_of(
+    checkpoint: Path, batch_id: int, files: list[DataFile], skipped: Sequence[Damage] = ()
+) -> Offsets:
     """Which offsets a step is about, by Spark's checkpoint. ArchiveError."""
     ends = _offsets(checkpoint / "offsets" / str(batch_id))
     if batch_id:
@@ -130,9 +145,10 @@ def ranges_of(checkpoint: Path, batch_id: int, files: list[DataFile]) -> Offsets
     else:
         starts = {}
     first: dict[tuple[str, int], int] = {}
-    for file in files:
-        key = (file.topic, file.partition)
-        first[key] = min(first.get(key, file.first_offset), file.first_offset)
+    seen = [(file.topic, file.partition, file.first_offset) for file in files]
+    seen += [(damage.topic, damage.partition, damage.start_offset) for damage in skipped]
+    for topic, partition, offset in seen:
+        first[topic, partition] = min(first.get((topic, partition), offset), offset)
     return {
         topic: {
             # What was not known before is read from its beginning.
@@ -179,5 +195,8 @@ def command(config: JobConfig, master: str | None) -> int:
     added = list(Archive(wanted.directory).commits())[before:]
     records = sum(file.records for commit in added for file in commit.files)
     files = sum(len(commit.files) for commit in added)
+    for commit in added:
+        for damage in commit.skipped:
+            print(damage)
     print(f"{len(added)} commits with {records} records in {files} files")
     return CLEAN

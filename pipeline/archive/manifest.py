@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from pipeline.segments.damage import Damage
+
 MANIFESTS: Final = "_manifests"
 DATA: Final = "data"
 FORMAT: Final = 1
@@ -55,6 +57,8 @@ class Commit(NamedTuple):
     files: Sequence[DataFile]
     replaced: Sequence[str] = ()
     """Files of earlier commits whose records are in `files` now."""
+    skipped: Sequence[Damage] = ()
+    """Offsets that could not be read, and were left out because that was asked for."""
 
     def encode(self) -> bytes:
         """As it stands in its file."""
@@ -68,6 +72,7 @@ class Commit(NamedTuple):
             },
             "files": [file._asdict() for file in self.files],
             "replaced": list(self.replaced),
+            "skipped": [damage._asdict() for damage in self.skipped],
         }
         return json.dumps(told, indent=1).encode()
 
@@ -87,6 +92,7 @@ class Commit(NamedTuple):
             },
             [DataFile(**file) for file in told["files"]],
             tuple(told["replaced"]),
+            tuple(Damage(**damage) for damage in told.get("skipped", ())),
         )
 
 
@@ -140,6 +146,10 @@ class Archive:
                     else:
                         known.append((start, end))
         return found
+
+    def skipped(self) -> list[Damage]:
+        """Offsets that were left out because they could not be read. ArchiveError."""
+        return [damage for commit in self.commits() for damage in commit.skipped]
 
     def batch_of(self, job: str, batch_id: int) -> Commit | None:
         """The commit of a stream's step, if it has happened."""

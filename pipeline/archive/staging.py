@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 from pipeline.archive.manifest import DATA, ArchiveError, DataFile, sync_directory
 
 STAGING: Final = "_staging"
+SKIPPED: Final = "_skipped"
+"""Below it, where tasks write down what they have left out."""
 _PATH: Final = re.compile(r"^topic=(?P<topic>[^/]+)/date=(?P<date>[^/]+)/partition=(?P<partition>\d+)/[^/]+$")
 _HASH_BYTES: Final = 1 << 20
 

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
 from pipeline.archive.staging import check, describe, fresh, move, staged
+from pipeline.segments.damage import Damage
 
 OFFSETS = [5, 6, 9]
 
@@ -65,6 +66,20 @@ def test_nobody_else_writes_into_an_archive(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))
     with pytest.raises(ArchiveError, match="another job writes into"):
         archive.add(commit(1))
+
+
+def test_what_was_left_out_is_told(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    damage = Damage("t", 3, 4, 7, "/data/t-3/0.log", "since it is torn")
+    added = archive.add(commit(0)._replace(skipped=(damage,)))
+    assert list(archive.commits()) == [added]
+    assert archive.skipped() == [damage]
+    path = tmp_path / "_manifests" / f"{0:020d}.json"
+    told = json.loads(path.read_text())
+    assert told["skipped"][0]["file"] == "/data/t-3/0.log"
+    del told["skipped"]
+    path.write_text(json.dumps(told))
+    assert archive.skipped() == []
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 2}', b'{"format": 1, "job": "a"}', b"[1]"])
