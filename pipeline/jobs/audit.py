@@ -4,6 +4,7 @@
     window = "1 hour"
     offsets = true                 # whether the same record has the same offset on both sides
     suffix = ""                    # what the right side's topics have behind the left side's names
+    report = "audit.html"          # a page with a plot of the differences; none without it
     [left]
     format = "kafka"               # or kwire (a data directory), or archive
     [left.options]
@@ -21,6 +22,8 @@ taken for equal records.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -28,11 +31,12 @@ from pyspark.sql import functions as f
 
 from pipeline import config as statuses
 from pipeline.config import JobConfig
+from pipeline.report.differences import DIFFERENT, EXTRA, MISSING, SAME, Window, page_of
+from pipeline.report.page import write
 from pipeline.session import session
 from pipeline.tables import Side
 
 KEY: Final = ("topic", "partition", "window")
-MISSING, EXTRA, DIFFERENT = "missing", "extra", "different"
 
 
 class AuditConfig(NamedTuple):
@@ -43,17 +47,20 @@ class AuditConfig(NamedTuple):
     window: str
     offsets: bool
     suffix: str
+    report: Path | None = None
 
     @classmethod
     def of(cls, config: JobConfig) -> AuditConfig:
         """ConfigError."""
         table = config.table("audit")
+        report = table.text("report", "")
         found = cls(
             Side.of(config, "left"),
             Side.of(config, "right"),
             table.text("window", "1 hour"),
             table.flag("offsets", True),
             table.text("suffix", ""),
+            Path(report) if report else None,
         )
         table.done()
         return found
@@ -90,6 +97,8 @@ class Outcome(NamedTuple):
     """How many the left side has."""
     windows: int
     differences: Sequence[Difference]
+    all_windows: Sequence[Window] = ()
+    """Also those that are the same, for the report."""
 
     @property
     def clean(self) -> bool:
@@ -112,7 +121,9 @@ def run(spark: SparkSession, config: AuditConfig) -> Outcome:
     ).collect()
     found = [difference for row in rows if (difference := _difference(row)) is not None]
     found.sort(key=lambda one: (one.topic, one.partition, one.window))
-    return Outcome(sum(row.l_records or 0 for row in rows), len(rows), found)
+    told = {(one.topic, one.partition, one.window): one for one in found}
+    windows = [_window(row, told.get((row.topic, row.partition, _start(row)))) for row in rows]
+    return Outcome(sum(row.l_records or 0 for row in rows), len(rows), found, windows)
 
 
 SUMS: Final = ("records", "first", "last", "sum")
@@ -141,12 +152,29 @@ def _difference(row: Any) -> Difference | None:
     return Difference(
         row.topic,
         row.partition,
-        row.window,
+        _start(row),
         verdict,
         left,
         right,
         (row.l_first, row.l_last) if left else None,
         (row.r_first, row.r_last) if right else None,
+    )
+
+
+def _start(row: Any) -> Any:
+    """When a window begins, in UTC: Spark hands out times of the machine's zone."""
+    return row.window.astimezone(UTC)
+
+
+def _window(row: Any, difference: Difference | None) -> Window:
+    return Window(
+        row.topic,
+        row.partition,
+        _start(row),
+        SAME if difference is None else difference.verdict,
+        row.l_records or 0,
+        row.r_records or 0,
+        "" if difference is None else str(difference),
     )
 
 
@@ -159,6 +187,9 @@ def command(config: JobConfig, master: str | None) -> int:
         outcome = run(spark, wanted)
     finally:
         spark.stop()
+    if wanted.report is not None:
+        names = (wanted.left.name, wanted.right.name)
+        write(page_of(*names, wanted.window, outcome.all_windows), wanted.report)
     for difference in outcome.differences:
         print(difference)
     if outcome.clean:

@@ -302,7 +302,7 @@ def command(config: JobConfig, master: str | None) -> int:
     from pipeline.session import session
 
     wanted = ProfileConfig.of(config)
-    spark = session("kwire profile", master=master or "local[*]", needs_kafka=wanted.side.format == "kafka")
+    spark = session("kwire profile", master=master, needs_kafka=wanted.side.format == "kafka")
     try:
         found = run(spark, wanted)
     finally:

@@ -448,7 +448,7 @@ def command(config: JobConfig, master: str | None) -> int:
 
     wanted = WindowsConfig.of(config)
     settings = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if wanted.state == "rocksdb" else {}
-    spark = session("kwire windows", master=master or "local[*]", settings=settings)
+    spark = session("kwire windows", master=master, settings=settings)
     try:
         found = run(spark, wanted)
     finally:

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.config import ConfigError
 from pipeline.report import plots
+from pipeline.report.differences import DIFFERENT, EXTRA, MISSING, SAME, Window, fields, page_of
 from pipeline.report.page import Page, Plot, Section, Table, cell, duration, render, share, size, write
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
@@ -116,3 +117,40 @@ def test_figures_are_told_as_people_read_them() -> None:
         "1 d 1 h",
         "-1 h",
     ]
+
+
+def audited(partition: int, hour: int, verdict: str, told: str = "") -> Window:
+    return Window("flights", partition, START + timedelta(hours=hour), verdict, 10, 9, told)
+
+
+def test_an_audit_s_page_shows_where_sides_differ() -> None:
+    windows = [
+        audited(0, 0, SAME),
+        audited(0, 1, MISSING, "flights-0: <missing>"),
+        audited(1, 3, DIFFERENT),
+        audited(1, 0, EXTRA),
+    ]
+    assert fields([0, 1], windows) == (
+        [START + timedelta(hours=hour) for hour in range(4)],
+        [
+            [0, 2, None, None],
+            [1, None, None, 3],
+        ],
+    )
+    text = render(page_of("kafka h:1", "archive /a", "1 hour", windows))
+    assert "Audit: 3 of 4 windows differ" in text
+    assert "flights-0: &lt;missing&gt;" in text
+    assert "Audit: clean" in render(page_of("a", "b", "1 hour", windows[:1]))
+    assert "Audit: clean" in render(page_of("a", "b", "1 hour", []))
+
+
+def test_windows_that_share_a_field_show_the_worst() -> None:
+    windows = [audited(0, hour, SAME) for hour in range(10_000)]
+    windows[5] = audited(0, 5, DIFFERENT)
+    windows[6] = audited(0, 6, MISSING)
+    times, [row] = fields([0], windows)
+    assert len(times) == len(row) <= 240
+    assert row[0] == 3
+    assert set(row[1:]) == {0}
+    many = [audited(0, hour, MISSING) for hour in range(1_500)]
+    assert "the first 1,000 of 1,500" in render(page_of("a", "b", "1 hour", many))
