@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from interop.pipeline_kills.jobs import toml
-from interop.pipeline_kills.judge import judge_archive, judge_mapped, judge_same
+from interop.pipeline_kills.judge import judge_archive, judge_mapped, judge_same, judge_windows
 from interop.pipeline_kills.moments import BATCH_HEADER, COMPLETE, PREPARED, TransactionLog
 from interop.pipeline_kills.reading import Entry, Record, entries_of
 
@@ -243,6 +243,37 @@ def test_entries_are_read() -> None:
     told = {("flights.offset-map", 0): [Record(0, 0, 0, b"job/0/4", value, ())]}
     assert entries_of(told, 0, "job") == [MAP[1]]
     assert entries_of(told, 1, "job") == []
+
+
+def flight(offset: int, carrier: str, **changes: Any) -> Record:
+    value = {"carrier": carrier, "distance": 100, "dep_time": None if offset % 2 else 900, **changes}
+    return record(offset, value=json.dumps(value).encode())
+
+
+def figures(day: int, carrier: str, flights: int, distance: float, cancelled: int) -> Record:
+    key = {"window_start": f"1970-01-{day}T00:00:00.000Z", "carrier": carrier}
+    value = {**key, "flights": flights, "distance": distance, "cancelled": cancelled}
+    return Record(0, 0, 0, json.dumps(key).encode(), json.dumps(value).encode(), ())
+
+
+FLIGHTS = [flight(0, "AA"), flight(1, "AA"), flight(2, "AA", distance=50), record(4, value=b"")]
+FIGURES = [figures(11, "AA", 1, 100, 0), figures(12, "AA", 1, 100.0, 1), figures(11, "AA", 2, 150.0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("found", "kinds"),
+    [
+        (FIGURES, set()),
+        (FIGURES[:2], {"changed"}),
+        (FIGURES[2:], {"lost"}),
+        ([*FIGURES, figures(13, "AA", 1, 100, 0)], {"extra"}),
+        ([*FIGURES, FIGURES[0]], {"changed"}),
+        ([*FIGURES, figures(12, "AA", 2, 200, 2)], {"changed"}),
+    ],
+)
+def test_figures_of_windows(found: list[Record], kinds: set[str]) -> None:
+    findings = judge_windows({PLACE: FLIGHTS}, {("windows", 0): found})
+    assert {finding.kind for finding in findings} == kinds
 
 
 def varint(number: int) -> bytes:

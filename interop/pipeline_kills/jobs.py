@@ -18,8 +18,15 @@ from interop.pipeline_kills.judge import (
     judge_archive,
     judge_mapped,
     judge_same,
+    judge_windows,
 )
-from interop.pipeline_kills.moments import Step, archive_steps, delivery_steps, transaction_steps
+from interop.pipeline_kills.moments import (
+    Step,
+    archive_steps,
+    delivery_steps,
+    stream_steps,
+    transaction_steps,
+)
 from interop.pipeline_kills.reading import (
     Place,
     Records,
@@ -38,6 +45,10 @@ STEPS: Final = 5
 TRANSACTION_RECORDS: Final = 300
 TRANSACTIONS: Final = 5
 """So many there are at least in the largest partition."""
+FLIGHTS_STEPS: Final = 4
+"""Of a stream of the one topic."""
+WINDOWS_BYTES: Final = 10_000
+"""Its results have more."""
 
 
 @dataclass
@@ -93,7 +104,7 @@ class Job(ABC):
 
     @abstractmethod
     def audit(self) -> dict[str, Any]:
-        """The file of an audit that has to be clean."""
+        """The file of an audit that has to be clean; nothing where two sides cannot be compared."""
 
     def client(self) -> dict[str, str]:
         return {"bootstrap.servers": self.scene.broker.bootstrap}
@@ -267,9 +278,60 @@ class MirrorJob(TopicJob):
         }
         return {"input": source, "mirror": mirror}
 
+    def steps(self, chance: Random) -> list[Step]:
+        return [*super().steps(chance), *stream_steps(self.place / "checkpoint", STEPS, chance)]
+
+
+class WindowsJob(Job):
+    """Figures by day and carrier; the last ones of each are its result."""
+
+    name = "windows"
+    command = "windows"
+
+    @property
+    def topic(self) -> str:
+        return f"windows{self.suffix}"
+
+    def config(self) -> dict[str, Any]:
+        source = self.kafka_input(FLIGHTS)
+        source["options"]["maxOffsetsPerTrigger"] = str(STEP_OFFSETS)
+        windows = {
+            "topic": self.topic,
+            "partitions": 2,
+            "checkpoint": str(self.place / "checkpoint"),
+            "group": "carrier",
+            "window": "1 day",
+            # Nothing is late: else the figures would say how the steps were cut.
+            "watermark": "30 days",
+            "aggregates": {"flights": "count", "distance": "sum:distance", "cancelled": "nulls:dep_time"},
+            "client": self.client(),
+        }
+        return {"input": source, "windows": windows}
+
+    def steps(self, chance: Random) -> list[Step]:
+        data = self.scene.broker.log_dir
+        return [
+            *stream_steps(self.place / "checkpoint", FLIGHTS_STEPS, chance),
+            *delivery_steps(data, self.topic, WINDOWS_BYTES, chance),
+        ]
+
+    def snapshot(self) -> Any:
+        return read_ends(self.scene.broker.bootstrap, [self.topic])
+
+    def judge(self) -> list[Finding]:
+        try:
+            found = read_topics(self.scene.broker.bootstrap, [self.topic])
+        except Unreadable as error:
+            return [Finding(UNREADABLE, str(error))]
+        return judge_windows(self.scene.of(FLIGHTS), found)
+
+    def audit(self) -> dict[str, Any]:
+        return {}
+
 
 JOBS: Final[dict[str, type[Job]]] = {
-    job.name: job for job in (ArchiveJob, ArchiveDirectoryJob, RestoreJob, RestoreMapJob, MirrorJob)
+    job.name: job
+    for job in (ArchiveJob, ArchiveDirectoryJob, RestoreJob, RestoreMapJob, MirrorJob, WindowsJob)
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -245,3 +246,38 @@ def _less(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
         else:
             over.append(one)
     return over
+
+
+def judge_windows(truth: Records, found: Records) -> list[Finding]:
+    """Flights, distance and cancellations by day and carrier: the last figures of each in a topic."""
+    wanted: dict[tuple[str, str], list[float]] = {}
+    for record in (record for records in truth.values() for record in records):
+        if not record.value:
+            continue
+        flight = json.loads(record.value)
+        figures = wanted.setdefault((_date(record.timestamp_ms), flight["carrier"]), [0, 0, 0])
+        figures[0] += 1
+        figures[1] += flight["distance"]
+        figures[2] += flight["dep_time"] is None
+    last: dict[tuple[str, str], list[float]] = {}
+    findings = []
+    for record in (record for records in found.values() for record in records):
+        key, value = json.loads(record.key or b"{}"), json.loads(record.value or b"{}")
+        window = (key["window_start"][:10], key["carrier"])
+        if (value["window_start"][:10], value["carrier"]) != window:
+            findings.append(Finding(CHANGED, f"the figures of {window} are about another: {value}"))
+        last[window] = [value["flights"], value["distance"], value["cancelled"]]
+    for kind, windows in (
+        (LOST, set(wanted) - set(last)),
+        (EXTRA, set(last) - set(wanted)),
+        (CHANGED, {window for window in wanted if wanted[window] != last.get(window, wanted[window])}),
+    ):
+        if windows:
+            one = min(windows)
+            findings.append(
+                Finding(
+                    kind,
+                    f"{len(windows)} windows, {one}: {last.get(one)}, and it should be {wanted.get(one)}",
+                )
+            )
+    return findings

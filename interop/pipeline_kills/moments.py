@@ -43,7 +43,7 @@ def drawn(steps: Sequence[Step], chance: Random, longest_s: float) -> Moment:
 def archive_steps(archive: Path, commits: int, chance: Random) -> list[Step]:
     """Steps of the job `archive`, of a commit that is drawn."""
     number = chance.randrange(commits)
-    checkpoint, staging, name = archive / "_checkpoint", archive / "_staging", f"{number:010d}"
+    staging, name = archive / "_staging", f"{number:010d}"
     manifests = archive / "_manifests"
 
     def written() -> bool:
@@ -60,12 +60,20 @@ def archive_steps(archive: Path, commits: int, chance: Random) -> list[Step]:
 
     return [
         ("the start", lambda: True),
-        (f"Spark's note of step {number}", (checkpoint / "offsets" / str(number)).exists),
+        *stream_steps(archive / "_checkpoint", commits, chance),
         (f"the first file of step {number}", written),
         (f"all files of step {number}", staged),
         (f"the first move of step {number}", moving),
         (f"the last move of step {number}", moved),
         (f"the manifest of step {number}", (manifests / f"{number:020d}.json").exists),
+    ]
+
+
+def stream_steps(checkpoint: Path, steps: int, chance: Random) -> list[Step]:
+    """What Spark notes of a step of a stream, before and after it."""
+    number = chance.randrange(steps)
+    return [
+        (f"Spark's note of step {number}", (checkpoint / "offsets" / str(number)).exists),
         (f"Spark's note of the end of step {number}", (checkpoint / "commits" / str(number)).exists),
     ]
 

@@ -16,7 +16,7 @@ VICTIMS: Final = (DRIVER, EXECUTOR, BROKER)
 EXECUTOR_CLASS: Final = "CoarseGrainedExecutorBackend"
 WORKER_MODULE: Final = "pyspark.daemon"
 POLL_S: Final = 0.05
-LEAVE_S: Final = 10.0
+WAIT_S: Final = 30.0
 
 
 class Process(NamedTuple):
@@ -110,21 +110,14 @@ class JobProcess:
             time.sleep(POLL_S)
         return ""
 
-    def end(self) -> list[str]:
-        """End what still runs; of whom that was, the commands of those that had their time to leave."""
-        deadline = time.monotonic() + LEAVE_S
-        while not self.is_over or (left := self.all()):
-            if not self.is_over:
-                break
-            if time.monotonic() > deadline:
-                break
+    def end(self, seconds: float = 0) -> list[str]:
+        """End what still runs, after so many seconds to leave by itself; the commands of those."""
+        deadline = time.monotonic() + seconds
+        while (left := self.all()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        else:
-            return []
-        left = self.all()
         for process in left:
             _kill(process.pid)
-        self.process.wait(LEAVE_S)
+        self.process.wait(WAIT_S)
         return [process.command[:100] for process in left]
 
 

@@ -19,10 +19,12 @@ from interop.pipeline_kills.moments import Moment, drawn
 from interop.pipeline_kills.processes import BROKER, DRIVER, EXECUTOR, JobProcess
 from interop.pipeline_kills.reading import Unreadable, read_ends, read_topics
 from interop.pipeline_kills.workload import BOOKINGS, EVENTS, FLIGHTS, fill
-from interop.reference import HERE, SPARK_JARS, spark_jars, spark_python
+from interop.reference import HERE, SPARK_JARS, TARGET, spark_jars, spark_python
 
 JOB_S: Final = 240.0
 """A longer run is stuck: librdkafka gives up after a minute, Kafka's consumer after two."""
+LEAVE_S: Final = 90.0
+"""How long a JVM may be about its end when its driver is gone."""
 MOST_STARTS: Final = 5
 WATCH_S: Final = 0.001
 LONGEST_PAUSE_S: Final = 1.5
@@ -31,8 +33,10 @@ FLIGHTS_REPLAYED: Final = 6_000
 EXECUTORS: Final = "local-cluster[1,2,1024]"
 """Executors in a JVM of their own, so that one can be killed."""
 LOCAL: Final = "local[2]"
-SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Starts in half the time, which is most of what a trial takes."""
+SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off"
+CLASSES: Final = TARGET / "spark.jsa"
+"""Spark's classes as a JVM has them in memory, so that the next one need not load them. Starting JVMs is most
+of what a trial takes, and so it takes half the time."""
 BROKER_SETTINGS: Final = {"log.cleaner.enable": "false"}
 
 
@@ -80,7 +84,15 @@ def scene() -> Iterator[Scene]:
             directory / "prepared" / "archive",
         )
         job = JOBS["archive"](found, directory / "prepared", "prepared")
-        run_to_end(job.command, job.config(), job.place)
+        written = directory / "classes.jsa"
+        run_to_end(
+            job.command,
+            job.config(),
+            job.place,
+            "" if CLASSES.exists() else f"-XX:ArchiveClassesAtExit={written}",
+        )
+        if written.exists():
+            shutil.move(written, CLASSES)
         wrong = job.judge()
         if wrong:
             raise RuntimeError(f"the archive is wrong though nobody was killed: {wrong}")
@@ -95,8 +107,10 @@ def _client(broker: Kwire) -> dict[str, str]:
     return {"bootstrap.servers": broker.bootstrap}
 
 
-def environment(place: Path) -> dict[str, str]:
-    """Of a job: what Spark writes beside the job's own files goes to a place."""
+def environment(place: Path, jvm: str = "") -> dict[str, str]:
+    """Of a job, with options for its JVMs: what Spark writes beside the job's own files goes to a place."""
+    if not jvm and CLASSES.exists():
+        jvm = f"-XX:SharedArchiveFile={CLASSES}"
     return {
         **os.environ,
         "PYTHONPATH": str(HERE.parent),
@@ -105,26 +119,29 @@ def environment(place: Path) -> dict[str, str]:
         "SPARK_WORKER_DIR": str(place / "workers"),
         "SPARK_LOCAL_DIRS": str(place / "local"),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JDK_JAVA_OPTIONS": SMALL_JVM,
+        "JDK_JAVA_OPTIONS": f"{SMALL_JVM} {jvm}",
     }
 
 
-def start(command: str, config: Mapping[str, Any], place: Path, master: str = LOCAL) -> JobProcess:
+def start(
+    command: str, config: Mapping[str, Any], place: Path, master: str = LOCAL, jvm: str = ""
+) -> JobProcess:
     """Start a job of the pipeline."""
     place.mkdir(parents=True, exist_ok=True)
     path = place / f"{command}.toml"
     path.write_text(toml(config), encoding="utf-8")
     arguments = [spark_python(), "-m", "pipeline.cli", command, "--config", str(path), "--master", master]
-    return JobProcess(arguments, environment(place), place, place / f"{command}.log")
+    return JobProcess(arguments, environment(place, jvm), place, place / f"{command}.log")
 
 
-def run_to_end(command: str, config: Mapping[str, Any], place: Path) -> None:
+def run_to_end(command: str, config: Mapping[str, Any], place: Path, jvm: str = "") -> None:
     """RuntimeError where a job does not do what it should."""
-    process = start(command, config, place)
+    process = start(command, config, place, jvm=jvm)
     try:
         status = process.wait(JOB_S)
         if status != 0:
             raise RuntimeError(f"{command} ended with {status}: {process.tail()}")
+        process.end(LEAVE_S)
     finally:
         process.end()
 
@@ -235,12 +252,15 @@ class _Trial:
         self._leave(process)
 
     def _leave(self, process: JobProcess) -> None:
-        left = process.end()
+        left = process.end(LEAVE_S if process.is_over else 0)
         if left and not self._findings:
             self._findings.append(Finding(STUCK, f"left behind: {left}"))
 
     def _audit(self) -> None:
-        process = start("audit", self.job.audit(), self.job.place)
+        config = self.job.audit()
+        if not config:
+            return
+        process = start("audit", config, self.job.place)
         self._end(process, "the audit")
 
 
