@@ -18,6 +18,7 @@ from bench import (
     latency,
     offset_commits,
     partitions,
+    segments,
     start,
     throughput,
     transactions,
@@ -35,8 +36,9 @@ BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "transactions": transactions.measure,
     "groups": groups.measure,
     "offset_commits": offset_commits.measure,
+    "segments": segments.measure,
 }
-LONG = {"partitions", "compaction", "transactions", "groups", "offset_commits"}
+LONG = {"partitions", "compaction", "transactions", "groups", "offset_commits", "segments"}
 """What runs only when it is asked for."""
 
 

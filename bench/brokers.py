@@ -167,7 +167,7 @@ class Broker(ABC):
     def cpu_seconds(self) -> float:
         """Processor time so far, user and kernel, of the process and of all that it started."""
         assert self._process is not None
-        return _ticks(self._process.pid) / os.sysconf("SC_CLK_TCK")
+        return cpu_ticks(self._process.pid) / os.sysconf("SC_CLK_TCK")
 
     def _answers(self) -> bool:
         try:
@@ -178,7 +178,7 @@ class Broker(ABC):
             return False
 
 
-def _ticks(pid: int) -> int:
+def cpu_ticks(pid: int) -> int:
     """What a process, its children that have ended, and those that live have used."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
@@ -191,7 +191,7 @@ def _ticks(pid: int) -> int:
     except FileNotFoundError:
         return 0  # Its parent has the sum by now.
     return sum(map(int, stat.rpartition(")")[2].split()[11:15])) + sum(
-        _ticks(int(child)) for child in children
+        cpu_ticks(int(child)) for child in children
     )
 
 
