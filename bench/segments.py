@@ -3,10 +3,10 @@
     python -m bench.segments [--records N] [--partitions N[,N…]] [--rounds N] [--only BROKER]
 
 Each topic is read into a count and into Parquet, by Spark on `local[2]`: with the segment source of
-pipeline/source.py from the broker's data directory, also with a schema that names one column, and with Spark's
-own Kafka source from the running broker; and in this process by one librdkafka consumer, in a loop over its
-messages by the ten thousand, from which pyarrow makes Parquet. Spark stays up, and does everything once before
-it counts.
+pipeline/source.py from the broker's data directory, also with a schema that names one column, and with the
+Kafka source of Spark itself from the running broker; and in this process by one librdkafka consumer, in a loop
+over its messages by the ten thousand, from which pyarrow makes Parquet. Spark stays up, and does everything
+once before it counts.
 
 The ways take turns in every round, and ratios are those of the same round. CPU is that of Spark with its
 Python workers, or of the consumer's process, and that of the broker, which is idle while files are read.
