@@ -28,6 +28,7 @@ JOBS: Final = {
         "pipeline.archive.job",
         {"on-corrupt": "what becomes of damage in a data directory: fail, or skip it and tell the manifest"},
     ),
+    "compact": Job("the small files of an archive, merged", "pipeline.archive.compact"),
     "restore": Job(
         "an archive, or a part of it, back into topics",
         "pipeline.jobs.restore",

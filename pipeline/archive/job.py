@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
+from pipeline.archive.compact import Busy, CompactConfig, compact, size_bytes
 from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile, Offsets
 from pipeline.archive.staging import SKIPPED, STAGING, describe, fresh, move, staged
 from pipeline.config import CLEAN, ConfigError, Input, JobConfig
@@ -24,6 +26,7 @@ from pipeline.segments.damage import Damage, recorded
 from pipeline.session import session
 
 FAIL, SKIP = "fail", "skip"
+STEPS_A_COMPACTION = 20
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 """What is in a file, beside the columns that its path tells: topic, date and partition."""
 
@@ -40,6 +43,8 @@ class ArchiveConfig(NamedTuple):
     records_per_file: int
     on_corrupt: str = FAIL
     """Whether damage in a data directory ends the job, or is left out and told in the manifest."""
+    compact_below_bytes: int = 0
+    """Files smaller than this are merged now and then; 0 for never."""
 
     @classmethod
     def of(cls, config: JobConfig) -> ArchiveConfig:
@@ -53,6 +58,7 @@ class ArchiveConfig(NamedTuple):
             trigger=table.text("trigger", "availableNow"),
             compression=table.text("compression", "zstd", one_of=("zstd", "snappy", "gzip", "lz4", "none")),
             records_per_file=table.number("records_per_file", 5_000_000, least=1),
+            compact_below_bytes=size_bytes("archive.compact_below", table.text("compact_below", "0")),
             on_corrupt=table.text("on_corrupt", FAIL, one_of=(FAIL, SKIP)),
         )
         table.done()
@@ -97,8 +103,18 @@ def _step(spark: SparkSession, config: ArchiveConfig) -> Callable[[DataFrame, in
         check_within(ranges, files)
         moved = move(config.directory, place, name, files)
         archive.add(Commit(-1, job, batch_id, ranges, moved, skipped=skipped))
+        if batch_id % STEPS_A_COMPACTION == STEPS_A_COMPACTION - 1:
+            compact_small(config)
 
     return step
+
+
+def compact_small(config: ArchiveConfig) -> None:
+    """Merge small files, where that is wanted and nobody else does it. ArchiveError."""
+    if config.compact_below_bytes:
+        below = config.compact_below_bytes
+        with suppress(Busy):
+            compact(CompactConfig(config.directory, below, 4 * below, config.compression))
 
 
 def _write(batch: DataFrame, place: Path, config: ArchiveConfig) -> None:
@@ -192,6 +208,7 @@ def command(config: JobConfig, master: str | None) -> int:
         query.awaitTermination()
     finally:
         spark.stop()
+    compact_small(wanted)
     added = list(Archive(wanted.directory).commits())[before:]
     records = sum(file.records for commit in added for file in commit.files)
     files = sum(len(commit.files) for commit in added)

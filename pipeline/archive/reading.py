@@ -131,7 +131,7 @@ def _rows_of(path: Path, wanted: Wanted, start: int) -> Iterator[Row]:
 
 
 def _rows_in(path: Path, wanted: Wanted, start: int) -> Iterator[Row]:
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, coerce_int96_timestamp_unit="ms") as file:
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=FILE_COLUMNS):
             columns: dict[str, Any] = {
                 name: batch.column(name).to_pylist()
