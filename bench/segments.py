@@ -4,7 +4,7 @@
 
 Each topic is read into a count and into Parquet, by Spark on `local[2]`: with the segment source of
 pipeline/source.py from the broker's data directory, also with a schema that names one column, and with the
-Kafka source of Spark itself from the running broker; and in this process by one librdkafka consumer, in a loop
+Kafka source of Spark itself from the running broker; and here by one librdkafka consumer, in a loop
 over its messages by the ten thousand, from which pyarrow makes Parquet. Spark stays up, and does everything
 once before it counts.
 
