@@ -53,7 +53,7 @@ from pipeline.delivery import (
     end_offset,
 )
 from pipeline.restore.batches import Limits
-from pipeline.restore.directory import DirectoryConfig, Task, restore
+from pipeline.restore.directory import DirectoryConfig, Task, check_target, restore
 from pipeline.restore.partition import Written
 
 if TYPE_CHECKING:
@@ -223,6 +223,8 @@ def command(config: JobConfig, master: str | None) -> int:
     from pipeline.session import session
 
     into = directory_config(config)
+    if into is not None:
+        check_target(into.directory)  # before Spark takes its time to start
     wanted = RestoreConfig.of(config) if into is None else None
     spark = session("kwire restore", master=master, needs_kafka=False)
     try:
