@@ -187,8 +187,9 @@ def seen(records: DataFrame, *, sort: bool) -> DataFrame:
         "timestampType",
         "length(key) AS key_size",
         "length(value) AS value_size",
-        "aggregate(headers, 0L, (sum, h) -> sum + octet_length(h.key) + coalesce(length(h.value), 0)) "
-        "AS headers_size",
+        # Of records without any the sources say null or nothing, each its own way.
+        "coalesce(aggregate(headers, 0L, (sum, h) -> sum + octet_length(h.key) + "
+        "coalesce(length(h.value), 0)), 0) AS headers_size",
         "to_json(array_sort(array_distinct(transform(headers, h -> h.key)))) AS names",
         f"if(length(key) <= {KEY_BYTES}, hex(key), concat('#', hex(xxhash64(key)))) AS key_hex",
         "key",
