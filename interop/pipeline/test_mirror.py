@@ -1,0 +1,299 @@
+"""The job `mirror` between kwire and Apache Kafka, killed and resumed: what is in the target, and its map."""
+
+# The client's own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any, Final, NamedTuple
+
+import pytest
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from interop.brokers import ApacheKafka, Broker, Kwire
+from interop.pipeline_kills.jobs import toml
+from interop.pipeline_kills.processes import JobProcess
+from interop.reference import HERE, spark_jars, spark_python
+
+MASTER: Final = "local[2]"
+JOB_SECONDS: Final = 240.0
+WAIT_S: Final = 30.0
+POLL_S: Final = 0.01
+FLIGHTS: Final = {"kwire": 50_000, "apache": 10_000}
+KILLS: Final = {"kwire": 3, "apache": 1}
+"""The more the quicker the brokers start."""
+PARTITIONS: Final = 4
+ODD: Final = "odd"
+SUFFIX: Final = ".mirror"
+GROUP: Final = "readers"
+
+
+class Pair(NamedTuple):
+    """Source and target."""
+
+    name: str
+    source: Broker
+    target: Broker
+
+
+@pytest.fixture(
+    params=[(Kwire, Kwire), (ApacheKafka, Kwire), (Kwire, ApacheKafka)],
+    ids=["kwire-to-kwire", "apache-to-kwire", "kwire-to-apache"],
+)
+def pair(request: pytest.FixtureRequest, only: str) -> Iterator[Pair]:
+    """Two brokers of their own, so that it does not matter what others do."""
+    kinds = request.param
+    if only == "kwire" and ApacheKafka in kinds:
+        pytest.skip("only kwire was asked for")
+    source, target = kinds[0](), kinds[1]()
+    with ExitStack() as stack:
+        for broker in (source, target):
+            stack.callback(broker.discard)
+            broker.start()
+        yield Pair("apache" if ApacheKafka in kinds else "kwire", source, target)
+
+
+class Jobs:
+    """Runs jobs in Spark's Python."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": str(HERE.parent),
+            "PYSPARK_PYTHON": spark_python(),
+            "KWIRE_SPARK_JARS": str(spark_jars()[0].parent),
+        }
+
+    def start(self, job: str, config: Mapping[str, Any]) -> JobProcess:
+        path = self._directory / f"{job}.toml"
+        path.write_text(toml(config), encoding="utf-8")
+        command = [spark_python(), "-m", "pipeline.cli", job, "--config", str(path)]
+        if job != "replay":
+            command += ["--master", MASTER]
+        log = self._directory / f"{job}-{time.monotonic_ns()}.log"
+        return JobProcess(command, self._environment, self._directory, log)
+
+    def run(self, job: str, config: Mapping[str, Any], status: int = 0) -> list[str]:
+        """Run it to its end; the lines that it said, beside those of Spark."""
+        process = self.start(job, config)
+        try:
+            assert process.wait(JOB_SECONDS) == status, process.tail()
+        finally:
+            process.end()
+        return process.log.read_text().splitlines()
+
+
+Record = tuple[Any, ...]
+
+
+def read(broker: Broker, topic: str, partition: int) -> dict[int, Record]:
+    """The committed records of a partition by their offsets, as a plain consumer sees them."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "judge",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    found: dict[int, Record] = {}
+    while True:
+        message = consumer.poll(WAIT_S)
+        assert message is not None, f"{topic}-{partition} has no end"
+        error = message.error()
+        if error is not None:
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            consumer.close()
+            return found
+        found[int(message.offset() or 0)] = (
+            message.key(),
+            message.value(),
+            message.timestamp()[1],
+            message.headers() or [],
+        )
+
+
+def size(consumer: Consumer, topic: str, partitions: int) -> int:
+    """How many offsets there are by now, of open transactions too."""
+    if topic not in consumer.list_topics(timeout=WAIT_S).topics:
+        return 0
+    return sum(
+        consumer.get_watermark_offsets(TopicPartition(topic, partition), WAIT_S)[1]
+        for partition in range(partitions)
+    )
+
+
+def make_odd(broker: Broker) -> None:
+    """Records of every kind, with gaps between them: markers, and transactions that were aborted."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(ODD, 2, 1, config={"retention.ms": "-1"})])[ODD].result(WAIT_S)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "odd"})
+    producer.init_transactions(WAIT_S)
+    for number in range(30):
+        producer.begin_transaction()
+        for index in range(7):
+            producer.produce(
+                ODD,
+                partition=0,
+                key=None if index % 3 == 0 else b"key-%d" % index,
+                value=None if index % 3 == 1 else b"%d-%d" % (number, index),
+                headers=[("a", b"1"), ("a", None), ("b", b"")] if index % 2 else [],
+                timestamp=1_000_000_000_000 + number * 7 - index,
+            )
+        producer.flush(WAIT_S)
+        if number % 3 == 2:
+            producer.abort_transaction(WAIT_S)
+        else:
+            producer.commit_transaction(WAIT_S)
+
+
+def map_of(broker: Broker, topic: str, partition: int) -> dict[int, int]:
+    """The map, whose ranges have to follow each other."""
+    found: dict[int, int] = {}
+    reached = None
+    for key, value, *_ in read(broker, topic + ".offset-map", partition).values():
+        told = json.loads(value)
+        assert key == b"m/%d/%d" % (partition, told["source"])
+        assert reached in (None, told["source"]), "the ranges have a hole, or overlap"
+        reached = told["end"]
+        source, target, numbers = told["source"], told["target"], told["runs"]
+        for at in range(0, len(numbers), 3):
+            source, target = source + numbers[at], target + numbers[at + 1]
+            found |= {source + step: target + step for step in range(numbers[at + 2])}
+            source, target = source + numbers[at + 2], target + numbers[at + 2]
+    return found
+
+
+def commit(broker: Broker, offsets: Mapping[tuple[str, int], int]) -> None:
+    places = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    asked = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP, places)])
+    asked[GROUP].result(WAIT_S)
+
+
+def committed(broker: Broker) -> dict[tuple[str, int], int]:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)])
+    places = asked[GROUP].result(WAIT_S).topic_partitions
+    return {(place.topic, place.partition): place.offset for place in places}
+
+
+def stable_end(broker: Broker, topic: str, partition: int) -> int:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    asked = admin.list_offsets(
+        {TopicPartition(topic, partition): OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
+    )
+    [answer] = asked.values()
+    return int(answer.result(WAIT_S).offset)
+
+
+def kafka(broker: Broker, topics: str, **options: Any) -> dict[str, Any]:
+    return {
+        "format": "kafka",
+        "options": {
+            "kafka.bootstrap.servers": broker.bootstrap,
+            "kafka.isolation.level": "read_committed",
+            "subscribe": topics,
+            **options,
+        },
+    }
+
+
+def kill_on_its_way(jobs: Jobs, config: Mapping[str, Any], pair: Pair, chance: Random, records: int) -> None:
+    """Start the mirror, and kill its driver with all that belongs to it when some more has arrived."""
+    consumer = Consumer({"bootstrap.servers": pair.target.bootstrap, "group.id": "watch"})
+    wanted = size(consumer, "flights" + SUFFIX, PARTITIONS) + chance.randint(1, records // 5)
+    process = jobs.start("mirror", config)
+    deadline = time.monotonic() + JOB_SECONDS
+    try:
+        while size(consumer, "flights" + SUFFIX, PARTITIONS) < wanted:
+            assert not process.is_over, f"it was done before it was killed: {process.tail()}"
+            assert time.monotonic() < deadline, process.tail()
+            time.sleep(POLL_S)
+        process.kill_driver(chance)
+    finally:
+        process.process.kill()
+        process.end()
+        consumer.close()
+
+
+def test_a_mirror_is_exact_however_often_it_is_killed(pair: Pair, tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    flights = FLIGHTS[pair.name]
+    replay = {"topic": "flights", "limit": flights, "partitions": PARTITIONS}
+    jobs.run("replay", {"replay": {**replay, "client": {"bootstrap.servers": pair.source.bootstrap}}})
+    make_odd(pair.source)
+    config = {
+        "input": kafka(pair.source, f"flights,{ODD}", maxOffsetsPerTrigger=str(flights // 4)),
+        "mirror": {
+            "job": "m",
+            "checkpoint": str(tmp_path / "checkpoint"),
+            "suffix": SUFFIX,
+            "client": {"bootstrap.servers": pair.target.bootstrap},
+        },
+    }
+    places = [*[("flights", number) for number in range(PARTITIONS)], (ODD, 0), (ODD, 1)]
+    truth = {place: read(pair.source, *place) for place in places}
+    ends = {place: stable_end(pair.source, *place) for place in places}
+    # A record of each, an offset in the midst of a gap, and ends.
+    odd_gap = next(offset for offset in range(20, ends[ODD, 0]) if offset not in truth[ODD, 0])
+    wants = {
+        ("flights", 0): 0,
+        ("flights", 1): 777,
+        ("flights", 2): ends["flights", 2],
+        (ODD, 0): odd_gap,
+        (ODD, 1): 0,
+    }
+    commit(pair.source, wants)
+
+    chance = Random(1)
+    for _ in range(KILLS[pair.name]):
+        kill_on_its_way(jobs, config, pair, chance, flights)
+    jobs.run("mirror", config)
+
+    expected = {}
+    for place in places:
+        topic, partition = place[0] + SUFFIX, place[1]
+        there = read(pair.target, topic, partition)
+        mapped = map_of(pair.target, topic, partition)
+        assert list(mapped) == list(truth[place])
+        assert {offset: there[mapped[offset]] for offset in mapped} == truth[place]
+        assert len(there) == len(mapped)
+        if place in wants:
+            after = [offset for offset in mapped if offset >= wants[place]]
+            end = stable_end(pair.target, topic, partition)
+            expected[topic, partition] = mapped[after[0]] if after else end
+    assert committed(pair.target) == expected
+
+    audit = {
+        "audit": {"window": "30 days", "suffix": SUFFIX, "offsets": False},
+        "left": kafka(pair.source, f"flights,{ODD}"),
+        "right": kafka(pair.target, f"flights{SUFFIX},{ODD}{SUFFIX}"),
+    }
+    records = sum(map(len, truth.values()))
+    assert any(line.startswith(f"clean: {records} records") for line in jobs.run("audit", audit))
+
+    # A checkpoint that is lost costs nothing, and there is nothing left to do.
+    before = {place: stable_end(pair.target, place[0] + SUFFIX, place[1]) for place in places}
+    (tmp_path / "checkpoint").rename(tmp_path / "lost")
+    said = jobs.run("mirror", config)
+    assert f"flights-0: 0 records, up to offset {ends['flights', 0]}, lag 0" in said
+    assert {place: stable_end(pair.target, place[0] + SUFFIX, place[1]) for place in places} == before
+    assert committed(pair.target) == expected

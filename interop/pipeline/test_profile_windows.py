@@ -1,0 +1,406 @@
+"""Profile, windows and the page of an audit, on 20,000 departures, duplicates and late records among them.
+
+The jobs run in PySpark's own environment. The driver of `windows` is killed twice on its way.
+"""
+
+# The client's own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from interop.brokers import Broker, Kwire
+from interop.reference import HERE, spark_jars, spark_python
+from interop.scenarios.clients_confluent import consumer_of, producer_of, take
+
+FLIGHTS = 20_000
+PARTITIONS = 4
+AGAIN_EVERY = 40
+LATE = 25
+JOB_S = 400.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """A broker whose records are as old as their times say, and stay."""
+    broker = Kwire({"log.retention.ms": "-1"})
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.discard()
+
+
+@pytest.fixture(scope="module")
+def flights(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """The departures in the topic `flights`, as a consumer gets them; each partition in its order."""
+    directory = tmp_path_factory.mktemp("replay")
+    replay = {"topic": "flights", "partitions": PARTITIONS, "limit": FLIGHTS, "client": client(broker)}
+    assert run("replay", directory, {"replay": replay}) == f"{FLIGHTS} events into flights\n"
+    consumer = consumer_of(broker, "flights-reader")
+    consumer.assign([TopicPartition("flights", partition, 0) for partition in range(PARTITIONS)])
+    found = take(consumer, FLIGHTS)
+    consumer.close()
+    return found
+
+
+def client(broker: Broker) -> dict[str, str]:
+    return {"bootstrap.servers": broker.bootstrap}
+
+
+def toml(tables: Mapping[str, Any], path: str = "") -> str:
+    """Tables as the jobs read them; numbers and texts look as they do in JSON."""
+    text = f"[{path}]\n" if path else ""
+    inner = ""
+    for key, value in tables.items():
+        name = json.dumps(key)
+        if isinstance(value, Mapping):
+            inner += toml(value, f"{path}.{name}" if path else name)
+        else:
+            text += f"{name} = {json.dumps(value)}\n"
+    return text + inner
+
+
+def begin(job: str, directory: Path, tables: Mapping[str, Any]) -> subprocess.Popen[str]:
+    """Start a job, in a group of processes that has its JVM too."""
+    config = directory / f"{job}.toml"
+    config.write_text(toml(tables))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(HERE.parent),
+        "PYSPARK_PYTHON": spark_python(),
+        "KWIRE_SPARK_JARS": str(spark_jars()[0].parent),
+        "TZ": "America/New_York",  # which has to make no difference
+    }
+    with (directory / f"{job}.log").open("a") as log:
+        return subprocess.Popen(
+            [spark_python(), "-m", "pipeline.cli", job, "--config", str(config), "--master", "local[2]"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to the driver, Python and JVM."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)
+
+
+def run(job: str, directory: Path, tables: Mapping[str, Any], *, status: int = 0) -> str:
+    """A job to its end: what it said."""
+    process = begin(job, directory, tables)
+    try:
+        said, _ = process.communicate(timeout=JOB_S)
+    finally:
+        end(process)
+    assert process.returncode == status, (directory / f"{job}.log").read_text()[-3000:]
+    return said
+
+
+def kafka(broker: Broker, topics: str, **options: Any) -> dict[str, Any]:
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topics, **options}
+    return {"format": "kafka", "options": given}
+
+
+def make(broker: Broker, topic: str) -> None:
+    """A topic of one partition that takes records of any time."""
+    admin = AdminClient(client(broker))
+    settings = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(1 << 62)}
+    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(30)
+
+
+def send(broker: Broker, topic: str, records: list[dict[str, Any]]) -> None:
+    producer = producer_of(broker)
+    for record in records:
+        producer.produce(topic, **record)
+    assert producer.flush(30) == 0
+
+
+def expected() -> dict[str, dict[str, Any]]:
+    """The figures, made without Spark."""
+    command = [spark_python(), "-m", "interop.pipeline.flights", str(FLIGHTS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=HERE.parent)
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def latest(broker: Broker, topic: str, partitions: int) -> tuple[dict[str, Any], int]:
+    """The last value of each key, and how many records there are."""
+    consumer: Consumer = consumer_of(broker, f"{topic}-reader")
+    places = [TopicPartition(topic, partition, 0) for partition in range(partitions)]
+    count = sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)
+    consumer.assign(places)
+    found = {}
+    for message in take(consumer, count):
+        key, value = json.loads(message.key()), json.loads(message.value())
+        assert list(key) == ["window_start", "carrier"]
+        assert {name: value[name] for name in key} == key
+        found[f"{key['window_start']} {key['carrier']}"] = value
+    consumer.close()
+    return found, count
+
+
+def check(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    assert found.keys() == wanted.keys()
+    for key, figures in wanted.items():
+        for name, value in figures.items():
+            seen = found[key][name]
+            assert seen == value or (
+                value is not None and seen is not None and math.isclose(seen, value, rel_tol=1e-9)
+            ), (key, name, seen, value)
+
+
+def counted(checkpoint: Path) -> dict[str, int]:
+    """The counts of all steps together."""
+    found: dict[str, int] = {}
+    for path in (checkpoint / "counts").glob("*.json"):
+        for name, count in json.loads(path.read_text()).items():
+            found[name] = found.get(name, 0) + count
+    return found
+
+
+def steps_in(directory: Path) -> int:
+    """How many steps have left something in a part of a checkpoint."""
+    return sum(path.stem.isdigit() for path in directory.glob("*")) if directory.exists() else 0
+
+
+def test_windows_are_those_of_plain_python_whatever_comes_twice_and_is_killed(
+    broker: Broker, flights: list[Any], tmp_path: Path
+) -> None:
+    make(broker, "flights.again")
+    flights = sorted(flights, key=lambda message: message.timestamp()[1])
+    again = [
+        {"key": message.key(), "value": message.value(), "timestamp": message.timestamp()[1]}
+        for message in flights[::AGAIN_EVERY]
+    ]
+    # Whatever is no event is counted, and no more than that.
+    junk = [{"value": value, "timestamp": 1_357_100_000_000} for value in (b"{torn", b"\xff", b"[1]", b"")]
+    send(broker, "flights.again", [*junk, *again])
+    checkpoint = tmp_path / "checkpoint"
+    tables = {
+        "input": kafka(broker, "flights,flights.again", maxOffsetsPerTrigger=3_000),
+        "windows": {
+            "topic": "flights.hourly",
+            "checkpoint": str(checkpoint),
+            "group": "carrier",
+            "watermark": "5 days",
+            "aggregates": {
+                "flights": "count",
+                "mean_arrival_delay": "avg:arr_delay",
+                "cancelled": "nulls:dep_time",
+            },
+            "client": client(broker),
+        },
+    }
+    for steps in (1, 3):
+        process = begin("windows", tmp_path, tables)
+        try:
+            deadline = time.monotonic() + JOB_S
+            # In the middle of a step, when those before it have been counted.
+            while steps_in(checkpoint / "counts") < steps or steps_in(checkpoint / "offsets") <= steps:
+                assert process.poll() is None, (tmp_path / "windows.log").read_text()[-3000:]
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        finally:
+            end(process)
+    said = run("windows", tmp_path, tables)
+    wanted = expected()
+    found, results = latest(broker, "flights.hourly", PARTITIONS)
+    check(found, wanted)
+    assert results > len(wanted), "a window was sent whenever it had changed"
+    counts = counted(checkpoint)
+    assert f"{counts['records']} records, of which {counts['duplicates']} came twice" in said
+    if "without counts" not in said:
+        assert counts["records"] == FLIGHTS + len(again) + len(junk)
+        assert counts["duplicates"] == len(again)
+        assert counts["not_json"] == len(junk)
+        assert counts["late"] == counts["without_time"] == 0
+    # What comes when its windows are over is late: counted, and without effect.
+    send(
+        broker,
+        "flights.again",
+        [
+            {
+                "key": b"UA1",
+                "value": b'{"carrier": "UA", "number": %d}' % number,
+                "timestamp": 1_357_050_000_000,
+            }
+            for number in range(LATE)
+        ],
+    )
+    run("windows", tmp_path, tables)
+    assert counted(checkpoint)["late"] == LATE
+    assert latest(broker, "flights.hourly", PARTITIONS)[0] == found
+    # A second time there is nothing to do.
+    before = counted(checkpoint), latest(broker, "flights.hourly", PARTITIONS)
+    run("windows", tmp_path, tables)
+    assert (counted(checkpoint), latest(broker, "flights.hourly", PARTITIONS)) == before
+    changed = {**tables, "windows": {**tables["windows"], "window": "2 hours"}}
+    run("windows", tmp_path, changed, status=1)
+    assert "is of windows with another window" in (tmp_path / "windows.log").read_text()
+
+
+MIXED: list[dict[str, Any]] = [
+    {"key": b"a", "value": b'{"n": 1}', "headers": [("h", b"12"), ("h", b"3"), ("g", None)]},
+    {"key": b"a", "value": b'[1, "x"]', "headers": [("h", b"")]},
+    {"key": b"a", "value": b'{"n": "torn'},
+    {"key": b"b", "value": b"plain text, \xc3\xa9"},
+    {"key": b"\x00\x01", "value": b"\xff\xfe\x00"},
+    {"key": b"x" * 300, "value": b"\x01\x02"},
+    {"value": b"\x00\x00\x00\x00\x07\x02a"},
+    {"value": b"\x00\x00\x00\x00\x07"},
+    {"value": b"\x00\x00\x00\x01\x00\x02a"},
+    {"key": b"a", "value": None},
+    {"key": b"a", "value": b""},
+]
+MIXED_MS = 1_400_000_000_000
+FUTURE_MS = 4_000_000_000_000
+
+
+def figures_of(directory: Path) -> dict[str, Any]:
+    report = (directory / "profile.html").read_text()
+    assert report.startswith("<!doctype html>")
+    assert report.count("<svg") >= 6
+    assert "src=" not in report.replace('xlink:href="data:', "")
+    return {one["topic"]: one for one in json.loads((directory / "profile.json").read_text())["topics"]}
+
+
+def test_a_profile_is_the_same_from_every_side_and_true(
+    broker: Broker, flights: list[Any], tmp_path: Path
+) -> None:
+    make(broker, "mixed")
+    # The third is behind by 50 s, the fourth in the future, and all after it are behind that.
+    shifts = {2: -50_000, 3: FUTURE_MS - MIXED_MS}
+    send(
+        broker,
+        "mixed",
+        [
+            {**record, "partition": 0, "timestamp": MIXED_MS + number * 1000 + shifts.get(number, 0)}
+            for number, record in enumerate(MIXED)
+        ],
+    )
+    consumer = consumer_of(broker, "profile-lag")
+    consumer.commit(offsets=[TopicPartition("flights", 0, 1000)], asynchronous=False)
+    consumer.close()
+    directory = str(tmp_path / "archive")
+    run("archive", tmp_path, {"input": kafka(broker, "flights,mixed"), "archive": {"directory": directory}})
+    files = {"path": str(broker.log_dir), "subscribe": "flights,mixed"}
+    sides = {
+        "kafka": kafka(broker, "flights,mixed"),
+        "kwire": {"format": "kwire", "options": files},
+        "archive": {"format": "archive", "directory": directory},
+    }
+    seen = {}
+    for name, side in sides.items():
+        (tmp_path / name).mkdir()
+        run("profile", tmp_path / name, {"profile": {}, "side": side})
+        seen[name] = figures_of(tmp_path / name)
+    groups = seen["kafka"]["flights"].pop("groups")
+    [lag] = [group for group in groups if group["group"] == "profile-lag"]
+    ends = [0] * PARTITIONS
+    for message in flights:
+        ends[message.partition()] += 1
+    assert lag["partitions"] == {"0": ends[0] - 1000}
+    for figures in seen.values():
+        of_flights(figures["flights"], flights, ends)
+        of_mixed(figures["mixed"])
+        for topic in figures.values():
+            make_exact(topic)
+    assert seen["kafka"] == seen["kwire"] == seen["archive"]
+
+
+def make_exact(figures: dict[str, Any]) -> None:
+    """Leave out what is of one side alone, and what sketches tell differently as they are put together."""
+    for name in ("side", "looked_at", "groups"):
+        figures.pop(name, None)
+    figures["keys"].pop("distinct_about")
+    # Which of those that are equally hot are told is a matter of chance.
+    figures["keys"]["top"] = [one["records"] for one in figures["keys"]["top"]]
+    for quantiles in [
+        figures["timestamps"]["behind_ms"],
+        *(one["quantiles"] for one in figures["sizes"].values()),
+    ]:
+        for name in ("p50", "p90", "p99"):
+            (quantiles or {}).pop(name, None)
+
+
+def of_flights(found: dict[str, Any], flights: list[Any], ends: list[int]) -> None:
+    keys: dict[bytes, int] = {}
+    for message in flights:
+        keys[message.key()] = keys.get(message.key(), 0) + 1
+    sizes = sorted(len(message.value()) for message in flights)
+    assert found["records"] == FLIGHTS
+    assert [one["records"] for one in found["partitions"]] == ends
+    assert sum(point["records"] for point in found["rates"]["points"]) == FLIGHTS
+    assert abs(found["keys"]["distinct_about"] - len(keys)) <= 0.03 * len(keys)
+    top = sorted(keys.items(), key=lambda pair: (-pair[1], pair[0]))[0]
+    assert (found["keys"]["top"][0]["key"], found["keys"]["top"][0]["records"]) == (top[0].decode(), top[1])
+    assert found["sizes"]["value"]["bytes"] == sum(sizes)
+    quantiles = found["sizes"]["value"]["quantiles"]
+    assert (quantiles["least"], quantiles["most"]) == (sizes[0], sizes[-1])
+    assert abs(quantiles["p50"] - sizes[FLIGHTS // 2]) <= 1
+    assert found["headers"]["names"] == [{"name": "origin", "records": FLIGHTS, "share": 1.0}]
+    assert found["values"]["kinds"] == [{"kind": "json", "records": FLIGHTS, "share": 1.0}]
+    schema = found["values"]["json"]["schema"]
+    assert schema["properties"]["carrier"] == {"type": "string"}
+    assert schema["properties"]["distance"] == {"type": "integer"}
+    assert set(schema["required"]) == json.loads(flights[0].value()).keys()
+    assert found["timestamps"]["types"] == {"CreateTime": FLIGHTS}
+    assert found["timestamps"]["out_of_order"] == 0
+
+
+def of_mixed(found: dict[str, Any]) -> None:
+    kinds = {one["kind"]: one["records"] for one in found["values"]["kinds"]}
+    assert kinds == {"json": 2, "framed": 3, "text": 2, "binary": 2, "tombstone": 1, "empty": 1}
+    assert [(one["id"], one["records"]) for one in found["values"]["schema_ids"]] == [(7, 2), (256, 1)]
+    assert found["keys"]["without"] == 3
+    top = found["keys"]["top"]
+    assert (top[0]["key"], top[0]["records"]) == ("a", 5)
+    assert {"b", "0x0001"} < {one["key"] for one in top}
+    assert any(one["key"].startswith("long key") for one in top)
+    assert [(one["name"], one["records"]) for one in found["headers"]["names"]] == [("h", 2), ("g", 1)]
+    assert found["sizes"]["headers"]["bytes"] == 7
+    times = found["timestamps"]
+    assert times["from_the_future"] == 1
+    assert times["out_of_order"] == 1 + len(MIXED) - 4
+    assert times["behind_ms"]["least"] == 49_000
+    assert times["behind_ms"]["most"] == FUTURE_MS - MIXED_MS - 1_000
+    assert found["tombstones"] == 1
+
+
+def test_the_page_of_an_audit_has_its_differences(broker: Broker, flights: list[Any], tmp_path: Path) -> None:
+    report = tmp_path / "audit.html"
+    less = json.dumps({"flights": dict.fromkeys(map(str, range(1, PARTITIONS)), -1) | {"0": 100}})
+    tables = {
+        "audit": {"window": "1 day", "report": str(report)},
+        "left": kafka(broker, "flights"),
+        "right": kafka(broker, "flights", endingOffsets=less),
+    }
+    said = run("audit", tmp_path, tables, status=3)
+    text = report.read_text()
+    differing = said.count("flights-0 ")
+    assert differing > 10
+    assert f"Audit: {differing} of " in text
+    assert "flights-0 2013-01-02 00:00: missing" in text
+    assert text.count("<svg") == 1
+    del tables["right"]["options"]["endingOffsets"]
+    assert run("audit", tmp_path, tables).startswith(f"clean: {FLIGHTS} records")
+    assert "Audit: clean" in report.read_text()

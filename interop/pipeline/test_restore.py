@@ -1,0 +1,279 @@
+"""An archive restored into a data directory: kwire and Apache Kafka start on it, and all is as it was.
+
+And what becomes of a data directory that is damaged, where that is to be got past.
+"""
+
+# The client's own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from interop.brokers import ApacheKafka, Broker, Kwire, run_tool
+from interop.pipeline_kills.jobs import toml
+from interop.pipeline_kills.processes import JobProcess
+from interop.reference import HERE, spark_jars, spark_python
+
+JOB_SECONDS: Final = 300.0
+WAIT_S: Final = 30.0
+BEGAN_MS: Final = 1_300_000_000_000
+"""Long before anything that retention would keep by itself."""
+ODD, DENSE, STAMPED = "odd", "dense", "stamped"
+TOPICS: Final = {ODD: 3, DENSE: 1, STAMPED: 1}
+"""By their partitions; the last one of the first topic has never had a record."""
+
+Place = tuple[str, int]
+Record = tuple[Any, ...]
+Log = tuple[tuple[int, int], dict[int, Record]]
+"""Where a partition begins and ends, and its records by their offsets."""
+
+
+@pytest.fixture(params=[Kwire, ApacheKafka], ids=["kwire", "apache"])
+def source(request: pytest.FixtureRequest, only: str) -> Iterator[Broker]:
+    """A broker with records of every kind."""
+    if only and only != request.param.name:
+        pytest.skip(f"only {only} was asked for")
+    broker = request.param({"log.segment.bytes": "1048576"})
+    with ExitStack() as stack:
+        stack.callback(broker.discard)
+        broker.start()
+        fill(broker)
+        yield broker
+
+
+def fill(broker: Broker) -> None:
+    """Gaps by transactions and by DeleteRecords, all there is to a record, and times of the broker."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    settings = {"retention.ms": "-1"}
+    stamped = {"message.timestamp.type": "LogAppendTime"}
+    new = [
+        NewTopic(name, partitions, 1, config=settings | (stamped if name == STAMPED else {}))
+        for name, partitions in TOPICS.items()
+    ]
+    for future in admin.create_topics(new).values():
+        future.result(WAIT_S)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "odd"})
+    producer.init_transactions(WAIT_S)
+    for number in range(40):
+        producer.begin_transaction()
+        for index in range(9):
+            producer.produce(
+                ODD,
+                partition=index % 2,
+                key=None if index % 3 == 0 else b"key-%d" % index,
+                value=None if index % 4 == 1 else b"%d-%d" % (number, index),
+                headers=[("a", b"1"), ("a", None), ("b", b"")] if index % 2 else [],
+                timestamp=BEGAN_MS + number * 40_000_000 - index,
+            )
+        producer.flush(WAIT_S)
+        if number % 3 == 2:
+            producer.abort_transaction(WAIT_S)
+        else:
+            producer.commit_transaction(WAIT_S)
+    for codec in ("none", "zstd"):
+        plain = Producer(
+            {"bootstrap.servers": broker.bootstrap, "compression.type": codec, "batch.size": 20_000}
+        )
+        for number in range(4_000):
+            plain.produce(DENSE, b"v%d" % number * 9, b"k%d" % (number % 50), 0, timestamp=BEGAN_MS + number)
+            if number % 8 == 0:
+                plain.produce(STAMPED, b"s%d" % number)
+            plain.poll(0)
+        assert plain.flush(WAIT_S) == 0
+    admin.delete_records([TopicPartition(ODD, 1, 25)])
+    deleted = admin.delete_records([TopicPartition(DENSE, 0, 1_000)])
+    for future in deleted.values():
+        future.result(WAIT_S)
+
+
+def read(broker: Broker, place: Place) -> Log:
+    """A partition as a plain consumer sees it."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "judge",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        ends = consumer.get_watermark_offsets(TopicPartition(*place), WAIT_S)
+        consumer.assign([TopicPartition(*place, ends[0])])
+        found: dict[int, Record] = {}
+        while True:
+            message = consumer.poll(WAIT_S)
+            assert message is not None, f"{place} has no end"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                return ends, found
+            found[int(message.offset() or 0)] = (
+                message.timestamp(),
+                message.key(),
+                message.value(),
+                message.headers() or [],
+            )
+    finally:
+        consumer.close()
+
+
+def read_all(broker: Broker) -> dict[Place, Log]:
+    return {
+        (topic, partition): read(broker, (topic, partition))
+        for topic, partitions in TOPICS.items()
+        for partition in range(partitions)
+    }
+
+
+class Jobs:
+    """Runs jobs in Spark's Python."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._count = 0
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": str(HERE.parent),
+            "PYSPARK_PYTHON": spark_python(),
+            "KWIRE_SPARK_JARS": str(spark_jars()[0].parent),
+        }
+
+    def run(self, job: str, config: Mapping[str, Any], *options: str, status: int = 0) -> str:
+        """Run it to its end; what it said, and Spark."""
+        self._count += 1
+        path = self._directory / f"{self._count}-{job}.toml"
+        path.write_text(toml(config), encoding="utf-8")
+        command = [spark_python(), "-m", "pipeline.cli", job, "--config", str(path), "--master", "local[2]"]
+        process = JobProcess(
+            [*command, *options], self._environment, self._directory, path.with_suffix(".log")
+        )
+        try:
+            assert process.wait(JOB_SECONDS) == status, process.tail()
+        finally:
+            process.end()
+        return process.log.read_text(errors="replace")
+
+
+def of_broker(broker: Broker) -> dict[str, Any]:
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.isolation.level": "read_committed"}
+    return {"format": "kafka", "options": {**options, "subscribe": ",".join(TOPICS)}}
+
+
+def of_files(directory: Path) -> dict[str, Any]:
+    options = {"path": str(directory), "isolationLevel": "read_committed"}
+    return {"format": "kwire", "options": {**options, "subscribe": ",".join(TOPICS)}}
+
+
+def test_brokers_start_on_what_was_restored(source: Broker, tmp_path: Path) -> None:
+    expected = read_all(source)
+    assert expected[ODD, 0][1].keys() < set(range(*expected[ODD, 0][0])), "there are gaps"
+    assert expected[DENSE, 0][0][0] == 1_000
+    jobs = Jobs(tmp_path)
+    archive, directory = tmp_path / "archive", tmp_path / "data"
+    jobs.run("archive", {"input": of_broker(source), "archive": {"directory": str(archive)}})
+    jobs.run("compact", {"compact": {"directory": str(archive)}})
+    restore = {
+        "directory": str(archive),
+        "segment_bytes": 1 << 20,
+        "broker": {"properties": str(source.properties_path)},
+    }
+    jobs.run("restore", {"restore": restore}, "--into-directory", str(directory))
+    said = jobs.run("restore", {"restore": {**restore, "into_directory": str(directory)}}, status=1)
+    assert f"kwire pipeline: {directory} is not empty" in said
+    assert_tools_accept(directory)
+    for kind in (Kwire, ApacheKafka):
+        target = kind()
+        with ExitStack() as stack:
+            stack.callback(target.discard)
+            shutil.copytree(directory, target.log_dir)
+            target.write_properties()  # and so it is not formatted
+            target.start()
+            assert read_all(target) == expected
+            audit = {
+                "audit": {"window": "30 days", "offsets": True},
+                "left": {"format": "archive", "directory": str(archive)},
+                "right": of_broker(target),
+            }
+            assert "clean: " in jobs.run("audit", audit)
+            assert_goes_on(target, expected)
+            assert not [line for line in target.log_text().splitlines() if " ERROR " in line]
+            assert not [
+                line
+                for line in target.log_text().splitlines()
+                if "WARN" in line and any(f"{topic}-" in line for topic in TOPICS)
+            ]
+
+
+def assert_goes_on(broker: Broker, before: Mapping[Place, Log]) -> None:
+    """What is produced next comes behind all that was, and all is there after a restart."""
+    told: list[int] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(
+        ODD, b"new", partition=0, timestamp=BEGAN_MS, on_delivery=lambda _, sent: told.append(sent.offset())
+    )
+    assert producer.flush(WAIT_S) == 0
+    (start, end), records = before[ODD, 0]
+    assert told == [end]
+    broker.restart()
+    (found_start, found_end), found = read(broker, (ODD, 0))
+    assert (found_start, found_end) == (start, end + 1)
+    assert found.pop(end)[2] == b"new"
+    assert found == records
+    assert read(broker, (DENSE, 0)) == before[DENSE, 0]
+
+
+def assert_tools_accept(directory: Path) -> None:
+    """Kafka's own tool finds nothing wrong with logs and indexes."""
+    tool = "org.apache.kafka.tools.DumpLogSegments"
+    logs = sorted(path for path in directory.glob("*/*.log") if path.stat().st_size)
+    assert len(logs) >= 3
+    dumped = run_tool(tool, "--deep-iteration", "--files", ",".join(map(str, logs)), check=True)
+    assert "isvalid: true" in dumped.stdout
+    assert "isvalid: false" not in dumped.stdout
+    indexes = sorted(str(path) for path in directory.glob("*/*.*index") if path.stat().st_size)
+    checked = run_tool(tool, "--index-sanity-check", "--files", ",".join(indexes), check=True)
+    assert checked.stdout.count("passed sanity check") == len(indexes), checked.stdout
+
+
+def test_damage_is_named_or_left_out_and_told(source: Broker, tmp_path: Path) -> None:
+    (start, end), records = read(source, (DENSE, 0))
+    source.stop()
+    copy = tmp_path / "copy"
+    shutil.copytree(source.log_dir, copy)
+    path = max((copy / f"{DENSE}-0").glob("*.log"), key=lambda path: path.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+    jobs = Jobs(tmp_path)
+    archive = tmp_path / "archive"
+    config = {"input": of_files(copy), "archive": {"directory": str(archive)}}
+    said = jobs.run("archive", config, status=1).splitlines()[-1]
+    assert said.startswith(f"kwire pipeline: {path} is corrupt at byte "), said
+    jobs.run("archive", config, "--on-corrupt", "skip")
+    [manifest] = (archive / "_manifests").glob("*.json")
+    [told] = json.loads(manifest.read_text())["skipped"]
+    assert (told["topic"], told["partition"], told["file"]) == (DENSE, 0, str(path))
+    gone = range(told["start_offset"], told["end_offset"])
+    assert start <= gone.start < gone.stop <= end
+    assert len(gone) < len(records) // 2
+    directory = tmp_path / "data"
+    restore = {"directory": str(archive), "into_directory": str(directory), "topics": DENSE}
+    broker = {"properties": str(source.properties_path)}
+    jobs.run("restore", {"restore": {**restore, "broker": broker}})
+    shutil.rmtree(source.log_dir)
+    shutil.copytree(directory, source.log_dir)
+    source.start()
+    ends, found = read(source, (DENSE, 0))
+    assert ends == (start, end)
+    assert found == {offset: record for offset, record in records.items() if offset not in gone}

@@ -1,0 +1,303 @@
+"""Values of Avro from topic to archive: schemas that change, records that cannot be decoded, no registry."""
+
+# The client's own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from interop.brokers import ApacheKafka, Broker, Kwire
+from interop.pipeline_kills.jobs import toml
+from interop.pipeline_kills.processes import JobProcess
+from interop.reference import HERE, spark_jars, spark_python
+
+JOB_SECONDS: Final = 240.0
+WAIT_S: Final = 30.0
+TOPIC, DEAD = "orders", "orders.dead"
+PARTITIONS: Final = 2
+START_MS: Final = 1_359_590_400_000
+"""Long past, so that it is seen that dead letters are not deleted for it."""
+COST: Final = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+AT: Final = {"type": "long", "logicalType": "timestamp-millis"}
+REASON: Final = [f"kwire.{key}" for key in ("error", "topic", "partition", "offset", "timestamp")]
+OLD: Final = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "client", "type": "string"},
+        {"name": "cost", "type": COST},
+        {"name": "note", "type": "string"},
+    ],
+}
+NEW: Final = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "customer", "type": "string", "aliases": ["client"]},
+        {"name": "cost", "type": COST},
+        {"name": "channel", "type": "string", "default": "shop"},
+        {
+            "name": "at",
+            "type": ["null", {"type": "long", "logicalType": "timestamp-millis"}],
+            "default": None,
+        },
+    ],
+}
+NEW_ORDER: Final = {"customer": "d", "channel": "web", "at": None}
+TABLE: Final = """
+import json, sys
+from pathlib import Path
+from pipeline.archive.manifest import Archive
+from pipeline.session import session
+from pipeline.values.frames import archived
+spark = session("table", master="local[1]", needs_kafka=False)
+table = archived(spark, Archive(Path(sys.argv[1]))).selectExpr("partition", "offset", "to_json(data) AS data")
+print(json.dumps([[row.partition, row.offset, row.data] for row in table.collect()]))
+"""
+
+Place = tuple[int, int]
+
+
+@pytest.fixture(params=[Kwire, ApacheKafka], ids=["kwire", "apache"])
+def broker(request: pytest.FixtureRequest, only: str) -> Iterator[Broker]:
+    """One of its own."""
+    if only and only != {Kwire: "kwire", ApacheKafka: "apache"}[request.param]:
+        pytest.skip(f"only {only} was asked for")
+    broker: Broker = request.param()
+    broker.start()
+    yield broker
+    broker.discard()
+
+
+@contextmanager
+def registry() -> Iterator[str]:
+    """The address of the tests' registry, in a process of its own."""
+    command = [sys.executable, "-m", "tests.pipeline.schema_registry"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE.parent
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+
+
+class Orders:
+    """What was written into the topic, and what should become of it."""
+
+    def __init__(self, broker: Broker, url: str) -> None:
+        self._producer = Producer({"bootstrap.servers": broker.bootstrap})
+        self._url = url
+        self._next = [0] * PARTITIONS
+        self.data: dict[Place, Any] = {}
+        """By partition and offset; None where there is none."""
+        self.dead: dict[Place, tuple[Any, ...]] = {}
+        """Key, value, headers, time, and a part of the reason."""
+
+    def write(self, schema: Any, orders: list[dict[str, Any]]) -> list[bytes]:
+        """Orders as a producer of confluent's encodes them."""
+        with SchemaRegistryClient({"url": self._url}) as client:
+            serializer = AvroSerializer(client, json.dumps(schema))
+            where = SerializationContext(TOPIC, MessageField.VALUE)
+            return [serializer(order, where) for order in orders]
+
+    def send(self, value: bytes | None, data: Any, why: str = "") -> None:
+        """A record, to either partition in turn."""
+        partition = sum(self._next) % PARTITIONS
+        place = (partition, self._next[partition])
+        self._next[partition] += 1
+        key = f"key {place}".encode() if place[1] % 2 else None
+        headers = [("a", b"1"), ("a", b""), ("none", None)] if place[1] % 3 else []
+        at_ms = START_MS + place[1] * 60_000
+        self._producer.produce(TOPIC, value, key, partition, timestamp=at_ms, headers=headers)
+        self.data[place] = data
+        if why:
+            self.dead[place] = (key, value, headers, at_ms, why)
+
+    def flush(self) -> None:
+        assert self._producer.flush(WAIT_S) == 0
+
+
+def read_dead(broker: Broker) -> dict[Place, list[Any]]:
+    """What a plain consumer finds in the dead letters' topic, by where it was."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "judge",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    partitions = consumer.list_topics(DEAD, WAIT_S).topics[DEAD].partitions
+    consumer.assign([TopicPartition(DEAD, partition, 0) for partition in partitions])
+    found: dict[Place, list[Any]] = {}
+    ended = 0
+    while ended < len(partitions):
+        message = consumer.poll(WAIT_S)
+        assert message is not None
+        error = message.error()
+        if error is not None:
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            ended += 1
+            continue
+        headers = message.headers() or []
+        about = {key: (value or b"").decode() for key, value in headers[-5:]}
+        assert list(about) == [
+            f"kwire.{key}" for key in ("error", "topic", "partition", "offset", "timestamp")
+        ]
+        assert about["kwire.topic"] == TOPIC
+        place = (int(about["kwire.partition"]), int(about["kwire.offset"]))
+        found.setdefault(place, []).append(
+            (
+                message.key(),
+                message.value(),
+                headers[:-5],
+                int(about["kwire.timestamp"]),
+                about["kwire.error"],
+            )
+        )
+    consumer.close()
+    return found
+
+
+def read_archive(directory: Path) -> dict[Place, list[Any]]:
+    """What the files of the manifests hold: value, data and error."""
+    found: dict[Place, list[Any]] = {}
+    for manifest in sorted((directory / "_manifests").glob("*.json")):
+        for file in json.loads(manifest.read_text())["files"]:
+            rows = pq.ParquetFile(directory / file["path"]).read(["offset", "value", "data", "data_error"])
+            for row in rows.to_pylist():
+                place = (file["partition"], row["offset"])
+                found.setdefault(place, []).append((row["value"], row["data"], row["data_error"]))
+    return found
+
+
+def run(directory: Path, config: Mapping[str, Any], status: int) -> str:
+    """Archive; what the job said."""
+    path = directory / "archive.toml"
+    path.write_text(toml(config), encoding="utf-8")
+    command = [spark_python(), "-m", "pipeline.cli", "archive", "--config", str(path), "--master", "local[2]"]
+    log = directory / f"{time.monotonic_ns()}.log"
+    process = JobProcess(command, environment(), directory, log)
+    try:
+        assert process.wait(JOB_SECONDS) == status, process.tail()
+    finally:
+        process.end()
+    return log.read_text()
+
+
+def environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": str(HERE.parent),
+        "PYSPARK_PYTHON": spark_python(),
+        "KWIRE_SPARK_JARS": str(spark_jars()[0].parent),
+    }
+
+
+def judge(broker: Broker, directory: Path, orders: Orders) -> None:
+    archived = read_archive(directory)
+    assert archived.keys() == orders.data.keys()
+    for place, rows in archived.items():
+        assert len(rows) == 1, place
+        _, data, error = rows[0]
+        wanted = orders.data[place]
+        # A reader of that time knew fewer fields.
+        assert (None if data is None else {key: wanted.get(key) for key in data}) == data, place
+        assert (data is None) == (wanted is None), place
+        if place in orders.dead:
+            assert orders.dead[place][4] in error, place
+        else:
+            assert error is None, place
+    dead = read_dead(broker)
+    assert dead.keys() == orders.dead.keys()
+    for place, letters in dead.items():
+        assert len(letters) == 1, place
+        assert letters[0][:4] == orders.dead[place][:4]
+        assert orders.dead[place][4] in letters[0][4]
+
+
+def test_orders_of_old_and_new_schemas(broker: Broker, tmp_path: Path) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    new_topic = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
+    admin.create_topics([new_topic])[TOPIC].result(WAIT_S)
+    directory = tmp_path / "archive"
+    config: dict[str, Any] = {
+        "input": {
+            "format": "kafka",
+            "options": {
+                "kafka.bootstrap.servers": broker.bootstrap,
+                "subscribe": TOPIC,
+                "maxOffsetsPerTrigger": 60,
+            },
+        },
+        "archive": {"directory": str(directory)},
+    }
+    with registry() as url:
+        config["values"] = {
+            "format": "avro",
+            "registry": url,
+            "dead_letter": DEAD,
+            "registry_client": {"max.retries": 0},
+        }
+        orders = Orders(broker, url)
+        old = [{"id": n, "client": f"c{n}", "cost": Decimal(n) / 100, "note": ""} for n in range(100)]
+        values = orders.write(OLD, old)
+        for order, value in zip(old, values, strict=True):
+            new = {"id": order["id"], "customer": order["client"], "cost": order["cost"]}
+            orders.send(value, {**order, **new, "channel": "shop", "at": None})
+            if order["id"] % 25 == 7:
+                orders.send(None, None)
+                orders.send(b"\x01" + value[1:], None, "the first byte is 1")
+                orders.send(b"\x00\x00\x0f\xff\xff" + value[5:], None, "is not in the registry")
+                orders.send(value[:-1], None, "ends within its record")
+                orders.send(b"", None, "0 bytes are too few")
+        orders.flush()
+        run(tmp_path, config, 0)
+        judge(broker, directory, orders)
+
+        # A driver killed when all was delivered, and before its last step was committed.
+        last = max((directory / "_manifests").glob("*.json"))
+        step = json.loads(last.read_text())["batch_id"]
+        last.unlink()
+        (directory / "_checkpoint" / "commits" / str(step)).unlink()
+        late = [{**NEW_ORDER, "id": (1 << 40) + n, "cost": Decimal(n)} for n in range(50)]
+        for order, value in zip(late, orders.write(NEW, late), strict=True):
+            orders.send(value, {**order, "at": None})
+        first = {"id": 0, "customer": "c0", "cost": Decimal(0), "channel": "shop", "at": None}
+        orders.send(orders.write(OLD, old[:1])[0], first)
+        orders.send(orders.write({**OLD, "name": "Else"}, old[:1])[0], None, "does not fit the writer's")
+        orders.flush()
+        run(tmp_path, config, 0)
+        judge(broker, directory, orders)
+        table = subprocess.run(
+            [spark_python(), "-c", TABLE, str(directory)],
+            env=environment(), capture_output=True, text=True, timeout=JOB_SECONDS, check=True,
+        )  # fmt: skip
+        rows = json.loads(table.stdout.splitlines()[-1])
+        assert {(row[0], row[1]) for row in rows} == orders.data.keys()
+        ids = sorted(json.loads(row[2])["id"] for row in rows if row[2])
+        assert ids == sorted(data["id"] for data in orders.data.values() if data)
+    said = run(tmp_path, config, 1)
+    assert f"kwire pipeline: the schema registry {url} does not answer: " in said
+    judge(broker, directory, orders)
