@@ -62,8 +62,10 @@ def _belongs(first: Row, row: Row, base: int) -> bool:
 
 
 def _size_bytes(row: Row) -> int:
-    headers = sum(len(name) + len(content or b"") for name, content in row.headers)
-    return _RECORD_BYTES + len(row.key or b"") + len(row.value or b"") + headers
+    size = _RECORD_BYTES + len(row.key or b"") + len(row.value or b"")
+    if row.headers:
+        size += sum(len(name) + len(content or b"") for name, content in row.headers)
+    return size
 
 
 def _built(rows: list[Row], base: int, end: int, limits: Limits) -> bytearray:
