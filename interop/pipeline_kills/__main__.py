@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from interop.pipeline_kills.jobs import JOBS
-from interop.pipeline_kills.processes import VICTIMS
+from interop.pipeline_kills.processes import EACH, VICTIMS
 from interop.pipeline_kills.trial import Report, run, scene
 from interop.reference import Missing
 
@@ -21,7 +21,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20, help="how many trials for each job and victim")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--job", choices=list(JOBS), action="append", help="may be repeated (default: all)")
-    parser.add_argument("--victim", choices=VICTIMS, action="append", help="may be repeated (default: all)")
+    parser.add_argument(
+        "--victim",
+        choices=(*VICTIMS, EACH),
+        action="append",
+        help=f"may be repeated (default: {', '.join(VICTIMS)}; {EACH}: all three in one trial)",
+    )
     parser.add_argument(
         "--minutes", type=float, default=0, help="begin no trial after so many (default: no end)"
     )
@@ -33,7 +38,12 @@ def main() -> int:
     )
     options = parser.parse_args()
     deadline = time.monotonic() + options.minutes * 60 if options.minutes else float("inf")
-    cells = [(job, victim) for job in options.job or JOBS for victim in options.victim or VICTIMS]
+    cells = [
+        (job, victim)
+        for job in options.job or JOBS
+        for victim in options.victim or VICTIMS
+        if victim in (EACH, *JOBS[job].victims)
+    ]
     last = options.first + options.seeds - 1
     reports: list[Report] = []
     try:
@@ -64,7 +74,7 @@ def summary(reports: list[Report]) -> str:
     lines = []
     for cell in dict.fromkeys((report.job, report.victim) for report in reports):
         inside = [report for report in reports if (report.job, report.victim) == cell]
-        killed = sum(bool(report.who) for report in inside)
+        killed = sum(bool(report.killed) for report in inside)
         wrong = [report.seed for report in inside if report.findings]
         lines.append(
             f"{cell[0]:<18} {cell[1]:<9} {len(inside):>3} trials, {killed} with a kill, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,10 +24,12 @@ from interop.pipeline_kills.judge import (
 from interop.pipeline_kills.moments import (
     Step,
     archive_steps,
+    compact_steps,
     delivery_steps,
     stream_steps,
     transaction_steps,
 )
+from interop.pipeline_kills.processes import DRIVER, VICTIMS
 from interop.pipeline_kills.reading import (
     Place,
     Records,
@@ -75,6 +78,8 @@ class Job(ABC):
     name: ClassVar[str]
     command: ClassVar[str]
     """Of the pipeline."""
+    victims: ClassVar[tuple[str, ...]] = VICTIMS
+    """Who can be killed."""
     scene: Scene
     place: Path
     trial: str
@@ -174,6 +179,22 @@ class ArchiveDirectoryJob(ArchiveJob):
 
     def source(self) -> dict[str, Any]:
         return self.files_input(FLIGHTS, BOOKINGS)
+
+
+class CompactJob(ArchiveJob):
+    """The small files of an archive; one process, without Spark."""
+
+    name = "compact"
+    command = "compact"
+    victims: ClassVar[tuple[str, ...]] = (DRIVER,)
+
+    def config(self) -> dict[str, Any]:
+        if not self.archive.exists():
+            shutil.copytree(self.scene.archive, self.archive, ignore=shutil.ignore_patterns("_checkpoint"))
+        return {"compact": {"directory": str(self.archive), "target": "24 KiB"}}
+
+    def steps(self, chance: Random) -> list[Step]:
+        return compact_steps(self.scene.archive, self.archive, chance)
 
 
 class TopicJob(Job):
@@ -331,7 +352,15 @@ class WindowsJob(Job):
 
 JOBS: Final[dict[str, type[Job]]] = {
     job.name: job
-    for job in (ArchiveJob, ArchiveDirectoryJob, RestoreJob, RestoreMapJob, MirrorJob, WindowsJob)
+    for job in (
+        ArchiveJob,
+        ArchiveDirectoryJob,
+        CompactJob,
+        RestoreJob,
+        RestoreMapJob,
+        MirrorJob,
+        WindowsJob,
+    )
 }
 
 

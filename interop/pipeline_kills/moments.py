@@ -69,6 +69,29 @@ def archive_steps(archive: Path, commits: int, chance: Random) -> list[Step]:
     ]
 
 
+def compact_steps(before: Path, archive: Path, chance: Random) -> list[Step]:
+    """Steps of the job `compact`, on a copy of an archive."""
+    data, merged = archive / "data", "*/*/*/part-merged-*.parquet"
+    old = [path.relative_to(before) for path in (before / "data").rglob("*.parquet")]
+    one = chance.choice(old)
+    manifests = len(list((before / "_manifests").glob("*.json")))
+    count = chance.randrange(1, 20)
+
+    def staged() -> bool:
+        return sum(1 for _ in (archive / "_staging").glob("merged-*/*/*/*/*.parquet")) >= count
+
+    def moved() -> bool:
+        return sum(1 for _ in data.glob(merged)) >= count
+
+    return [
+        ("the start", lambda: True),
+        (f"{count} merged files", staged),
+        (f"{count} moved files", moved),
+        ("the manifest", (archive / "_manifests" / f"{manifests:020d}.json").exists),
+        (f"the end of {one}", lambda: not (archive / one).exists()),
+    ]
+
+
 def stream_steps(checkpoint: Path, steps: int, chance: Random) -> list[Step]:
     """What Spark notes of a step of a stream, before and after it."""
     number = chance.randrange(steps)

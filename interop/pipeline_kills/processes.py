@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 DRIVER, EXECUTOR, BROKER = "driver", "executor", "broker"
 VICTIMS: Final = (DRIVER, EXECUTOR, BROKER)
+EACH: Final = "each"
+"""All three in one trial."""
 EXECUTOR_CLASS: Final = "CoarseGrainedExecutorBackend"
 WORKER_MODULE: Final = "pyspark.daemon"
 POLL_S: Final = 0.05

@@ -16,7 +16,7 @@ from interop.brokers import Kwire
 from interop.pipeline_kills.jobs import JOBS, Job, Scene, toml
 from interop.pipeline_kills.judge import AGAIN, FAILED, STUCK, UNREADABLE, Finding
 from interop.pipeline_kills.moments import Moment, drawn
-from interop.pipeline_kills.processes import BROKER, DRIVER, EXECUTOR, JobProcess
+from interop.pipeline_kills.processes import BROKER, DRIVER, EACH, EXECUTOR, JobProcess
 from interop.pipeline_kills.reading import Unreadable, read_ends, read_topics
 from interop.pipeline_kills.workload import BOOKINGS, EVENTS, FLIGHTS, fill
 from interop.reference import HERE, SPARK_JARS, TARGET, spark_jars, spark_python
@@ -37,6 +37,13 @@ SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog
 CLASSES: Final = TARGET / "spark.jsa"
 """Spark's classes as a JVM has them in memory, so that the next one need not load them. Starting JVMs is most
 of what a trial takes, and so it takes half the time."""
+PLANS: Final = {
+    DRIVER: [[DRIVER]],
+    EXECUTOR: [[EXECUTOR]],
+    BROKER: [[BROKER]],
+    EACH: [[DRIVER], [EXECUTOR, BROKER]],
+}
+"""Who is killed while the job runs for the first time, and for the second."""
 BROKER_SETTINGS: Final = {"log.cleaner.enable": "false"}
 
 
@@ -46,9 +53,10 @@ class Report(NamedTuple):
     job: str
     victim: str
     seed: int
-    moment: str
-    who: str
-    """Was killed; empty if the job had ended before the moment came."""
+    killed: list[str]
+    """Who, and when."""
+    missed: list[str]
+    """Who would have been, if the job had not ended before."""
     starts: int
     """How often the job was started until it was done."""
     seconds: float
@@ -57,8 +65,8 @@ class Report(NamedTuple):
     """The end of the job's output, if something is wrong."""
 
     def __str__(self) -> str:
-        told = f"{self.job} {self.victim} {self.seed}: "
-        told += f"killed {self.who} {self.moment}" if self.who else f"nobody killed {self.moment}"
+        told = f"{self.job} {self.victim} {self.seed}: killed {', '.join(self.killed) or 'nobody'}"
+        told += f", not {', '.join(self.missed)}" if self.missed else ""
         told += f"; {self.starts} starts, {self.seconds:.0f} s"
         wrong = "".join(f"\n  {finding}" for finding in self.findings)
         return f"{told}{wrong or ', clean'}" + (f"\n{self.log}" if self.findings else "")
@@ -153,23 +161,31 @@ def run(around: Scene, name: str, victim: str, seed: int, *, audited: bool) -> R
     trial = f"{name}-{victim}-{seed}"
     place = Path(tempfile.mkdtemp(prefix=f"{trial}-", dir=around.directory))
     job = JOBS[name](around, place, trial)
-    moment = drawn(job.steps(chance), chance, LONGEST_PAUSE_S)
-    done = _Trial(job, victim, moment, chance)
+    kills = [
+        [
+            (whom, drawn(job.steps(chance), chance, LONGEST_PAUSE_S))
+            for whom in together
+            if whom in job.victims
+        ]
+        for together in PLANS[victim]
+    ]
+    done = _Trial(job, kills, chance)
     findings = done.go(audited)
     log = done.log() if findings else ""
     if not findings and not os.environ.get("INTEROP_KEEP"):
         shutil.rmtree(place, ignore_errors=True)
     seconds = time.monotonic() - begun
-    return Report(name, victim, seed, str(moment), done.who, done.starts, seconds, findings, log)
+    return Report(name, victim, seed, done.killed, done.missed, done.starts, seconds, findings, log)
 
 
 class _Trial:
-    def __init__(self, job: Job, victim: str, moment: Moment, chance: Random) -> None:
+    def __init__(self, job: Job, kills: list[list[tuple[str, Moment]]], chance: Random) -> None:
         self.job = job
-        self.victim = victim
-        self.moment = moment
+        self.kills = kills
+        """For each start of the job those that are killed, one after the other."""
         self.chance = chance
-        self.who = ""
+        self.killed: list[str] = []
+        self.missed: list[str] = []
         self.starts = 0
         self._findings: list[Finding] = []
 
@@ -201,7 +217,8 @@ class _Trial:
         return "".join(path.read_text(errors="replace")[-6000:] for path in self.job.place.glob("*.log"))
 
     def _start(self) -> JobProcess:
-        master = EXECUTORS if self.victim == EXECUTOR else LOCAL
+        victims = {victim for together in self.kills for victim, _ in together}
+        master = EXECUTORS if EXECUTOR in victims else LOCAL
         return start(self.job.command, self.job.config(), self.job.place, master)
 
     def _until_done(self) -> bool:
@@ -210,8 +227,10 @@ class _Trial:
             for self.starts in range(1, MOST_STARTS + 1):
                 process = self._start()
                 running.append(process)
-                if self.starts == 1:
-                    self._kill(process)
+                for victim, moment in self.kills[self.starts - 1] if self.starts <= len(self.kills) else ():
+                    who = self._kill(process, victim, moment)
+                    told = f"{who or victim} {moment}"
+                    (self.killed if who else self.missed).append(told)
                 status = process.wait(JOB_S)
                 if status is None:
                     self._findings.append(Finding(STUCK, f"start {self.starts} took over {JOB_S:.0f} s"))
@@ -224,24 +243,24 @@ class _Trial:
             for process in running:
                 self._leave(process)
 
-    def _kill(self, process: JobProcess) -> None:
-        while not self.moment.has_come():
+    def _kill(self, process: JobProcess, victim: str, moment: Moment) -> str:
+        """Who was killed; nothing if the job had ended before."""
+        while not moment.has_come():
             if process.is_over:
-                return
+                return ""
             time.sleep(WATCH_S)
-        time.sleep(self.moment.pause_s)
+        time.sleep(moment.pause_s)
         if process.is_over:
-            return
-        if self.victim == DRIVER:
-            self.who = process.kill_driver(self.chance)
-        elif self.victim == EXECUTOR:
-            self.who = process.kill_executor(self.chance)
-        elif self.victim == BROKER:
-            broker = self.job.scene.broker
-            broker.kill()
-            self.who = "the broker"
-            time.sleep(self.chance.uniform(0, LONGEST_OUTAGE_S))
-            broker.start()
+            return ""
+        if victim == DRIVER:
+            return process.kill_driver(self.chance)
+        if victim == EXECUTOR:
+            return process.kill_executor(self.chance)
+        broker = self.job.scene.broker
+        broker.kill()
+        time.sleep(self.chance.uniform(0, LONGEST_OUTAGE_S))
+        broker.start()
+        return "the broker"
 
     def _end(self, process: JobProcess, what: str) -> None:
         status = process.wait(JOB_S)

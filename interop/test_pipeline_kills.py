@@ -1,0 +1,27 @@
+"""The jobs of the pipeline with driver, executor and broker killed; `make pipeline-kills` does far more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from interop.pipeline_kills.jobs import JOBS, Scene
+from interop.pipeline_kills.processes import EACH
+from interop.pipeline_kills.trial import run, scene
+
+SEED = 1
+
+
+@pytest.fixture(scope="module")
+def around() -> Iterator[Scene]:
+    with scene() as found:
+        yield found
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_each_record_is_there_once_whoever_is_killed(around: Scene, job: str) -> None:
+    report = run(around, job, EACH, SEED, audited=job == "archive")
+    print(report)
+    assert not report.findings, str(report)
+    assert report.killed, str(report)
