@@ -40,6 +40,8 @@ JOBS: Final = {
     "mirror": Job("topics into another cluster, and the offsets of groups", "pipeline.jobs.mirror"),
     "replay": Job("real events into a topic, at any speed", "pipeline.jobs.replay"),
 }
+SAID: Final = ("SegmentsError: ", "CorruptSegment: ", "ArchiveError: ", "DeliveryError: ", "RegistryError: ")
+"""What stands before a sentence of ours within Spark's many lines."""
 NEEDED = {"pyspark": "pyspark", "pyarrow": "pyarrow", "confluent_kafka": "confluent-kafka"}
 
 
@@ -71,6 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     from pipeline.archive.manifest import ArchiveError
     from pipeline.delivery import DeliveryError
     from pipeline.segments.files import SegmentsError
+    from pipeline.values.registry import RegistryError
 
     try:
         config = JobConfig.load(options.config)
@@ -78,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
             if getattr(options, flag) is not None:
                 config = config.with_text(options.job, flag.replace("-", "_"), getattr(options, flag))
         return int(importlib.import_module(JOBS[options.job].module).command(config, options.master))
-    except (ConfigError, ArchiveError, DeliveryError, SegmentsError, MissingError) as error:
+    except (ConfigError, ArchiveError, DeliveryError, SegmentsError, RegistryError, MissingError) as error:
         return _fail(str(error))
     except KafkaException as error:
         return _fail(f"the cluster says: {error.args[0].str()}")
@@ -98,7 +101,7 @@ def _sentence(error: Exception) -> str | None:
     """What one of ours said within Spark's many lines; None where it was not one of ours."""
     text = str(error)
     for line in text.splitlines():
-        for name in ("SegmentsError: ", "CorruptSegment: ", "ArchiveError: ", "DeliveryError: "):
+        for name in SAID:
             if name in line:
                 return line.partition(name)[2]
     return None

@@ -119,6 +119,10 @@ class JobConfig:
         self.table(table)
         return JobConfig({**self._content, table: {**self._content[table], key: value}})
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a table, or what should be one."""
+        return name in self._content
+
     def table(self, name: str) -> Table:
         """A table. ConfigError where it is missing."""
         if not isinstance(self._content.get(name), dict):

@@ -151,7 +151,7 @@ def _handler(registry: SchemaRegistry) -> type[BaseHTTPRequestHandler]:
 
 
 if __name__ == "__main__":
-    # For programs of other processes: on the port that is given, until the standard input ends.
-    with SchemaRegistry(int(sys.argv[1])):
-        print("ready", flush=True)
+    # For programs of other processes: tells where it is, and goes when the standard input ends.
+    with SchemaRegistry() as served:
+        print(served.url, flush=True)
         sys.stdin.read()
