@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +18,7 @@ import pyarrow.parquet as pq
 from pipeline.archive.manifest import DATA, ArchiveError, DataFile, sync_directory
 
 STAGING: Final = "_staging"
+LOCK: Final = "_writing.lock"
 SKIPPED: Final = "_skipped"
 """Below it, where tasks write down what they have left out."""
 _PATH: Final = re.compile(r"^topic=(?P<topic>[^/]+)/date=(?P<date>[^/]+)/partition=(?P<partition>\d+)/[^/]+$")
@@ -27,6 +31,35 @@ def fresh(archive: Path, step: str) -> Path:
     shutil.rmtree(place, ignore_errors=True)
     place.parent.mkdir(parents=True, exist_ok=True)
     return place
+
+
+def attempt(archive: Path, step: str) -> Path:
+    """An empty place for an attempt at a step; what earlier ones have left is gone.
+
+    No other attempt has the same place: the tasks of a driver that was killed may go on for a while, and what
+    they still write must not get among the files of the attempt that follows.
+    """
+    for left in (archive / STAGING).glob(f"{step}.*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return fresh(archive, f"{step}.{uuid.uuid4().hex[:8]}")
+
+
+@contextmanager
+def alone(archive: Path) -> Iterator[None]:
+    """Nobody else adds to the archive meanwhile. ArchiveError where somebody does.
+
+    Two drivers of the same stream, started twice by mistake, would both take a step for not done.
+    """
+    descriptor = os.open(archive / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            # Ends with the process, however that ends.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ArchiveError(f"another job writes into {archive} at this moment: let it end") from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def staged(place: Path) -> list[str]:

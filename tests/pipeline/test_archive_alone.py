@@ -1,0 +1,34 @@
+"""Attempts at a step of an archive that know nothing of each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.archive.manifest import ArchiveError
+from pipeline.archive.staging import STAGING, alone, attempt, staged
+
+
+def test_what_an_earlier_attempt_still_writes_is_not_found_by_the_next(tmp_path: Path) -> None:
+    killed = attempt(tmp_path, "job-0000000001")
+    killed.mkdir()
+    (killed / "one.parquet").touch()
+    other = attempt(tmp_path, "job-0000000002")
+    other.mkdir()
+    again = attempt(tmp_path, "job-0000000001")
+    again.mkdir()
+    assert sorted((tmp_path / STAGING).iterdir()) == sorted([again, other])
+    killed.mkdir()
+    (killed / "two.parquet").touch()
+    assert staged(again) == []
+
+
+def test_only_one_writes_at_a_time(tmp_path: Path) -> None:
+    with alone(tmp_path):
+        with pytest.raises(ArchiveError, match="another job writes"), alone(tmp_path):
+            pass
+        with pytest.raises(ArchiveError, match="another job writes"), alone(tmp_path):
+            pass
+    with alone(tmp_path):
+        pass
