@@ -21,7 +21,7 @@ from interop.pipeline_kills.reading import Unreadable, read_ends, read_topics
 from interop.pipeline_kills.workload import BOOKINGS, EVENTS, FLIGHTS, fill
 from interop.reference import HERE, SPARK_JARS, TARGET, spark_jars, spark_python
 
-JOB_S: Final = 240.0
+JOB_S: Final = 420.0
 """A longer run is stuck: librdkafka gives up after a minute, Kafka's consumer after two."""
 LEAVE_S: Final = 90.0
 """How long a JVM may be about its end when its driver is gone."""
@@ -93,13 +93,9 @@ def scene() -> Iterator[Scene]:
         )
         job = JOBS["archive"](found, directory / "prepared", "prepared")
         written = directory / "classes.jsa"
-        run_to_end(
-            job.command,
-            job.config(),
-            job.place,
-            "" if CLASSES.exists() else f"-XX:ArchiveClassesAtExit={written}",
-        )
-        if written.exists():
+        jvm = "" if CLASSES.exists() else f"-XX:ArchiveClassesAtExit={written}"
+        ended = run_to_end(job.command, job.config(), job.place, jvm)
+        if ended and written.exists():
             shutil.move(written, CLASSES)
         wrong = job.judge()
         if wrong:
@@ -142,14 +138,14 @@ def start(
     return JobProcess(arguments, environment(place, jvm), place, place / f"{command}.log")
 
 
-def run_to_end(command: str, config: Mapping[str, Any], place: Path, jvm: str = "") -> None:
-    """RuntimeError where a job does not do what it should."""
+def run_to_end(command: str, config: Mapping[str, Any], place: Path, jvm: str = "") -> bool:
+    """Whether the job's JVM too came to its end. RuntimeError where it does not do what it should."""
     process = start(command, config, place, jvm=jvm)
     try:
         status = process.wait(JOB_S)
         if status != 0:
             raise RuntimeError(f"{command} ended with {status}: {process.tail()}")
-        process.end(LEAVE_S)
+        return not process.end(LEAVE_S)
     finally:
         process.end()
 
