@@ -20,10 +20,14 @@ from pyspark.sql.streaming import StreamingQuery
 
 from pipeline.archive.compact import Busy, CompactConfig, compact, size_bytes
 from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile, Offsets
-from pipeline.archive.staging import SKIPPED, STAGING, describe, fresh, move, staged
+from pipeline.archive.staging import SKIPPED, STAGING, alone, attempt, describe, fresh, move, staged
 from pipeline.config import CLEAN, ConfigError, Input, JobConfig
 from pipeline.segments.damage import Damage, recorded
 from pipeline.session import session
+from pipeline.values.dead_letters import DeadLetters, deliver
+from pipeline.values.decoder import DATA, DATA_ERROR, Plan
+from pipeline.values.frames import decoded, note, noted, plan_of, spark_type
+from pipeline.values.settings import ValuesConfig
 
 FAIL, SKIP = "fail", "skip"
 STEPS_A_COMPACTION = 20
@@ -45,14 +49,17 @@ class ArchiveConfig(NamedTuple):
     """Whether damage in a data directory ends the job, or is left out and told in the manifest."""
     compact_below_bytes: int = 0
     """Files smaller than this are merged now and then; 0 for never."""
+    values: ValuesConfig | None = None
+    """What is in the values; None where they are let be."""
 
     @classmethod
     def of(cls, config: JobConfig) -> ArchiveConfig:
         """ConfigError."""
         table = config.table("archive")
         directory = Path(table.text("directory"))
+        input_ = config.input()
         found = cls(
-            input=config.input(),
+            input=input_,
             directory=directory,
             checkpoint=Path(table.text("checkpoint", str(directory / "_checkpoint"))),
             trigger=table.text("trigger", "availableNow"),
@@ -60,6 +67,7 @@ class ArchiveConfig(NamedTuple):
             records_per_file=table.number("records_per_file", 5_000_000, least=1),
             compact_below_bytes=size_bytes("archive.compact_below", table.text("compact_below", "0")),
             on_corrupt=table.text("on_corrupt", FAIL, one_of=(FAIL, SKIP)),
+            values=ValuesConfig.of(config, input_),
         )
         table.done()
         if found.on_corrupt == SKIP and found.input.format != "kwire":
@@ -70,14 +78,15 @@ class ArchiveConfig(NamedTuple):
 
 
 def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
-    """Begin to archive. ArchiveError where the archive is another stream's."""
+    """Begin to archive. ArchiveError where the archive is another stream's; ConfigError, RegistryError."""
     options = {"startingOffsets": "earliest", **config.input.options, "includeHeaders": "true"}
     if config.on_corrupt == SKIP:
         options |= {"onCorrupt": SKIP, "skippedRangesPath": str(config.directory / STAGING / SKIPPED)}
     stream = spark.readStream.format(config.input.format).options(**options).load()
     Archive(config.directory).directory.mkdir(parents=True, exist_ok=True)
+    plan = None if config.values is None else _plan(spark, config, config.values)
     writer = (
-        stream.writeStream.foreachBatch(_step(spark, config))
+        stream.writeStream.foreachBatch(_step(spark, config, plan))
         .option("checkpointLocation", str(config.checkpoint))
         .queryName("archive")
     )
@@ -86,7 +95,20 @@ def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
     return writer.trigger(processingTime=config.trigger).start()
 
 
-def _step(spark: SparkSession, config: ArchiveConfig) -> Callable[[DataFrame, int], None]:
+def _plan(spark: SparkSession, config: ArchiveConfig, values: ValuesConfig) -> Plan:
+    """How the values are decoded, which is noted in the archive. ConfigError, RegistryError, ArchiveError."""
+    # A batch may not begin at the latest offsets, where there is nothing.
+    options = {**config.input.options, "startingOffsets": "earliest"}
+
+    def sample() -> DataFrame:
+        return spark.read.format(config.input.format).options(**options).load()
+
+    plan = plan_of(spark, values, sample, noted(config.directory, values.format))
+    note(config.directory, plan, spark_type(plan))
+    return plan
+
+
+def _step(spark: SparkSession, config: ArchiveConfig, plan: Plan | None) -> Callable[[DataFrame, int], None]:
     archive = Archive(config.directory)
 
     def step(batch: DataFrame, batch_id: int) -> None:
@@ -95,18 +117,27 @@ def _step(spark: SparkSession, config: ArchiveConfig) -> Callable[[DataFrame, in
         if archive.batch_of(job, batch_id) is not None:
             return
         name = f"{job[:8]}-{batch_id:010d}"
-        place = fresh(config.directory, name)
+        place = attempt(config.directory, name)
         told = fresh(config.directory, SKIPPED)
-        _write(batch, place, config)
+        _write(batch if plan is None else decoded(batch, plan), place, config)
         files, skipped = described(spark, place), recorded(told)
         ranges = ranges_of(config.checkpoint, batch_id, files, skipped)
         check_within(ranges, files)
+        if config.values is not None and config.values.dead_letter:
+            letters = DeadLetters.of(
+                config.values.client, config.values.dead_letter, f"kwire-archive-{job[:8]}"
+            )
+            deliver(spark, letters, place, files)
         moved = move(config.directory, place, name, files)
         archive.add(Commit(-1, job, batch_id, ranges, moved, skipped=skipped))
         if batch_id % STEPS_A_COMPACTION == STEPS_A_COMPACTION - 1:
             compact_small(config)
 
-    return step
+    def step_alone(batch: DataFrame, batch_id: int) -> None:
+        with alone(config.directory):
+            step(batch, batch_id)
+
+    return step_alone
 
 
 def compact_small(config: ArchiveConfig) -> None:
@@ -120,7 +151,13 @@ def compact_small(config: ArchiveConfig) -> None:
 def _write(batch: DataFrame, place: Path, config: ArchiveConfig) -> None:
     date = f.date_format("timestamp", "yyyy-MM-dd").alias("date")
     (
-        batch.select("topic", date, "partition", *COLUMNS)
+        batch.select(
+            "topic",
+            date,
+            "partition",
+            *COLUMNS,
+            *[name for name in (DATA, DATA_ERROR) if name in batch.columns],
+        )
         # Spark would sort by the first three anyway: a task writes one file after the other.
         .sortWithinPartitions("topic", "date", "partition", "offset")
         .write.partitionBy("topic", "date", "partition")
