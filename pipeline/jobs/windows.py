@@ -294,7 +294,7 @@ def make_compacted(client: Mapping[str, str], topic: str, partitions: int) -> No
 
 
 def results(stream: DataFrame, config: WindowsConfig) -> DataFrame:
-    """The rows of the result, with the columns key and value, for a stream or a table of records."""
+    """The rows of the result, with the columns key and value, for a stream of records."""
     from pyspark.sql import functions as f
 
     columns = {name: f"field_{number}" for number, name in enumerate(config.fields)}
@@ -447,6 +447,7 @@ def command(config: JobConfig, master: str | None) -> int:
     from pipeline.session import session
 
     wanted = WindowsConfig.of(config)
+    claim(wanted)  # what is wrong with the checkpoint is said before Spark takes its time to start
     settings = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if wanted.state == "rocksdb" else {}
     spark = session("kwire windows", master=master, settings=settings)
     try:
