@@ -192,10 +192,14 @@ def test_a_layout_that_changes_is_noticed_where_the_size_of_the_key_seems_to_sta
     assert found.keys == [key for _, key, _, _ in written]
 
 
+@pytest.mark.parametrize("key_bytes", [[16], [16, 9, 12]])
 @pytest.mark.parametrize("value_bytes", [8, 70])
-def test_a_record_that_ends_with_its_key_is_none(value_bytes: int) -> None:
+def test_a_record_that_ends_with_its_key_is_none(value_bytes: int, key_bytes: list[int]) -> None:
     """Whether its length is told by one byte, or by two where one would do."""
-    written = [(0, bytes(16), bytes(value_bytes + number % 3), ()) for number in range(30)]
+    written = [
+        (0, bytes(key_bytes[number % len(key_bytes)]), bytes(value_bytes + number % 5), ())
+        for number in range(30)
+    ]
     body = bytes(build(written))[HEADER_BYTES:]
     last = bytes((0, 0, len(written) << 1, 16 << 1)) + bytes(16)
     for length in (bytes((len(last) << 1,)), bytes((len(last) << 1 | 0x80, 0))):

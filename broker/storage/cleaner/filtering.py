@@ -292,10 +292,19 @@ def _max_timestamp(data: bytes, ranges: list[tuple[int, int]], header: BatchHead
             length = data[at]
             at += 1
             if length > 0x7F:
-                length, at = varint_rest(data, at, length)
+                byte = data[at]
+                if byte < 0x80:
+                    length = length & 0x7F | byte << 7
+                    at += 1
+                else:
+                    length, at = varint_rest(data, at, length)
             zigzag = data[at + 1]
             if zigzag > 0x7F:
-                zigzag, _ = varint_rest(data, at + 2, zigzag)
+                byte = data[at + 2]
+                if byte < 0x80:
+                    zigzag = zigzag & 0x7F | byte << 7
+                else:
+                    zigzag, _ = varint_rest(data, at + 2, zigzag)
             at += length >> 1
             delta = (zigzag >> 1) ^ -(zigzag & 1)
             if greatest is None or delta > greatest:

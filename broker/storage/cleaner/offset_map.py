@@ -72,7 +72,8 @@ class Survivors:
 
     def __init__(self, latest: Mapping[bytes | None, int]) -> None:
         self._keys = sorted(latest, key=latest.__getitem__)
-        self._bases = array("q", map(latest.__getitem__, self._keys))
+        # In the order of the keys, and without a look-up for each.
+        self._bases = array("q", sorted(latest.values()))
         self._cursor = 0
 
     def of(self, base_offset: int, count: int) -> Sequence[bytes | None]:

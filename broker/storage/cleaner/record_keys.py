@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache, lru_cache
+from functools import lru_cache
 from hashlib import blake2b
-from itertools import chain, repeat
+from itertools import chain
 from struct import Struct
-from struct import error as StructError
 from typing import Final
 
+from broker.storage.cleaner.record_runs import Head, head_of, run_reader
 from kwire.batch import CorruptBatch
 
 LONGEST_PLAIN_KEY: Final = 46
@@ -18,18 +18,14 @@ _LONGEST_PLAIN_SIZE: Final = LONGEST_PLAIN_KEY << 1
 """The varint that tells its size, which is one byte."""
 _LAST_BYTES: Final = bytes(range(0x80))
 """What a varint may end with."""
-_CONTINUES: Final = bytes(0x80) + b"\1" * 0x80
-"""Of each byte of a varint: 1 if there is more of it, 0 if it is the last."""
 _LEAST_ALIKE: Final = 6
 _MOST_ALIKE: Final = 128
 """At most so many records of one layout are looked for at once: offset deltas grow by a byte now and then."""
 _WORTH_A_LAYOUT: Final = 24
 """From so many records on their keys are unpacked by one layout, whose making has to pay."""
+_LEAST_MIXED: Final = 8
 _MOST_MIXED: Final = 256
-"""At most so many records with heads of one layout are read at once: what does not fit is read again."""
-_MOST_DELTA_BYTES: Final = 5
-_FAR: Final = 1 << 62
-"""A step beyond all bytes."""
+"""After so many records of unlike lengths it is looked whether they are alike now."""
 
 
 def short(key: bytes) -> bytes:
@@ -75,32 +71,6 @@ def _one_key(begin: int, size: int, stride: int) -> Struct:
 @lru_cache(maxsize=256)
 def _many_keys(begin: int, size: int, stride: int, count: int) -> Struct:
     return Struct(f"{begin}x{size}s" + f"{stride - size}x{size}s" * (count - 1))
-
-
-@lru_cache(maxsize=256)
-def _head_and_key(length_bytes: int, head: int, size: int) -> Struct:
-    """A record up to where its value begins: length, deltas and key size, key, the first byte after it."""
-    return Struct(f"<{'BH'[length_bytes - 1]}x{head}s{size}sc")
-
-
-@lru_cache(maxsize=64)
-def _steps_of_one_byte(least: int) -> list[int]:
-    """How far it is to the next record, by a length of one byte; _FAR if it is longer, or below `least`."""
-    return [1 + (byte >> 1) if byte < 0x80 and byte >> 1 >= least else _FAR for byte in range(0x100)]
-
-
-_LEAST_OF_TWO_BYTES: Final = 0x40
-
-
-@cache
-def _steps_of_two_bytes() -> list[int]:
-    """The same by a length of two bytes, read as one number, which is none below _LEAST_OF_TWO_BYTES."""
-    lengths = list(range(2, 2 + (1 << 13)))
-    return [
-        lengths[first >> 1 & 0x3F | second << 6] if first > 0x7F and second else _FAR
-        for second in range(0x80)
-        for first in range(0x100)
-    ]
 
 
 def _alike(
@@ -153,7 +123,7 @@ def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None
     add_key, add_start = keys.append, starts.append
     left = count
     length_before = -1
-    differing, mixed_again, wait = 0, count, _LEAST_ALIKE
+    differing, mixed_again, wait = 1, count, _LEAST_MIXED
     while left > 0:
         add_start(at)
         length = data[at]
@@ -201,18 +171,21 @@ def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None
             stop += alike * (stop - starts[-1 - alike])
         else:
             differing += 1
-            if differing > 1 and left <= mixed_again:
-                mixed = _take_mixed(found, data, at, size >> 1, stop, end, left)
-                if mixed < _LEAST_ALIKE:
-                    # Heads that keep changing are read one by one, for longer and longer.
-                    mixed_again = left - mixed - wait
+            if (
+                differing > 1
+                and left <= mixed_again
+                and data[stop : stop + 2] != data[starts[-1] : starts[-1] + 2]
+            ):
+                mixed = _take_mixed(found, data, stop, end, left)
+                left -= mixed
+                if mixed < _LEAST_MIXED:
+                    # Layouts that keep changing are read one by one, for longer and longer.
+                    mixed_again = left - wait
                     wait *= 2
                 if mixed:
-                    left -= mixed
                     stop = starts.pop()
                     length = -1
-                    # What becomes alike is to be found so, by the next two records.
-                    differing = int(stop - starts[-1] != starts[-1] - starts[-2])
+                    differing = int(_is_mixed(starts, stop))
         length_before = length
         at = stop
     if at != end:
@@ -226,8 +199,9 @@ def _take_alike(
     """Take in the records after the last one, as far as they are laid out as it is: how many."""
     start = found.starts[-1]
     stride = stop - start
-    timestamp_at, delta_at, size_at = _marks(data, start)
-    marks = (timestamp_at - start, delta_at - start, size_at - start, key_at - start)
+    length_bytes, timestamp_bytes, delta_bytes, _ = head_of(data, start)
+    delta_at = length_bytes + 1 + timestamp_bytes
+    marks = (length_bytes + 1, delta_at, delta_at + delta_bytes, key_at - start)
     alike = _alike(data, start, stride, end, marks, left + 1) - 1
     if alike <= 0:
         return 0
@@ -248,96 +222,40 @@ def _take_alike(
     return alike
 
 
-def _take_mixed(
-    found: RecordKeys, data: bytes, key_at: int, key_bytes: int, stop: int, end: int, left: int
-) -> int:
-    """Take in the records after the last one, of any lengths, as far as their layouts are its: how many.
+def _take_mixed(found: RecordKeys, data: bytes, at: int, end: int, left: int) -> int:
+    """Take in records of any lengths from `at` on, as long as many after each other begin alike: how many.
 
-    If there are any, the place where the last of them ends is added to the starts as well. All of a record
-    that comes before its value is fetched at once, and only afterwards are all looked at together, whether
-    they had this layout: a length that has not leads nowhere.
+    If there are any, the place where the last of them ends is added to the starts as well.
     """
-    start = found.starts[-1]
-    timestamp_at, delta_at, size_at = _marks(data, start)
-    length_bytes = timestamp_at - 1 - start
-    head_bytes = size_at + 1 - timestamp_at
-    least = 1 + head_bytes + key_bytes + 1
-    if (
-        length_bytes > 2
-        or size_at - delta_at > _MOST_DELTA_BYTES
-        or key_at != size_at + 1
-        or key_bytes > LONGEST_PLAIN_KEY
-        or least > _LEAST_OF_TWO_BYTES
-    ):
-        return 0
-    # Offset deltas mostly count the records, which says when they become longer by a byte.
-    delta = data[delta_at]
-    if delta > 0x7F:
-        delta, _ = varint_rest(data, delta_at + 1, delta)
-    most = min(left, _MOST_MIXED, (1 << 7 * (size_at - delta_at) - 1) - 1 - (delta >> 1))
-    if most <= 0:
-        return 0
-    steps = _steps_of_two_bytes() if length_bytes == 2 else _steps_of_one_byte(least)
-    fetch = _head_and_key(length_bytes, head_bytes, key_bytes).unpack_from
-    starts: list[int] = []
-    heads: list[bytes] = []
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    at = stop
-    try:
-        for _ in repeat(None, most):
-            length, head, key, value = fetch(data, at)
-            starts.append(at)
-            heads.append(head)
-            keys.append(key)
-            values.append(value)
-            at += steps[length]
-    except (StructError, IndexError):
-        at = _FAR
-    mixed = len(heads) if at <= end else len(heads) - 1
-    mixed = min(mixed, _fitting(heads, data[timestamp_at:key_at]))
-    if mixed <= 0:
-        return 0
-    if mixed < len(heads):
-        at = starts[mixed]
-        del starts[mixed:], keys[mixed:], values[mixed:]
-    marks = b"".join(values)
-    if 1 in marks:
-        base = len(found.keys)
-        found.tombstones += [base + index for index, byte in enumerate(marks) if byte == 1]
-    found.keys += keys
-    found.starts += starts
-    found.starts.append(at)
-    return mixed
+    starts, keys, tombstones = found.starts, found.keys, found.tombstones
+    before = len(keys)
+    one_size, taken = True, _LEAST_MIXED
+    last: Head | None = None
+    while left >= _LEAST_ALIKE and at < end:
+        head = head_of(data, at)
+        if one_size and last is not None and head != last and head[:-1] == last[:-1]:
+            one_size = False  # It was the size of the key that ended the run.
+        elif taken < _LEAST_MIXED:
+            break
+        read = run_reader(head, _LONGEST_PLAIN_SIZE, one_size=one_size)
+        if read is None:
+            break
+        known = len(keys)
+        at = read(data, at, end, min(left, _MOST_MIXED), starts, keys, tombstones)
+        taken = len(keys) - known
+        left -= taken
+        if taken > 1 and not _is_mixed(starts, at):
+            break
+        last = head
+    taken = len(keys) - before
+    if taken:
+        starts.append(at)
+    return taken
 
 
-def _fitting(heads: list[bytes], wanted: bytes) -> int:
-    """How many of the heads come before the first one without the layout and the key size of `wanted`."""
-    size = len(wanted)
-    sizes = b"".join(heads)
-    kinds = sizes.translate(_CONTINUES)
-    layout = wanted.translate(_CONTINUES)
-    sizes = sizes[size - 1 :: size]
-    fitting = len(heads) - len(sizes.lstrip(wanted[-1:]))
-    if kinds != layout * len(heads):
-        for number in range(size):
-            column = kinds[number::size]
-            fitting = min(fitting, len(heads) - len(column.lstrip(layout[number : number + 1])))
-    return fitting
-
-
-def _marks(data: bytes, start: int) -> tuple[int, int, int]:
-    """Where the timestamp delta, the offset delta and the size of the key begin of the record at `start`."""
-    at = start
-    while data[at] > 0x7F:
-        at += 1
-    timestamp_at = at = at + 2
-    while data[at] > 0x7F:
-        at += 1
-    delta_at = at = at + 1
-    while data[at] > 0x7F:
-        at += 1
-    return timestamp_at, delta_at, at + 1
+def _is_mixed(starts: list[int], end: int) -> bool:
+    """Whether the last two records, at least one of which was taken in with others, have unlike lengths."""
+    return end - starts[-1] != starts[-1] - starts[-2]
 
 
 def offsets_of(data: bytes, starts: list[int], base_offset: int) -> list[int]:

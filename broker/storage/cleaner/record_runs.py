@@ -1,0 +1,155 @@
+"""Runs of records that begin alike and differ in length: for each layout of their heads one flat loop.
+
+A record up to its value becomes one struct call, whose bytes say at once whether it has the layout; a table
+says from its length where the next one begins. A layout is how many bytes each varint has: it changes a few
+times in a batch. The loops are written as source, compiled when they are first wanted, and registered with
+linecache, so that a traceback shows the line that failed.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from functools import cache, lru_cache
+from itertools import repeat
+from struct import Struct
+from struct import error as StructError
+from typing import Any, Final, TypeAlias
+
+_FAR: Final = 1 << 62
+"""A step beyond all bytes."""
+_LEAST_OF_TWO_BYTES: Final = 0x40
+"""A record that is shorter tells its length by one byte."""
+_MOST_TIMESTAMP_BYTES: Final = 10
+_MOST_DELTA_BYTES: Final = 5
+
+RunReader: TypeAlias = Callable[[bytes, int, int, int, list[int], list[bytes | None], list[int]], int]
+"""(data, where the first record begins, where the last one ends, how many at most, starts, keys, tombstones):
+records are added to the lists as long as they have the layout. Where the first one begins that has not.
+"""
+
+
+Head: TypeAlias = tuple[int, int, int, int]
+"""How a record begins: how many bytes its length has, its timestamp delta and its offset delta, and the first
+byte of the size of its key."""
+
+
+def head_of(data: bytes, start: int) -> Head:
+    """How the record at `start` begins. IndexError where the data end."""
+    at = start
+    while data[at] > 0x7F:
+        at += 1
+    length_bytes = at + 1 - start
+    timestamp_at = at = at + 2
+    while data[at] > 0x7F:
+        at += 1
+    delta_at = at = at + 1
+    while data[at] > 0x7F:
+        at += 1
+    return length_bytes, delta_at - timestamp_at, at + 1 - delta_at, data[at + 1]
+
+
+@lru_cache(maxsize=1024)
+def run_reader(head: Head, longest_size: int, *, one_size: bool) -> RunReader | None:
+    """What reads records that begin like that. None if there is no such loop, or none would be right.
+
+    With `one_size` all keys have the size that is in `head`, else any up to `longest_size`, of one byte.
+    """
+    length_bytes, timestamp_bytes, delta_bytes, size = head
+    if (
+        length_bytes > 2
+        or timestamp_bytes > _MOST_TIMESTAMP_BYTES
+        or delta_bytes > _MOST_DELTA_BYTES
+        or size & 1  # no key
+        or size > longest_size
+    ):
+        return None
+    bind = _loop(length_bytes, timestamp_bytes, delta_bytes, one_size)
+    varint_bytes = timestamp_bytes + delta_bytes
+    form = f"<{'BH'[length_bytes - 1]}x{varint_bytes}BB"
+    least = 0
+    if one_size:
+        # What is shorter is cut in its key, or before its value.
+        least = 1 + varint_bytes + 1 + (size >> 1) + 1
+        assert least <= _LEAST_OF_TWO_BYTES
+        form += f"{size >> 1}sB"
+    steps = _steps_of_one_byte(least) if length_bytes == 1 else _steps_of_two_bytes()
+    made: RunReader = bind(Struct(form).unpack_from, steps, size if one_size else longest_size)
+    return made
+
+
+def _steps_of_one_byte(least: int) -> list[int]:
+    """How far it is to the next record, by a length of one byte; _FAR if it is longer, or below `least`."""
+    return [1 + (byte >> 1) if byte < 0x80 and byte >> 1 >= least else _FAR for byte in range(0x100)]
+
+
+@cache
+def _steps_of_two_bytes() -> list[int]:
+    """The same by a length of two bytes, read as one number, which is none below _LEAST_OF_TWO_BYTES."""
+    steps = list(range(2, 2 + (1 << 13)))
+    return [
+        steps[first >> 1 & 0x3F | second << 6] if first > 0x7F and second else _FAR
+        for second in range(0x80)
+        for first in range(0x100)
+    ]
+
+
+_LOOP: Final = """\
+def bind(fetch, steps, of_size):
+    def read(data, at, end, most, starts, keys, tombstones):
+        first = at
+        try:
+            for _ in repeat(None, most):
+                length, {names}, size{more} = fetch(data, at)
+                if {differs}:
+                    break
+                after = at + steps[length]
+{key}
+                    tombstones.append(len(keys))
+                starts.append(at)
+                keys.append(key)
+                at = after
+        except (StructError, IndexError):
+            pass  # What is at `at` is of another layout, if it is a record.
+        if at > end and at != first:
+            # The last one's length was: it leads nowhere.
+            at = starts.pop()
+            keys.pop()
+            if tombstones and tombstones[-1] == len(keys):
+                tombstones.pop()
+        return at
+    return read
+"""
+_ONE_SIZE: Final = """\
+                if value == 1:"""
+_ANY_SIZE: Final = """\
+                key_end = at + {key_at} + (size >> 1)
+                if key_end >= after:
+                    break
+                key = data[at + {key_at} : key_end]
+                if data[key_end] == 1:"""
+
+
+@cache
+def _loop(length_bytes: int, timestamp_bytes: int, delta_bytes: int, one_size: bool) -> Any:
+    names: list[str] = []
+    tests: list[str] = []
+    for kind, count in (("timestamp", timestamp_bytes), ("delta", delta_bytes)):
+        of_kind = [f"{kind}{number}" for number in range(count)]
+        names += of_kind
+        tests += [f"{name} < 0x80" for name in of_kind[:-1]]
+        tests.append(f"{of_kind[-1]} > 0x7F")
+    tests += ["size != of_size"] if one_size else ["size & 1", "size > of_size"]
+    source = _LOOP.format(
+        names=", ".join(names),
+        more=", key, value" if one_size else "",
+        differs=" or ".join(tests),
+        key=_ONE_SIZE
+        if one_size
+        else _ANY_SIZE.format(key_at=length_bytes + 1 + timestamp_bytes + delta_bytes + 1),
+    )
+    title = f"<kwire records {length_bytes} {timestamp_bytes} {delta_bytes} {one_size}>"
+    linecache.cache[title] = (len(source), None, source.splitlines(True), title)
+    made: dict[str, Any] = {"repeat": repeat, "StructError": StructError}
+    exec(compile(source, title, "exec"), made)
+    return made["bind"]
