@@ -71,10 +71,16 @@ def by_partition(files: Iterable[DataFile]) -> dict[tuple[str, int], list[DataFi
     return found
 
 
+def end_of(files: Sequence[DataFile]) -> int:
+    """What follows the last offset; which need not be in the file that begins last, as dates overlap."""
+    return max(file.last_offset for file in files) + 1
+
+
 def is_dense(files: Sequence[DataFile]) -> bool:
     """Whether the files of a partition hold every offset from 0 to their last."""
-    last = max(file.last_offset for file in files)
-    return min(file.first_offset for file in files) == 0 and sum(file.records for file in files) == last + 1
+    return min(file.first_offset for file in files) == 0 and sum(file.records for file in files) == end_of(
+        files
+    )
 
 
 def records(directory: Path, files: Sequence[DataFile], wanted: Wanted, start: int) -> Iterator[Outgoing]:

@@ -41,7 +41,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from kwire.compression import Codec
 from pipeline.archive.manifest import Archive, ArchiveError, DataFile
-from pipeline.archive.reading import Wanted, by_partition, is_dense, records
+from pipeline.archive.reading import Wanted, by_partition, end_of, is_dense, records
 from pipeline.config import CLEAN, JobConfig, Table
 from pipeline.delivery import (
     MAP_SUFFIX,
@@ -194,7 +194,7 @@ def _mode(config: RestoreConfig, key: tuple[str, int], files: list[DataFile]) ->
     from pipeline.delivery import progress
 
     # A job that has begun with a map goes on with it.
-    return SAME if progress(target) is None and end_offset(target) <= files[-1].last_offset + 1 else MAP
+    return SAME if progress(target) is None and end_offset(target) <= end_of(files) else MAP
 
 
 def create(admin: Any, topics: Mapping[str, int], settings: Mapping[str, str] | None = None) -> None:

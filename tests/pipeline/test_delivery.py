@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from pipeline import delivery
+from pipeline.archive.manifest import DataFile
+from pipeline.archive.reading import Wanted, by_partition
 from pipeline.delivery import (
     MAP_SUFFIX,
     DeliveryError,
@@ -20,7 +23,7 @@ from pipeline.delivery import (
     offset_map,
     progress,
 )
-from pipeline.jobs.restore import KEEP, create
+from pipeline.jobs.restore import AUTO, KEEP, SAME, RestoreConfig, create, create_topics
 from tests.durability.child import Child
 
 SECONDS = 30.0
@@ -156,3 +159,16 @@ def test_an_older_one_of_the_same_job_is_fenced(target: Target, monkeypatch: pyt
     with pytest.raises(Exception, match="fenced"):
         deliver_with_map(target, overtaken, 0)
     assert [key for _, _, key, *_ in seen(target)] == [b"k0", b"k1", b"k2"]
+
+
+def test_a_restore_of_late_records_that_is_done_stays_as_it_is(target: Target, tmp_path: Path) -> None:
+    # Offset 5 has a file of its own, of another date, which begins last and does not end last.
+    files = [
+        DataFile("a", target.topic, 1, "2026-01-31", 0, 9, 9, 100, ""),
+        DataFile("b", target.topic, 1, "2026-01-28", 5, 5, 1, 100, ""),
+    ]
+    config = RestoreConfig(tmp_path, target.job, Wanted(), AUTO, "", target.client, KEEP, 3)
+    for _ in range(2):
+        assert create_topics(config, by_partition(files)) == {(target.topic, 1): SAME}
+        deliver_in_place(target, outgoing(*range(10)), 0)
+    assert end_offset(target) == 10
