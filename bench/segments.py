@@ -128,6 +128,10 @@ def _rounds(
             if count != records_count:
                 raise RuntimeError(f"{way} into {into}: {count} records of {records_count}")
             took[way, into] = seconds, cpu_seconds
+            rate = f"{records_count / seconds:,.0f} records/s, {cpu_seconds:.1f} s of CPU"
+            print(
+                f"round {number}, {partitions} partitions, {into}, {way}: {rate}", file=sys.stderr, flush=True
+            )
         if not number:
             continue
         for way, into in WAYS:
