@@ -191,7 +191,8 @@ def seen(records: DataFrame, *, sort: bool) -> DataFrame:
         "coalesce(aggregate(headers, 0L, (sum, h) -> sum + octet_length(h.key) + "
         "coalesce(length(h.value), 0)), 0) AS headers_size",
         "to_json(array_sort(array_distinct(transform(headers, h -> h.key)))) AS names",
-        f"if(length(key) <= {KEY_BYTES}, hex(key), concat('#', hex(xxhash64(key)))) AS key_hex",
+        f"CASE WHEN length(key) <= {KEY_BYTES} THEN hex(key) "
+        "WHEN key IS NOT NULL THEN concat('#', hex(xxhash64(key))) END AS key_hex",
         "key",
         f"if(length(value) <= {SAMPLE_BYTES}, value, NULL) AS sample",
         f"{KIND} AS kind",
