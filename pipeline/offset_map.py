@@ -35,6 +35,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 MAP_SUFFIX: Final = ".offset-map"
 TIMEOUT_SECONDS: Final = 60.0
+ANSWER_SECONDS: Final = TIMEOUT_SECONDS + 10
+"""How long to wait for what the client is to say by itself: what it says of a timeout is better than ours."""
 RUNS_PER_ENTRY: Final = 10_000
 """Keeps an entry far below the size of a record that any topic takes."""
 FIRST_LOOK: Final = 16

@@ -30,13 +30,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from pipeline.config import CLEAN, ConfigError, Input, JobConfig
 from pipeline.delivery import Target
@@ -63,6 +64,11 @@ DEFAULTS: Final = {
 }
 """Bounds of a step: what it was about is read again when it is repeated."""
 DIVIDING: Final = ("minpartitions", "maxrecordsperpartition")
+SETTINGS: Final = {
+    # What a task has in memory as columns, beside the transaction that it is about to send.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
+}
 CLAIM: Final = "kwire-mirror.json"
 THREADS: Final = 8
 
@@ -357,8 +363,13 @@ def run(
             query.awaitTermination()
         else:
             while not query.awaitTermination(config.groups_seconds):
-                if groups is not None:
+                if groups is None:
+                    continue
+                try:
                     told(groups.move(mirror.topics))
+                except KafkaException as error:
+                    # Records go on; the next round comes soon.
+                    print(f"mirror: groups have to wait: {error.args[0].str()}", file=sys.stderr, flush=True)
         if groups is not None:
             moved = groups.move(mirror.topics)
             told(moved)
@@ -374,7 +385,9 @@ def command(config: JobConfig, master: str | None) -> int:
     from pipeline.session import session
 
     wanted = MirrorConfig.of(config)
-    spark = session("kwire mirror", master=master, needs_kafka=wanted.input.format == "kafka")
+    spark = session(
+        "kwire mirror", master=master, needs_kafka=wanted.input.format == "kafka", settings=SETTINGS
+    )
     only_new = wanted.trigger != AVAILABLE_NOW
 
     def told(moved: list[Moved]) -> None:

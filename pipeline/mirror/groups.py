@@ -27,6 +27,7 @@ from confluent_kafka.admin import AdminClient
 
 from pipeline.mirror.source import ends
 from pipeline.offset_map import (
+    ANSWER_SECONDS,
     OFFSET_BEGINNING,
     TIMEOUT_SECONDS,
     DeliveryError,
@@ -157,7 +158,7 @@ class Groups:
 
     def move(self, topics: Mapping[str, str]) -> list[Moved]:
         """Translate and commit what groups have in the topics of the source; their names in the target."""
-        listed = self._source.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result(TIMEOUT_SECONDS)
+        listed = self._source.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result(ANSWER_SECONDS)
         names = sorted(one.group_id for one in listed.valid if self._pattern.fullmatch(one.group_id))
         found = {}
         for name, offsets in _committed(self._source, names).items():
@@ -209,7 +210,7 @@ class Groups:
             [asked], request_timeout=TIMEOUT_SECONDS
         ).values()
         try:
-            [done] = answer.result(TIMEOUT_SECONDS).topic_partitions
+            [done] = answer.result(ANSWER_SECONDS).topic_partitions
             error = done.error
         except KafkaException as failure:
             error = failure.args[0]
@@ -269,7 +270,7 @@ def _committed(admin: Any, groups: Iterable[str]) -> dict[str, dict[tuple[str, i
     found = {}
     for group, answer in asked.items():
         try:
-            places = answer.result(TIMEOUT_SECONDS).topic_partitions or []
+            places = answer.result(ANSWER_SECONDS).topic_partitions or []
         except KafkaException as error:
             if error.args[0].code() not in UNKNOWN_GROUP:
                 raise
@@ -289,7 +290,7 @@ def _active(admin: Any, groups: list[str]) -> set[str]:
     found = set()
     for group, answer in admin.describe_consumer_groups(groups, request_timeout=TIMEOUT_SECONDS).items():
         try:
-            description = answer.result(TIMEOUT_SECONDS)
+            description = answer.result(ANSWER_SECONDS)
         except KafkaException as error:
             if error.args[0].code() not in UNKNOWN_GROUP:
                 raise

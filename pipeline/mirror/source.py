@@ -16,7 +16,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, OffsetSpec
 
 from pipeline.config import ConfigError, Input
-from pipeline.offset_map import TIMEOUT_SECONDS, DeliveryError
+from pipeline.offset_map import ANSWER_SECONDS, TIMEOUT_SECONDS, DeliveryError
 from pipeline.segments.options import parse
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -94,7 +94,7 @@ class KafkaSource:
         described = self._admin.describe_topics(TopicCollection(wanted), request_timeout=TIMEOUT_SECONDS)
         return {
             name: SourceTopic(
-                Origin(str(metadata.cluster_id), name, _text(found.result(TIMEOUT_SECONDS).topic_id)),
+                Origin(str(metadata.cluster_id), name, _text(found.result(ANSWER_SECONDS).topic_id)),
                 len(metadata.topics[name].partitions),
             )
             for name, found in described.items()
@@ -106,7 +106,7 @@ class KafkaSource:
         [found] = self._admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
         return {
             name: str(entry.value)
-            for name, entry in found.result(TIMEOUT_SECONDS).items()
+            for name, entry in found.result(ANSWER_SECONDS).items()
             if name in wanted and entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         }
 
@@ -190,7 +190,7 @@ def ends(client: Mapping[str, str], places: Iterable[TopicPartition]) -> dict[tu
     found = {}
     for place, answer in answers.items():
         try:
-            found[place.topic, place.partition] = int(answer.result(TIMEOUT_SECONDS).offset)
+            found[place.topic, place.partition] = int(answer.result(ANSWER_SECONDS).offset)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise

@@ -11,6 +11,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from pipeline.mirror.source import Origin
 from pipeline.offset_map import (
+    ANSWER_SECONDS,
     MAP_SUFFIX,
     TIMEOUT_SECONDS,
     DeliveryError,
@@ -137,7 +138,7 @@ def _make(
     else:
         return
     try:
-        asked[name].result(TIMEOUT_SECONDS)
+        asked[name].result(ANSWER_SECONDS)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
