@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from interop.brokers import ApacheKafka, Broker, Kwire
 from interop.reference import HERE, spark_jars, spark_python
-from pipeline.demo import Step, run, steps
 
 FLIGHTS = 3_000
 MASTER = "local[2]"
+DEMO_S, JOB_S = 540.0, 150.0
 
 
 @pytest.fixture(params=[Kwire, ApacheKafka], ids=["kwire", "apache"])
 def brokers(request: pytest.FixtureRequest, only: str) -> Iterator[tuple[Broker, Broker]]:
     """Two of a kind: where the events are, and where they are restored to."""
-    if only and only != request.param.name.split()[0].lower():
+    if only and only != request.node.callspec.id:
         pytest.skip(f"only {only} was asked for")
     source, target = request.param(), request.param()
     with ExitStack() as stack:
@@ -30,50 +31,77 @@ def brokers(request: pytest.FixtureRequest, only: str) -> Iterator[tuple[Broker,
         yield source, target
 
 
-@pytest.fixture
-def spark_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
-    monkeypatch.setenv("PYSPARK_PYTHON", spark_python())
-    monkeypatch.setenv("KWIRE_SPARK_JARS", str(spark_jars()[0].parent))
+class Jobs:
+    """Runs what the pipeline has for the command line, in Spark's own environment."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": str(HERE.parent),
+            "PYSPARK_PYTHON": spark_python(),
+            "KWIRE_SPARK_JARS": str(spark_jars()[0].parent),
+        }
+
+    def run(self, *arguments: str, seconds: float = JOB_S) -> str:
+        """What a module says that does its work."""
+        done = subprocess.run(
+            [spark_python(), "-m", *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+        return done.stdout
+
+    def job(self, name: str, config: str) -> str:
+        """A job of one's own."""
+        path = self.directory / f"{name}-of-files.toml"
+        path.write_text(config)
+        return self.run("pipeline.cli", name, "--config", str(path), "--master", MASTER)
 
 
-def of_files(broker: Broker) -> dict[str, Any]:
-    """The same topic, from the broker's files."""
-    path = broker.properties["log.dirs"]
-    return {"format": "kwire", "options": {"path": path, "subscribe": "flights"}}
-
-
-@pytest.mark.usefixtures("spark_environment")
 def test_every_job_runs_on_either_broker(brokers: tuple[Broker, Broker], tmp_path: Path) -> None:
     source, target = brokers
-
-    def said(step: Step) -> str:
-        return run(step, tmp_path, MASTER, spark_python())[0]
-
-    outcome = {step.name: said(step) for step in steps(tmp_path, source.bootstrap, target.bootstrap, FLIGHTS)}
-    assert outcome["replay"] == f"{FLIGHTS} events into flights"
-    assert f"{FLIGHTS} records" in outcome["archive"]
+    jobs, demo = Jobs(tmp_path), tmp_path / "demo"
+    ends = ["--source", source.bootstrap, "--target", target.bootstrap]
+    jobs.run("pipeline.demo", str(demo), "--limit", str(FLIGHTS), "--master", MASTER, *ends, seconds=DEMO_S)
+    outcome = {path.stem: path.read_text() for path in demo.glob("*.out")}
+    assert outcome["replay"] == f"{FLIGHTS} events into flights\n"
     for name in ("audit-archive", "audit-restored"):
-        assert outcome[name].startswith(f"clean: {FLIGHTS} records"), outcome[name]
+        assert f"clean: {FLIGHTS} records" in outcome[name], outcome[name]
+    assert (demo / "index.html").exists()
+
     # The archive of the broker's files, while it has them open, is that of the wire.
-    files = {"format": "archive", "directory": str(tmp_path / "of-files")}
-    archived = said(
-        Step(
-            "archive",
-            "archive-of-files",
-            "",
-            {
-                "input": of_files(source),
-                "archive": {"directory": files["directory"], "trigger": "availableNow"},
-            },
-        )
+    path = source.properties["log.dirs"]
+    archived = jobs.job(
+        "archive",
+        f"""
+        [input]
+        format = "kwire"
+        options = {{ path = "{path}", subscribe = "flights" }}
+        [archive]
+        directory = "{tmp_path}/of-files"
+        trigger = "availableNow"
+        """,
     )
     assert f"{FLIGHTS} records" in archived
-    wire = {"format": "archive", "directory": str(tmp_path / "archive")}
-    compared = said(
-        Step("audit", "audit-of-files", "", {"audit": {"window": "30 days"}, "left": wire, "right": files})
+    compared = jobs.job(
+        "audit",
+        f"""
+        [audit]
+        window = "30 days"
+        [left]
+        format = "archive"
+        directory = "{demo}/archive"
+        [right]
+        format = "archive"
+        directory = "{tmp_path}/of-files"
+        """,
     )
-    assert compared.startswith(f"clean: {FLIGHTS} records"), compared
+    assert f"clean: {FLIGHTS} records" in compared
     # Again, and nothing is new.
-    again = steps(tmp_path, source.bootstrap, target.bootstrap, FLIGHTS)[1]
-    assert said(again).startswith("0 commits"), again
+    again = jobs.run("pipeline.cli", "archive", "--config", str(demo / "archive.toml"), "--master", MASTER)
+    assert "0 commits" in again

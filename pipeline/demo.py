@@ -1,7 +1,8 @@
 """The whole pipeline on one machine: `python -m pipeline.demo DIRECTORY`, or `make pipeline-demo`.
 
 Two brokers are started, and each job is run as anybody would, by `kwire pipeline <job> --config <file>`. The
-configurations, the brokers' data, the archive and the reports stay in the directory.
+configurations, what the jobs said, the brokers' data, the archive and the reports stay in the directory. With
+`--source` and `--target` it goes from one broker to another that are there already, of kwire or Apache Kafka.
 """
 
 from __future__ import annotations
@@ -175,11 +176,11 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run(step: Step, directory: Path, master: str, python: str = sys.executable) -> tuple[str, float]:
+def run(step: Step, directory: Path, master: str) -> tuple[str, float]:
     """Run a job: what it said, and how many seconds it took. DemoError."""
     config = directory / f"{step.name}.toml"
     config.write_text(toml(step.config), encoding="utf-8")
-    command = [python, "-m", "pipeline.cli", step.job, "--config", str(config)]
+    command = [sys.executable, "-m", "pipeline.cli", step.job, "--config", str(config)]
     if step.job != "replay":
         command += ["--master", master]
     begun = time.monotonic()
@@ -191,6 +192,7 @@ def run(step: Step, directory: Path, master: str, python: str = sys.executable) 
             )
         except subprocess.TimeoutExpired:
             raise DemoError(f"{step.name} is not done after {JOB_SECONDS:.0f} s; see {log}") from None
+    (directory / f"{step.name}.out").write_text(done.stdout, encoding="utf-8")
     if done.returncode:
         last = (done.stdout + log.read_text(encoding="utf-8", errors="replace")).strip().splitlines()
         raise DemoError(f"{step.name} failed: {last[-1] if last else f'exit status {done.returncode}'}")
@@ -221,8 +223,10 @@ def index(directory: Path, done: Sequence[tuple[Step, str, float]]) -> Path:
     return page
 
 
-def demo(directory: Path, limit: int, master: str) -> Path:
-    """Run everything; the page to look at. DemoError."""
+def demo(
+    directory: Path, limit: int, master: str, source: str | None = None, target: str | None = None
+) -> Path:
+    """Run everything; the page to look at. DemoError. Brokers that are not given are started."""
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MARK).exists():
             raise DemoError(f"{directory} is not empty, and not a former demo's")
@@ -231,10 +235,11 @@ def demo(directory: Path, limit: int, master: str) -> Path:
     (directory / MARK).touch()
     done: list[tuple[Step, str, float]] = []
     begun = time.monotonic()
-    with (
-        broker(directory / "source", directory / "source.log") as source,
-        broker(directory / "target", directory / "target.log") as target,
-    ):
+    with contextlib.ExitStack() as stack:
+        if source is None:
+            source = stack.enter_context(broker(directory / "source", directory / "source.log"))
+        if target is None:
+            target = stack.enter_context(broker(directory / "target", directory / "target.log"))
         for step in steps(directory, source, target, limit):
             print(f"{step.job}: {step.what}", flush=True)
             said, seconds = run(step, directory, master)
@@ -252,9 +257,11 @@ def main() -> int:
     parser.add_argument("directory", type=Path, help="where everything is put")
     parser.add_argument("--limit", type=int, default=0, help="so many flights (default: all 336,776)")
     parser.add_argument("--master", default=f"local[{os.cpu_count() or 2}]", help="Spark's master")
+    parser.add_argument("--source", metavar="HOST:PORT", help="a broker to use instead of one of its own")
+    parser.add_argument("--target", metavar="HOST:PORT", help="likewise, for what is restored")
     options = parser.parse_args()
     try:
-        demo(options.directory.resolve(), options.limit, options.master)
+        demo(options.directory.resolve(), options.limit, options.master, options.source, options.target)
     except DemoError as error:
         print(f"pipeline demo: {error}", file=sys.stderr)
         return 1
