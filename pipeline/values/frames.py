@@ -78,7 +78,8 @@ def spark_type(plan: Plan) -> DataType:
 
     if plan.format == AVRO:
         return from_arrow_type(column_of(AvroSchema(plan.reader)).type)
-    return StringType() if plan.type is None else from_arrow_type(plan.type)
+    # The column's own type: there anything may be null, whatever the DDL says.
+    return StringType() if plan.type is None else from_arrow_type(JsonReader(plan.type).column.type)
 
 
 def _ddl(text: str) -> DataType:
@@ -86,7 +87,8 @@ def _ddl(text: str) -> DataType:
         return DataType.fromDDL(text)
     except Exception as error:
         # Spark's parser has kinds of errors of its own, each with many lines.
-        raise ConfigError(f"values.schema is no DDL: {str(error).splitlines()[0]}") from None
+        lines = filter(None, map(str.strip, str(error).splitlines()))
+        raise ConfigError(f"values.schema is no DDL: {next(lines, type(error).__name__)}") from None
 
 
 def _inferred(spark: SparkSession, sample: DataFrame) -> DataType:
