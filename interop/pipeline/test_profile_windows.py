@@ -300,7 +300,7 @@ def test_a_profile_is_the_same_from_every_side_and_true(
     consumer = consumer_of(broker, "profile-lag")
     consumer.commit(offsets=[TopicPartition("flights", 0, 1000)], asynchronous=False)
     consumer.close()
-    directory = str(tmp_path / "archive")
+    directory = str(tmp_path / "archived")
     run("archive", tmp_path, {"input": kafka(broker, "flights,mixed"), "archive": {"directory": directory}})
     files = {"path": str(broker.log_dir), "subscribe": "flights,mixed"}
     sides = {
