@@ -10,7 +10,8 @@ from interop.pipeline_kills.jobs import JOBS, Scene
 from interop.pipeline_kills.processes import EACH
 from interop.pipeline_kills.trial import run, scene
 
-SEED = 1
+SEEDS = range(1, 4)
+"""The first at which somebody is killed will do."""
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,10 @@ def around() -> Iterator[Scene]:
 
 @pytest.mark.parametrize("job", JOBS)
 def test_each_record_is_there_once_whoever_is_killed(around: Scene, job: str) -> None:
-    report = run(around, job, EACH, SEED, audited=job == "archive")
-    print(report)
-    assert not report.findings, str(report)
-    assert report.killed, str(report)
+    for seed in SEEDS:
+        report = run(around, job, EACH, seed, audited=job == "archive")
+        print(report)
+        assert not report.findings, str(report)
+        if report.killed:
+            return
+    pytest.fail("the job has always been faster than who was to be killed")
