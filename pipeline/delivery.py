@@ -29,6 +29,7 @@ from pipeline.offset_map import (
     map_partitions,
     map_place,
     reader,
+    watermarks,
 )
 
 __all__ = ["MAP_SUFFIX", "DeliveryError", "MappedDelivery", "Outgoing", "Target", "deliver_in_place"]
@@ -95,10 +96,7 @@ def end_offset(target: Target) -> int:
     """Where the target ends. KafkaException."""
     consumer = target.consumer()
     try:
-        _, high = consumer.get_watermark_offsets(
-            TopicPartition(target.topic, target.partition), TIMEOUT_SECONDS
-        )
-        return int(high)
+        return watermarks(consumer, TopicPartition(target.topic, target.partition))[1]
     finally:
         consumer.close()
 

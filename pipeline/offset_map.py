@@ -19,6 +19,7 @@ Here 120 to 124 became 90 to 94, 125 to 134 were not there, 135 to 138 became 95
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -37,6 +38,13 @@ MAP_SUFFIX: Final = ".offset-map"
 TIMEOUT_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = TIMEOUT_SECONDS + 10
 """How long to wait for what the client is to say by itself: what it says of a timeout is better than ours."""
+PAUSE_SECONDS: Final = 0.1
+NOT_YET: Final = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
+"""What passes when a partition's leader has taken it over."""
 RUNS_PER_ENTRY: Final = 10_000
 """Keeps an entry far below the size of a record that any topic takes."""
 FIRST_LOOK: Final = 16
@@ -180,7 +188,7 @@ def last_entry(
 
     With `until`, everything before that offset has to be committed or aborted first.
     """
-    low, end = consumer.get_watermark_offsets(place, TIMEOUT_SECONDS)
+    low, end = watermarks(consumer, place)
     end = max(end, until or 0)
     look = FIRST_LOOK
     while True:
@@ -221,6 +229,23 @@ def messages(
             raise KafkaException(error)
         elif until is None or (message.offset() or 0) >= until:
             return
+
+
+def watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """Where a partition begins, and its high watermark. KafkaException.
+
+    A partition that was made just now may be known to the cluster before its leader knows of it.
+    """
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        try:
+            low, high = consumer.get_watermark_offsets(place, TIMEOUT_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() not in NOT_YET or time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE_SECONDS)
+        else:
+            return int(low), int(high)
 
 
 def high_watermark(client: dict[str, str], place: TopicPartition) -> int:

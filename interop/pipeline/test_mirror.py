@@ -20,6 +20,7 @@ from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
+    KafkaException,
     Producer,
     TopicPartition,
 )
@@ -134,10 +135,13 @@ def size(consumer: Consumer, topic: str, partitions: int) -> int:
     """How many offsets there are by now, of open transactions too."""
     if topic not in consumer.list_topics(timeout=WAIT_S).topics:
         return 0
-    return sum(
-        consumer.get_watermark_offsets(TopicPartition(topic, partition), WAIT_S)[1]
-        for partition in range(partitions)
-    )
+    try:
+        return sum(
+            consumer.get_watermark_offsets(TopicPartition(topic, partition), WAIT_S)[1]
+            for partition in range(partitions)
+        )
+    except KafkaException:
+        return 0  # the cluster knows of a partition before its leader does
 
 
 def make_odd(broker: Broker) -> None:
