@@ -20,7 +20,7 @@ SEEDS ?= 1000
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(READY) ## build .venv with kwire, the test tools and the Python clients
@@ -63,8 +63,19 @@ check: $(READY) ## all that a change must pass: format, lint, types, tests
 	try tests $(BIN)/python -m pytest --quiet tests/; \
 	if [ -n "$$failed" ]; then echo "failed: $${failed#, }" >&2; exit 1; fi
 
+# What takes long by itself, and is asked for by itself.
+LONG_INTEROP := interop/pipeline interop/test_pipeline_kills.py
+
 .PHONY: interop
-interop: $(READY) ## hold kwire against Apache Kafka, its tools, and Spark (Java 17, Maven)
+interop: interop-ready ## hold kwire against Apache Kafka, its tools, and Spark (Java 17, Maven)
+	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . interop $(LONG_INTEROP:%=--ignore=%) $(ARGS)
+
+.PHONY: interop-pipeline
+interop-pipeline: interop-ready ## the pipeline's longer scenarios: mirrors, restores, kills (half an hour)
+	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . $(LONG_INTEROP) $(ARGS)
+
+.PHONY: interop-ready
+interop-ready: $(READY)
 	@java=$$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' || true); \
 	if [ "$${java:-0}" -lt 17 ]; then \
 		echo "make interop needs Java 17 or newer on the PATH (Debian: apt-get install openjdk-17-jre-headless)." >&2; \
@@ -73,7 +84,6 @@ interop: $(READY) ## hold kwire against Apache Kafka, its tools, and Spark (Java
 		echo "make interop needs Maven (mvn) on the PATH to fetch Apache Kafka (Debian: apt-get install maven)." >&2; \
 		exit 1; }
 	@$(MAKE) --no-print-directory $(SPARK_READY)
-	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . interop $(ARGS)
 
 # PySpark is large and only a few scenarios want it, so it has an environment of its own.
 $(SPARK_READY): requirements/pipeline.lock | $(READY)
