@@ -128,7 +128,11 @@ class GroupCoordinatorService:
 
     def _expire(self) -> None:
         for shard in self._runtime.active():
-            records = shard.machine.expire()
+            unstable: dict[str, set[tuple[str, int]]] = {}
+            for key, _ in shard.stored.held():
+                if isinstance(key, OffsetCommitKey):
+                    unstable.setdefault(key.group, set()).add((key.topic, key.partition))
+            records = shard.machine.expire(unstable)
             if records:
                 shard.execute(Result(records))
         if not self._stopped:

@@ -7,7 +7,7 @@ someone joins with the other protocol; what happens while it has members is up t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from coordinator.consumer.describe import described
@@ -199,8 +199,11 @@ class GroupMachine:
             records += self.offsets.forget(group_id, topic, partition)
         return records, outcome
 
-    def expire(self) -> list[StoredRecord]:
-        """Tombstones for expired offsets, and for groups that have neither members nor offsets any more."""
+    def expire(self, unstable: Mapping[str, Collection[tuple[str, int]]]) -> list[StoredRecord]:
+        """Tombstones for expired offsets, and for groups that have neither members nor offsets any more.
+
+        `unstable` are, by group, the partitions for which open transactions have offsets.
+        """
         now_ms = self._around.now_ms()
         retention_ms = self._config.offsets_retention_minutes * 60_000
         records: list[StoredRecord] = []
@@ -212,6 +215,7 @@ class GroupMachine:
                 retention_ms=retention_ms,
                 since=_retention_start(group),
                 in_use=group.is_subscribed,
+                unstable=unstable.get(group.id, ()),
             )
             records += expired
             if expired:

@@ -5,7 +5,7 @@ A map that `replay` fills; everything else here only reads it and gives records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from coordinator.machine import StoredRecord
@@ -123,18 +123,19 @@ class Offsets:
         retention_ms: int,
         since: Callable[[CommittedOffset], int] | None,
         in_use: Callable[[str], bool],
+        unstable: Collection[tuple[str, int]],
     ) -> tuple[list[StoredRecord], bool]:
         """Tombstones for the expired offsets of a group, and whether that leaves it none.
 
         `since` tells from when on the retention of an offset counts, or is None where nothing may expire now;
-        offsets of topics `in_use` never do.
+        offsets of topics `in_use` never do, nor those of which an open transaction has another (`unstable`).
         """
         records: list[StoredRecord] = []
         if since is None:
-            return records, not self._by_group.get(group_id)
-        all_expired = True
+            return records, not unstable and not self._by_group.get(group_id)
+        all_expired = not unstable
         for topic, partition, committed in self._all(group_id):
-            if in_use(topic):
+            if in_use(topic) or (topic, partition) in unstable:
                 expired = False
             elif committed.expire_timestamp != -1:
                 expired = now_ms >= committed.expire_timestamp

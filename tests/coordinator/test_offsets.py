@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from coordinator.groups.offsets import PartitionCommit
+from coordinator.runtime import partition_of
 from coordinator.service import Commit
 from kwire.errors import ErrorCode
 from kwire.primitives import ZERO_UUID, Uuid
 from kwire.stored.groups import OffsetCommitValue
-from tests.coordinator.scripting import Cluster, Config, Reply, subscription
+from tests.coordinator.scripting import PARTITIONS, Cluster, Config, Reply, subscription
 
 WEEK_MS = 10_080 * 60_000
 CHECK_MS = 600_000
@@ -195,6 +196,24 @@ def test_old_clients_say_how_long_an_offset_lasts(cluster: Cluster) -> None:
     cluster.restart()
     cluster.advance(2 * CHECK_MS)
     assert cluster.offsets() == {}
+
+
+def test_nothing_expires_that_an_open_transaction_has_an_offset_for(cluster: Cluster) -> None:
+    cluster.commit(1, retention_ms=CHECK_MS, version=4)
+    cluster.commit(1, partition=1, retention_ms=CHECK_MS, version=4)
+    commits = [PartitionCommit("t", 0, 2, -1, "")]
+    cluster.service.commit_transactional_offsets(Commit("g", -1, "", None, commits, None, 0), (7, 0), Reply())
+    cluster.service.commit_transactional_offsets(
+        Commit("new", -1, "", None, commits, None, 0), (7, 0), Reply()
+    )
+    cluster.advance(3 * CHECK_MS)
+    assert cluster.offsets() == {("t", 0): 1}
+    assert [cluster.state(group) for group in ("g", "new")] == ["Empty", "Empty"]
+    for group in ("g", "new"):
+        cluster.service.transaction_ended(partition_of(group, PARTITIONS), 7, commit=False)
+    cluster.advance(2 * CHECK_MS)
+    assert cluster.offsets() == {}
+    assert [cluster.state(group) for group in ("g", "new")] == [None, None]
 
 
 def test_offsets_go_with_their_topic(cluster: Cluster) -> None:
