@@ -442,4 +442,4 @@ def test_a_long_module_is_found_and_so_is_a_stale_exception() -> None:
 def test_a_path_of_one_machine_is_found() -> None:
     assert len(path_faults("x", "see /" + "home/me/kafka")) == 1
     assert len(path_faults("x", "['/" + "Users/me']")) == 1
-    assert path_faults("x", "interop/work/me, https://example.org/home/me, /var/lib/kwire") == []
+    assert path_faults("x", "interop/" + "work/me, https://example.org/" + "home/me, /var/lib/kwire") == []

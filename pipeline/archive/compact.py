@@ -16,7 +16,6 @@ Each file is held against the checksum of its manifest before it is read: what i
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +27,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.archive import staging
 from pipeline.archive.manifest import DATA, Archive, ArchiveError, Commit, DataFile
 from pipeline.archive.reading import overlapping
 from pipeline.archive.staging import check, describe, fresh, move
@@ -108,15 +108,8 @@ def locked(directory: Path) -> Iterator[None]:
     """Nobody else compacts the archive meanwhile. ArchiveError, Busy."""
     if not directory.is_dir():
         raise ArchiveError(f"there is no archive {directory}")
-    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy(f"{directory} is being compacted by another job") from None
+    with staging.locked(directory / LOCK, Busy(f"{directory} is being compacted by another job")):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def plan(files: Iterable[DataFile], config: CompactConfig) -> list[list[DataFile]]:

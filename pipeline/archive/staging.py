@@ -50,13 +50,21 @@ def alone(archive: Path) -> Iterator[None]:
 
     Two drivers of the same stream, started twice by mistake, would both take a step for not done.
     """
-    descriptor = os.open(archive / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    busy = ArchiveError(f"another job writes into {archive} at this moment: let it end")
+    with locked(archive / LOCK, busy):
+        yield
+
+
+@contextmanager
+def locked(path: Path, busy: ArchiveError) -> Iterator[None]:
+    """Hold the lock that is this file, or raise `busy`."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             # Ends with the process, however that ends.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ArchiveError(f"another job writes into {archive} at this moment: let it end") from None
+            raise busy from None
         yield
     finally:
         os.close(descriptor)
