@@ -101,6 +101,19 @@ def end_offset(target: Target) -> int:
         consumer.close()
 
 
+class ProducerEnded(DeliveryError):
+    """A producer came to a fatal error, and its next call says which."""
+
+
+def flushed(producer: Producer) -> int:
+    """How many records got no answer in time. KafkaException, ProducerEnded."""
+    try:
+        return producer.flush(TIMEOUT_SECONDS)
+    except SystemError as lost:
+        # confluent-kafka 2.16 has flush raise a fatal error, and loses it where a delivery callback follows.
+        raise ProducerEnded("the producer cannot go on") from lost
+
+
 class _Sending:
     """Records handed to a producer, and what became of them."""
 
@@ -138,7 +151,7 @@ class _Sending:
 
     def wait(self) -> dict[int, int]:
         """Offsets of the target by those of the source, when all is delivered. DeliveryError."""
-        left = self._producer.flush(TIMEOUT_SECONDS)
+        left = flushed(self._producer)
         if self.failed is not None or left:
             why = self.failed.str() if self.failed is not None else f"{left} records got no answer"
             raise DeliveryError(f"{self._target.name} did not take all records: {why}")
@@ -222,6 +235,9 @@ class MappedDelivery:
                 sending.send(record)
             last = self._write_map(start, after, sending.wait())
             producer.commit_transaction(TIMEOUT_SECONDS)
+        except ProducerEnded as error:
+            producer.abort_transaction(TIMEOUT_SECONDS)
+            raise DeliveryError(f"{self.target.name} did not take all records: {error}") from error
         except BaseException:
             # Where that fails too, the next one to have this name aborts it; what was first is to be told.
             with contextlib.suppress(KafkaException):
@@ -254,9 +270,10 @@ class MappedDelivery:
                 value=value,
                 on_delivery=done,
             )
-        self._producer.flush(TIMEOUT_SECONDS)
-        if failed:
-            raise DeliveryError(f"{self._map_place.topic} did not take an entry: {failed[0].str()}")
+        left = flushed(self._producer)
+        if failed or left:
+            why = failed[0].str() if failed else f"{left} entries got no answer"
+            raise DeliveryError(f"{self._map_place.topic} did not take an entry: {why}")
         assert last is not None
         return last
 
