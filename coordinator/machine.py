@@ -47,6 +47,13 @@ class Result(NamedTuple):
     """The producer (id, epoch) in whose transaction the records are written: they count if it commits."""
 
 
+SameHeartbeat = Callable[[int], bool]
+"""Keeps a member's session alive, at a wall-clock time in ms, as its last heartbeat did.
+
+False, and nothing is done, where the same request might do something else by now.
+"""
+
+
 class TimerHandle(Protocol):
     """A later call that can be called off."""
 

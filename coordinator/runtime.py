@@ -154,6 +154,11 @@ class Shard(Generic[M]):
 
     # --- commands
 
+    @property
+    def settled(self) -> bool:
+        """Whether an answer that changes nothing need not wait for the records of earlier ones."""
+        return not self._waiting and not self.ended
+
     def execute(self, result: Result) -> None:
         """Append the records of a command, apply them, and tell when they are committed."""
         if self.ended:

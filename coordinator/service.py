@@ -21,7 +21,7 @@ from coordinator.groups.member import JoinDone, SyncDone
 from coordinator.groups.offsets import CommittedOffset, PartitionCommit
 from coordinator.groups.stored import stored_records
 from coordinator.java import hash_map_order, string_hash, topic_partition_hash
-from coordinator.machine import Committed, Result
+from coordinator.machine import Committed, Result, SameHeartbeat
 from coordinator.ports import OFFSETS_TOPIC, GroupSettings, StatePorts, TopicsView
 from coordinator.runtime import Kind, Runtime, Shard
 from kwire.errors import ApiError, ErrorCode
@@ -187,6 +187,14 @@ class GroupCoordinatorService:
             return ErrorCode.NONE if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code
         return shard.machine.heartbeat(group_id, generation, member_id, instance_id)
 
+    def same_heartbeat(self, group_id: str, generation: int, member_id: str) -> SameHeartbeat | None:
+        """What the heartbeat that was just answered with NONE does if it comes again in the same words."""
+        try:
+            shard = self._shard(group_id)
+        except ApiError:
+            return None
+        return shard.machine.classic.same_heartbeat(group_id, generation, member_id)
+
     def leave(
         self, group_id: str, members: Sequence[MemberIdentity], done: Callable[[LeaveGroupResponse], None]
     ) -> None:
@@ -246,6 +254,22 @@ class GroupCoordinatorService:
                 done(ConsumerGroupHeartbeatResponse(error_code=response_error(error)))
 
         shard.execute(Result(result.records, stored, result.producer))
+
+    def same_consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, caller: Caller
+    ) -> SameHeartbeat | None:
+        """What the heartbeat that was just answered does if it comes again in the same words.
+
+        None where it tells the member, or is told, more than that it is there. It does not hold on when
+        configurations of the group have changed.
+        """
+        try:
+            shard = self._runtime.shard_for(request.group_id)
+        except ApiError:
+            return None
+        again = shard.machine.consumer.same_heartbeat(request, caller)
+        # An answer waits until what earlier ones changed is stored.
+        return None if again is None else lambda now_ms: shard.settled and again(now_ms)
 
     # --- offsets
 

@@ -17,6 +17,7 @@ from kwire.messages.consumer_group_heartbeat import (
 )
 
 if TYPE_CHECKING:
+    from broker.handlers.repeated import Again
     from broker.node import Node
 
 CONSUMER_PROTOCOL = "consumer"
@@ -30,7 +31,22 @@ def handle(
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     caller = Caller(context.client_id, f"/{context.channel.peer_host}")
     node.groups.consumer_heartbeat(request, caller, context.api_version, context.complete)
+    if context.completed:
+        again = node.groups.same_consumer_heartbeat(request, caller)
+        if again is not None:
+            context.again = _while_configured_so(node, again)
     return PARKED
+
+
+def _while_configured_so(node: Node, again: Again) -> Again:
+    image = node.image
+    configs, features = image.configs, image.features
+
+    def so_far(now_ms: int) -> bool:
+        image = node.image
+        return image.configs is configs and image.features is features and again(now_ms)
+
+    return so_far
 
 
 def consumer_groups_enabled(node: Node) -> bool:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kwire.primitives import Buffer, Region
 from kwire.registry import RequestHeader, encode_response
+
+if TYPE_CHECKING:
+    from broker.handlers.repeated import Again, Repeated
 
 logger = logging.getLogger("kwire.dispatch")
 
@@ -49,6 +52,7 @@ class Channel:
         "pending_bytes",
         "principal",
         "queued_bytes",
+        "repeated",
         "slots",
     )
 
@@ -80,6 +84,8 @@ class Channel:
         self.closed = False
         self.interrupt: Callable[[], None] | None = None
         """Ends the long poll that later requests of this channel are waiting behind, if there is one."""
+        self.repeated: Repeated | None = None
+        """The last request that may come in the same words, and its answer."""
 
     @property
     def pending(self) -> int:
@@ -110,6 +116,7 @@ class Channel:
         """The connection is gone: completions that come later are dropped."""
         self.closed = True
         self.interrupt = None
+        self.repeated = None
         self.slots.clear()
         self.pending_bytes = 0
         self.queued_bytes = 0
@@ -126,7 +133,7 @@ def _size(piece: Buffer | Region) -> int:
 class RequestContext:
     """One request under way, and the only way to answer it."""
 
-    __slots__ = ("arrived_ms", "channel", "header", "reply", "reply_bytes", "size_bytes", "state")
+    __slots__ = ("again", "arrived_ms", "channel", "header", "reply", "reply_bytes", "size_bytes", "state")
 
     def __init__(self, header: RequestHeader, channel: Channel, arrived_ms: int, size_bytes: int) -> None:
         self.header = header
@@ -136,6 +143,8 @@ class RequestContext:
         self.state = _PENDING
         self.reply: list[Buffer | Region] | None = None
         self.reply_bytes = 0
+        self.again: Again | None = None
+        """Set by the handler of a request that may come in the same words, and was answered at once."""
 
     @property
     def api_version(self) -> int:

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.handlers.context import PARKED, Channel, Parked, RequestContext
+from broker.handlers.repeated import Repeated
 from kwire.errors import ApiError, ErrorCode, WireError
 from kwire.registry import API_VERSIONS, decode_request, decode_request_header
 
@@ -95,6 +96,13 @@ class Dispatcher:
 
     def dispatch(self, channel: Channel, frame: memoryview, now_ms: int) -> None:
         """Handle one frame (without its size). WireError means that the connection must be closed."""
+        repeated = channel.repeated
+        # What waits is answered first, and an answer behind a long poll ends that.
+        if repeated is not None and not channel.slots:
+            answer = repeated.answer(frame, now_ms)
+            if answer is not None:
+                channel.open_slot(repeated.header, now_ms, len(frame)).complete_encoded([answer])
+                return
         header, position = decode_request_header(frame)
         served = SERVED.get(header.api_key)
         if served is None:
@@ -129,6 +137,10 @@ class Dispatcher:
             reply = error_response(header.api_key, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         if reply is not PARKED:
             context.complete(reply)
+        if context.again is not None and context.reply is not None:
+            (piece,) = context.reply
+            assert isinstance(piece, bytearray)
+            channel.repeated = Repeated(header, frame, piece, context.again)
         if interrupt is not None:
             # This reply waits behind a long poll of the same connection: end that poll now.
             interrupt()

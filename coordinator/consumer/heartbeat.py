@@ -34,7 +34,7 @@ from coordinator.consumer.timers import MemberTimers
 from coordinator.groups.classic import ClassicGroups
 from coordinator.groups.group import ClassicGroup
 from coordinator.groups.group import State as ClassicState
-from coordinator.machine import Result, StoredRecord, Surroundings
+from coordinator.machine import Result, SameHeartbeat, StoredRecord, Surroundings
 from coordinator.ports import GroupSettings, TopicsView
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.consumer_group_heartbeat import (
@@ -176,6 +176,31 @@ class ConsumerGroups:
         if group.regex_counts:
             self.subscriptions.match_again_if_due(group)
         return True
+
+    def same_heartbeat(self, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> SameHeartbeat | None:
+        """The heartbeat of a steady member once more, as long as the group's configuration stays."""
+        if request.member_epoch <= JOINING_EPOCH or not self._is_steady(request, caller):
+            return None
+        group = self.groups[request.group_id]
+        member = group.members[request.member_id]
+        session = self._sessions.of(group.id, member.id)
+        if session is None or group.regex_counts:
+            return None
+        epoch, assignment_epoch = group.epoch, group.assignment_epoch
+        timeout_ms = self._settings.session_timeout_ms(group.id)
+
+        def again(now_ms: int) -> bool:
+            # Members are replaced when anything of them changes; who is gone has no session.
+            return (
+                group.members.get(member.id) is member
+                and group.epoch == epoch
+                and group.assignment_epoch == assignment_epoch
+                and not group.regex_counts
+                and not group.needs_refresh(now_ms)
+                and session.postpone(timeout_ms)
+            )
+
+        return again
 
     def _group_of(self, group_id: str, records: list[StoredRecord], *, joins: bool) -> ConsumerGroup:
         group = self.groups.get(group_id)

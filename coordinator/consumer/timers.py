@@ -35,6 +35,10 @@ class MemberTimers:
         known = self._timers.get((group_id, member_id))
         return known is not None and known.postpone(delay_ms)
 
+    def of(self, group_id: str, member_id: str) -> TimerHandle | None:
+        """The member's timer."""
+        return self._timers.get((group_id, member_id))
+
     def start_if_absent(
         self, group_id: str, member_id: str, delay_ms: int, command: Callable[[], Result]
     ) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from coordinator.groups.group import ClassicGroup, State
 from coordinator.groups.member import JoinDone, Member, Protocols, SyncDone
-from coordinator.machine import Result, Surroundings
+from coordinator.machine import Result, SameHeartbeat, Surroundings
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.join_group import JoinGroupResponse
 from kwire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -163,6 +163,26 @@ class ClassicGroups:
         if group.state is State.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
+
+    def same_heartbeat(self, group_id: str, generation: int, member_id: str) -> SameHeartbeat | None:
+        """The heartbeat of a member of a stable group, which was answered with NONE, once more."""
+        group = self.groups.get(group_id)
+        member = None if group is None else group.members.get(member_id)
+        if group is None or member is None:
+            return None
+
+        def again(_now_ms: int) -> bool:
+            # A group that is gone, or has gone elsewhere, has no sessions; a static member that was replaced
+            # has another id.
+            return (
+                group.state is State.STABLE
+                and group.generation == generation
+                and group.members.get(member_id) is member
+                and member.session is not None
+                and member.session.postpone(member.session_timeout_ms)
+            )
+
+        return again
 
     def leave(self, group_id: str, leaving: Sequence[MemberIdentity]) -> tuple[Result, LeaveGroupResponse]:
         """Take members out, by member id or (for administrators) by instance id alone. One answer each."""
