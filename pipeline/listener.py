@@ -12,7 +12,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from pipeline.progress import Metrics, line
+from pipeline.progress import Metrics, complete, line
 
 
 class Progress(StreamingQueryListener):
@@ -32,6 +32,7 @@ class Progress(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
+        complete(progress)
         name = progress.name or self._name
         if progress.numInputRows:
             self._say(line(name, progress))

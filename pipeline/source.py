@@ -199,6 +199,10 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [RangePartition(range_) for range_ in self.ranges(start, end)]
+
+    def ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
+        """What a step from one set of offsets to another reads. SegmentsError where that is gone."""
         logs = {(log.topic, str(log.partition)): log for log in self.options.partitions()}
         bounds: list[tuple[Partition, int, int]] = []
         for topic, offsets in end.items():
@@ -213,7 +217,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         f"deleted and created anew? Set failOnDataLoss to false to go on"
                     )
                 bounds.append((log, *checked(self.options, log, min(begin, stop), stop)))
-        return [RangePartition(range_) for range_ in divided(self.options, bounds)]
+        return divided(self.options, bounds)
 
     def _log(self, logs: dict[tuple[str, str], Partition], topic: str, partition: str) -> Partition:
         log = logs.get((topic, partition))

@@ -9,7 +9,7 @@ when.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,11 +19,15 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
 from pipeline.archive.compact import Busy, CompactConfig, compact, size_bytes
+from pipeline.archive.direct import DONE, write_range
 from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile, Offsets
 from pipeline.archive.staging import SKIPPED, STAGING, alone, attempt, describe, fresh, move, staged
 from pipeline.config import CLEAN, ConfigError, Input, JobConfig
+from pipeline.progress import counted
 from pipeline.segments.damage import Damage, recorded
+from pipeline.segments.options import parse
 from pipeline.session import session
+from pipeline.source import SegmentStreamReader
 from pipeline.values.dead_letters import DeadLetters, deliver
 from pipeline.values.decoder import DATA, DATA_ERROR, Plan
 from pipeline.values.frames import decoded, note, noted, plan_of, spark_type
@@ -86,7 +90,7 @@ def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
     Archive(config.directory).directory.mkdir(parents=True, exist_ok=True)
     plan = None if config.values is None else _plan(spark, config, config.values)
     writer = (
-        stream.writeStream.foreachBatch(_step(spark, config, plan))
+        stream.writeStream.foreachBatch(_step(spark, config, options, plan))
         .option("checkpointLocation", str(config.checkpoint))
         .queryName("archive")
     )
@@ -108,8 +112,12 @@ def _plan(spark: SparkSession, config: ArchiveConfig, values: ValuesConfig) -> P
     return plan
 
 
-def _step(spark: SparkSession, config: ArchiveConfig, plan: Plan | None) -> Callable[[DataFrame, int], None]:
+def _step(
+    spark: SparkSession, config: ArchiveConfig, options: dict[str, str], plan: Plan | None
+) -> Callable[[DataFrame, int], None]:
     archive = Archive(config.directory)
+    # What is in the values is decoded by Spark's own expressions.
+    is_direct = config.input.format == "kwire" and plan is None
 
     def step(batch: DataFrame, batch_id: int) -> None:
         job = job_id(config.checkpoint)
@@ -119,8 +127,13 @@ def _step(spark: SparkSession, config: ArchiveConfig, plan: Plan | None) -> Call
         name = f"{job[:8]}-{batch_id:010d}"
         place = attempt(config.directory, name)
         told = fresh(config.directory, SKIPPED)
-        _write(batch if plan is None else decoded(batch, plan), place, config)
-        files, skipped = described(spark, place), recorded(told)
+        if is_direct:
+            files = _written_directly(spark, place, config, options, batch_id)
+            counted(job, batch_id, sum(file.records for file in files))
+        else:
+            _write(batch if plan is None else decoded(batch, plan), place, config)
+            files = described(spark, place)
+        skipped = recorded(told)
         ranges = ranges_of(config.checkpoint, batch_id, files, skipped)
         check_within(ranges, files)
         if config.values is not None and config.values.dead_letter:
@@ -167,6 +180,28 @@ def _write(batch: DataFrame, place: Path, config: ArchiveConfig) -> None:
     )
 
 
+def _written_directly(
+    spark: SparkSession, place: Path, config: ArchiveConfig, options: dict[str, str], batch_id: int
+) -> list[DataFile]:
+    """Have the executors write a step of a data directory; its files. SegmentsError."""
+    reader = SegmentStreamReader(parse(options, streaming=True), [])
+    starts, ends = step_offsets(config.checkpoint, batch_id)
+    ranges = reader.ranges(_as_told(starts) if batch_id else reader.initialOffset(), _as_told(ends))
+    where, compression, most = str(place), config.compression, config.records_per_file
+    files: list[DataFile] = (
+        spark.sparkContext.parallelize(ranges, max(1, len(ranges)))
+        .flatMap(lambda range_: write_range(where, range_, COLUMNS, compression, most))
+        .collect()
+    )
+    place.mkdir(exist_ok=True)
+    (place / DONE).touch()
+    return files
+
+
+def _as_told(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
+    return {topic: {str(number): offset for number, offset in of.items()} for topic, of in offsets.items()}
+
+
 def described(spark: SparkSession, place: Path) -> list[DataFile]:
     """What was written to a place; read by the executors, which have just written it. ArchiveError."""
     paths = staged(place)
@@ -189,14 +224,7 @@ def ranges_of(
     checkpoint: Path, batch_id: int, files: list[DataFile], skipped: Sequence[Damage] = ()
 ) -> Offsets:
     """Which offsets a step is about, by Spark's checkpoint. ArchiveError."""
-    ends = _offsets(checkpoint / "offsets" / str(batch_id))
-    if batch_id:
-        starts = _offsets(checkpoint / "offsets" / str(batch_id - 1))
-    elif (checkpoint / "sources" / "0" / "0").exists():
-        # Where Spark's Kafka source has noted its start.
-        starts = _offsets(checkpoint / "sources" / "0" / "0")
-    else:
-        starts = {}
+    starts, ends = step_offsets(checkpoint, batch_id)
     first: dict[tuple[str, int], int] = {}
     seen = [(file.topic, file.partition, file.first_offset) for file in files]
     seen += [(damage.topic, damage.partition, damage.start_offset) for damage in skipped]
@@ -210,6 +238,18 @@ def ranges_of(
         }
         for topic, partitions in ends.items()
     }
+
+
+def step_offsets(
+    checkpoint: Path, batch_id: int
+) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
+    """Where a step begins, as far as Spark has noted that, and where it ends. ArchiveError."""
+    ends = _offsets(checkpoint / "offsets" / str(batch_id))
+    if batch_id:
+        return _offsets(checkpoint / "offsets" / str(batch_id - 1)), ends
+    # Where Spark's Kafka source has noted its start.
+    noted_start = checkpoint / "sources" / "0" / "0"
+    return (_offsets(noted_start) if noted_start.exists() else {}), ends
 
 
 def _offsets(path: Path) -> dict[str, dict[int, int]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline.progress import Metrics, behind, line
+from pipeline.progress import Metrics, behind, complete, counted, line
 
 
 def progress(**changes: Any) -> Any:
@@ -69,3 +69,27 @@ def test_metrics_are_a_file_that_a_collector_reads(tmp_path: Path) -> None:
         "kwire_pipeline_state_rows": 42,
         "kwire_pipeline_watermark_seconds": 1359626400,
     }
+
+
+def test_records_that_spark_does_not_see_are_counted() -> None:
+    class Told(dict[str, Any]):
+        id = "a-stream"
+        batchDuration = 500
+
+        def __init__(self, batch_id: int, timestamp: str) -> None:
+            super().__init__(numInputRows=0)
+            self.batchId = batch_id
+            self.timestamp = timestamp
+
+    untold = Told(0, "2026-01-31T10:00:00.000Z")
+    complete(untold)
+    assert untold == {"numInputRows": 0}
+    for batch_id, input_rate in ((1, 0.0), (2, 2000.0)):
+        counted("a-stream", batch_id, 4000)
+        told = Told(batch_id, f"2026-01-31T10:00:0{2 * batch_id}.000Z")
+        complete(told)
+        assert told == {
+            "numInputRows": 4000,
+            "processedRowsPerSecond": 8000.0,
+            "inputRowsPerSecond": input_rate,
+        }
