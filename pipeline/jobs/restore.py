@@ -30,6 +30,7 @@ standalone = true                  # the only voter of a dynamic quorum, as with
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -51,9 +52,12 @@ from pipeline.delivery import (
     deliver_in_place,
     deliver_with_map,
     end_offset,
+    progress,
 )
+from pipeline.mirror.source import KafkaSource, Origin
 from pipeline.restore.batches import Limits
 from pipeline.restore.directory import DirectoryConfig, Task, check_target, restore
+from pipeline.restore.kept import Kept
 from pipeline.restore.partition import Written
 
 if TYPE_CHECKING:
@@ -178,23 +182,78 @@ def create_topics(
     for topic, partition in partitions:
         counts[topic] = max(counts.get(topic, 0), partition + 1)
     create(admin, {topic + config.suffix: count for topic, count in counts.items()}, config.settings)
-    modes = {key: _mode(config, key, files) for key, files in partitions.items()}
+    modes = _modes(config, partitions)
     mapped = {topic + config.suffix + MAP_SUFFIX for (topic, _), mode in modes.items() if mode == MAP}
     create(admin, dict.fromkeys(mapped, 1), {"cleanup.policy": "compact"})
     return modes
 
 
-def _mode(config: RestoreConfig, key: tuple[str, int], files: list[DataFile]) -> str:
-    if config.offsets != AUTO:
-        return config.offsets
-    whole = config.wanted._replace(topics=None) == Wanted()
-    if not (whole and is_dense(files)):
-        return MAP
-    target = Target(dict(config.client), key[0] + config.suffix, key[1], config.job)
-    from pipeline.delivery import progress
+def _modes(
+    config: RestoreConfig, partitions: Mapping[tuple[str, int], list[DataFile]]
+) -> dict[tuple[str, int], str]:
+    """Which way the records of each partition go; that offsets are kept is remembered from here on."""
+    if config.offsets == MAP:
+        return dict.fromkeys(partitions, MAP)
+    targets = {
+        (topic, partition): Target(dict(config.client), topic + config.suffix, partition, config.job)
+        for topic, partition in partitions
+    }
+    # Leaders know of a topic when they are asked for its end, and so do others.
+    ends = {key: end_offset(target) for key, target in targets.items()}
+    there = KafkaSource(
+        config.client, {"assign": json.dumps({target.topic: [] for target in targets.values()})}
+    )
+    origins = {name: topic.origin for name, topic in there.topics().items()}
+    kept = Kept(config.directory)
+    modes = dict.fromkeys(partitions, config.offsets)
+    if config.offsets == AUTO:
+        for key, files in partitions.items():
+            before = kept.end(origins[targets[key].topic], key[1])
+            modes[key] = _mode(config, targets[key], files, ends[key], before)
+    for key, files in partitions.items():
+        if modes[key] == SAME:
+            _keep(config, kept, origins[targets[key].topic], targets[key], end_of(files))
+    return modes
 
-    # A job that has begun with a map goes on with it.
-    return SAME if progress(target) is None and end_offset(target) <= end_of(files) else MAP
+
+def _mode(config: RestoreConfig, target: Target, files: list[DataFile], end: int, kept: int | None) -> str:
+    """Which way is right for a target that ends there, and that offsets up to `kept` were kept in before.
+
+    ArchiveError where they were, and cannot be: everything would be there again, under other offsets.
+    """
+    if progress(target) is not None:
+        return MAP  # A job that has begun with a map goes on with it.
+    whole = config.wanted._replace(topics=None) == Wanted()
+    dense = is_dense(files)
+    if kept is None:
+        return SAME if whole and dense and end == 0 else MAP
+    if end > kept:
+        why = f"it ends at offset {end} and was restored up to {kept}, so somebody else writes into it"
+    elif not dense:
+        missing = end_of(files) - sum(file.records for file in files)
+        why = f"the archive now lacks {missing} of the offsets below {end_of(files)}"
+    elif not whole:
+        why = "now only a part of the archive is asked for"
+    else:
+        return SAME
+    raise ArchiveError(
+        f"{target.name} was given the offsets of {config.directory}, and cannot be any more: {why}; choose "
+        f'another suffix, or offsets = "map" to send all of it again'
+    )
+
+
+def _keep(config: RestoreConfig, kept: Kept, origin: Origin, target: Target, end: int) -> None:
+    """Remember how far the target may come. ArchiveError where that cannot be, and has to be."""
+    try:
+        known = kept.end(origin, target.partition)
+        if known is None or known < end:
+            kept.keep(origin, target.partition, end)
+    except (OSError, ArchiveError) as error:
+        if config.offsets == AUTO:
+            raise ArchiveError(
+                f"{config.directory} cannot remember that {target.name} is given its offsets: {error}; "
+                f'restore with offsets = "same" or "map", which need no memory'
+            ) from None
 
 
 def create(admin: Any, topics: Mapping[str, int], settings: Mapping[str, str] | None = None) -> None:

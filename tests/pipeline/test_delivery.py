@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from pipeline import delivery
-from pipeline.archive.manifest import DataFile
+from pipeline.archive.manifest import ArchiveError, DataFile
 from pipeline.archive.reading import Wanted, by_partition
 from pipeline.delivery import (
     MAP_SUFFIX,
@@ -23,7 +24,7 @@ from pipeline.delivery import (
     offset_map,
     progress,
 )
-from pipeline.jobs.restore import AUTO, KEEP, SAME, RestoreConfig, create, create_topics
+from pipeline.jobs.restore import AUTO, KEEP, MAP, SAME, RestoreConfig, create, create_topics
 from tests.durability.child import Child
 
 SECONDS = 30.0
@@ -175,14 +176,91 @@ def test_an_older_one_of_the_same_job_is_fenced(
     assert [key for _, _, key, *_ in seen(target)] == [b"k0", b"k1", b"k2"]
 
 
-def test_a_restore_of_late_records_that_is_done_stays_as_it_is(target: Target, tmp_path: Path) -> None:
-    # Offset 5 has a file of its own, of another date, which begins last and does not end last.
-    files = [
-        DataFile("a", target.topic, 1, "2026-01-31", 0, 9, 9, 100, ""),
+def dense(target: Target, end: int) -> list[DataFile]:
+    """Files of all offsets before `end`. Offset 5 has one of its own, of another date: it begins last."""
+    return [
+        DataFile("a", target.topic, 1, "2026-01-31", 0, end - 1, end - 1, 100, ""),
         DataFile("b", target.topic, 1, "2026-01-28", 5, 5, 1, 100, ""),
     ]
-    config = RestoreConfig(tmp_path, target.job, Wanted(), AUTO, "", target.client, KEEP, 3)
+
+
+def way(archive: Path, target: Target, files: list[DataFile], **changed: Any) -> str:
+    """Which way a restore of these files goes."""
+    config = RestoreConfig(archive, target.job, Wanted(), AUTO, "", target.client, KEEP, 3)
+    [mode] = create_topics(config._replace(**changed), by_partition(files)).values()
+    return mode
+
+
+def intrude(target: Target) -> None:
+    producer = Producer(dict(target.client))
+    producer.produce(target.topic, b"intruder", partition=target.partition)
+    assert producer.flush(SECONDS) == 0
+
+
+def test_a_restore_of_late_records_that_is_done_stays_as_it_is(target: Target, tmp_path: Path) -> None:
     for _ in range(2):
-        assert create_topics(config, by_partition(files)) == {(target.topic, 1): SAME}
+        assert way(tmp_path, target, dense(target, 10)) == SAME
         deliver_in_place(target, outgoing(*range(10)), 0)
     assert end_offset(target) == 10
+
+
+def test_a_restore_that_keeps_offsets_goes_on_as_the_archive_grows(target: Target, tmp_path: Path) -> None:
+    assert way(tmp_path, target, dense(target, 10)) == SAME
+    deliver_in_place(target, outgoing(*range(7)), 0)  # and is killed
+    for end in (10, 20, 20):
+        assert way(tmp_path, target, dense(target, end), job="another") == SAME
+        deliver_in_place(target, outgoing(*range(end)), 0)
+    assert end_offset(target) == 20
+
+
+def test_a_restore_that_kept_offsets_does_not_send_all_again(target: Target, tmp_path: Path) -> None:
+    assert way(tmp_path, target, dense(target, 10)) == SAME
+    deliver_in_place(target, outgoing(*range(10)), 0)
+    begin = f"{target.name} was given the offsets of {tmp_path}, and cannot be any more: "
+    after = '; choose another suffix, or offsets = "map" to send all of it again'
+    gap = [*dense(target, 10), DataFile("c", target.topic, 1, "2026-02-01", 12, 19, 8, 100, "")]
+    with pytest.raises(ArchiveError) as caught:
+        way(tmp_path, target, gap)
+    assert str(caught.value) == f"{begin}the archive now lacks 2 of the offsets below 20{after}"
+    with pytest.raises(ArchiveError) as caught:
+        way(tmp_path, target, dense(target, 10), wanted=Wanted(start_ms=5))
+    assert str(caught.value) == f"{begin}now only a part of the archive is asked for{after}"
+    intrude(target)
+    for end in (10, 20):
+        with pytest.raises(ArchiveError) as caught:
+            way(tmp_path, target, dense(target, end))
+        why = "it ends at offset 11 and was restored up to 10, so somebody else writes into it"
+        assert str(caught.value) == f"{begin}{why}{after}"
+    assert way(tmp_path, target, gap, offsets=MAP) == MAP
+    deliver_with_map(target, outgoing(12), 0)
+    assert way(tmp_path, target, gap) == MAP, "what was asked for goes on"
+
+
+def test_offsets_that_were_kept_by_request_are_remembered(target: Target, tmp_path: Path) -> None:
+    assert way(tmp_path, target, dense(target, 10), offsets=SAME) == SAME
+    deliver_in_place(target, outgoing(*range(10)), 0)
+    assert way(tmp_path, target, dense(target, 10)) == SAME
+    assert way(tmp_path / "of another archive", target, dense(target, 10)) == MAP
+
+
+def test_a_topic_that_was_made_anew_has_no_offsets_kept(target: Target, tmp_path: Path) -> None:
+    assert way(tmp_path, target, dense(target, 10)) == SAME
+    deliver_in_place(target, outgoing(*range(10)), 0)
+    admin = AdminClient(dict(target.client))
+    admin.delete_topics([target.topic])[target.topic].result(SECONDS)
+    create(admin, {target.topic: 2}, KEEP)
+    intrude(target)
+    assert way(tmp_path, target, dense(target, 10)) == MAP
+
+
+def test_an_archive_that_cannot_remember_says_so(target: Target, tmp_path: Path) -> None:
+    (tmp_path / "_restores").touch()
+    with pytest.raises(ArchiveError, match=r'cannot remember .* offsets = "same" or "map"'):
+        way(tmp_path, target, dense(target, 10))
+    assert way(tmp_path, target, dense(target, 10), offsets=SAME) == SAME
+    (tmp_path / "_restores").unlink()
+    assert way(tmp_path, target, dense(target, 10)) == SAME
+    [memory] = (tmp_path / "_restores").glob("*/*/1.json")
+    memory.write_text("{")
+    with pytest.raises(ArchiveError, match=r"1\.json does not tell what was restored"):
+        way(tmp_path, target, dense(target, 10))
