@@ -91,11 +91,13 @@ class QueuedTimer:
     def postpone(self, delay_ms: int) -> bool:
         if self.callback is None:
             return False
-        deadline_ms = self.queue.monotonic_ms() + delay_ms
+        queue = self.queue
+        deadline_ms = queue.monotonic_ms() + delay_ms
         if deadline_ms < self.deadline_ms:
             return False
         self.deadline_ms = deadline_ms
-        self.order = self.queue.next_order()
+        queue.last_order += 1
+        self.order = queue.last_order
         return True
 
 
@@ -112,7 +114,7 @@ class TimerQueue:
         self.monotonic_ms = monotonic_ms
         # Tuples, which compare without a call of Python: the orders are all different.
         self._heap: list[tuple[int, int, QueuedTimer]] = []
-        self._order = 0
+        self.last_order = 0  # the greatest `order` so far
         self._cancelled = 0
 
     def __len__(self) -> int:
@@ -125,8 +127,8 @@ class TimerQueue:
 
     def next_order(self) -> int:
         """The next place among equal deadlines."""
-        self._order += 1
-        return self._order
+        self.last_order += 1
+        return self.last_order
 
     def add(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer:
         """Have `callback` called when the time has passed."""

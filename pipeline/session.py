@@ -29,6 +29,8 @@ SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.shuffle.partitions": "8",
 }
+JAVA_OPTIONS: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+"""Otherwise the JVM checks bounds and nulls twice for each value of Arrow's columns: a tenth of a count."""
 
 
 def session(
@@ -54,7 +56,8 @@ def session(
     if master is not None:
         builder = builder.master(master)
     builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
-    for key, value in {**SETTINGS, **(settings or {})}.items():
+    given = {} if SUBMITTED in os.environ else {"spark.driver.extraJavaOptions": JAVA_OPTIONS}
+    for key, value in {**SETTINGS, **given, **(settings or {})}.items():
         builder = builder.config(key, value)
     if needs_kafka and SUBMITTED not in os.environ:
         jars = connector_jars()

@@ -13,8 +13,11 @@ tell a data source written in Python which columns a query needs: all are read u
 from __future__ import annotations
 
 import datetime
+import gc
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -41,16 +44,16 @@ from pyspark.sql.types import StructType
 
 from pipeline.segments.files import Partition, SegmentsError
 from pipeline.segments.options import Options, parse
-from pipeline.segments.plan import Range, Window, checked, divided, plan, readable_end, resolve
+from pipeline.segments.plan import Range, Window, checked, divided, plan, readable_end, resolve, tasks
 from pipeline.segments.read import TYPES, chosen, read
 
 
-class RangePartition(InputPartition):
-    """A range for one task."""
+class TaskPartition(InputPartition):
+    """The ranges of one task."""
 
-    def __init__(self, range_: Range) -> None:
-        super().__init__(range_)
-        self.range = range_
+    def __init__(self, ranges: list[Range]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
 
 
 class SegmentSource(DataSource):
@@ -141,16 +144,26 @@ class SegmentReader(DataSourceReader):
         )
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [RangePartition(range_) for range_ in plan(self.options, self.window)]
+        return [TaskPartition(ranges) for ranges in tasks(self.options, plan(self.options, self.window))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self.columns)
 
 
 def _read(partition: InputPartition, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    if not isinstance(partition, RangePartition):
+    if not isinstance(partition, TaskPartition):
         return iter(())  # Where there is nothing to read, Spark makes a partition of its own.
-    return read(partition.range, columns=columns)
+    _freeze()
+    return chain.from_iterable(read(range_, columns=columns) for range_ in partition.ranges)
+
+
+@cache
+def _freeze() -> None:
+    """Have modules not be looked through whenever Spark's worker collects garbage, each time for 20 ms.
+
+    It does so after every task. Once is enough, or what tasks leave would stay for ever.
+    """
+    gc.freeze()
 
 
 Offsets = dict[str, dict[str, int]]
@@ -199,9 +212,9 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [RangePartition(range_) for range_ in self.ranges(start, end)]
+        return [TaskPartition(ranges) for ranges in self.tasks(start, end)]
 
-    def ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
+    def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[list[Range]]:
         """What a step from one set of offsets to another reads. SegmentsError where that is gone."""
         logs = {(log.topic, str(log.partition)): log for log in self.options.partitions()}
         bounds: list[tuple[Partition, int, int]] = []
@@ -217,7 +230,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         f"deleted and created anew? Set failOnDataLoss to false to go on"
                     )
                 bounds.append((log, *checked(self.options, log, min(begin, stop), stop)))
-        return divided(self.options, bounds)
+        return tasks(self.options, divided(self.options, bounds))
 
     def _log(self, logs: dict[tuple[str, str], Partition], topic: str, partition: str) -> Partition:
         log = logs.get((topic, partition))

@@ -23,13 +23,14 @@ Again = Callable[[int], bool]
 class Repeated:
     """The last request of its kind on a connection."""
 
-    __slots__ = ("_again", "_answer", "_before", "_behind", "_size_bytes", "header")
+    __slots__ = ("_again", "_answer", "_before", "_behind", "header", "size_bytes")
 
     def __init__(self, header: RequestHeader, frame: Buffer, answer: Buffer, again: Again) -> None:
         """`frame` is the request without its size, `answer` the response with it."""
         self.header = header
         """The first one's: the correlation id is another one each time."""
-        self._size_bytes = len(frame)
+        self.size_bytes = len(frame)
+        """Of the request, without its size."""
         self._before = bytes(frame[:_CORRELATION_ID])
         self._behind = bytes(frame[_BEHIND_IT:])
         self._answer = bytes(answer[:_CORRELATION_ID]), bytes(answer[_BEHIND_IT:])
@@ -37,12 +38,13 @@ class Repeated:
 
     def answer(self, frame: memoryview, now_ms: int) -> bytes | None:
         """The answer to a frame; None, and nothing is done, if it is another one or does something else."""
+        request = frame.tobytes()
         if (
-            len(frame) != self._size_bytes
-            or frame[_BEHIND_IT:].tobytes() != self._behind
-            or frame[:_CORRELATION_ID].tobytes() != self._before
+            len(request) != self.size_bytes
+            or not request.endswith(self._behind)
+            or not request.startswith(self._before)
             or not self._again(now_ms)
         ):
             return None
         before, behind = self._answer
-        return before + frame[_CORRELATION_ID:_BEHIND_IT] + behind
+        return before + request[_CORRELATION_ID:_BEHIND_IT] + behind

@@ -31,6 +31,7 @@ from broker.net.send_queue import RegionTruncated, SendQueue, Sent
 from kwire.errors import WireError
 
 if TYPE_CHECKING:
+    from broker.handlers.repeated import Repeated
     from broker.host import Timer
     from broker.net.send_queue import Piece
     from broker.net.server import Server
@@ -135,7 +136,7 @@ class Connection:
     def _receive(self) -> None:
         if self._waiting is not None:
             return  # its turn comes at the end of this one
-        if self._must_wait():
+        if (self.channel.slots or self.queue.size_bytes) and self._must_wait():
             self._pause()
             return
         server = self._server
@@ -159,6 +160,13 @@ class Connection:
             return
         partial = self._partial
         if partial is None:
+            repeated = self.channel.repeated
+            if (
+                repeated is not None
+                and count == _PREFIX_BYTES + repeated.size_bytes
+                and self._repeat(repeated)
+            ):
+                return
             received = bytearray(server.scratch[:count])
         else:
             partial += server.scratch[:count]
@@ -171,6 +179,35 @@ class Connection:
                 return
             self._partial = None
         self._take_frames(received, 0)
+
+    def _repeat(self, repeated: Repeated) -> bool:
+        """Answer at once if what was received is the one request again; False where it is anything else.
+
+        It goes without a slot, and does not wait for the end of the turn: nothing is before it, and it
+        depends on nothing that is to be written.
+        """
+        queue = self.queue
+        if self.channel.slots or queue.size_bytes:
+            return False
+        server = self._server
+        scratch = server.scratch
+        size_bytes = repeated.size_bytes
+        if _SIZE.unpack_from(scratch)[0] != size_bytes:
+            return False
+        answer = repeated.answer(scratch[_PREFIX_BYTES : _PREFIX_BYTES + size_bytes], server.loop.now_ms())
+        if answer is None:
+            return False
+        try:
+            sent = self.sock.send(answer)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            server.close(self, f"sending failed: {error.strerror}")
+            return True
+        if sent < len(answer):
+            queue.extend([answer[sent:]], len(answer) - sent)
+            server.look_at(self)
+        return True
 
     def _received_own(self, own: bytearray, count: int) -> None:
         self._filled += count

@@ -170,12 +170,13 @@ class ClassicGroups:
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
             return None
+        stable = State.STABLE
 
         def again(_now_ms: int) -> bool:
             # A group that is gone, or has gone elsewhere, has no sessions; a static member that was replaced
             # has another id.
             return (
-                group.state is State.STABLE
+                group.state is stable
                 and group.generation == generation
                 and group.members.get(member_id) is member
                 and member.session is not None

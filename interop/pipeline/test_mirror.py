@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -28,8 +27,8 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from interop.brokers import ApacheKafka, Broker, Kwire
 from interop.pipeline_kills.jobs import toml
-from interop.pipeline_kills.processes import JobProcess
-from interop.reference import HERE, spark_jars, spark_python
+from interop.pipeline_kills.processes import JobProcess, environment
+from interop.reference import spark_python
 
 MASTER: Final = "local[2]"
 JOB_SECONDS: Final = 240.0
@@ -74,12 +73,7 @@ class Jobs:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._environment = {
-            **os.environ,
-            "PYTHONPATH": str(HERE.parent),
-            "PYSPARK_PYTHON": spark_python(),
-            "KWIRE_SPARK_JARS": str(spark_jars()[0].parent),
-        }
+        self._environment = environment()
 
     def start(self, job: str, config: Mapping[str, Any]) -> JobProcess:
         path = self._directory / f"{job}.toml"

@@ -22,8 +22,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from interop.brokers import Broker, Kwire
-from interop.reference import HERE, spark_jars, spark_python
+from interop.brokers import ApacheKafka, Broker, Kwire
+from interop.pipeline_kills.processes import environment
+from interop.reference import HERE, spark_python
 from interop.scenarios.clients_confluent import consumer_of, producer_of, take
 
 FLIGHTS = 20_000
@@ -33,10 +34,12 @@ LATE = 25
 JOB_S = 400.0
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
+@pytest.fixture(scope="module", params=[Kwire, ApacheKafka], ids=["kwire", "apache"])
+def broker(request: pytest.FixtureRequest, only: str) -> Iterator[Broker]:
     """A broker whose records are as old as their times say, and stay."""
-    broker = Kwire({"log.retention.ms": "-1"})
+    if only and only != request.param.name:
+        pytest.skip(f"only {only} was asked for")
+    broker: Broker = request.param({"log.retention.ms": "-1"})
     try:
         broker.start()
         yield broker
@@ -78,13 +81,6 @@ def begin(job: str, directory: Path, tables: Mapping[str, Any]) -> subprocess.Po
     """Start a job, in a group of processes that has its JVM too."""
     config = directory / f"{job}.toml"
     config.write_text(toml(tables))
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(HERE.parent),
-        "PYSPARK_PYTHON": spark_python(),
-        "KWIRE_SPARK_JARS": str(spark_jars()[0].parent),
-        "TZ": "America/New_York",  # which has to make no difference
-    }
     with (directory / f"{job}.log").open("a") as log:
         return subprocess.Popen(
             [spark_python(), "-m", "pipeline.cli", job, "--config", str(config), "--master", "local[2]"],
@@ -92,7 +88,7 @@ def begin(job: str, directory: Path, tables: Mapping[str, Any]) -> subprocess.Po
             stderr=log,
             text=True,
             cwd=directory,
-            env=environment,
+            env={**environment(), "TZ": "America/New_York"},  # which has to make no difference
             start_new_session=True,
         )
 

@@ -9,7 +9,6 @@ And what becomes of a data directory that is damaged, where that is to be got pa
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -22,8 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.brokers import ApacheKafka, Broker, Kwire, run_tool
 from interop.pipeline_kills.jobs import toml
-from interop.pipeline_kills.processes import JobProcess
-from interop.reference import HERE, spark_jars, spark_python
+from interop.pipeline_kills.processes import JobProcess, environment
+from interop.reference import spark_python
 
 JOB_SECONDS: Final = 300.0
 WAIT_S: Final = 30.0
@@ -142,12 +141,7 @@ class Jobs:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._count = 0
-        self._environment = {
-            **os.environ,
-            "PYTHONPATH": str(HERE.parent),
-            "PYSPARK_PYTHON": spark_python(),
-            "KWIRE_SPARK_JARS": str(spark_jars()[0].parent),
-        }
+        self._environment = environment()
 
     def run(self, job: str, config: Mapping[str, Any], *options: str, status: int = 0) -> str:
         """Run it to its end; what it said, and Spark."""

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -26,8 +25,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from interop.brokers import ApacheKafka, Broker, Kwire
 from interop.pipeline_kills.jobs import toml
-from interop.pipeline_kills.processes import JobProcess
-from interop.reference import HERE, spark_jars, spark_python
+from interop.pipeline_kills.processes import JobProcess, environment
+from interop.reference import HERE, spark_python
 
 JOB_SECONDS: Final = 480.0
 WAIT_S: Final = 30.0
@@ -177,15 +176,6 @@ def run(directory: Path, config: Mapping[str, Any], status: int) -> str:
     finally:
         process.end()
     return log.read_text()
-
-
-def environment() -> dict[str, str]:
-    return {
-        **os.environ,
-        "PYTHONPATH": str(HERE.parent),
-        "PYSPARK_PYTHON": spark_python(),
-        "KWIRE_SPARK_JARS": str(spark_jars()[0].parent),
-    }
 
 
 def judge(broker: Broker, directory: Path, orders: Orders) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
+from interop.reference import HERE, TARGET, spark_jars, spark_python
+
 DRIVER, EXECUTOR, BROKER = "driver", "executor", "broker"
 VICTIMS: Final = (DRIVER, EXECUTOR, BROKER)
 EACH: Final = "each"
@@ -19,6 +21,24 @@ EXECUTOR_CLASS: Final = "CoarseGrainedExecutorBackend"
 WORKER_MODULE: Final = "pyspark.daemon"
 POLL_S: Final = 0.05
 WAIT_S: Final = 30.0
+SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off"
+"""A driver that lives for half a minute spends a third of it on compiling what is soon not run any more."""
+CLASSES: Final = TARGET / "spark.jsa"
+"""Spark's classes as a JVM has them in memory, so that the next one need not load them. Starting JVMs is most
+of what a trial takes, and so it takes half the time."""
+
+
+def environment(jvm: str = "") -> dict[str, str]:
+    """Of a job, with options for its JVMs."""
+    if not jvm and CLASSES.exists():
+        jvm = f"-XX:SharedArchiveFile={CLASSES}"
+    return {
+        **os.environ,
+        "PYTHONPATH": str(HERE.parent),
+        "PYSPARK_PYTHON": spark_python(),
+        "KWIRE_SPARK_JARS": str(spark_jars()[0].parent),
+        "JDK_JAVA_OPTIONS": f"{SMALL_JVM} {jvm}",
+    }
 
 
 class Process(NamedTuple):

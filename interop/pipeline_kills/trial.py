@@ -16,10 +16,18 @@ from interop.brokers import Kwire
 from interop.pipeline_kills.jobs import JOBS, Job, Scene, toml
 from interop.pipeline_kills.judge import AGAIN, FAILED, STUCK, UNREADABLE, Finding
 from interop.pipeline_kills.moments import Moment, drawn
-from interop.pipeline_kills.processes import BROKER, DRIVER, EACH, EXECUTOR, JobProcess
+from interop.pipeline_kills.processes import (
+    BROKER,
+    CLASSES,
+    DRIVER,
+    EACH,
+    EXECUTOR,
+    JobProcess,
+    environment,
+)
 from interop.pipeline_kills.reading import Unreadable, read_ends, read_topics
 from interop.pipeline_kills.workload import BOOKINGS, EVENTS, FLIGHTS, fill
-from interop.reference import HERE, SPARK_JARS, TARGET, spark_jars, spark_python
+from interop.reference import spark_jars, spark_python
 
 JOB_S: Final = 420.0
 """A longer run is stuck: librdkafka gives up after a minute, Kafka's consumer after two."""
@@ -33,10 +41,6 @@ FLIGHTS_REPLAYED: Final = 6_000
 EXECUTORS: Final = "local-cluster[1,2,1024]"
 """Executors in a JVM of their own, so that one can be killed."""
 LOCAL: Final = "local[2]"
-SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off"
-CLASSES: Final = TARGET / "spark.jsa"
-"""Spark's classes as a JVM has them in memory, so that the next one need not load them. Starting JVMs is most
-of what a trial takes, and so it takes half the time."""
 PLANS: Final = {
     DRIVER: [[DRIVER]],
     EXECUTOR: [[EXECUTOR]],
@@ -111,19 +115,13 @@ def _client(broker: Kwire) -> dict[str, str]:
     return {"bootstrap.servers": broker.bootstrap}
 
 
-def environment(place: Path, jvm: str = "") -> dict[str, str]:
-    """Of a job, with options for its JVMs: what Spark writes beside the job's own files goes to a place."""
-    if not jvm and CLASSES.exists():
-        jvm = f"-XX:SharedArchiveFile={CLASSES}"
+def at(place: Path, jvm: str = "") -> dict[str, str]:
+    """The environment of a job, where what Spark writes beside the job's own files goes to a place."""
     return {
-        **os.environ,
-        "PYTHONPATH": str(HERE.parent),
-        "PYSPARK_PYTHON": spark_python(),
-        "KWIRE_SPARK_JARS": str(SPARK_JARS),
+        **environment(jvm),
         "SPARK_WORKER_DIR": str(place / "workers"),
         "SPARK_LOCAL_DIRS": str(place / "local"),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JDK_JAVA_OPTIONS": f"{SMALL_JVM} {jvm}",
     }
 
 
@@ -135,7 +133,7 @@ def start(
     path = place / f"{command}.toml"
     path.write_text(toml(config), encoding="utf-8")
     arguments = [spark_python(), "-m", "pipeline.cli", command, "--config", str(path), "--master", master]
-    return JobProcess(arguments, environment(place, jvm), place, place / f"{command}.log")
+    return JobProcess(arguments, at(place, jvm), place, place / f"{command}.log")
 
 
 def run_to_end(command: str, config: Mapping[str, Any], place: Path, jvm: str = "") -> bool:

@@ -8,7 +8,8 @@ the order of its offsets, with no more records than were asked for.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,19 +32,23 @@ DONE: Final = "_SUCCESS"
 """What Spark leaves in a directory that is written, and so does this."""
 
 
-def write_range(
-    place: str, range_: Range, columns: tuple[str, ...], compression: str, records_per_file: int
+def write_ranges(
+    place: str, ranges: Sequence[Range], columns: tuple[str, ...], compression: str, records_per_file: int
 ) -> list[DataFile]:
-    """Write the records of a range below a staging place, and make them durable; the files. SegmentsError.
+    """Write the records of ranges below a staging place, and make them durable; the files. SegmentsError.
 
     Runs where Spark likes, perhaps more than once: no two runs give a file the same name, and those that
-    are not described do not count.
+    are not described do not count. Ranges of one partition are neighbours, and ascend.
     """
     schema = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in columns])
-    with Dates(place, range_.topic, range_.partition, schema, compression, records_per_file) as dates:
-        for batch in read(range_, columns=columns):
-            dates.add(batch)
-    return [describe(place, path) for path in dates.paths]
+    found = []
+    for (topic, partition), of_partition in groupby(ranges, lambda range_: (range_.topic, range_.partition)):
+        with Dates(place, topic, partition, schema, compression, records_per_file) as dates:
+            for range_ in of_partition:
+                for batch in read(range_, columns=columns):
+                    dates.add(batch)
+        found += [describe(place, path) for path in dates.paths]
+    return found
 
 
 class Dates:

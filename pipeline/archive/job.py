@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
 from pipeline.archive.compact import Busy, CompactConfig, compact, size_bytes
-from pipeline.archive.direct import DONE, write_range
+from pipeline.archive.direct import DONE, write_ranges
 from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile, Offsets
 from pipeline.archive.staging import SKIPPED, STAGING, alone, attempt, describe, fresh, move, staged
 from pipeline.config import CLEAN, ConfigError, Input, JobConfig
@@ -186,11 +186,11 @@ def _written_directly(
     """Have the executors write a step of a data directory; its files. SegmentsError."""
     reader = SegmentStreamReader(parse(options, streaming=True), [])
     starts, ends = step_offsets(config.checkpoint, batch_id)
-    ranges = reader.ranges(_as_told(starts) if batch_id else reader.initialOffset(), _as_told(ends))
+    tasks = reader.tasks(_as_told(starts) if batch_id else reader.initialOffset(), _as_told(ends))
     where, compression, most = str(place), config.compression, config.records_per_file
     files: list[DataFile] = (
-        spark.sparkContext.parallelize(ranges, max(1, len(ranges)))
-        .flatMap(lambda range_: write_range(where, range_, COLUMNS, compression, most))
+        spark.sparkContext.parallelize(tasks, max(1, len(tasks)))
+        .flatMap(lambda ranges: write_ranges(where, ranges, COLUMNS, compression, most))
         .collect()
     )
     place.mkdir(exist_ok=True)

@@ -34,6 +34,8 @@ class Range(NamedTuple):
     """Transactions that a reader of committed data leaves out."""
     is_committed_only: bool = False
     skipping: Skipping | None = None
+    size_bytes: int = 0
+    """About."""
 
     @property
     def log(self) -> Partition:
@@ -150,14 +152,38 @@ def divided(options: Options, bounds: Sequence[tuple[Partition, int, int]]) -> l
             parts = _parts(log, start, end)
             total_bytes += sum(part.end_position - part.position for part in parts)
             logs.append((log, start, end, parts))
-    target_bytes = options.target_partition_bytes
-    if target_bytes is None:
-        target_bytes = min(max(total_bytes // _TASKS, LEAST_TASK_BYTES), MOST_TASK_BYTES)
+    target_bytes = _target_bytes(options, total_bytes)
     return [
         range_
         for log, start, end, parts in logs
         for range_ in _divided(options, log, start, end, parts, target_bytes)
     ]
+
+
+def _target_bytes(options: Options, total_bytes: int) -> int:
+    """How much one task is to read."""
+    if options.target_partition_bytes is not None:
+        return options.target_partition_bytes
+    return min(max(total_bytes // _TASKS, LEAST_TASK_BYTES), MOST_TASK_BYTES)
+
+
+def tasks(options: Options, ranges: Sequence[Range]) -> list[list[Range]]:
+    """Ranges that are read by one task each: neighbours together where they are small.
+
+    A task costs a tenth of a second beside its data, and there may be very many partitions or segments.
+    """
+    if options.min_partitions > 1:
+        return [[range_] for range_ in ranges]
+    target_bytes = _target_bytes(options, sum(range_.size_bytes for range_ in ranges))
+    found: list[list[Range]] = []
+    left_bytes = 0
+    for range_ in ranges:
+        if not found or range_.size_bytes > left_bytes:
+            found.append([])
+            left_bytes = target_bytes
+        found[-1].append(range_)
+        left_bytes -= range_.size_bytes
+    return found
 
 
 class _Part(NamedTuple):
@@ -197,6 +223,7 @@ def _divided(
         cuts.add(max(start, part.segment.base_offset))
         cuts.update(cut for cut in _cuts(part, target_bytes) if start < cut < end)
     ordered = sorted(cuts)
+    size_bytes = sum(part.end_position - part.position for part in parts) // max(1, len(ordered) - 1)
     segments = log.segments()
     aborted = _aborted(segments) if options.read_committed else []
     for begin, stop in pairwise(ordered):
@@ -209,6 +236,7 @@ def _divided(
             tuple(entry for entry in aborted if entry.first_offset < stop and entry.last_offset >= begin),
             options.read_committed,
             options.skipping,
+            size_bytes,
         )
 
 
@@ -235,5 +263,6 @@ def _more(ranges: list[Range], least: int) -> list[Range]:
         middle = (one.start + one.end) // 2
         if middle == one.start:
             break
-        ranges[longest : longest + 1] = [one._replace(end=middle), one._replace(start=middle)]
+        half = one._replace(size_bytes=one.size_bytes // 2)
+        ranges[longest : longest + 1] = [half._replace(end=middle), half._replace(start=middle)]
     return ranges

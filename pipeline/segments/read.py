@@ -45,6 +45,9 @@ TYPES: Final = {
 _OF_RECORDS: Final = frozenset({"key", "value", "timestamp", "headers"})
 """Columns for which each record has to be looked at."""
 
+_LEAST_SAME: Final = 1 << 14
+"""Records of one kind that a column is made for at once."""
+
 DECODE_BYTES: Final = 2 << 20
 """Batches are decoded together up to this size, decompressed; one may be larger."""
 
@@ -68,10 +71,11 @@ def read(
     """
     names = (SCHEMA_WITH_HEADERS if headers else SCHEMA).names if columns is None else list(columns)
     schema = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in names])
+    same = _Same()
     for chunk in chunks_between(range_.log, range_.start, range_.end):
         wanted = [(at, header) for at, header in chunk.batches if _is_wanted(range_, header)]
         for found, group in _decoded(range_, chunk, wanted, frozenset(names)):
-            yield _record_batch(range_, found, group, schema)
+            yield _record_batch(range_, found, group, schema, same)
 
 
 def _is_wanted(range_: Range, header: BatchHeader) -> bool:
@@ -125,9 +129,25 @@ def _corrupt(range_: Range, position: int, header: BatchHeader, what: str) -> Co
     return CorruptSegment(log.directory / f"{base:020d}.log", position, header.base_offset, what)
 
 
-def _record_batch(range_: Range, columns: Columns, group: Batches, schema: pa.Schema) -> pa.RecordBatch:
+class _Same:
+    """Columns that are the same for all records, made once and cut to length."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, Any], pa.Array] = {}
+
+    def __call__(self, name: str, value: Any, count: int) -> pa.Array:
+        made = self._made.get((name, value))
+        if made is None or len(made) < count:
+            made = pa.repeat(pa.scalar(value, SCHEMA.field(name).type), max(count, _LEAST_SAME))
+            self._made[name, value] = made
+        return made[:count]
+
+
+def _record_batch(
+    range_: Range, columns: Columns, group: Batches, schema: pa.Schema, same: _Same
+) -> pa.RecordBatch:
     count = len(columns.offset)
-    arrays = [_array(range_, columns, group, name, count) for name in schema.names]
+    arrays = [_array(range_, columns, group, name, count, same) for name in schema.names]
     found = pa.RecordBatch.from_arrays(arrays, schema=schema)
     first, last = group[0][1].base_offset, group[-1][1].last_offset
     if first >= range_.start and last < range_.end:
@@ -136,18 +156,20 @@ def _record_batch(range_: Range, columns: Columns, group: Batches, schema: pa.Sc
     return found.filter(pa.array(inside))
 
 
-def _array(range_: Range, columns: Columns, group: Batches, name: str, count: int) -> Any:
+def _array(range_: Range, columns: Columns, group: Batches, name: str, count: int, same: _Same) -> Any:
     match name:
         case "topic":
-            return pa.repeat(pa.scalar(range_.topic), count)
+            return same(name, range_.topic, count)
         case "partition":
-            return pa.repeat(pa.scalar(range_.partition, pa.int32()), count)
+            return same(name, range_.partition, count)
         case "offset":
             return pa.array(columns.offset)
         case "timestamp":
             return pa.array(columns.timestamp_ms * 1000, pa.int64()).view(pa.timestamp("us", tz="UTC"))
         case "timestampType":
             kinds = np.array([header.has_log_append_time for _, header in group], np.int32)
+            if (kinds == kinds[0]).all():
+                return same(name, int(kinds[0]), count)
             return pa.array(kinds.take(columns.batch))
         case _:
             return getattr(columns, name)

@@ -15,7 +15,7 @@ import pytest
 from broker.storage.disk import RealDisk
 from broker.testing.log_bench import NOW_MS, LogBench, batch
 from kwire.compression import Codec
-from pipeline.archive.direct import Dates, by_day, date_of, write_range
+from pipeline.archive.direct import Dates, by_day, date_of, write_ranges
 from pipeline.archive.manifest import DataFile
 from pipeline.archive.staging import staged
 from pipeline.segments.options import parse
@@ -48,11 +48,7 @@ def ranges(tmp_path: Path) -> list[Range]:
 
 
 def written(place: Path, ranges: list[Range], *, records_per_file: int = 1000) -> list[DataFile]:
-    return [
-        file
-        for range_ in ranges
-        for file in write_range(str(place), range_, COLUMNS, "zstd", records_per_file)
-    ]
+    return write_ranges(str(place), ranges, COLUMNS, "zstd", records_per_file)
 
 
 def content(place: Path, files: list[DataFile]) -> pa.Table:

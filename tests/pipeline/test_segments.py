@@ -19,7 +19,7 @@ from kwire.batch import build, seal
 from kwire.compression import Codec
 from pipeline.segments.files import SegmentsError, partitions_in
 from pipeline.segments.options import parse
-from pipeline.segments.plan import Range, Window, offset_for_timestamp, plan
+from pipeline.segments.plan import Range, Window, offset_for_timestamp, plan, tasks
 from pipeline.segments.read import SCHEMA, SCHEMA_WITH_HEADERS, chosen, read
 from pipeline.segments.scan import CorruptSegment, chunks_between, end_offset, stable_offset
 
@@ -403,8 +403,22 @@ class TestHowItIsDivided:
         assert max(count for _, count in counts) < 1500
         assert [offset for offset, _ in rows(found)] == [*range(9000), *range(1000)]
 
-    def test_what_is_small_is_one_task_a_partition(self, bench: LogBench) -> None:
-        assert [(one.partition, one.start, one.end) for one in ranges(bench)] == [(0, 0, 9000), (1, 0, 1000)]
+    def test_what_is_small_is_one_range_a_partition_and_one_task(self, bench: LogBench) -> None:
+        found = ranges(bench)
+        assert [(one.partition, one.start, one.end) for one in found] == [(0, 0, 9000), (1, 0, 1000)]
+        assert tasks(parse(options(bench)), found) == [found]
+
+    def test_neighbours_share_a_task_up_to_its_size(self, bench: LogBench) -> None:
+        pieces = ranges(bench, targetPartitionBytes="5000")
+        shared = tasks(parse(options(bench, targetPartitionBytes="50000")), pieces)
+        assert [piece for task in shared for piece in task] == pieces
+        sizes = [sum(piece.size_bytes for piece in task) for task in shared]
+        assert max(sizes) <= 50_000
+        assert min(sizes[:-1]) > 50_000 - max(piece.size_bytes for piece in pieces)
+
+    def test_those_who_ask_for_many_tasks_get_them(self, bench: LogBench) -> None:
+        found = ranges(bench, minPartitions="7")
+        assert [len(task) for task in tasks(parse(options(bench, minPartitions="7")), found)] == [1] * 7
 
     def test_into_pieces_of_the_same_size_and_about_that_one(self, bench: LogBench) -> None:
         sizes = [one.end - one.start for one in ranges(bench, targetPartitionBytes="50000")]
