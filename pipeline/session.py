@@ -56,8 +56,8 @@ def session(
     if master is not None:
         builder = builder.master(master)
     builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
-    given = {} if SUBMITTED in os.environ else {"spark.driver.extraJavaOptions": JAVA_OPTIONS}
-    for key, value in {**SETTINGS, **given, **(settings or {})}.items():
+    java = {} if SUBMITTED in os.environ else {"spark.driver.extraJavaOptions": JAVA_OPTIONS}
+    for key, value in {**SETTINGS, **java, **(settings or {})}.items():
         builder = builder.config(key, value)
     if needs_kafka and SUBMITTED not in os.environ:
         jars = connector_jars()
