@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from bench import (
+    archive,
     compaction,
     flush,
     groups,
@@ -37,8 +38,9 @@ BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "groups": groups.measure,
     "offset_commits": offset_commits.measure,
     "segments": segments.measure,
+    "archive": archive.measure,
 }
-LONG = {"partitions", "compaction", "transactions", "groups", "offset_commits", "segments"}
+LONG = {"partitions", "compaction", "transactions", "groups", "offset_commits", "segments", "archive"}
 """What runs only when it is asked for."""
 
 

@@ -6,7 +6,7 @@ Each topic is read into a count and into Parquet, by Spark on `local[2]`: with t
 pipeline/source.py from the broker's data directory, also with a schema that names one column, and with the
 Kafka source of Spark itself from the running broker; and here by one librdkafka consumer, in a loop
 over its messages by the ten thousand, from which pyarrow makes Parquet. Spark stays up, and does everything
-once before it counts.
+three times before it counts.
 
 The ways take turns in every round, and ratios are those of the same round. CPU is that of Spark with its
 Python workers, or of the consumer's process, and that of the broker, which is idle while files are read.
@@ -39,7 +39,10 @@ SPARK_JARS = TARGET / "spark"
 RECORDS = 3_000_000
 PARTITIONS = (1, 10, 100)
 VALUE_BYTES = 100
+NOISE_BYTES = 16 << 20
 MESSAGES = 10_000
+WARM_UPS = 3
+"""Rounds that are not counted: a JVM compiles for so long what it runs."""
 TIMEOUT_SECONDS = 120.0
 
 SEGMENTS, COLUMN, KAFKA, CONSUMER_LOOP = (
@@ -82,7 +85,7 @@ def of(names: list[str], records_count: int, partitions: tuple[int, ...], rounds
             broker.start()
             for number in partitions:
                 topic = f"records-{number}"
-                _fill(broker, topic, number, records_count)
+                fill(broker, topic, number, records_count)
                 with Spark(broker, topic) as spark:
                     _rounds(broker, spark, topic, number, records_count, rounds, figures)
         finally:
@@ -116,14 +119,14 @@ def _rounds(
         name = f"{name}, {partitions} partition{'s' if partitions > 1 else ''}"
         figures.setdefault(name, Figure(name, unit)).add(broker.name, value)
 
-    for number in range(rounds + 1):
+    for number in range(WARM_UPS + rounds):
         took: dict[tuple[str, str], tuple[float, float]] = {}
         for way, into in WAYS if number % 2 == 0 else reversed(WAYS):
             idle = broker.cpu_seconds()
             if way == CONSUMER_LOOP:
                 count, seconds, cpu_seconds = _consume(broker, topic, records_count, into)
             else:
-                count, seconds, cpu_seconds = spark.read(way, into)
+                count, seconds, cpu_seconds = spark.do(way, into)
             cpu_seconds += broker.cpu_seconds() - idle
             if count != records_count:
                 raise RuntimeError(f"{way} into {into}: {count} records of {records_count}")
@@ -132,7 +135,7 @@ def _rounds(
             print(
                 f"round {number}, {partitions} partitions, {into}, {way}: {rate}", file=sys.stderr, flush=True
             )
-        if not number:
+        if number < WARM_UPS:
             continue
         for way, into in WAYS:
             seconds, cpu_seconds = took[way, into]
@@ -146,17 +149,18 @@ def _rounds(
 class Spark:
     """A Spark that is up and takes commands."""
 
-    def __init__(self, broker: Broker, topic: str) -> None:
+    def __init__(self, broker: Broker, topic: str, module: str = "bench.segments_job") -> None:
         given = {
             "bootstrap": broker.bootstrap,
             "topic": topic,
             "data": str(broker.directory / "data"),
             "parquet": str(broker.directory / "parquet"),
+            "directory": str(broker.directory),
         }
         self._log_path = broker.directory / "spark.log"
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [SPARK_PYTHON, "-m", "bench.segments_job", json.dumps(given)],
+                [SPARK_PYTHON, "-m", module, json.dumps(given)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -183,10 +187,10 @@ class Spark:
             self._process.kill()
             self._process.wait()
 
-    def read(self, way: str, into: str) -> tuple[int, float, float]:
+    def do(self, *command: str) -> tuple[int, float, float]:
         """How many records, in how many seconds, and of processor time."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([way, into]) + "\n")
+        self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
         count, seconds, cpu_seconds = self._answer()
         return count, seconds, cpu_seconds
@@ -199,16 +203,22 @@ class Spark:
         return json.loads(line)
 
 
-def _fill(broker: Broker, topic: str, partitions: int, records_count: int) -> None:
+def fill(broker: Broker, topic: str, partitions: int, records_count: int) -> None:
     """A topic with so many records, evenly in its partitions."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
     admin.create_topics([NewTopic(topic, num_partitions=partitions)])[topic].result(30)
     producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
-    values = [os.urandom(VALUE_BYTES) for _ in range(BATCH)]
+    # No value comes twice, as Parquet has dictionaries for those that do; and nothing compresses.
+    noise = os.urandom(NOISE_BYTES)
     sent = 0
     while sent < records_count:
         count = min(BATCH, records_count - sent)
-        batch: list[dict[str, Any]] = [{"value": value} for value in values[:count]]
+        head = sent.to_bytes(8, "big")
+        first = sent * VALUE_BYTES % (NOISE_BYTES - BATCH * VALUE_BYTES)
+        batch: list[dict[str, Any]] = [
+            {"value": head + noise[at + 8 : at + VALUE_BYTES]}
+            for at in range(first, first + count * VALUE_BYTES, VALUE_BYTES)
+        ]
         partition = sent // BATCH % partitions
         while batch:
             producer.produce_batch(topic, batch, partition=partition)
