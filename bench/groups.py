@@ -68,7 +68,7 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
                     members = beats(peers)
                     members.join()
                     # Unmeasured: what joining has left, and the first time that a member says the least.
-                    members.beat(2 * beats.interval_s)
+                    members.beat(3 * beats.interval_s)
                     idle = broker.cpu_seconds()
                     count, took = members.beat(3 * seconds)
                     used = broker.cpu_seconds() - idle
