@@ -20,10 +20,16 @@ class CommittedRecords(Generic[R]):
         self,
         records_of: Callable[[memoryview], Iterator[R]],
         on_held: Callable[[R], None] = lambda record: None,
+        takes_back: Callable[[R], Callable[[R], bool] | None] = lambda record: None,
     ) -> None:
-        """`records_of` decodes the records of one batch; `on_held` is told of each that is held back."""
+        """`records_of` decodes the records of one batch; `on_held` is told of each that is held back.
+
+        `takes_back` gives, for a record written outside of transactions, which of those that are held it does
+        away with; None, as mostly, where with none.
+        """
         self._records_of = records_of
         self._on_held = on_held
+        self._takes_back = takes_back
         self._open: dict[int, list[R]] = {}
         """What each producer's open transaction has written so far."""
 
@@ -32,7 +38,9 @@ class CommittedRecords(Generic[R]):
         header = batch.read_header(data)
         if not header.is_transactional:
             if not header.is_control:
-                yield from self._records_of(data)
+                for record in self._records_of(data):
+                    self.take_back(record)
+                    yield record
             return
         if not header.is_control:
             self.hold(header.producer_id, self._records_of(data))
@@ -48,6 +56,14 @@ class CommittedRecords(Generic[R]):
         for record in records:
             open_records.append(record)
             self._on_held(record)
+
+    def take_back(self, record: R) -> None:
+        """A record was written outside of transactions: what it does away with never counts."""
+        gone = self._takes_back(record) if self._open else None
+        if gone is None:
+            return
+        for producer_id, held in self._open.items():
+            self._open[producer_id] = [one for one in held if not gone(one)]
 
     def end(self, producer_id: int, *, commit: bool) -> list[R]:
         """The producer's transaction ends: the records that take effect now."""

@@ -82,6 +82,8 @@ class Kind(NamedTuple, Generic[M]):
     """How long an append may take before whoever waits is told REQUEST_TIMED_OUT."""
     gathers: bool = False
     """Whether commands of one turn share a record batch."""
+    takes_back: Callable[[StoredPair], Callable[[StoredPair], bool] | None] = lambda record: None
+    """Which records of open transactions a record does away with that was written outside of one."""
 
 
 StoredBytes = tuple[bytes, bytes | None]
@@ -123,7 +125,9 @@ class Shard(Generic[M]):
         self.loading = True
         self.ended = False
         self.machine = kind.make_machine(self)
-        self.stored = CommittedRecords(kind.records_of, lambda record: self.machine.held(record[0]))
+        self.stored = CommittedRecords(
+            kind.records_of, lambda record: self.machine.held(record[0]), kind.takes_back
+        )
         self._kind = kind
         self._host = host
         self._ports = ports
@@ -255,6 +259,7 @@ class Shard(Generic[M]):
 
     def _replay(self, records: Sequence[StoredRecord]) -> None:
         for record in records:
+            self.stored.take_back((record.key, record.value))
             if not record.applied:
                 self.machine.replay(record.key, record.value)
 

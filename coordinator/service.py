@@ -8,7 +8,7 @@ NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from broker.host import Host
@@ -18,8 +18,8 @@ from coordinator.consumer.settings import BrokerSettings, ConsumerDefaults
 from coordinator.groups.classic import Join, Sync, response_error
 from coordinator.groups.machine import GroupConfig, GroupMachine
 from coordinator.groups.member import JoinDone, SyncDone
-from coordinator.groups.offsets import CommittedOffset, PartitionCommit
-from coordinator.groups.stored import stored_records
+from coordinator.groups.offsets import CommittedOffset, OffsetPair, PartitionCommit
+from coordinator.groups.stored import stored_records, takes_back
 from coordinator.java import hash_map_order, string_hash, topic_partition_hash
 from coordinator.machine import Committed, Result, SameHeartbeat
 from coordinator.ports import OFFSETS_TOPIC, GroupSettings, StatePorts, TopicsView
@@ -35,7 +35,8 @@ from kwire.messages.join_group import JoinGroupResponse
 from kwire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.messages.list_groups import ListedGroup
 from kwire.messages.sync_group import SyncGroupResponse
-from kwire.stored.groups import OffsetCommitKey
+from kwire.primitives import Uuid
+from kwire.stored.groups import OffsetCommitKey, OffsetCommitValue
 
 logger = logging.getLogger("kwire.groups")
 
@@ -91,6 +92,7 @@ class GroupCoordinatorService:
                 stored_records,
                 config.offsets_commit_timeout_ms,
                 gathers=True,
+                takes_back=takes_back,
             ),
             host,
             ports,
@@ -113,10 +115,10 @@ class GroupCoordinatorService:
         for shard in self._runtime.active():
             shard.machine.consumer.topics_changed(names, created=created)
 
-    def topics_deleted(self, names: Collection[str]) -> None:
-        """Topics are gone: so are the offsets that groups have in them."""
+    def topics_deleted(self, topics: Mapping[str, Uuid]) -> None:
+        """Topics are gone, by name: so are the offsets that groups and open transactions have in them."""
         for shard in self._runtime.active():
-            records = shard.machine.topics_deleted(names)
+            records = shard.machine.topics_deleted(topics, _held_offsets(shard))
             if records:
                 shard.execute(Result(records))
 
@@ -129,9 +131,8 @@ class GroupCoordinatorService:
     def _expire(self) -> None:
         for shard in self._runtime.active():
             unstable: dict[str, set[tuple[str, int]]] = {}
-            for key, _ in shard.stored.held():
-                if isinstance(key, OffsetCommitKey):
-                    unstable.setdefault(key.group, set()).add((key.topic, key.partition))
+            for key, _ in _held_offsets(shard):
+                unstable.setdefault(key.group, set()).add((key.topic, key.partition))
             records = shard.machine.expire(unstable)
             if records:
                 shard.execute(Result(records))
@@ -328,8 +329,8 @@ class GroupCoordinatorService:
         """The partitions of a group for which open transactions have offsets. ApiError as for any group."""
         return {
             (key.topic, key.partition)
-            for key, _ in self._shard(group_id, empty_id_allowed=True).stored.held()
-            if isinstance(key, OffsetCommitKey) and key.group == group_id
+            for key, _ in _held_offsets(self._shard(group_id, empty_id_allowed=True))
+            if key.group == group_id
         }
 
     def fetch_offsets(
@@ -371,7 +372,8 @@ class GroupCoordinatorService:
         """OffsetDelete. `done` gets an error of the whole, and one for each partition."""
         try:
             shard = self._shard(group_id)
-            records, outcome = shard.machine.delete_offsets(group_id, partitions)
+            unstable = self.unstable(group_id)
+            records, outcome = shard.machine.delete_offsets(group_id, partitions, unstable)
         except ApiError as error:
             done(error.code, {})
             return
@@ -443,7 +445,7 @@ class GroupCoordinatorService:
     def _delete(self, group_id: str, decided: Callable[[str, ErrorCode], None]) -> None:
         try:
             shard = self._shard(group_id, empty_id_allowed=True)
-            records = shard.machine.delete(group_id)
+            records = shard.machine.delete(group_id, self.unstable(group_id))
         except ApiError as error:
             decided(group_id, error.code)
             return
@@ -456,6 +458,13 @@ class GroupCoordinatorService:
         if not group_id and not empty_id_allowed:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         return self._runtime.shard_for(group_id)
+
+
+def _held_offsets(shard: Shard[GroupMachine]) -> Iterator[OffsetPair]:
+    """The offsets that open transactions have, of any group."""
+    for key, value in shard.stored.held():
+        if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
+            yield key, value
 
 
 def _code(error: ApiError | None) -> ErrorCode:

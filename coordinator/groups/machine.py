@@ -19,7 +19,7 @@ from coordinator.consumer.offsets import check_commit, check_fetch
 from coordinator.groups.classic import ClassicConfig, ClassicGroups, Join, Sync
 from coordinator.groups.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, State
 from coordinator.groups.member import JoinDone, SyncDone
-from coordinator.groups.offsets import CommittedOffset, Offsets, PartitionCommit
+from coordinator.groups.offsets import CommittedOffset, OffsetPair, Offsets, PartitionCommit, tombstone
 from coordinator.machine import Result, StoredRecord, Surroundings
 from coordinator.ports import GroupSettings, TopicsView
 from kwire.errors import ApiError, ErrorCode
@@ -27,6 +27,7 @@ from kwire.messages.consumer_group_describe import DescribedGroup as DescribedCo
 from kwire.messages.describe_groups import DescribedGroup
 from kwire.messages.leave_group import LeaveGroupResponse, MemberIdentity
 from kwire.messages.list_groups import ListedGroup
+from kwire.primitives import Uuid
 from kwire.schema import Message
 from kwire.stored.consumer_groups import ConsumerGroupMetadataKey
 from kwire.stored.groups import (
@@ -175,11 +176,15 @@ class GroupMachine:
             check_fetch(group, member_id, member_epoch)
 
     def delete_offsets(
-        self, group_id: str, partitions: Iterable[tuple[str, int]]
+        self,
+        group_id: str,
+        partitions: Iterable[tuple[str, int]],
+        unstable: Collection[tuple[str, int]] = (),
     ) -> tuple[list[StoredRecord], dict[tuple[str, int], ErrorCode]]:
         """Tombstones for these offsets, and what to say of each. KIP-496.
 
-        Raises ApiError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        `unstable` are those of the group that open transactions have.
+        ApiError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
         """
         group = self._group(group_id)
         if (
@@ -196,7 +201,8 @@ class GroupMachine:
                 outcome[topic, partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 continue
             outcome[topic, partition] = ErrorCode.NONE
-            records += self.offsets.forget(group_id, topic, partition)
+            if (topic, partition) in unstable or self.offsets.get(group_id, topic, partition):
+                records.append(tombstone(group_id, topic, partition))
         return records, outcome
 
     def expire(self, unstable: Mapping[str, Collection[tuple[str, int]]]) -> list[StoredRecord]:
@@ -224,9 +230,11 @@ class GroupMachine:
                 records += _tombstones(group)
         return records
 
-    def topics_deleted(self, names: Collection[str]) -> list[StoredRecord]:
-        """Tombstones for all offsets of topics that are gone."""
-        return self.offsets.forget_topics(names)
+    def topics_deleted(
+        self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetPair]
+    ) -> list[StoredRecord]:
+        """Tombstones for all offsets of topics that are gone (by name); open transactions have `unstable`."""
+        return self.offsets.forget_topics(topics, unstable)
 
     # --- groups
 
@@ -275,12 +283,15 @@ class GroupMachine:
             )
         return [group for group in listed if not states or group.group_state.lower() in states]
 
-    def delete(self, group_id: str) -> list[StoredRecord]:
-        """Tombstones for an empty group and its offsets. ApiError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    def delete(self, group_id: str, unstable: Iterable[tuple[str, int]] = ()) -> list[StoredRecord]:
+        """Tombstones for an empty group and its offsets, those of open transactions (`unstable`) among them.
+
+        ApiError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        """
         group = self._group(group_id)
         if not _is_empty(group):
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
-        return [*self.offsets.forget_group(group_id), *_tombstones(group)]
+        return [*self.offsets.forget_group(group_id, unstable), *_tombstones(group)]
 
     # --- replay
 

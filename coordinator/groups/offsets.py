@@ -5,7 +5,7 @@ A map that `replay` fills; everything else here only reads it and gives records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from coordinator.machine import StoredRecord
@@ -45,6 +45,9 @@ class PartitionCommit(NamedTuple):
 
 
 Partitions = dict[int, CommittedOffset]
+
+OffsetPair = tuple[OffsetCommitKey, OffsetCommitValue]
+"""An offset as it is stored."""
 
 
 class Offsets:
@@ -97,23 +100,27 @@ class Offsets:
             for commit in commits
         ]
 
-    def forget(self, group_id: str, topic: str, partition: int) -> list[StoredRecord]:
-        """A tombstone for one offset; none where there is nothing to forget."""
-        return [_tombstone(group_id, topic, partition)] if self.get(group_id, topic, partition) else []
+    def forget_group(self, group_id: str, unstable: Iterable[tuple[str, int]]) -> list[StoredRecord]:
+        """Tombstones for all offsets of a group, and for those that open transactions have (`unstable`)."""
+        stable = {(topic, partition) for topic, partition, _ in self._all(group_id)}
+        return [tombstone(group_id, *place) for place in sorted(stable.union(unstable))]
 
-    def forget_group(self, group_id: str) -> list[StoredRecord]:
-        """Tombstones for all offsets of a group."""
-        return [_tombstone(group_id, topic, partition) for topic, partition, _ in self._all(group_id)]
+    def forget_topics(self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetPair]) -> list[StoredRecord]:
+        """Tombstones for the offsets that any group has in these topics, which are deleted.
 
-    def forget_topics(self, names: Iterable[str]) -> list[StoredRecord]:
-        """Tombstones for the offsets that any group has in these topics, which are deleted."""
-        gone = set(names)
-        return [
-            _tombstone(group_id, topic, partition)
-            for group_id, topics in self._by_group.items()
-            for topic in topics.keys() & gone
-            for partition in topics[topic]
-        ]
+        `unstable` are the offsets of open transactions. An offset of another topic of the name stays.
+        """
+        gone = {
+            (group_id, topic, partition)
+            for group_id, topics_of_group in self._by_group.items()
+            for topic in topics_of_group.keys() & topics.keys()
+            for partition, committed in topics_of_group[topic].items()
+            if committed.topic_id in (ZERO_UUID, topics[topic])
+        }
+        for key, value in unstable:
+            if key.topic in topics and value.topic_id in (ZERO_UUID, topics[key.topic]):
+                gone.add((key.group, key.topic, key.partition))
+        return [tombstone(*place) for place in sorted(gone)]
 
     def forget_expired(
         self,
@@ -142,7 +149,7 @@ class Offsets:
             else:
                 expired = now_ms - since(committed) >= retention_ms
             if expired:
-                records.append(_tombstone(group_id, topic, partition))
+                records.append(tombstone(group_id, topic, partition))
             else:
                 all_expired = False
         return records, all_expired
@@ -173,7 +180,8 @@ class Offsets:
                 del self._by_group[key.group]
 
 
-def _tombstone(group_id: str, topic: str, partition: int) -> StoredRecord:
+def tombstone(group_id: str, topic: str, partition: int) -> StoredRecord:
+    """What makes an offset be forgotten."""
     return StoredRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from coordinator.runtime import StoredPair
@@ -43,6 +43,12 @@ KINDS: Final[Mapping[int, tuple[type[Message], type[Message]]]] = {
     )
 }
 """Keys and values of the kinds of records that are known here, by the number of the kind."""
+
+
+def takes_back(record: StoredPair) -> Callable[[StoredPair], bool] | None:
+    """Which records of open transactions a record does away with: a tombstone those of its offset."""
+    key, value = record
+    return (lambda held: held[0] == key) if value is None and isinstance(key, OffsetCommitKey) else None
 
 
 def stored_records(data: memoryview) -> Iterator[StoredPair]:

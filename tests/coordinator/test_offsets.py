@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.groups.offsets import PartitionCommit
 from coordinator.runtime import partition_of
 from coordinator.service import Commit
@@ -59,6 +61,7 @@ def test_who_may_commit(cluster: Cluster) -> None:
 def test_a_commit_of_nothing_makes_no_group(cluster: Cluster) -> None:
     reply = Reply()
     cluster.service.commit_offsets(Commit("g", -1, "", None, [], None, 9), reply)
+    cluster.host.run_pending()
     assert reply.value == ErrorCode.NONE
     assert cluster.state() is None
 
@@ -219,10 +222,57 @@ def test_nothing_expires_that_an_open_transaction_has_an_offset_for(cluster: Clu
 def test_offsets_go_with_their_topic(cluster: Cluster) -> None:
     cluster.commit(1)
     cluster.commit(2, topic="u")
-    cluster.service.topics_deleted(["t"])
+    cluster.service.topics_deleted({"t": Uuid(b"t" * 16)})
     assert cluster.offsets() == {("u", 0): 2}
     cluster.restart()
     assert cluster.offsets() == {("u", 0): 2}
+
+
+FIRST, SECOND = Uuid(b"1" * 16), Uuid(b"2" * 16)
+
+
+def commit_in_transaction(cluster: Cluster, *commits: PartitionCommit, group: str = "g") -> None:
+    reply = Reply()
+    cluster.service.commit_transactional_offsets(Commit(group, -1, "", None, commits, None, 0), (7, 0), reply)
+    cluster.host.run_pending()
+    assert reply.value == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("how", ["topic", "offset", "group"])
+def test_what_is_deleted_does_not_come_back_by_a_transaction_that_was_open(
+    cluster: Cluster, how: str, restarts: bool
+) -> None:
+    cluster.commit(1)
+    commit_in_transaction(cluster, *(PartitionCommit("t", partition, 2, -1, "") for partition in (0, 1)))
+    commit_in_transaction(cluster, PartitionCommit("u", 0, 3, -1, ""), group="h")
+    if how == "topic":
+        cluster.service.topics_deleted({"t": FIRST})
+    elif how == "offset":
+        assert delete_offsets(cluster, ("t", 0), ("t", 1))[0] == ErrorCode.NONE
+    else:
+        assert delete(cluster, "g") == {"g": ErrorCode.NONE}
+    assert cluster.service.unstable("h") == {("u", 0)}
+    if restarts:
+        cluster.restart()
+    assert cluster.service.unstable("g") == set()
+    for group in ("g", "h"):
+        cluster.service.transaction_ended(partition_of(group, PARTITIONS), 7, commit=True)
+    assert cluster.offsets() == {}
+    assert cluster.offsets("h") == {("u", 0): 3}
+
+
+def test_offsets_of_another_topic_of_the_name_stay(cluster: Cluster) -> None:
+    held = [PartitionCommit("t", 0, 1, -1, "", FIRST), PartitionCommit("t", 1, 2, -1, "", SECOND)]
+    commit_in_transaction(cluster, *held)
+    cluster.service.topics_deleted({"t": FIRST})
+    assert cluster.service.unstable("g") == {("t", 1)}
+    cluster.service.transaction_ended(partition_of("g", PARTITIONS), 7, commit=True)
+    assert cluster.offsets() == {("t", 1): 2}
+    cluster.service.topics_deleted({"t": FIRST})
+    assert cluster.offsets() == {("t", 1): 2}
+    cluster.service.topics_deleted({"t": SECOND})
+    assert cluster.offsets() == {}
 
 
 def test_many_tombstones_take_several_batches() -> None:

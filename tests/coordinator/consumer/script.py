@@ -78,9 +78,10 @@ class Script:
 
     def do_drop(self, name: str) -> Iterator[str]:
         """Delete a topic."""
+        topic = self.cluster.topics.topics[name]
         self.cluster.topics.remove(name)
         self.cluster.service.topics_changed([name], created=False)
-        self.cluster.service.topics_deleted([name])
+        self.cluster.service.topics_deleted({name: Uuid(topic.topic_id)})
         return iter(())
 
     def do_wait(self, delay_ms: str) -> Iterator[str]:
