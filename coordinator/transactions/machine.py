@@ -401,8 +401,6 @@ def _may_be(transaction: Transaction, expected: Producer) -> bool:
 
 def _is_retry(transaction: Transaction, producer: Producer) -> bool:
     """Whether a version 2 producer ends a transaction again, whose end it was not told of."""
-    if not transaction.raises_epochs:
-        return False
     if transaction.producer_id == producer.producer_id and transaction.producer_epoch == producer.epoch + 1:
         return True
     return (
