@@ -1,0 +1,110 @@
+"""Transactions after something was done to them from outside: timed out, or their offsets deleted."""
+
+from __future__ import annotations
+
+import time
+from itertools import product
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import create_topic, wait_for_coordinator
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_transactions import WAIT_S, Id, on_client, ready, settle, transaction_version
+from interop.scenarios.raw_transactions_wrong import fetched, txn_commit
+
+TIMEOUT_MS = 1_000
+
+
+@scenario(seconds=150)
+def ended_by_a_timeout(broker: Broker) -> Any:
+    """A producer that comes too late to end its transaction, in every version and at each level."""
+    topic = "raw-txn-late"
+    seen: dict[str, Any] = {}
+    own = type(broker)(
+        {
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+        }
+    )
+    own.start()
+    try:
+        with RawClient(own.bootstrap) as client:
+            ready(client, "any")
+            create_topic(client, topic, 1)
+            for level in (2, 1):
+                seen[f"to {level}"] = 0 if level == 2 else transaction_version(client, level)
+                late: list[tuple[Id, bool, int]] = []
+                for produced, commit, version in product((11, 12), (True, False), (3, 4, 5)):
+                    one = Id(client, f"late-{level}-{produced}-{commit}-{version}")
+                    one.init(timeout_ms=TIMEOUT_MS)
+                    if produced == 11:
+                        one.add((topic, 0))
+                    seen[f"{one.name} sent"] = one.send(topic, version=produced)[0]
+                    late.append((one, commit, version))
+                for one, _, _ in late:
+                    _wait_for_abort(one)
+                for one, commit, version in late:
+                    steps = [one.described(), one.end(commit=commit, version=version), one.described()]
+                    steps.append(one.end(commit=commit, version=version))
+                    settle(one)
+                    seen[one.name] = [*steps, one.init()]
+    finally:
+        own.discard()
+    return seen
+
+
+def _wait_for_abort(one: Id) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while one.described()[1] == "Ongoing" and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+@scenario(seconds=120)
+def offsets_deleted_meanwhile(broker: Broker) -> Any:
+    """What OffsetDelete, DeleteGroups and DeleteTopics leave of the offsets of an open transaction."""
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        for how, committed_before, commit in product(
+            ("offset", "group", "topic"), (True, False), (True, False)
+        ):
+            name = f"raw-txn-deleted-{how}-{committed_before}-{commit}"
+            create_topic(client, name, 2)
+            wait_for_coordinator(client, name)
+            one = Id(client, name)
+            one.init()
+            if committed_before:
+                _commit(one, name, 1)
+                seen[f"{name} first"] = one.end(commit=True)
+                settle(one)
+            steps: list[Any] = [_commit(one, name, 2), fetched(client, name, name)]
+            steps.append(_delete(client, how, name))
+            if how != "topic":
+                steps.append(fetched(client, name, name))
+            steps.append(one.end(commit=commit))
+            settle(one)
+            if how != "topic":
+                steps.append(fetched(client, name, name))
+            described = client.call("DescribeGroups", 5, Groups=[name])["Groups"][0]
+            seen[name] = [*steps, described["GroupState"]]
+
+    return on_client(broker, work)
+
+
+def _commit(one: Id, name: str, offset: int) -> list[int]:
+    added = one.client.call("AddOffsetsToTxn", 3, **one.who, GroupId=name)["ErrorCode"]
+    return [added, txn_commit(one.client, 3, name, offset=offset, GroupId=name, **one.who)]
+
+
+def _delete(client: RawClient, how: str, name: str) -> Any:
+    if how == "topic":
+        answer = client.call("DeleteTopics", 5, TopicNames=[name], TimeoutMs=10_000)
+        return answer["Responses"][0]["ErrorCode"]
+    if how == "group":
+        answer = client.call("DeleteGroups", 2, GroupsNames=[name])
+        return answer["Results"][0]["ErrorCode"]
+    topics = [{"Name": name, "Partitions": [{"PartitionIndex": index} for index in (0, 1)]}]
+    answer = client.call("OffsetDelete", 0, GroupId=name, Topics=topics)
+    partitions = answer["Topics"][0]["Partitions"] if answer["Topics"] else []
+    return [answer["ErrorCode"], *(partition["ErrorCode"] for partition in partitions)]
