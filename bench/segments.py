@@ -1,6 +1,7 @@
 """Reading a topic's records of 100 bytes: out of its files, with Spark's Kafka source, with a consumer.
 
-    python -m bench.segments [--records N] [--partitions N[,N…]] [--rounds N] [--only BROKER]
+    python -m bench.segments [--records N] [--partitions N[,N…]] [--rounds N] [--into WHAT]
+        [--only BROKER]
 
 Each topic is read into a count and into Parquet, by Spark on `local[2]`: with the segment source of
 pipeline/source.py from the broker's data directory, also with a schema that names one column, and with the
@@ -51,7 +52,8 @@ SEGMENTS, COLUMN, KAFKA, CONSUMER_LOOP = (
     "Spark's Kafka source",
     "consumer loop",
 )
-WAYS = (
+Ways = tuple[tuple[str, str], ...]
+WAYS: Ways = (
     (SEGMENTS, "count"),
     (COLUMN, "count"),
     (KAFKA, "count"),
@@ -69,13 +71,15 @@ class MissingSpark(Exception):
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
     """As the command without options. How much is read is given by records, not by `seconds`."""
     try:
-        return of(names, RECORDS, PARTITIONS, rounds)
+        return of(names, RECORDS, PARTITIONS, rounds, WAYS)
     except MissingSpark as error:
         print(error, file=sys.stderr)
         return []
 
 
-def of(names: list[str], records_count: int, partitions: tuple[int, ...], rounds: int) -> list[Figure]:
+def of(
+    names: list[str], records_count: int, partitions: tuple[int, ...], rounds: int, ways: Ways
+) -> list[Figure]:
     """Measure brokers with topics of so many records, in each of these numbers of partitions."""
     require_spark()
     figures: dict[str, Figure] = {}
@@ -87,7 +91,7 @@ def of(names: list[str], records_count: int, partitions: tuple[int, ...], rounds
                 topic = f"records-{number}"
                 fill(broker, topic, number, records_count)
                 with Spark(broker, topic) as spark:
-                    _rounds(broker, spark, topic, number, records_count, rounds, figures)
+                    _rounds(broker, spark, topic, number, records_count, rounds, ways, figures)
         finally:
             broker.discard()
     return list(figures.values())
@@ -113,6 +117,7 @@ def _rounds(
     partitions: int,
     records_count: int,
     rounds: int,
+    ways: Ways,
     figures: dict[str, Figure],
 ) -> None:
     def add(name: str, unit: str, value: float) -> None:
@@ -121,7 +126,7 @@ def _rounds(
 
     for number in range(WARM_UPS + rounds):
         took: dict[tuple[str, str], tuple[float, float]] = {}
-        for way, into in WAYS if number % 2 == 0 else reversed(WAYS):
+        for way, into in ways if number % 2 == 0 else reversed(ways):
             idle = broker.cpu_seconds()
             if way == CONSUMER_LOOP:
                 count, seconds, cpu_seconds = _consume(broker, topic, records_count, into)
@@ -137,11 +142,13 @@ def _rounds(
             )
         if number < WARM_UPS:
             continue
-        for way, into in WAYS:
+        for way, into in ways:
             seconds, cpu_seconds = took[way, into]
             add(f"{into}: {way}", "records/s", records_count / seconds)
             add(f"{into}: {way}, CPU", "µs/record", cpu_seconds / records_count * 1e6)
         for way, into in ((SEGMENTS, "count"), (COLUMN, "count"), (SEGMENTS, "Parquet")):
+            if (way, into) not in ways:
+                continue
             for other in (KAFKA, CONSUMER_LOOP):
                 add(f"{into}: {way} / {other}", "times", took[other, into][0] / took[way, into][0])
 
@@ -302,12 +309,14 @@ def main() -> int:
     parser.add_argument("--partitions", default=default, help=f"one or several numbers (default: {default})")
     parser.add_argument("--rounds", type=int, default=3, help="(default: 3)")
     parser.add_argument("--only", action="append", choices=list(BROKERS), help="one broker; may be repeated")
+    parser.add_argument("--into", choices=("count", "Parquet"), help="only this (default: both)")
     options = parser.parse_args()
     names = options.only or [name for name in BROKERS if missing(name) is None]
     partitions = tuple(int(number) for number in options.partitions.split(","))
     load = os.getloadavg()[0]
     try:
-        figures = of(names, options.records, partitions, options.rounds)
+        ways = tuple(way for way in WAYS if options.into in (None, way[1]))
+        figures = of(names, options.records, partitions, options.rounds, ways)
     except MissingSpark as error:
         print(error, file=sys.stderr)
         return 1
