@@ -164,7 +164,7 @@ class TransactionMachine:
     ) -> Result:
         """Make partitions part of the transaction, which begins with the first ones.
 
-        ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+        ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, UNSUPPORTED_VERSION.
         """
         transaction = self._of(transactional_id, producer)
         if transaction.is_ending:
@@ -176,6 +176,7 @@ class TransactionMachine:
 
         if transaction.state is State.ONGOING and added <= transaction.partitions:
             return Result((), committed)
+        self._check_is_storable(client_version)
         after = with_partitions(transaction, added, client_version, self._around.now_ms())
         return self._apply(after, committed)
 
@@ -223,7 +224,8 @@ class TransactionMachine:
     ) -> Result:
         """Decide how a transaction ends. `done` is told who to go on as.
 
-        ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE.
+        ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
+        UNSUPPORTED_VERSION.
         """
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
@@ -238,6 +240,7 @@ class TransactionMachine:
             # Version 2: an abort of nothing raises the epoch, so that the producer knows where it stands.
             not commit and client_version >= 2 and not is_retry and not transaction.is_ending
         ):
+            self._check_is_storable(client_version)
             next_id = (
                 fresh_id if self.needs_next_producer_id(transactional_id, client_version) else NO_PRODUCER_ID
             )
@@ -342,6 +345,14 @@ class TransactionMachine:
         ]
 
     # --- records
+
+    def _check_is_storable(self, client_version: int) -> None:
+        """ApiError UNSUPPORTED_VERSION: a cluster at transaction.version 0 has no record for such a client.
+
+        Apache Kafka finds that out while it writes, and answers CONCURRENT_TRANSACTIONS from then on.
+        """
+        if client_version >= 2 and self._around.transaction_version() == 0:
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
 
     def _record(self, transaction: Transaction) -> StoredRecord:
         version = VALUE_VERSION if self._around.transaction_version() > 0 else 0

@@ -108,3 +108,36 @@ def _delete(client: RawClient, how: str, name: str) -> Any:
     answer = client.call("OffsetDelete", 0, GroupId=name, Topics=topics)
     partitions = answer["Topics"][0]["Partitions"] if answer["Topics"] else []
     return [answer["ErrorCode"], *(partition["ErrorCode"] for partition in partitions)]
+
+
+@scenario(seconds=90)
+def level_0(broker: Broker) -> Any:
+    """Clients of either protocol where transaction.version is 0, up to the first answer that refuses one.
+
+    After that Apache Kafka has the id wait for an append that has failed, and says CONCURRENT_TRANSACTIONS.
+    """
+    topic = "raw-txn-level-0"
+    seen: dict[str, Any] = {}
+    own = type(broker)(
+        {"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"}
+    )
+    own.start()
+    try:
+        with RawClient(own.bootstrap) as client:
+            ready(client, "any")
+            create_topic(client, topic, 1)
+            seen["to 0"] = transaction_version(client, 0)
+            for produced, commit, version in product((11, 12), (True, False), (3, 4, 5)):
+                one = Id(client, f"level-0-{produced}-{commit}-{version}")
+                steps = [one.init()]
+                if produced == 11:
+                    steps.append(one.add((topic, 0)))
+                steps.append(one.send(topic, version=produced)[0])
+                if not steps[-1]:
+                    steps.append(one.end(commit=commit, version=version))
+                    if not steps[-1][0]:
+                        steps += [one.described(), one.init()]
+                seen[one.name] = steps
+    finally:
+        own.discard()
+    return seen

@@ -335,6 +335,41 @@ def test_records_are_of_version_0_before_transaction_version_1() -> None:
     assert record.value[:2] == b"\x00\x00"
 
 
+def test_no_client_of_version_2_is_served_before_transaction_version_1() -> None:
+    script = Script(version=0)
+    producer = script.init()
+    assert script.add(producer, A, version=2) == "UNSUPPORTED_VERSION"
+    assert script.end(producer, commit=False, version=2) == "UNSUPPORTED_VERSION"
+    assert script.state() == "Empty 101/0"
+    assert script.add(producer, A) == "NONE"
+    assert script.end(producer, version=2) == "UNSUPPORTED_VERSION"
+    # Nothing has happened, and its own version ends it.
+    assert script.end(producer) == producer
+    assert script.state() == "CompleteCommit 101/0"
+
+
+def test_a_transaction_of_version_2_outlives_a_downgrade_to_0() -> None:
+    script = Script()
+    producer = script.init()
+    assert script.add(producer, A, version=2) == "NONE"
+    script.broker.version = 0
+    script.start()
+    assert script.end(producer) == producer
+    assert script.state() == "CompleteCommit 101/0"
+    assert script.init() == Producer(101, 1)
+
+
+def test_one_behind_is_told_of_an_abort_whichever_version_ended() -> None:
+    script = Script(version=1)
+    producer = script.init(timeout_ms=1_000)
+    assert script.add(producer, A) == "NONE"
+    script.host.advance(20_000)
+    assert script.state() == "CompleteAbort 101/1"
+    assert script.end(producer, commit=False, version=2) == Producer(101, 1)
+    assert script.end(producer, version=2) == "INVALID_TXN_STATE"
+    assert script.end(producer, commit=False) == "PRODUCER_FENCED"
+
+
 def test_every_state_has_its_moves() -> None:
     assert set(MOVES) == set(State)
     assert State.PREPARE_ABORT.title == "PrepareAbort"
