@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.handlers.context import PARKED, Channel, Parked, RequestContext
-from broker.handlers.repeated import Repeated
+from broker.handlers.repeated import LONGEST_REPEATED_BYTES, Repeated
 from kwire.errors import ApiError, ErrorCode, WireError
 from kwire.registry import API_VERSIONS, decode_request, decode_request_header
 
@@ -137,7 +137,7 @@ class Dispatcher:
             reply = error_response(header.api_key, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         if reply is not PARKED:
             context.complete(reply)
-        if context.again is not None and context.reply is not None:
+        if context.again is not None and context.reply is not None and len(frame) <= LONGEST_REPEATED_BYTES:
             (piece,) = context.reply
             assert isinstance(piece, bytearray)
             channel.repeated = Repeated(header, frame, piece, context.again)

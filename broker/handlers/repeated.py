@@ -16,6 +16,9 @@ _CORRELATION_ID = 4
 """Where it is, in a request (behind API key and version) as in an answer (behind the size)."""
 _BEHIND_IT = 8
 
+LONGEST_REPEATED_BYTES = 1024
+"""Longer ones are not remembered: each connection may have one, which tags can make as long as it likes."""
+
 Again = Callable[[int], bool]
 """Does what the request does, at a wall-clock time in ms. False: nothing was done, handle the request."""
 

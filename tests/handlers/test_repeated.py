@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.handlers.context import Channel
-from broker.handlers.repeated import Repeated
+from broker.handlers.repeated import LONGEST_REPEATED_BYTES, Repeated
 from broker.node import Node
 from kwire.errors import ErrorCode
 from kwire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, RequestTopicPartitions
@@ -238,6 +238,23 @@ def test_a_frame_that_differs_anywhere_is_another_one() -> None:
     for other in (frame + b"\0", frame[:-1], frame[:7], b""):
         assert repeated.answer(memoryview(other), 19) is None
     assert asked == [17, 18]
+
+
+def test_what_is_long_is_not_remembered(classic: Beating) -> None:
+    def send(tag_bytes: int) -> int:
+        frame = bytearray(encode_request(12, 4, 9, "me", classic.request))[4:]
+        # Header and body each end with their tags, of which there are none: a tag of the body, then.
+        assert frame[-1] == 0
+        frame[-1:] = b"\1\7" + bytes([0x80 | tag_bytes & 0x7F, tag_bytes >> 7]) + bytes(tag_bytes)
+        classic.client.node.handle_frame(classic.client._channel, memoryview(frame))
+        assert classic.client.receive(4, HeartbeatRequest).error_code == ErrorCode.NONE
+        return len(frame)
+
+    for tag_bytes, looks in ((LONGEST_REPEATED_BYTES, 2), (LONGEST_REPEATED_BYTES // 2, 1)):
+        before = classic.looks
+        sizes = {send(tag_bytes) for _ in range(2)}
+        assert (min(sizes) > LONGEST_REPEATED_BYTES) == (looks == 2)
+        assert classic.looks - before == looks
 
 
 def test_a_closed_channel_keeps_none(classic: Beating) -> None:
