@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -82,8 +82,8 @@ class Kind(NamedTuple, Generic[M]):
     """How long an append may take before whoever waits is told REQUEST_TIMED_OUT."""
     gathers: bool = False
     """Whether commands of one turn share a record batch."""
-    takes_back: Callable[[StoredPair], Callable[[StoredPair], bool] | None] = lambda record: None
-    """Which records of open transactions a record does away with that was written outside of one."""
+    key_in_transactions: Callable[[StoredPair], Hashable | None] = lambda record: None
+    """What tells which records of transactions overtake each other; None for one that no other does."""
 
 
 StoredBytes = tuple[bytes, bytes | None]
@@ -126,7 +126,10 @@ class Shard(Generic[M]):
         self.ended = False
         self.machine = kind.make_machine(self)
         self.stored = CommittedRecords(
-            kind.records_of, lambda record: self.machine.held(record[0]), kind.takes_back
+            kind.records_of,
+            lambda record: self.machine.held(record[0]),
+            kind.key_in_transactions,
+            lambda record: record[1] is None,
         )
         self._kind = kind
         self._host = host
@@ -259,7 +262,7 @@ class Shard(Generic[M]):
 
     def _replay(self, records: Sequence[StoredRecord]) -> None:
         for record in records:
-            self.stored.take_back((record.key, record.value))
+            self.stored.written((record.key, record.value))
             if not record.applied:
                 self.machine.replay(record.key, record.value)
 

@@ -19,7 +19,7 @@ from coordinator.groups.classic import Join, Sync, response_error
 from coordinator.groups.machine import GroupConfig, GroupMachine
 from coordinator.groups.member import JoinDone, SyncDone
 from coordinator.groups.offsets import CommittedOffset, OffsetPair, PartitionCommit
-from coordinator.groups.stored import stored_records, takes_back
+from coordinator.groups.stored import offset_key, stored_records
 from coordinator.java import hash_map_order, string_hash, topic_partition_hash
 from coordinator.machine import Committed, Result, SameHeartbeat
 from coordinator.ports import OFFSETS_TOPIC, GroupSettings, StatePorts, TopicsView
@@ -92,7 +92,7 @@ class GroupCoordinatorService:
                 stored_records,
                 config.offsets_commit_timeout_ms,
                 gathers=True,
-                takes_back=takes_back,
+                key_in_transactions=offset_key,
             ),
             host,
             ports,

@@ -100,9 +100,12 @@ class Dispatcher:
         # What waits is answered first, and an answer behind a long poll ends that.
         if repeated is not None and not channel.slots:
             answer = repeated.answer(frame, now_ms)
-            if answer is not None:
+            if answer:
                 channel.open_slot(repeated.header, now_ms, len(frame)).complete_encoded([answer])
                 return
+            if answer is not None:
+                # It holds on to what its coordinator knew, who may be gone. The next one is remembered again.
+                channel.repeated = None
         header, position = decode_request_header(frame)
         served = SERVED.get(header.api_key)
         if served is None:

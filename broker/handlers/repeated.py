@@ -40,14 +40,15 @@ class Repeated:
         self._again = again
 
     def answer(self, frame: memoryview, now_ms: int) -> bytes | None:
-        """The answer to a frame; None, and nothing is done, if it is another one or does something else."""
+        """The answer to a frame. If nothing is done: None for another one, empty where something changed."""
         request = frame.tobytes()
         if (
             len(request) != self.size_bytes
             or not request.endswith(self._behind)
             or not request.startswith(self._before)
-            or not self._again(now_ms)
         ):
             return None
+        if not self._again(now_ms):
+            return b""
         before, behind = self._answer
         return before + request[_CORRELATION_ID:_BEHIND_IT] + behind

@@ -195,7 +195,7 @@ class Connection:
         if _SIZE.unpack_from(scratch)[0] != size_bytes:
             return False
         answer = repeated.answer(scratch[_PREFIX_BYTES : _PREFIX_BYTES + size_bytes], server.loop.now_ms())
-        if answer is None:
+        if not answer:
             return False
         try:
             sent = self.sock.send(answer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from coordinator.runtime import StoredPair
@@ -45,10 +45,10 @@ KINDS: Final[Mapping[int, tuple[type[Message], type[Message]]]] = {
 """Keys and values of the kinds of records that are known here, by the number of the kind."""
 
 
-def takes_back(record: StoredPair) -> Callable[[StoredPair], bool] | None:
-    """Which records of open transactions a record does away with: a tombstone those of its offset."""
-    key, value = record
-    return (lambda held: held[0] == key) if value is None and isinstance(key, OffsetCommitKey) else None
+def offset_key(record: StoredPair) -> tuple[str, str, int] | None:
+    """Which offset a record is about, by group, topic and partition; None where about none."""
+    key = record[0]
+    return (key.group, key.topic, key.partition) if isinstance(key, OffsetCommitKey) else None
 
 
 def stored_records(data: memoryview) -> Iterator[StoredPair]:

@@ -425,7 +425,7 @@ def _is_its_epoch(transaction: Transaction, producer: Producer, client_version: 
     if client_version < 2:
         return producer.epoch == transaction.producer_epoch
     if transaction.is_ending:
-        return is_retry
+        return transaction.producer_epoch == producer.epoch + 1
     if transaction.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
         return is_retry or producer.epoch == transaction.producer_epoch
     return producer.epoch == transaction.producer_epoch

@@ -231,9 +231,12 @@ def test_offsets_go_with_their_topic(cluster: Cluster) -> None:
 FIRST, SECOND = Uuid(b"1" * 16), Uuid(b"2" * 16)
 
 
-def commit_in_transaction(cluster: Cluster, *commits: PartitionCommit, group: str = "g") -> None:
+def commit_in_transaction(
+    cluster: Cluster, *commits: PartitionCommit, group: str = "g", producer_id: int = 7
+) -> None:
     reply = Reply()
-    cluster.service.commit_transactional_offsets(Commit(group, -1, "", None, commits, None, 0), (7, 0), reply)
+    commit = Commit(group, -1, "", None, commits, None, 0)
+    cluster.service.commit_transactional_offsets(commit, (producer_id, 0), reply)
     cluster.host.run_pending()
     assert reply.value == ErrorCode.NONE
 
@@ -260,6 +263,36 @@ def test_what_is_deleted_does_not_come_back_by_a_transaction_that_was_open(
         cluster.service.transaction_ended(partition_of(group, PARTITIONS), 7, commit=True)
     assert cluster.offsets() == {}
     assert cluster.offsets("h") == {("u", 0): 3}
+
+
+@pytest.mark.parametrize("ends", [(1, 2), (2, 1)])
+def test_the_offset_that_was_written_last_counts_whichever_transaction_ends_first(
+    cluster: Cluster, ends: tuple[int, int]
+) -> None:
+    commit_in_transaction(cluster, PartitionCommit("t", 0, 5, -1, ""), producer_id=1)
+    commit_in_transaction(cluster, PartitionCommit("t", 0, 9, -1, ""), producer_id=2)
+    cluster.restart()
+    for producer_id in ends:
+        assert cluster.service.unstable("g") == {("t", 0)}
+        cluster.service.transaction_ended(partition_of("g", PARTITIONS), producer_id, commit=True)
+    assert cluster.offsets() == {("t", 0): 9}
+    assert cluster.service.unstable("g") == set()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_transaction_does_not_take_back_what_was_committed_after_its_offset(
+    cluster: Cluster, restarts: bool
+) -> None:
+    commit_in_transaction(cluster, *(PartitionCommit("t", partition, 5, -1, "") for partition in (0, 1)))
+    cluster.commit(9)
+    if restarts:
+        cluster.restart()
+    assert cluster.service.unstable("g") == {("t", 0), ("t", 1)}
+    cluster.service.transaction_ended(partition_of("g", PARTITIONS), 7, commit=True)
+    assert cluster.offsets() == {("t", 0): 9, ("t", 1): 5}
+    commit_in_transaction(cluster, PartitionCommit("t", 0, 3, -1, ""))
+    cluster.service.transaction_ended(partition_of("g", PARTITIONS), 7, commit=True)
+    assert cluster.offsets() == {("t", 0): 3, ("t", 1): 5}
 
 
 def test_offsets_of_another_topic_of_the_name_stay(cluster: Cluster) -> None:

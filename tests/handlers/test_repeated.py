@@ -144,6 +144,8 @@ def test_they_learn_that_the_coordinator_is_elsewhere(kind: str, request: pytest
     for index in range(2):
         beating.client.node.groups.resigned(index)
     assert beating.beat()[0].error_code == ErrorCode.NOT_COORDINATOR
+    # Nothing of the coordinator that was is kept alive.
+    assert beating.client._channel.repeated is None
 
 
 @pytest.mark.parametrize("kind", ["classic", "consumer"])
