@@ -141,3 +141,44 @@ def level_0(broker: Broker) -> Any:
     finally:
         own.discard()
     return seen
+
+
+@scenario(seconds=120)
+def offsets_overtaken(broker: Broker) -> Any:
+    """One offset from two transactions and from outside, which end in another order than they wrote."""
+    topic = "raw-txn-overtaken"
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, topic, 2)
+        for first, commit, plain in product((0, 1), (True, False), (None, 0, 1, 2)):
+            group = f"{topic}-{first}-{commit}-{plain}"
+            wait_for_coordinator(client, group)
+            ids = [Id(client, f"{group}-{number}") for number in (0, 1)]
+            steps: list[Any] = []
+            for number, one in enumerate(ids):
+                one.init()
+                if plain == number:
+                    steps.append(_commit_plainly(client, group, topic, 100))
+                added = client.call("AddOffsetsToTxn", 3, **one.who, GroupId=group)["ErrorCode"]
+                offset = 5 + 4 * number
+                committed = txn_commit(client, 3, topic, offset=offset, GroupId=group, **one.who)
+                steps.append([added, committed])
+            if plain == 2:
+                steps.append(_commit_plainly(client, group, topic, 100))
+            steps.append(fetched(client, group, topic))
+            for one, commits in ((ids[first], True), (ids[1 - first], commit)):
+                steps.append(one.end(commit=commits))
+                settle(one)
+                steps.append(fetched(client, group, topic))
+            seen[group] = steps
+
+    return on_client(broker, work)
+
+
+def _commit_plainly(client: RawClient, group: str, topic: str, offset: int) -> int:
+    topics = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "CommittedOffset": offset}]}]
+    answer = client.call(
+        "OffsetCommit", 7, GroupId=group, GenerationIdOrMemberEpoch=-1, MemberId="", Topics=topics
+    )
+    code: int = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+    return code
