@@ -16,7 +16,15 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
 from pipeline.offset_map import (
     MAP_SUFFIX,
@@ -28,6 +36,7 @@ from pipeline.offset_map import (
     last_entry,
     map_partitions,
     map_place,
+    messages,
     reader,
     watermarks,
 )
@@ -330,6 +339,7 @@ def deliver_in_place(
     next_offset = end_offset(target)
     if next_offset < start:
         raise DeliveryError(f"{target.name} ends at offset {next_offset}, and the first to come is {start}")
+    _check_goes_on(target, records_from, next_offset)
     producer = Producer(
         {**target.client, "enable.idempotence": True, "linger.ms": 20, "compression.type": "lz4"}
     )
@@ -352,6 +362,34 @@ def deliver_in_place(
                 )
         count += len(part)
     return count, next_offset
+
+
+def _check_goes_on(target: Target, records_from: Callable[[int], Iterable[Outgoing]], end: int) -> None:
+    """DeliveryError where the last record that is there is not the source's of that offset."""
+    expected = next(iter(records_from(end - 1)), None) if end else None
+    if expected is None or expected.source_offset != end - 1:
+        return  # Nothing is there, or the source begins later.
+    consumer = target.consumer()
+    try:
+        place = TopicPartition(target.topic, target.partition)
+        if watermarks(consumer, place)[0] == end:
+            return  # All of it was deleted since.
+        found = next(messages(consumer, place, end - 1), None)
+    finally:
+        consumer.close()
+    if found is None or not _is_same(found, expected):
+        raise DeliveryError(
+            f"{target.name} holds something else at offset {end - 1} than the source: somebody else has "
+            f"written into it"
+        )
+
+
+def _is_same(found: Message, expected: Outgoing) -> bool:
+    kind, timestamp_ms = found.timestamp()
+    # A topic with LogAppendTime has times of its own.
+    return (found.key(), found.value()) == (expected.key, expected.value) and (
+        kind != TIMESTAMP_CREATE_TIME or timestamp_ms == (expected.timestamp_ms or 1)
+    )
 
 
 def offset_map(target: Target) -> Iterator[tuple[int, int, int]]:

@@ -204,6 +204,17 @@ def test_a_restore_of_late_records_that_is_done_stays_as_it_is(target: Target, t
     assert end_offset(target) == 10
 
 
+def test_what_others_wrote_where_a_restore_was_killed_is_noticed(target: Target, tmp_path: Path) -> None:
+    assert way(tmp_path, target, dense(target, 10)) == SAME
+    deliver_in_place(target, outgoing(*range(6)), 0)  # and is killed
+    intrude(target)
+    assert way(tmp_path, target, dense(target, 10)) == SAME, "it may be the restore's own"
+    for _ in range(2):
+        with pytest.raises(DeliveryError, match="holds something else at offset 6 than the source"):
+            deliver_in_place(target, outgoing(*range(10)), 0)
+    assert end_offset(target) == 7
+
+
 def test_a_restore_that_keeps_offsets_goes_on_as_the_archive_grows(target: Target, tmp_path: Path) -> None:
     assert way(tmp_path, target, dense(target, 10)) == SAME
     deliver_in_place(target, outgoing(*range(7)), 0)  # and is killed
