@@ -26,6 +26,8 @@ from pipeline.segments.read import SCHEMA_WITH_HEADERS, read
 ROW_GROUP_BYTES: Final = 32 << 20
 MOST_HELD_BYTES: Final = 64 << 20
 """So much a task holds back for row groups, of all dates together."""
+PART_BYTES: Final = 4096
+"""What a few records of a day cost beside their bytes, as a batch of their own."""
 MOST_OPEN_FILES: Final = 256
 US_A_DAY: Final = 24 * 60 * 60 * 1_000_000
 DONE: Final = "_SUCCESS"
@@ -146,7 +148,7 @@ class _Held:
 
     def add(self, batch: pa.RecordBatch) -> None:
         self.batches.append(batch)
-        self.size_bytes += batch.nbytes
+        self.size_bytes += batch.nbytes + PART_BYTES
 
 
 class _File:
@@ -166,8 +168,10 @@ def by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield first, batch
         return
     days = micros.to_numpy() // US_A_DAY
-    for day in np.unique(days).tolist():
-        yield day, batch.filter(pa.array(days == day))
+    order = np.argsort(days, kind="stable")
+    found, begins = np.unique(days[order], return_index=True)
+    for day, of_day in zip(found.tolist(), np.split(order, begins[1:]), strict=True):
+        yield day, batch.take(pa.array(of_day))
 
 
 def date_of(day: int) -> str:
