@@ -25,6 +25,11 @@ from kwire.messages.incremental_alter_configs import (
 )
 from kwire.messages.join_group import JoinGroupRequest
 from kwire.messages.leave_group import LeaveGroupRequest
+from kwire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from kwire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kwire.registry import RequestHeader, encode_request
 from tests.handlers.test_groups import Client, join, join_request
@@ -132,6 +137,16 @@ def test_they_learn_of_a_rebalance(classic: Beating) -> None:
     assert classic.beat()[0].error_code == ErrorCode.ILLEGAL_GENERATION
 
 
+def test_they_learn_of_a_rebalance_that_is_over_already(classic: Beating) -> None:
+    member_id = classic.request.member_id
+    assert classic.client.call(3, join_request(member_id)).generation_id == 2
+    given = [SyncGroupRequestAssignment(member_id=member_id, assignment=b"all")]
+    sync = SyncGroupRequest(group_id="g", member_id=member_id, generation_id=2, assignments=given)
+    assert classic.client.call(3, sync).error_code == ErrorCode.NONE
+    answer, looked = classic.beat()
+    assert (answer.error_code, looked) == (ErrorCode.ILLEGAL_GENERATION, True)
+
+
 def test_they_learn_that_somebody_else_took_them_out(classic: Beating) -> None:
     leave = LeaveGroupRequest(group_id="g", member_id=classic.request.member_id)
     assert Client(classic.client).call(0, leave).error_code == ErrorCode.NONE
@@ -188,6 +203,46 @@ def test_they_learn_of_another_member(consumer: Beating) -> None:
     answer, looked = consumer.beat()
     assert looked
     assert sum(len(topic.partitions) for topic in answer.assignment.topic_partitions) == 1
+
+
+def test_they_wait_until_what_was_decided_before_is_stored(consumer: Beating) -> None:
+    client, node = consumer.client, consumer.client.node
+    other = Client(client)
+    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=7)]
+    topics = [OffsetCommitRequestTopic(name="t", partitions=partitions)]
+    commit = OffsetCommitRequest(
+        group_id="g",
+        member_id="m",
+        generation_id_or_member_epoch=consumer.request.member_epoch,
+        topics=topics,
+    )
+    node.handle_frame(other._channel, memoryview(encode_request(8, 9, 1, "me", commit))[4:])
+    frame = encode_request(68, 1, 2, "me", consumer.request)
+    node.handle_frame(client._channel, memoryview(frame)[4:])
+    assert client.receive(1, ConsumerGroupHeartbeatRequest) is None
+    node.end_turn()
+    client.host.run_pending()
+    assert client.receive(1, ConsumerGroupHeartbeatRequest).error_code == ErrorCode.NONE
+    assert other.receive(9, OffsetCommitRequest).topics[0].partitions[0].error_code == ErrorCode.NONE
+
+
+def test_where_expressions_are_looked_at_again_each_heartbeat_is(consumer: Beating) -> None:
+    second = Client(consumer.client)
+    joining = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="n",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_regex="nothing.*",
+        topic_partitions=[],
+    )
+    assert second.call(1, joining).error_code == ErrorCode.NONE
+    for _ in range(5):
+        consumer.client.host.advance(1_000)
+        answer, looked = consumer.beat()
+        assert (answer.error_code, looked) == (ErrorCode.NONE, True)
+        told = {"group_id": "g", "member_id": "m", "member_epoch": answer.member_epoch}
+        consumer.request = ConsumerGroupHeartbeatRequest(**told)
 
 
 def test_the_group_s_settings_hold_at_once(consumer: Beating) -> None:
