@@ -225,7 +225,7 @@ def _mode(config: RestoreConfig, target: Target, files: list[DataFile], end: int
         return MAP  # A job that has begun with a map goes on with it.
     whole = config.wanted._replace(topics=None) == Wanted()
     dense = is_dense(files)
-    if kept is None:
+    if kept is None or end == 0:
         return SAME if whole and dense and end == 0 else MAP
     if end > kept:
         why = f"it ends at offset {end} and was restored up to {kept}, so somebody else writes into it"

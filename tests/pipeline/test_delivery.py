@@ -247,6 +247,14 @@ def test_a_restore_that_kept_offsets_does_not_send_all_again(target: Target, tmp
     assert way(tmp_path, target, gap) == MAP, "what was asked for goes on"
 
 
+def test_a_restore_that_was_killed_before_its_first_record_may_go_the_other_way(
+    target: Target, tmp_path: Path
+) -> None:
+    assert way(tmp_path, target, dense(target, 10)) == SAME
+    gap = [*dense(target, 10), DataFile("c", target.topic, 1, "2026-02-01", 12, 19, 8, 100, "")]
+    assert way(tmp_path, target, gap) == MAP
+
+
 def test_offsets_that_were_kept_by_request_are_remembered(target: Target, tmp_path: Path) -> None:
     assert way(tmp_path, target, dense(target, 10), offsets=SAME) == SAME
     deliver_in_place(target, outgoing(*range(10)), 0)
