@@ -121,6 +121,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             }  # fmt: skip
             answer = client.call("CreateTopics", 5, Topics=[topic], timeoutMs=30_000, validateOnly=False)
         assert [topic["ErrorCode"] for topic in answer["Topics"]] == [0]
+        # The controller answers; the logs are made when the broker has replayed that.
+        deadline = time.monotonic() + EXIT_SECONDS
+        while len(list(root.glob("*/t-*/partition.metadata"))) < PARTITIONS:
+            assert time.monotonic() < deadline, broker.log_text()
+            time.sleep(0.1)
         broker.stop()
         yield root
     finally:

@@ -165,6 +165,8 @@ def steady(line: str) -> str:
     # Java tells of several options in the order of a hash map of objects.
     options = r"\[[a-z-]+\](?:, \[[a-z-]+\])+"
     line = re.sub(options, lambda found: ", ".join(sorted(found[0].split(", "))), line)
+    # What Java's client says of a call that took too long depends on where it was by then.
+    line = re.sub(r"Timed out waiting for a node assignment\. Call: .*", "Call(...)", line)
     line = re.sub(r"\b(\w*[cC]all)\(.*", r"\1(...)", line)
     line = re.sub(r"\[20\d\d-[^\]]*\]", "[<time>]", line)
     line = re.sub(r"/tmp/\S*?/data", "<dir>", line)
