@@ -62,6 +62,18 @@ class Beating:
         return self.client.call(self._version, self.request), self.looks > before
 
 
+def joining(member_id: str, **subscribed: Any) -> ConsumerGroupHeartbeatRequest:
+    """The first heartbeat of a member of the group `g`, which owns nothing yet. KIP-848."""
+    return ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id=member_id,
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        topic_partitions=[],
+        **subscribed,
+    )
+
+
 @pytest.fixture
 def client() -> Client:
     client = Client()
@@ -88,15 +100,7 @@ def classic(client: Client, monkeypatch: pytest.MonkeyPatch) -> Beating:
 @pytest.fixture
 def consumer(client: Client, monkeypatch: pytest.MonkeyPatch) -> Beating:
     """The one member of a group of KIP-848, with a session of 45 seconds."""
-    joining = ConsumerGroupHeartbeatRequest(
-        group_id="g",
-        member_id="m",
-        member_epoch=0,
-        rebalance_timeout_ms=60_000,
-        subscribed_topic_names=["t"],
-        topic_partitions=[],
-    )
-    joined = client.call(1, joining)
+    joined = client.call(1, joining("m", subscribed_topic_names=["t"]))
     has = [
         RequestTopicPartitions(topic_id=topic.topic_id, partitions=topic.partitions)
         for topic in joined.assignment.topic_partitions
@@ -190,16 +194,8 @@ def test_they_learn_of_more_partitions(consumer: Beating) -> None:
 
 def test_they_learn_of_another_member(consumer: Beating) -> None:
     second = Client(consumer.client)
-    joining = ConsumerGroupHeartbeatRequest(
-        group_id="g",
-        member_id="n",
-        member_epoch=0,
-        rebalance_timeout_ms=60_000,
-        subscribed_topic_names=["t"],
-        topic_partitions=[],
-    )
     consumer.client.host.advance(1_000)
-    assert second.call(1, joining).error_code == ErrorCode.NONE
+    assert second.call(1, joining("n", subscribed_topic_names=["t"])).error_code == ErrorCode.NONE
     answer, looked = consumer.beat()
     assert looked
     assert sum(len(topic.partitions) for topic in answer.assignment.topic_partitions) == 1
@@ -228,15 +224,7 @@ def test_they_wait_until_what_was_decided_before_is_stored(consumer: Beating) ->
 
 def test_where_expressions_are_looked_at_again_each_heartbeat_is(consumer: Beating) -> None:
     second = Client(consumer.client)
-    joining = ConsumerGroupHeartbeatRequest(
-        group_id="g",
-        member_id="n",
-        member_epoch=0,
-        rebalance_timeout_ms=60_000,
-        subscribed_topic_regex="nothing.*",
-        topic_partitions=[],
-    )
-    assert second.call(1, joining).error_code == ErrorCode.NONE
+    assert second.call(1, joining("n", subscribed_topic_regex="nothing.*")).error_code == ErrorCode.NONE
     for _ in range(5):
         consumer.client.host.advance(1_000)
         answer, looked = consumer.beat()
