@@ -16,6 +16,7 @@ import heapq
 import struct
 import time
 import uuid
+from abc import ABC, abstractmethod
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -330,24 +331,26 @@ def _shared(owners: dict[int, Owner]) -> bool:
 # --- heartbeats
 
 
-class Beats:
+class Beats(ABC):
     """10,000 members, each of which sends a heartbeat at its interval."""
 
-    interval_s = 0.0
+    interval_s: float
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._due: list[tuple[float, int]] = []
 
+    @abstractmethod
     def join(self) -> None:
         """Have all groups stable."""
-        raise NotImplementedError
 
+    @abstractmethod
     def request(self, number: int) -> bytes:
-        raise NotImplementedError
+        """The next heartbeat of this member."""
 
+    @abstractmethod
     def answered(self, number: int, answer: bytes) -> None:
-        raise NotImplementedError
+        """Take what this member was told. RuntimeError for an error."""
 
     def beat(self, seconds: float) -> tuple[int, float]:
         """How many heartbeats were answered, and in how many seconds; the members are spread over time."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from confluent_kafka import IsolationLevel, Producer
@@ -64,16 +65,17 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
     return list(figures.values())
 
 
-class Loop:
+class Loop(ABC):
     """One producer that commits one transaction after the other."""
 
     def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
         self.topic = topic
 
+    @abstractmethod
     def commits_per_second(self, seconds: float) -> float:
-        raise NotImplementedError
+        """Commit for so long; the rate."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not every client has something to end
         """End what was started."""
 
 
