@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -12,6 +13,7 @@ from interop.brokers import Broker
 from interop.raw import create_topic, fetch, produce, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
+from interop.tools import another
 from interop.wire import Fields, versions_of
 
 WAIT_S = 20.0
@@ -255,6 +257,15 @@ def ends_in_turn(broker: Broker) -> Any:
     return on_client(broker, work)
 
 
+@contextmanager
+def on_another(broker: Broker, topic: str, overrides: dict[str, str] | None = None) -> Iterator[RawClient]:
+    """A client of a broker of one's own, which has this topic and takes transactions."""
+    with another(broker, overrides) as own, RawClient(own.bootstrap) as client:
+        ready(client, "any")
+        create_topic(client, topic, 1)
+        yield client
+
+
 def transaction_version(client: RawClient, level: int) -> int:
     """Take the feature to a level, up or down; the error."""
     update = {
@@ -271,39 +282,30 @@ def another_version(broker: Broker) -> Any:
     """Transactions of both protocols that are open when the cluster goes over to the other."""
     topic = "raw-txn-levels"
     seen: dict[str, Any] = {}
-    own = type(broker)(
-        {"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"}
-    )
-    own.start()
-    try:
-        with RawClient(own.bootstrap) as client:
-            ready(client, "any")
-            create_topic(client, topic, 1)
-            for level in (1, 2):
-                before, known = [], {}
-                for produced in (11, 12):
-                    for name in ("again", "commits", "aborts", "expected"):
-                        one = Id(client, f"levels-{level}-{produced}-{name}")
-                        one.init()
-                        if produced == 11:
-                            one.add((topic, 0))
-                        seen[f"{one.name} sent"] = one.send(topic, version=produced)[0]
-                        known[one.name] = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
-                        before.append(one)
-                seen[f"to {level}"] = transaction_version(client, level)
-                for one in before:
-                    kind = one.name.rpartition("-")[2]
-                    if kind == "again":
-                        seen[one.name] = [one.init()]
-                    elif kind == "expected":
-                        seen[one.name] = [one.init(**known[one.name])]
-                    else:
-                        seen[one.name] = [
-                            one.end(commit=kind == "commits", version=5 if "-12-" in one.name else 4)
-                        ]
-                    seen[one.name] += [one.described(), one.init(), one.described()]
-    finally:
-        own.discard()
+    with on_another(broker, topic) as client:
+        for level in (1, 2):
+            before, known = [], {}
+            for produced in (11, 12):
+                for name in ("again", "commits", "aborts", "expected"):
+                    one = Id(client, f"levels-{level}-{produced}-{name}")
+                    one.init()
+                    if produced == 11:
+                        one.add((topic, 0))
+                    seen[f"{one.name} sent"] = one.send(topic, version=produced)[0]
+                    known[one.name] = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
+                    before.append(one)
+            seen[f"to {level}"] = transaction_version(client, level)
+            for one in before:
+                kind = one.name.rpartition("-")[2]
+                if kind == "again":
+                    seen[one.name] = [one.init()]
+                elif kind == "expected":
+                    seen[one.name] = [one.init(**known[one.name])]
+                else:
+                    seen[one.name] = [
+                        one.end(commit=kind == "commits", version=5 if "-12-" in one.name else 4)
+                    ]
+                seen[one.name] += [one.described(), one.init(), one.described()]
     return seen
 
 

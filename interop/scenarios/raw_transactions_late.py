@@ -10,7 +10,14 @@ from interop.brokers import Broker
 from interop.raw import create_topic, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.raw_transactions import WAIT_S, Id, on_client, ready, settle, transaction_version
+from interop.scenarios.raw_transactions import (
+    WAIT_S,
+    Id,
+    on_another,
+    on_client,
+    settle,
+    transaction_version,
+)
 from interop.scenarios.raw_transactions_wrong import fetched, txn_commit
 
 TIMEOUT_MS = 1_000
@@ -21,37 +28,25 @@ def ended_by_a_timeout(broker: Broker) -> Any:
     """A producer that comes too late to end its transaction, in every version and at each level."""
     topic = "raw-txn-late"
     seen: dict[str, Any] = {}
-    own = type(broker)(
-        {
-            "transaction.state.log.replication.factor": "1",
-            "transaction.state.log.min.isr": "1",
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-        }
-    )
-    own.start()
-    try:
-        with RawClient(own.bootstrap) as client:
-            ready(client, "any")
-            create_topic(client, topic, 1)
-            for level in (2, 1):
-                seen[f"to {level}"] = 0 if level == 2 else transaction_version(client, level)
-                late: list[tuple[Id, bool, int]] = []
-                for produced, commit, version in product((11, 12), (True, False), (3, 4, 5)):
-                    one = Id(client, f"late-{level}-{produced}-{commit}-{version}")
-                    one.init(timeout_ms=TIMEOUT_MS)
-                    if produced == 11:
-                        one.add((topic, 0))
-                    seen[f"{one.name} sent"] = one.send(topic, version=produced)[0]
-                    late.append((one, commit, version))
-                for one, _, _ in late:
-                    _wait_for_abort(one)
-                for one, commit, version in late:
-                    steps = [one.described(), one.end(commit=commit, version=version), one.described()]
-                    steps.append(one.end(commit=commit, version=version))
-                    settle(one)
-                    seen[one.name] = [*steps, one.init()]
-    finally:
-        own.discard()
+    overrides = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+    with on_another(broker, topic, overrides) as client:
+        for level in (2, 1):
+            seen[f"to {level}"] = 0 if level == 2 else transaction_version(client, level)
+            late: list[tuple[Id, bool, int]] = []
+            for produced, commit, version in product((11, 12), (True, False), (3, 4, 5)):
+                one = Id(client, f"late-{level}-{produced}-{commit}-{version}")
+                one.init(timeout_ms=TIMEOUT_MS)
+                if produced == 11:
+                    one.add((topic, 0))
+                seen[f"{one.name} sent"] = one.send(topic, version=produced)[0]
+                late.append((one, commit, version))
+            for one, _, _ in late:
+                _wait_for_abort(one)
+            for one, commit, version in late:
+                steps = [one.described(), one.end(commit=commit, version=version), one.described()]
+                steps.append(one.end(commit=commit, version=version))
+                settle(one)
+                seen[one.name] = [*steps, one.init()]
     return seen
 
 
@@ -118,28 +113,19 @@ def level_0(broker: Broker) -> Any:
     """
     topic = "raw-txn-level-0"
     seen: dict[str, Any] = {}
-    own = type(broker)(
-        {"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"}
-    )
-    own.start()
-    try:
-        with RawClient(own.bootstrap) as client:
-            ready(client, "any")
-            create_topic(client, topic, 1)
-            seen["to 0"] = transaction_version(client, 0)
-            for produced, commit, version in product((11, 12), (True, False), (3, 4, 5)):
-                one = Id(client, f"level-0-{produced}-{commit}-{version}")
-                steps = [one.init()]
-                if produced == 11:
-                    steps.append(one.add((topic, 0)))
-                steps.append(one.send(topic, version=produced)[0])
-                if not steps[-1]:
-                    steps.append(one.end(commit=commit, version=version))
-                    if not steps[-1][0]:
-                        steps += [one.described(), one.init()]
-                seen[one.name] = steps
-    finally:
-        own.discard()
+    with on_another(broker, topic) as client:
+        seen["to 0"] = transaction_version(client, 0)
+        for produced, commit, version in product((11, 12), (True, False), (3, 4, 5)):
+            one = Id(client, f"level-0-{produced}-{commit}-{version}")
+            steps = [one.init()]
+            if produced == 11:
+                steps.append(one.add((topic, 0)))
+            steps.append(one.send(topic, version=produced)[0])
+            if not steps[-1]:
+                steps.append(one.end(commit=commit, version=version))
+                if not steps[-1][0]:
+                    steps += [one.described(), one.init()]
+            seen[one.name] = steps
     return seen
 
 
