@@ -6,6 +6,7 @@ textfile collector of the node exporter reads it.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -75,13 +76,17 @@ class Metrics:
         write_to_textfile(str(self._path), self._registry)
 
 
-_counted: dict[tuple[str, int], int] = {}
+KEPT_BATCHES: Final = 1_000
+"""So many a listener may be late by; where there is none, nobody ever asks for a batch again."""
+_counted: OrderedDict[tuple[str, int], int] = OrderedDict()
 _began: dict[str, datetime] = {}
 
 
 def counted(stream: str, batch_id: int, records: int) -> None:
     """Tell how many records a batch has that Spark's own plan does not see, before it is done."""
     _counted[stream, batch_id] = records
+    if len(_counted) > KEPT_BATCHES:
+        _counted.popitem(last=False)
 
 
 def complete(progress: StreamingQueryProgress) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline.progress import Metrics, behind, complete, counted, line
+from pipeline.progress import KEPT_BATCHES, Metrics, behind, complete, counted, line
 
 
 def progress(**changes: Any) -> Any:
@@ -71,17 +71,22 @@ def test_metrics_are_a_file_that_a_collector_reads(tmp_path: Path) -> None:
     }
 
 
+class Told(dict[str, Any]):
+    """What Spark tells of a batch that it saw no records in."""
+
+    batchDuration = 500
+
+    def __init__(
+        self, batch_id: int, timestamp: str = "2026-01-31T10:00:00.000Z", stream: str = "a-stream"
+    ) -> None:
+        super().__init__(numInputRows=0)
+        self.id = stream
+        self.batchId = batch_id
+        self.timestamp = timestamp
+
+
 def test_records_that_spark_does_not_see_are_counted() -> None:
-    class Told(dict[str, Any]):
-        id = "a-stream"
-        batchDuration = 500
-
-        def __init__(self, batch_id: int, timestamp: str) -> None:
-            super().__init__(numInputRows=0)
-            self.batchId = batch_id
-            self.timestamp = timestamp
-
-    untold = Told(0, "2026-01-31T10:00:00.000Z")
+    untold = Told(0)
     complete(untold)
     assert untold == {"numInputRows": 0}
     for batch_id, input_rate in ((1, 0.0), (2, 2000.0)):
@@ -93,3 +98,12 @@ def test_records_that_spark_does_not_see_are_counted() -> None:
             "processedRowsPerSecond": 8000.0,
             "inputRowsPerSecond": input_rate,
         }
+
+
+def test_counts_that_nobody_asks_for_are_forgotten() -> None:
+    for batch_id in range(KEPT_BATCHES + 1):
+        counted("without a listener", batch_id, 7)
+    batches = [Told(batch_id, stream="without a listener") for batch_id in (0, 1, KEPT_BATCHES)]
+    for told in batches:
+        complete(told)
+    assert [told["numInputRows"] for told in batches] == [0, 7, 7]
