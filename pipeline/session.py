@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,8 @@ from pipeline.config import METRICS_VARIABLE, MissingError
 JARS_VARIABLE: Final = "KWIRE_SPARK_JARS"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """What `spark-submit` sets, with a JVM that has its configuration already."""
+SUBMIT_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+"""Options of the JVM that is started, which come before those of Spark's settings."""
 CONNECTOR: Final = "spark-sql-kafka-0-10"
 PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 POM: Final = Path(__file__).with_name("pom.xml")
@@ -56,14 +59,14 @@ def session(
     if master is not None:
         builder = builder.master(master)
     builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
-    java = {} if SUBMITTED in os.environ else {"spark.driver.extraJavaOptions": JAVA_OPTIONS}
-    for key, value in {**SETTINGS, **java, **(settings or {})}.items():
+    for key, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
     if needs_kafka and SUBMITTED not in os.environ:
         jars = connector_jars()
         if jars:
             builder = builder.config("spark.jars", ",".join(map(str, jars)))
-    spark = builder.getOrCreate()
+    with _java_options():
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     if needs_kafka and SUBMITTED in os.environ:
         _check_connector(spark)
@@ -77,6 +80,23 @@ def session(
         metrics = Path(given)
     spark.streams.addListener(Progress(name, None if metrics is None else Metrics(metrics)))
     return spark
+
+
+@contextmanager
+def _java_options() -> Iterator[None]:
+    """A JVM that is started meanwhile has our options, and after them those that the user has set anywhere.
+
+    A setting of Spark's would take the place of the one in the user's spark-defaults.conf.
+    """
+    given = os.environ.get(SUBMIT_OPTIONS)
+    os.environ[SUBMIT_OPTIONS] = f"{JAVA_OPTIONS} {given or ''}".strip()
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[SUBMIT_OPTIONS]
+        else:
+            os.environ[SUBMIT_OPTIONS] = given
 
 
 def _check_connector(spark: SparkSession) -> None:
