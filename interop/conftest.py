@@ -39,6 +39,25 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         pytest.exit(str(missing), returncode=2)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``--only``, leave out what another broker takes part in by its parameters."""
+    only = config.getoption("--only")
+    others = [item for item in items if only and _kinds_of(item) - {only}]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+def _kinds_of(item: pytest.Item) -> set[str]:
+    """The brokers, by name, that a test is given as kinds: one, or several in a tuple."""
+    callspec = getattr(item, "callspec", None)
+    found: set[str] = set()
+    for given in callspec.params.values() if callspec is not None else ():
+        kinds = given if isinstance(given, tuple) else (given,)
+        found |= {kind.name for kind in kinds if isinstance(kind, type) and issubclass(kind, brokers.Broker)}
+    return found
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     found = config.stash[FOUND]
     unexplained = [difference for difference in found if not difference.reason]
@@ -73,6 +92,13 @@ def record() -> Record:
 @pytest.fixture(scope="session")
 def only(request: pytest.FixtureRequest) -> str:
     return str(request.config.getoption("--only") or "")
+
+
+@pytest.fixture(scope="module", params=[brokers.Kwire, brokers.ApacheKafka], ids=["kwire", "apache"])
+def kind(request: pytest.FixtureRequest) -> type[brokers.Broker]:
+    """Either kind of broker, for a test that starts its own."""
+    found: type[brokers.Broker] = request.param
+    return found
 
 
 def make_offsets_topic(broker: brokers.Broker) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from interop.brokers import ApacheKafka, Broker, Kwire
+from interop.brokers import Broker
 from interop.reference import HERE, spark_jars, spark_python
 
 FLIGHTS = 3_000
@@ -18,12 +18,10 @@ MASTER = "local[2]"
 DEMO_S, JOB_S = 540.0, 150.0
 
 
-@pytest.fixture(params=[Kwire, ApacheKafka], ids=["kwire", "apache"])
-def brokers(request: pytest.FixtureRequest, only: str) -> Iterator[tuple[Broker, Broker]]:
+@pytest.fixture
+def brokers(kind: type[Broker]) -> Iterator[tuple[Broker, Broker]]:
     """Two of a kind: where the events are, and where they are restored to."""
-    if only and only != request.node.callspec.id:
-        pytest.skip(f"only {only} was asked for")
-    source, target = request.param(), request.param()
+    source, target = kind(), kind()
     with ExitStack() as stack:
         for broker in (source, target):
             stack.callback(broker.discard)

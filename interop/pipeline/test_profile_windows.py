@@ -22,7 +22,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from interop.brokers import ApacheKafka, Broker, Kwire
+from interop.brokers import Broker
 from interop.pipeline_kills.processes import environment
 from interop.reference import HERE, spark_python
 from interop.scenarios.clients_confluent import consumer_of, producer_of, take
@@ -34,12 +34,10 @@ LATE = 25
 JOB_S = 400.0
 
 
-@pytest.fixture(scope="module", params=[Kwire, ApacheKafka], ids=["kwire", "apache"])
-def broker(request: pytest.FixtureRequest, only: str) -> Iterator[Broker]:
+@pytest.fixture(scope="module")
+def broker(kind: type[Broker]) -> Iterator[Broker]:
     """A broker whose records are as old as their times say, and stay."""
-    if only and only != request.param.name:
-        pytest.skip(f"only {only} was asked for")
-    broker: Broker = request.param({"log.retention.ms": "-1"})
+    broker = kind({"log.retention.ms": "-1"})
     try:
         broker.start()
         yield broker

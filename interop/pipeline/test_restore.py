@@ -38,12 +38,10 @@ Log = tuple[tuple[int, int], dict[int, Record]]
 """Where a partition begins and ends, and its records by their offsets."""
 
 
-@pytest.fixture(params=[Kwire, ApacheKafka], ids=["kwire", "apache"])
-def source(request: pytest.FixtureRequest, only: str) -> Iterator[Broker]:
+@pytest.fixture
+def source(kind: type[Broker]) -> Iterator[Broker]:
     """A broker with records of every kind."""
-    if only and only != request.param.name:
-        pytest.skip(f"only {only} was asked for")
-    broker = request.param({"log.segment.bytes": "1048576"})
+    broker = kind({"log.segment.bytes": "1048576"})
     with ExitStack() as stack:
         stack.callback(broker.discard)
         broker.start()

@@ -23,7 +23,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from interop.brokers import ApacheKafka, Broker, Kwire
+from interop.brokers import Broker
 from interop.pipeline_kills.jobs import toml
 from interop.pipeline_kills.processes import JobProcess, environment
 from interop.reference import HERE, spark_python
@@ -50,15 +50,15 @@ OLD: Final[dict[str, Any]] = {
 Place = tuple[int, int]
 
 
-@pytest.fixture(params=[Kwire, ApacheKafka], ids=["kwire", "apache"])
-def broker(request: pytest.FixtureRequest, only: str) -> Iterator[Broker]:
+@pytest.fixture
+def broker(kind: type[Broker]) -> Iterator[Broker]:
     """One of its own."""
-    if only and only != {Kwire: "kwire", ApacheKafka: "apache"}[request.param]:
-        pytest.skip(f"only {only} was asked for")
-    broker: Broker = request.param()
-    broker.start()
-    yield broker
-    broker.discard()
+    broker = kind()
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.discard()
 
 
 @contextmanager
