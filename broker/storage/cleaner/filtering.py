@@ -14,7 +14,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.storage.cleaner.offset_map import OffsetMap
-from broker.storage.cleaner.record_keys import RecordKeys, keys_of, offsets_of, varint_rest
+from broker.storage.cleaner.record_keys import RecordKeys, offsets_of, varint_rest
+from broker.storage.cleaner.record_layouts import KeyReader
 from broker.storage.cleaner.transactions import CleanedTransactions, marker_kind
 from broker.storage.transaction_index import Aborted
 from kwire.batch import (
@@ -91,6 +92,7 @@ class BatchFilter:
         self._transactions_from = transactions_from
         self._transactions: CleanedTransactions | None = None
         self._survivors = offset_map.survivors()
+        self._keys_of = KeyReader().keys_of
         self.records_read = 0
         self.records_kept = 0
 
@@ -168,11 +170,11 @@ class BatchFilter:
             if not survivors:
                 return _emptied(header) if self._stays_empty(header) else GONE
             payload, start, end = plain_records(data, at, header)
-            records = keys_of(payload, start, end, count)
+            records = self._keys_of(payload, start, end, count)
             chosen = _last_of_each(records.keys, set(survivors))
         else:
             payload, start, end = plain_records(data, at, header)
-            records = keys_of(payload, start, end, count)
+            records = self._keys_of(payload, start, end, count)
             chosen = self._chosen(payload, records, header)
         if not chosen:
             return _emptied(header) if self._stays_empty(header) else GONE

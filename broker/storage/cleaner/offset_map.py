@@ -17,7 +17,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from broker.storage.cleaner.record_keys import keys_of, offsets_of
+from broker.storage.cleaner.record_keys import offsets_of
+from broker.storage.cleaner.record_layouts import KeyReader
 
 ENTRY_BYTES: Final = 160
 """What an entry costs: the key as an object, and its place in a dictionary that grows by doubling."""
@@ -35,6 +36,7 @@ class OffsetMap:
         self.is_full = False
         self.with_tombstones: set[int] = set()
         """The base offsets of batches with a tombstone."""
+        self._keys_of = KeyReader().keys_of
 
     def add(self, data: bytes, at: int, end: int, base_offset: int, count: int, from_offset: int) -> None:
         """Take in the records of a batch, which lie, not compressed, from `at` to `end`.
@@ -42,7 +44,7 @@ class OffsetMap:
         Records before `from_offset` do not count. CorruptBatch. When the map becomes `full`, `latest_offset`
         is that of the last record that went in.
         """
-        records = keys_of(data, at, end, count)
+        records = self._keys_of(data, at, end, count)
         if records.tombstones:
             self.with_tombstones.add(base_offset)
         if base_offset >= from_offset and len(self.latest) + count <= self.capacity:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
@@ -50,17 +50,26 @@ def varint_rest(data: bytes, at: int, first: int) -> tuple[int, int]:
 class RecordKeys:
     """What the cleaner wants to know of the records of one batch, in their order."""
 
-    __slots__ = ("has_null", "keys", "starts", "tombstones")
+    __slots__ = ("_starts", "_starts_of", "has_null", "keys", "tombstones")
 
-    def __init__(self) -> None:
-        self.keys: list[bytes | None] = []
+    def __init__(
+        self, keys: list[bytes | None] | None = None, starts_of: Callable[[], list[int]] = list
+    ) -> None:
+        self.keys: list[bytes | None] = [] if keys is None else keys
         """Each key, or what is `short` for it."""
-        self.starts: list[int] = []
-        """Where each record begins, and behind them where the last one ends."""
+        self._starts_of: Callable[[], list[int]] = starts_of
+        self._starts: list[int] | None = None
         self.tombstones: list[int] = []
         """The indexes of the records without a value, those without a key aside."""
         self.has_null = False
         """Whether some record has no key."""
+
+    @property
+    def starts(self) -> list[int]:
+        """Where each record begins, and behind them where the last one ends."""
+        if self._starts is None:
+            self._starts = self._starts_of()
+        return self._starts
 
 
 @lru_cache(maxsize=1024)
@@ -218,7 +227,7 @@ def _take_alike(
     else:
         more = _many_keys(begin, size, stride, alike).unpack_from(data, stop)
     found.keys += more if size <= LONGEST_PLAIN_KEY else map(short, more)
-    found.starts += range(stop, after, stride)
+    found.starts.extend(range(stop, after, stride))
     return alike
 
 
