@@ -18,7 +18,6 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
-    KafkaError,
     KafkaException,
     Producer,
     TopicPartition,
@@ -26,12 +25,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from interop.brokers import ApacheKafka, Broker, Kwire
-from interop.pipeline_kills.jobs import toml
-from interop.pipeline_kills.processes import JobProcess, environment
-from interop.reference import spark_python
+from interop.pipeline.running import JOB_SECONDS, Jobs, kafka, read
 
-MASTER: Final = "local[2]"
-JOB_SECONDS: Final = 240.0
 WAIT_S: Final = 30.0
 POLL_S: Final = 0.01
 FLIGHTS: Final = {"kwire": 50_000, "apache": 10_000}
@@ -41,6 +36,7 @@ PARTITIONS: Final = 4
 ODD: Final = "odd"
 SUFFIX: Final = ".mirror"
 GROUP: Final = "readers"
+COMMITTED: Final = {"kafka.isolation.level": "read_committed"}
 
 
 class Pair(NamedTuple):
@@ -64,63 +60,6 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
             stack.callback(broker.discard)
             broker.start()
         yield Pair("apache" if ApacheKafka in kinds else "kwire", source, target)
-
-
-class Jobs:
-    """Runs jobs in Spark's Python."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._environment = environment()
-
-    def start(self, job: str, config: Mapping[str, Any]) -> JobProcess:
-        path = self._directory / f"{job}.toml"
-        path.write_text(toml(config), encoding="utf-8")
-        command = [spark_python(), "-m", "pipeline.cli", job, "--config", str(path)]
-        if job != "replay":
-            command += ["--master", MASTER]
-        log = self._directory / f"{job}-{time.monotonic_ns()}.log"
-        return JobProcess(command, self._environment, self._directory, log)
-
-    def run(self, job: str, config: Mapping[str, Any], status: int = 0) -> list[str]:
-        """Run it to its end; the lines that it said, beside those of Spark."""
-        process = self.start(job, config)
-        try:
-            assert process.wait(JOB_SECONDS) == status, process.tail()
-        finally:
-            process.end()
-        return process.log.read_text().splitlines()
-
-
-Record = tuple[Any, ...]
-
-
-def read(broker: Broker, topic: str, partition: int) -> dict[int, Record]:
-    """The committed records of a partition by their offsets, as a plain consumer sees them."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": "judge",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, partition, 0)])
-    found: dict[int, Record] = {}
-    while True:
-        message = consumer.poll(WAIT_S)
-        assert message is not None, f"{topic}-{partition} has no end"
-        error = message.error()
-        if error is not None:
-            assert error.code() == KafkaError._PARTITION_EOF, error
-            consumer.close()
-            return found
-        found[int(message.offset() or 0)] = (
-            message.key(),
-            message.value(),
-            message.timestamp()[1],
-            message.headers() or [],
-        )
 
 
 def size(consumer: Consumer, topic: str, partitions: int) -> int:
@@ -164,9 +103,9 @@ def map_of(broker: Broker, topic: str, partition: int) -> dict[int, int]:
     """The map, whose ranges have to follow each other."""
     found: dict[int, int] = {}
     reached = None
-    for key, value, *_ in read(broker, topic + ".offset-map", partition).values():
-        told = json.loads(value)
-        assert key == b"m/%d/%d" % (partition, told["source"])
+    for record in read(broker, topic + ".offset-map")[topic + ".offset-map", partition].values():
+        told = json.loads(record.value or b"")
+        assert record.key == b"m/%d/%d" % (partition, told["source"])
         assert reached in (None, told["source"]), "the ranges have a hole, or overlap"
         reached = told["end"]
         source, target, numbers = told["source"], told["target"], told["runs"]
@@ -200,18 +139,6 @@ def stable_end(broker: Broker, topic: str, partition: int) -> int:
     return int(answer.result(WAIT_S).offset)
 
 
-def kafka(broker: Broker, topics: str, **options: Any) -> dict[str, Any]:
-    return {
-        "format": "kafka",
-        "options": {
-            "kafka.bootstrap.servers": broker.bootstrap,
-            "kafka.isolation.level": "read_committed",
-            "subscribe": topics,
-            **options,
-        },
-    }
-
-
 def kill_on_its_way(jobs: Jobs, config: Mapping[str, Any], pair: Pair, chance: Random, records: int) -> None:
     """Start the mirror, and kill its driver with all that belongs to it when some more has arrived."""
     consumer = Consumer({"bootstrap.servers": pair.target.bootstrap, "group.id": "watch"})
@@ -237,7 +164,7 @@ def test_a_mirror_is_exact_however_often_it_is_killed(pair: Pair, tmp_path: Path
     jobs.run("replay", {"replay": {**replay, "client": {"bootstrap.servers": pair.source.bootstrap}}})
     make_odd(pair.source)
     config = {
-        "input": kafka(pair.source, f"flights,{ODD}", maxOffsetsPerTrigger=str(flights // 4)),
+        "input": kafka(pair.source, "flights", ODD, maxOffsetsPerTrigger=str(flights // 4), **COMMITTED),
         "mirror": {
             "job": "m",
             "checkpoint": str(tmp_path / "checkpoint"),
@@ -246,7 +173,7 @@ def test_a_mirror_is_exact_however_often_it_is_killed(pair: Pair, tmp_path: Path
         },
     }
     places = [*[("flights", number) for number in range(PARTITIONS)], (ODD, 0), (ODD, 1)]
-    truth = {place: read(pair.source, *place) for place in places}
+    truth = read(pair.source, "flights", ODD)
     ends = {place: stable_end(pair.source, *place) for place in places}
     # A record of each, an offset in the midst of a gap, and ends.
     odd_gap = next(offset for offset in range(20, ends[ODD, 0]) if offset not in truth[ODD, 0])
@@ -265,12 +192,14 @@ def test_a_mirror_is_exact_however_often_it_is_killed(pair: Pair, tmp_path: Path
     jobs.run("mirror", config)
 
     expected = {}
+    mirrored = read(pair.target, "flights" + SUFFIX, ODD + SUFFIX)
     for place in places:
         topic, partition = place[0] + SUFFIX, place[1]
-        there = read(pair.target, topic, partition)
+        there = mirrored[topic, partition]
         mapped = map_of(pair.target, topic, partition)
         assert list(mapped) == list(truth[place])
-        assert {offset: there[mapped[offset]] for offset in mapped} == truth[place]
+        for offset, record in truth[place].items():
+            assert there[mapped[offset]].content == record.content
         assert len(there) == len(mapped)
         if place in wants:
             after = [offset for offset in mapped if offset >= wants[place]]
@@ -280,16 +209,16 @@ def test_a_mirror_is_exact_however_often_it_is_killed(pair: Pair, tmp_path: Path
 
     audit = {
         "audit": {"window": "30 days", "suffix": SUFFIX, "offsets": False},
-        "left": kafka(pair.source, f"flights,{ODD}"),
-        "right": kafka(pair.target, f"flights{SUFFIX},{ODD}{SUFFIX}"),
+        "left": kafka(pair.source, "flights", ODD, **COMMITTED),
+        "right": kafka(pair.target, "flights" + SUFFIX, ODD + SUFFIX, **COMMITTED),
     }
     records = sum(map(len, truth.values()))
-    assert any(line.startswith(f"clean: {records} records") for line in jobs.run("audit", audit))
+    assert f"clean: {records} records" in jobs.run("audit", audit)
 
     # A checkpoint that is lost costs nothing, and there is nothing left to do.
     before = {place: stable_end(pair.target, place[0] + SUFFIX, place[1]) for place in places}
     (tmp_path / "checkpoint").rename(tmp_path / "lost")
-    said = jobs.run("mirror", config)
+    said = jobs.run("mirror", config).splitlines()
     assert f"flights-0: 0 records, up to offset {ends['flights', 0]}, lag 0" in said
     assert {place: stable_end(pair.target, place[0] + SUFFIX, place[1]) for place in places} == before
     assert committed(pair.target) == expected

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.brokers import Broker
-from interop.pipeline_kills.processes import environment
+from interop.pipeline.running import JOB_SECONDS, Jobs, kafka
+from interop.pipeline_kills.reading import read_topics
 from interop.reference import HERE, spark_python
 from interop.scenarios.clients_confluent import consumer_of, producer_of, take
 
@@ -31,7 +31,6 @@ FLIGHTS = 20_000
 PARTITIONS = 4
 AGAIN_EVERY = 40
 LATE = 25
-JOB_S = 400.0
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def flights(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> list[An
     """The departures in the topic `flights`, as a consumer gets them; each partition in its order."""
     directory = tmp_path_factory.mktemp("replay")
     replay = {"topic": "flights", "partitions": PARTITIONS, "limit": FLIGHTS, "client": client(broker)}
-    assert run("replay", directory, {"replay": replay}) == f"{FLIGHTS} events into flights\n"
+    assert f"{FLIGHTS} events into flights\n" in jobs_in(directory).run("replay", {"replay": replay})
     consumer = consumer_of(broker, "flights-reader")
     consumer.assign([TopicPartition("flights", partition, 0) for partition in range(PARTITIONS)])
     found = take(consumer, FLIGHTS)
@@ -62,56 +61,8 @@ def client(broker: Broker) -> dict[str, str]:
     return {"bootstrap.servers": broker.bootstrap}
 
 
-def toml(tables: Mapping[str, Any], path: str = "") -> str:
-    """Tables as the jobs read them; numbers and texts look as they do in JSON."""
-    text = f"[{path}]\n" if path else ""
-    inner = ""
-    for key, value in tables.items():
-        name = json.dumps(key)
-        if isinstance(value, Mapping):
-            inner += toml(value, f"{path}.{name}" if path else name)
-        else:
-            text += f"{name} = {json.dumps(value)}\n"
-    return text + inner
-
-
-def begin(job: str, directory: Path, tables: Mapping[str, Any]) -> subprocess.Popen[str]:
-    """Start a job, in a group of processes that has its JVM too."""
-    config = directory / f"{job}.toml"
-    config.write_text(toml(tables))
-    with (directory / f"{job}.log").open("a") as log:
-        return subprocess.Popen(
-            [spark_python(), "-m", "pipeline.cli", job, "--config", str(config), "--master", "local[2]"],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            cwd=directory,
-            env={**environment(), "TZ": "America/New_York"},  # which has to make no difference
-            start_new_session=True,
-        )
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    """SIGKILL to the driver, Python and JVM."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(30)
-
-
-def run(job: str, directory: Path, tables: Mapping[str, Any], *, status: int = 0) -> str:
-    """A job to its end: what it said."""
-    process = begin(job, directory, tables)
-    try:
-        said, _ = process.communicate(timeout=JOB_S)
-    finally:
-        end(process)
-    assert process.returncode == status, (directory / f"{job}.log").read_text()[-3000:]
-    return said
-
-
-def kafka(broker: Broker, topics: str, **options: Any) -> dict[str, Any]:
-    given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topics, **options}
-    return {"format": "kafka", "options": given}
+def jobs_in(directory: Path) -> Jobs:
+    return Jobs(directory, TZ="America/New_York")  # which has to make no difference
 
 
 def make(broker: Broker, topic: str) -> None:
@@ -136,20 +87,16 @@ def expected() -> dict[str, dict[str, Any]]:
     return found
 
 
-def latest(broker: Broker, topic: str, partitions: int) -> tuple[dict[str, Any], int]:
+def latest(broker: Broker, topic: str) -> tuple[dict[str, Any], int]:
     """The last value of each key, and how many records there are."""
-    consumer: Consumer = consumer_of(broker, f"{topic}-reader")
-    places = [TopicPartition(topic, partition, 0) for partition in range(partitions)]
-    count = sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)
-    consumer.assign(places)
+    records = list(chain.from_iterable(read_topics(broker.bootstrap, [topic]).values()))
     found = {}
-    for message in take(consumer, count):
-        key, value = json.loads(message.key()), json.loads(message.value())
+    for record in records:
+        key, value = json.loads(record.key or b""), json.loads(record.value or b"")
         assert list(key) == ["window_start", "carrier"]
         assert {name: value[name] for name in key} == key
         found[f"{key['window_start']} {key['carrier']}"] = value
-    consumer.close()
-    return found, count
+    return found, len(records)
 
 
 def check(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
@@ -180,6 +127,7 @@ def test_windows_are_those_of_plain_python_whatever_comes_twice_and_is_killed(
     broker: Broker, flights: list[Any], tmp_path: Path
 ) -> None:
     make(broker, "flights.again")
+    jobs = jobs_in(tmp_path)
     flights = sorted(flights, key=lambda message: message.timestamp()[1])
     again = [
         {"key": message.key(), "value": message.value(), "timestamp": message.timestamp()[1]}
@@ -190,7 +138,7 @@ def test_windows_are_those_of_plain_python_whatever_comes_twice_and_is_killed(
     send(broker, "flights.again", [*junk, *again])
     checkpoint = tmp_path / "checkpoint"
     tables = {
-        "input": kafka(broker, "flights,flights.again", maxOffsetsPerTrigger=3_000),
+        "input": kafka(broker, "flights", "flights.again", maxOffsetsPerTrigger=3_000),
         "windows": {
             "topic": "flights.hourly",
             "checkpoint": str(checkpoint),
@@ -205,19 +153,19 @@ def test_windows_are_those_of_plain_python_whatever_comes_twice_and_is_killed(
         },
     }
     for steps in (1, 3):
-        process = begin("windows", tmp_path, tables)
+        process = jobs.start("windows", tables)
         try:
-            deadline = time.monotonic() + JOB_S
+            deadline = time.monotonic() + JOB_SECONDS
             # In the middle of a step, when those before it have been counted.
             while steps_in(checkpoint / "counts") < steps or steps_in(checkpoint / "offsets") <= steps:
-                assert process.poll() is None, (tmp_path / "windows.log").read_text()[-3000:]
+                assert not process.is_over, process.tail()
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
         finally:
-            end(process)
-    said = run("windows", tmp_path, tables)
+            process.end()
+    said = jobs.run("windows", tables)
     wanted = expected()
-    found, results = latest(broker, "flights.hourly", PARTITIONS)
+    found, results = latest(broker, "flights.hourly")
     check(found, wanted)
     assert results > len(wanted), "a window was sent whenever it had changed"
     counts = counted(checkpoint)
@@ -240,16 +188,15 @@ def test_windows_are_those_of_plain_python_whatever_comes_twice_and_is_killed(
             for number in range(LATE)
         ],
     )
-    run("windows", tmp_path, tables)
+    jobs.run("windows", tables)
     assert counted(checkpoint)["late"] == LATE
-    assert latest(broker, "flights.hourly", PARTITIONS)[0] == found
+    assert latest(broker, "flights.hourly")[0] == found
     # A second time there is nothing to do.
-    before = counted(checkpoint), latest(broker, "flights.hourly", PARTITIONS)
-    run("windows", tmp_path, tables)
-    assert (counted(checkpoint), latest(broker, "flights.hourly", PARTITIONS)) == before
+    before = counted(checkpoint), latest(broker, "flights.hourly")
+    jobs.run("windows", tables)
+    assert (counted(checkpoint), latest(broker, "flights.hourly")) == before
     changed = {**tables, "windows": {**tables["windows"], "window": "2 hours"}}
-    run("windows", tmp_path, changed, status=1)
-    assert "is of windows with another window" in (tmp_path / "windows.log").read_text()
+    assert "is of windows with another window" in jobs.run("windows", changed, status=1)
 
 
 MIXED: list[dict[str, Any]] = [
@@ -295,17 +242,18 @@ def test_a_profile_is_the_same_from_every_side_and_true(
     consumer.commit(offsets=[TopicPartition("flights", 0, 1000)], asynchronous=False)
     consumer.close()
     directory = str(tmp_path / "archived")
-    run("archive", tmp_path, {"input": kafka(broker, "flights,mixed"), "archive": {"directory": directory}})
+    archive = {"input": kafka(broker, "flights", "mixed"), "archive": {"directory": directory}}
+    jobs_in(tmp_path).run("archive", archive)
     files = {"path": str(broker.log_dir), "subscribe": "flights,mixed"}
     sides = {
-        "kafka": kafka(broker, "flights,mixed"),
+        "kafka": kafka(broker, "flights", "mixed"),
         "kwire": {"format": "kwire", "options": files},
         "archive": {"format": "archive", "directory": directory},
     }
     seen = {}
     for name, side in sides.items():
         (tmp_path / name).mkdir()
-        run("profile", tmp_path / name, {"profile": {}, "side": side})
+        jobs_in(tmp_path / name).run("profile", {"profile": {}, "side": side})
         seen[name] = figures_of(tmp_path / name)
     groups = seen["kafka"]["flights"].pop("groups")
     [lag] = [group for group in groups if group["group"] == "profile-lag"]
@@ -390,13 +338,14 @@ def test_the_page_of_an_audit_has_its_differences(broker: Broker, flights: list[
         "left": kafka(broker, "flights"),
         "right": kafka(broker, "flights", endingOffsets=less),
     }
-    said = run("audit", tmp_path, tables, status=3)
+    jobs = jobs_in(tmp_path)
+    said = jobs.run("audit", tables, status=3)
     text = report.read_text()
-    differing = said.count("flights-0 ")
+    differing = sum(line.startswith("flights-0 ") for line in said.splitlines())
     assert differing > 10
     assert f"Audit: {differing} of " in text
     assert "flights-0 2013-01-02 00:00: missing" in text
     assert text.count("<svg") == 1
     del tables["right"]["options"]["endingOffsets"]
-    assert run("audit", tmp_path, tables).startswith(f"clean: {FLIGHTS} records")
+    assert f"clean: {FLIGHTS} records" in jobs.run("audit", tables)
     assert "Audit: clean" in report.read_text()

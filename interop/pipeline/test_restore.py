@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.brokers import ApacheKafka, Broker, Kwire, run_tool
-from interop.pipeline_kills.jobs import toml
-from interop.pipeline_kills.processes import JobProcess, environment
-from interop.reference import spark_python
+from interop.pipeline.running import Jobs, kafka, read
+from interop.pipeline_kills.reading import Place, Record
 
-JOB_SECONDS: Final = 300.0
 WAIT_S: Final = 30.0
 BEGAN_MS: Final = 1_300_000_000_000
 """Long before anything that retention would keep by itself."""
@@ -32,8 +30,6 @@ ODD, DENSE, STAMPED = "odd", "dense", "stamped"
 TOPICS: Final = {ODD: 3, DENSE: 1, STAMPED: 1}
 """By their partitions; the last one of the first topic has never had a record."""
 
-Place = tuple[str, int]
-Record = tuple[Any, ...]
 Log = tuple[tuple[int, int], dict[int, Record]]
 """Where a partition begins and ends, and its records by their offsets."""
 
@@ -94,72 +90,20 @@ def fill(broker: Broker) -> None:
         future.result(WAIT_S)
 
 
-def read(broker: Broker, place: Place) -> Log:
-    """A partition as a plain consumer sees it."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": "judge",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
+def logs_of(broker: Broker, *topics: str) -> dict[Place, Log]:
+    """As a plain consumer sees them."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "judge"})
     try:
-        ends = consumer.get_watermark_offsets(TopicPartition(*place), WAIT_S)
-        consumer.assign([TopicPartition(*place, ends[0])])
-        found: dict[int, Record] = {}
-        while True:
-            message = consumer.poll(WAIT_S)
-            assert message is not None, f"{place} has no end"
-            error = message.error()
-            if error is not None:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                return ends, found
-            found[int(message.offset() or 0)] = (
-                message.timestamp(),
-                message.key(),
-                message.value(),
-                message.headers() or [],
-            )
+        return {
+            place: (consumer.get_watermark_offsets(TopicPartition(*place), WAIT_S), records)
+            for place, records in read(broker, *topics).items()
+        }
     finally:
         consumer.close()
 
 
-def read_all(broker: Broker) -> dict[Place, Log]:
-    return {
-        (topic, partition): read(broker, (topic, partition))
-        for topic, partitions in TOPICS.items()
-        for partition in range(partitions)
-    }
-
-
-class Jobs:
-    """Runs jobs in Spark's Python."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._count = 0
-        self._environment = environment()
-
-    def run(self, job: str, config: Mapping[str, Any], *options: str, status: int = 0) -> str:
-        """Run it to its end; what it said, and Spark."""
-        self._count += 1
-        path = self._directory / f"{self._count}-{job}.toml"
-        path.write_text(toml(config), encoding="utf-8")
-        command = [spark_python(), "-m", "pipeline.cli", job, "--config", str(path), "--master", "local[2]"]
-        process = JobProcess(
-            [*command, *options], self._environment, self._directory, path.with_suffix(".log")
-        )
-        try:
-            assert process.wait(JOB_SECONDS) == status, process.tail()
-        finally:
-            process.end()
-        return process.log.read_text(errors="replace")
-
-
-def of_broker(broker: Broker) -> dict[str, Any]:
-    options = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.isolation.level": "read_committed"}
-    return {"format": "kafka", "options": {**options, "subscribe": ",".join(TOPICS)}}
+def of_broker(broker: Broker, **options: Any) -> dict[str, Any]:
+    return kafka(broker, *TOPICS, **{"kafka.isolation.level": "read_committed"}, **options)
 
 
 def of_files(directory: Path) -> dict[str, Any]:
@@ -168,13 +112,12 @@ def of_files(directory: Path) -> dict[str, Any]:
 
 
 def test_brokers_start_on_what_was_restored(source: Broker, tmp_path: Path) -> None:
-    expected = read_all(source)
+    expected = logs_of(source, *TOPICS)
     assert expected[ODD, 0][1].keys() < set(range(*expected[ODD, 0][0])), "there are gaps"
     assert expected[DENSE, 0][0][0] == 1_000
     jobs = Jobs(tmp_path)
     archive, directory = tmp_path / "archive", tmp_path / "data"
-    input_ = of_broker(source)
-    input_["options"]["maxOffsetsPerTrigger"] = 3_000
+    input_ = of_broker(source, maxOffsetsPerTrigger=3_000)
     jobs.run("archive", {"input": input_, "archive": {"directory": str(archive)}})
     assert " files became " in jobs.run("compact", {"compact": {"directory": str(archive)}})
     restore = {
@@ -193,7 +136,7 @@ def test_brokers_start_on_what_was_restored(source: Broker, tmp_path: Path) -> N
             shutil.copytree(directory, target.log_dir)
             target.write_properties()  # and so it is not formatted
             target.start()
-            assert read_all(target) == expected
+            assert logs_of(target, *TOPICS) == expected
             audit = {
                 "audit": {"window": "30 days", "offsets": True},
                 "left": {"format": "archive", "directory": str(archive)},
@@ -222,11 +165,12 @@ def assert_goes_on(broker: Broker, before: Mapping[Place, Log]) -> None:
     (start, end), records = before[ODD, 0]
     assert told == [end]
     broker.restart()
-    (found_start, found_end), found = read(broker, (ODD, 0))
-    assert (found_start, found_end) == (start, end + 1)
-    assert found.pop(end)[2] == b"new"
+    after = logs_of(broker, *TOPICS)
+    ends, found = after[ODD, 0]
+    assert ends == (start, end + 1)
+    assert found.pop(end).value == b"new"
     assert found == records
-    assert read(broker, (DENSE, 0)) == before[DENSE, 0]
+    assert after[DENSE, 0] == before[DENSE, 0]
 
 
 def assert_tools_accept(directory: Path) -> None:
@@ -243,7 +187,7 @@ def assert_tools_accept(directory: Path) -> None:
 
 
 def test_damage_is_named_or_left_out_and_told(source: Broker, tmp_path: Path) -> None:
-    (start, end), records = read(source, (DENSE, 0))
+    (start, end), records = logs_of(source, DENSE)[DENSE, 0]
     source.stop()
     copy = tmp_path / "copy"
     shutil.copytree(source.log_dir, copy)
@@ -270,6 +214,6 @@ def test_damage_is_named_or_left_out_and_told(source: Broker, tmp_path: Path) ->
     shutil.rmtree(source.log_dir)
     shutil.copytree(directory, source.log_dir)
     source.start()
-    ends, found = read(source, (DENSE, 0))
+    ends, found = logs_of(source, DENSE)[DENSE, 0]
     assert ends == (start, end)
     assert found == {offset: record for offset, record in records.items() if offset not in gone}

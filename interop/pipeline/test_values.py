@@ -8,27 +8,26 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from interop.brokers import Broker
-from interop.pipeline_kills.jobs import toml
-from interop.pipeline_kills.processes import JobProcess, environment
-from interop.reference import HERE, spark_python
+from interop.pipeline.running import Jobs, kafka
+from interop.pipeline_kills.reading import read_topics
+from interop.reference import HERE
 
-JOB_SECONDS: Final = 480.0
 WAIT_S: Final = 30.0
 TOPIC, DEAD = "orders", "orders.dead"
 PARTITIONS: Final = 2
@@ -112,43 +111,14 @@ class Orders:
 
 def read_dead(broker: Broker) -> dict[Place, list[Any]]:
     """What a plain consumer finds in the dead letters' topic, by where it was."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": "judge",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    partitions = consumer.list_topics(DEAD, WAIT_S).topics[DEAD].partitions
-    consumer.assign([TopicPartition(DEAD, partition, 0) for partition in partitions])
     found: dict[Place, list[Any]] = {}
-    ended = 0
-    while ended < len(partitions):
-        message = consumer.poll(WAIT_S)
-        assert message is not None
-        error = message.error()
-        if error is not None:
-            assert error.code() == KafkaError._PARTITION_EOF, error
-            ended += 1
-            continue
-        headers: list[Any] = list(message.headers() or [])
-        about = {key: (value or b"").decode() for key, value in headers[-5:]}
-        assert list(about) == [
-            f"kwire.{key}" for key in ("error", "topic", "partition", "offset", "timestamp")
-        ]
+    for record in chain.from_iterable(read_topics(broker.bootstrap, [DEAD]).values()):
+        about = {key: (value or b"").decode() for key, value in record.headers[-5:]}
+        assert list(about) == REASON
         assert about["kwire.topic"] == TOPIC
         place = (int(about["kwire.partition"]), int(about["kwire.offset"]))
-        found.setdefault(place, []).append(
-            (
-                message.key(),
-                message.value(),
-                headers[:-5],
-                int(about["kwire.timestamp"]),
-                about["kwire.error"],
-            )
-        )
-    consumer.close()
+        headers, at_ms = list(record.headers[:-5]), int(about["kwire.timestamp"])
+        found.setdefault(place, []).append((record.key, record.value, headers, at_ms, about["kwire.error"]))
     return found
 
 
@@ -162,20 +132,6 @@ def read_archive(directory: Path) -> dict[Place, list[Any]]:
                 place = (file["partition"], row["offset"])
                 found.setdefault(place, []).append((row["value"], row["data"], row["data_error"]))
     return found
-
-
-def run(directory: Path, config: Mapping[str, Any], status: int) -> str:
-    """Archive; what the job said."""
-    path = directory / "archive.toml"
-    path.write_text(toml(config), encoding="utf-8")
-    command = [spark_python(), "-m", "pipeline.cli", "archive", "--config", str(path), "--master", "local[2]"]
-    log = directory / f"{time.monotonic_ns()}.log"
-    process = JobProcess(command, environment(), directory, log)
-    try:
-        assert process.wait(JOB_SECONDS) == status, process.tail()
-    finally:
-        process.end()
-    return log.read_text()
 
 
 def judge(broker: Broker, directory: Path, orders: Orders) -> None:
@@ -203,14 +159,7 @@ def test_orders_are_columns_and_what_is_none_is_a_dead_letter(broker: Broker, tm
     admin.create_topics([new_topic])[TOPIC].result(WAIT_S)
     directory = tmp_path / "archive"
     config: dict[str, Any] = {
-        "input": {
-            "format": "kafka",
-            "options": {
-                "kafka.bootstrap.servers": broker.bootstrap,
-                "subscribe": TOPIC,
-                "maxOffsetsPerTrigger": 80,
-            },
-        },
+        "input": kafka(broker, TOPIC, maxOffsetsPerTrigger=80),
         "archive": {"directory": str(directory)},
     }
     with registry() as url:
@@ -234,5 +183,5 @@ def test_orders_are_columns_and_what_is_none_is_a_dead_letter(broker: Broker, tm
                 orders.send(value[:-1], None, "ends within its record")
                 orders.send(b"", None, "0 bytes are too few")
         orders.flush()
-        run(tmp_path, config, 0)
+        Jobs(tmp_path).run("archive", config)
         judge(broker, directory, orders)
