@@ -24,6 +24,10 @@ ON_A_BUSY_MACHINE = [
     "sent a heartbeat request but received error REQUEST_TIMED_OUT",
 ]
 """What Apache Kafka says of time that passed."""
+BY_CHANCE_ALONE = ["handleResponse: unexpected callback exception"]
+"""What Apache Kafka says now and then with nobody else around: in its ReplicaAlterLogDirsThread the end of a
+move races with the answer that permits it. Of 456 moves by Apache Kafka 4.3.1 alone two ended so.
+"""
 ENDINGS = ["stop", "stop", "kill", "kill", "torn", "torn", "stop", "stop"]
 ENDINGS_ALONE = ["stop", "kill", "torn", "stop"]
 ENDINGS_DYNAMIC = ["kill", "stop", "stop"]
@@ -99,7 +103,9 @@ def judge(told: Told, alone: Told, differences: list[Difference]) -> None:
     ):
         new = [line for shape, line in here.items() if shape not in there]
         wrong += [
-            f"{what} says: {line}" for line in new if not any(word in line for word in ON_A_BUSY_MACHINE)
+            f"{what} says: {line}"
+            for line in new
+            if not any(word in line for word in (*ON_A_BUSY_MACHINE, *BY_CHANCE_ALONE))
         ]
     if wrong:
         pytest.fail("\n" + "\n".join(wrong), pytrace=False)
