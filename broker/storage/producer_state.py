@@ -365,12 +365,12 @@ class ProducerStateManager:
         self.end_offset = 0
 
     def log_starts_at(self, log_start_offset: int) -> None:
-        """Forget what lies below the log start offset: open transactions that began there."""
-        for producer_id in [pid for pid, first in self.ongoing.items() if first < log_start_offset]:
-            del self.ongoing[producer_id]
-            self.producers[producer_id].txn_first_offset = None
-        for first_offset in [first for first in self.unreplicated if first < log_start_offset]:
-            del self.unreplicated[first_offset]
+        """What lies below this offset is gone, but nothing that is known of the producers.
+
+        An open transaction that began there has records beyond it, or will have some: whether they are to be
+        read is told by its marker alone, and the index of aborted transactions has to hear of it then.
+        """
+        self.replicated_up_to(log_start_offset)
         self.end_offset = max(self.end_offset, log_start_offset)
 
     def restart_at(self, offset: int) -> None:
@@ -443,15 +443,11 @@ class ProducerStateManager:
             if offset > end_offset:
                 self._remove_snapshot(offset)
                 continue
-            if offset < log_start_offset:
+            if offset <= log_start_offset:
+                # It tells of nothing that is still there.
                 break
             try:
-                self.load_snapshot(
-                    self._disk.read(self.snapshot_path(offset)),
-                    offset,
-                    now_ms=now_ms,
-                    log_start_offset=log_start_offset,
-                )
+                self.load_snapshot(self._disk.read(self.snapshot_path(offset)), offset, now_ms=now_ms)
             except CorruptSnapshot:
                 self._remove_snapshot(offset)
                 continue
@@ -521,14 +517,12 @@ class ProducerStateManager:
         content[2:_CRC_END] = crc32c(memoryview(content)[_CRC_END:]).to_bytes(4, "big")
         return bytes(content)
 
-    def load_snapshot(self, content: bytes, offset: int, *, now_ms: int, log_start_offset: int = 0) -> None:
+    def load_snapshot(self, content: bytes, offset: int, *, now_ms: int) -> None:
         """Replace the state by that of a snapshot taken at `offset`. CorruptSnapshot."""
         loaded = list(_decode_snapshot(content))
         self.clear()
         self.end_offset = offset
         for producer_id, state in loaded:
-            if state.txn_first_offset is not None and state.txn_first_offset < log_start_offset:
-                state.txn_first_offset = None
             if state.txn_first_offset is None and now_ms - state.last_timestamp >= self.expiration_ms:
                 continue
             self.producers[producer_id] = state

@@ -86,7 +86,6 @@ def open_log(
         disk, directory, partition=opening.name, expiration_ms=producer_id_expiration_ms
     )
     producers.find_snapshots(opening.names)
-    producers_known_from = None
     if clean:
         try:
             opening.trust()
@@ -95,7 +94,7 @@ def open_log(
             logger.warning("%s: damaged since it was shut down: %s", opening.name, error)
             clean = False
     if not clean:
-        producers_known_from = opening.recover(producers, recovery_point, log_start_offset)
+        opening.recover(producers, recovery_point, log_start_offset)
         log_end_offset = opening.end(log_start_offset)
     log_start_offset = max(log_start_offset, opening.segments[0].base_offset)
 
@@ -107,12 +106,13 @@ def open_log(
         epochs.needs_sync = epochs.needs_sync or bool(epochs.entries)
         metadata_needs_sync = metadata_needs_sync or stored_id is not None
     opening.remove_stray_snapshots(producers, log_end_offset)
-    if producers_known_from is None or producers_known_from < log_start_offset:
+    if clean or log_end_offset <= log_start_offset:
         producers.rebuild(opening.segments, log_start_offset, log_end_offset, now_ms)
     else:
         # A snapshot tells a producer's last batch alone. What recovery has read may tell all five, so that
         # what was in flight when the process died can be sent again and is known.
         producers.end_offset = log_end_offset
+        producers.expire(now_ms)
     jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
     if jitter_ms > 0:
         opening.segments[-1].roll_jitter_ms = rng.randrange(jitter_ms)
@@ -285,21 +285,24 @@ class _Opening:
         self._check_indexes(self.segments, after_crash=False)
         self.epochs.load()
 
-    def recover(self, producers: ProducerStateManager, recovery_point: int, log_start_offset: int) -> int:
+    def recover(self, producers: ProducerStateManager, recovery_point: int, log_start_offset: int) -> None:
         """Read every segment that may not have been synced, and end the log where it stops making sense.
 
-        The producers are brought to its end; what is returned is the offset from which on they were read.
+        The producers are brought to its end.
         StorageError: the disk fails, or a segment holds a format that is not known here.
         """
         bases = [segment.base_offset for segment in self.segments]
+        checkpointed_start_offset = log_start_offset
         # A segment that ends at the recovery point is synced, but its indexes may not be.
         first = max(0, bisect_left(bases, recovery_point) - 1)
         doubtful = self.segments[first:]
         self._check_indexes(self.segments[:first], after_crash=True)
         start = doubtful[0].base_offset
         log_start_offset = max(log_start_offset, bases[0])
-        # This removes every snapshot beyond the start as well: they are made again, segment by segment.
-        producers.rebuild(self.segments[:first], min(log_start_offset, start), start, self._now_ms)
+        # This removes every snapshot beyond the start as well: they are made again, segment by segment. The
+        # one at the start is good unless the log is known to start there: it may be the only one to tell of
+        # a transaction whose first segment was deleted.
+        producers.rebuild(self.segments[:first], min(checkpointed_start_offset, start), start, self._now_ms)
         self.epochs.load()
         self.epochs.forget_from(start)
         self._complete_epochs(self.segments[:first], log_start_offset)
@@ -312,7 +315,6 @@ class _Opening:
             # have to tell of what a loss of power may bring back, too.
             if not self._recover_segment(segment, next_base, producers, bases[0]):
                 break
-        return start
 
     def _complete_epochs(self, trusted: list[Segment], log_start_offset: int) -> None:
         """Read the epochs of what is trusted from its batches, where the file does not tell them all.

@@ -276,11 +276,11 @@ def test_a_marker_of_version_2_is_of_a_newer_epoch(
     assert refused.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_a_transaction_that_began_before_the_log_start_is_dropped(producers: ProducerStateManager) -> None:
+def test_a_transaction_that_began_before_the_log_start_is_still_open(producers: ProducerStateManager) -> None:
     producers.update(header(0, offset=10, transactional=True))
     producers.log_starts_at(11)
-    assert producers.first_unstable_offset is None
-    assert producers.check(header(1)) is None
+    assert producers.first_unstable_offset == 10
+    assert refusal(producers, header(1)) == ErrorCode.INVALID_TXN_STATE
 
 
 # --- expiry
@@ -336,9 +336,13 @@ def test_expired_producers_are_not_loaded(producers: ProducerStateManager) -> No
     assert set(producers.producers) == {1001, 1002}
 
 
-def test_a_transaction_before_the_log_start_is_not_loaded_as_open(producers: ProducerStateManager) -> None:
-    producers.load_snapshot(KAFKA_SNAPSHOT, 123, now_ms=NOW_MS, log_start_offset=121)
-    assert producers.first_unstable_offset is None
+@pytest.mark.parametrize(("log_start_offset", "is_loaded"), [(121, True), (122, True), (123, False)])
+def test_a_snapshot_counts_while_the_log_starts_before_it(
+    disk: MemoryDisk, producers: ProducerStateManager, *, log_start_offset: int, is_loaded: bool
+) -> None:
+    disk.write(producers.snapshot_path(123), KAFKA_SNAPSHOT, sync=False)
+    assert producers.load(log_start_offset, 130, NOW_MS) == 123
+    assert producers.first_unstable_offset == (120 if is_loaded else None)
 
 
 @pytest.mark.parametrize("cut", [*range(10), 11, 55, 56, 147])
