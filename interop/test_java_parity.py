@@ -1,8 +1,9 @@
 """What kwire's tests compare with is what Apache Kafka's own classes do: bytes of messages, assignments,
-expressions and hashes of topics.
+expressions, hashes of topics and responses to errors.
 
 The comparison with kwire needs no JVM, and is in `tests/kwire/test_java_bytes.py`, in
-`tests/coordinator/assignors/test_parity.py` and in `tests/coordinator/consumer`.
+`tests/coordinator/assignors/test_parity.py`, in `tests/coordinator/consumer` and in
+`tests/handlers/test_error_responses.py`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from interop.java_answers import java_answers
 from interop.kafka_messages import java_bytes, java_errors, kafka_messages
 from interop.reference import HERE
 
-DATA = HERE.parent / "tests" / "kwire" / "data"
-COORDINATOR = HERE.parent / "tests" / "coordinator"
+TESTS = HERE.parent / "tests"
+DATA = TESTS / "kwire" / "data"
 
 ANSWERED = {
-    "Assignments": "assignors/data/kafka-4.3.1-assignments.jsonl",
-    "Expressions": "consumer/data/kafka-4.3.1-expressions.tsv",
-    "TopicHashes": "consumer/data/kafka-4.3.1-topic-hashes.tsv",
+    "Assignments": "coordinator/assignors/data/kafka-4.3.1-assignments.jsonl",
+    "Expressions": "coordinator/consumer/data/kafka-4.3.1-expressions.tsv",
+    "TopicHashes": "coordinator/consumer/data/kafka-4.3.1-topic-hashes.tsv",
+    "ErrorResponses": "handlers/data/kafka-4.3.1-error-responses.tsv",
 }
 """Programs in `interop/java`, and where questions and their answers are kept."""
 
@@ -47,6 +49,6 @@ def test_error_codes() -> None:
 
 @pytest.mark.parametrize(("program", "path"), ANSWERED.items(), ids=ANSWERED)
 def test_answers(program: str, path: str) -> None:
-    cases = [line.split("\t", 1) for line in (COORDINATOR / path).read_text(encoding="utf-8").splitlines()]
+    cases = [line.split("\t", 1) for line in (TESTS / path).read_text(encoding="utf-8").splitlines()]
     assert cases
     assert java_answers(program, [question for question, _ in cases]) == [answer for _, answer in cases]

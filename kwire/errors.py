@@ -191,6 +191,13 @@ RETRIABLE = frozenset(
 )
 
 
+DEFAULT_MESSAGES = {
+    ErrorCode.UNKNOWN_SERVER_ERROR: "The server experienced an unexpected error when processing the request.",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
+}
+"""Apache Kafka's words for errors that some responses tell with words always."""
+
+
 class WireError(Exception):
     """The peer sent what the protocol does not allow: nothing that follows on its connection can be
     trusted.

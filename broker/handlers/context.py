@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from kwire.errors import ApiError, ErrorCode
 from kwire.primitives import Buffer, Region
 from kwire.registry import RequestHeader, encode_response
 
@@ -133,7 +134,17 @@ def _size(piece: Buffer | Region) -> int:
 class RequestContext:
     """One request under way, and the only way to answer it."""
 
-    __slots__ = ("again", "arrived_ms", "channel", "header", "reply", "reply_bytes", "size_bytes", "state")
+    __slots__ = (
+        "again",
+        "arrived_ms",
+        "channel",
+        "header",
+        "reply",
+        "reply_bytes",
+        "request",
+        "size_bytes",
+        "state",
+    )
 
     def __init__(self, header: RequestHeader, channel: Channel, arrived_ms: int, size_bytes: int) -> None:
         self.header = header
@@ -143,6 +154,8 @@ class RequestContext:
         self.state = _PENDING
         self.reply: list[Buffer | Region] | None = None
         self.reply_bytes = 0
+        self.request: object = None
+        """Kept until it is answered: a reply that cannot be written is an error to all that was asked."""
         self.again: Again | None = None
         """Set by the handler of a request that may come in the same words, and was answered at once."""
 
@@ -163,13 +176,34 @@ class RequestContext:
         """Encode `response` and release it in its turn. To be called exactly once."""
         if self.channel.closed:
             self.state = _READY
+            self.request = None
             return
         header = self.header
         try:
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, response)
         except Exception:
-            # A reply that its version has no room for. Whoever waits for others must not wait for this one.
+            # A reply that its version has no room for: mostly a string beyond 32767 bytes, as clients can
+            # have texts of errors made that long. Whoever waits for others must not wait for this one.
             logger.exception("a reply cannot be written: %s to %s", header, self.channel.peer_host)
+            self._complete_with_error()
+            return
+        self.complete_encoded(encoded)
+
+    def error_response(self, error: ApiError) -> object:
+        """The response that tells of an error of the whole request. WireError where there can be none."""
+        from broker.handlers.error_responses import error_response
+
+        return error_response(self.header.api_key, self.header.api_version, self.request, error)
+
+    def _complete_with_error(self) -> None:
+        """Answer UNKNOWN_SERVER_ERROR, or close the connection where that cannot be told either."""
+        header = self.header
+        self.again = None
+        try:
+            failed = self.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            encoded = encode_response(header.api_key, header.api_version, header.correlation_id, failed)
+        except Exception as error:
+            logger.warning("%s to %s is not answered: %s", header, self.channel.peer_host, error)
             self.channel.closing = True
             self.complete_without_reply()
             return
@@ -179,6 +213,7 @@ class RequestContext:
         """Release a reply that is encoded already: the whole frame, its size in front."""
         assert self.state == _PENDING, f"a second reply to {self.header}"
         self.state = _READY
+        self.request = None
         channel = self.channel
         if channel.closed:
             return
@@ -192,6 +227,7 @@ class RequestContext:
         """End the request with nothing on the wire (Produce with acks=0)."""
         assert self.state == _PENDING, f"a second reply to {self.header}"
         self.state = _READY
+        self.request = None
         channel = self.channel
         if not channel.closed and channel.slots[0] is self:
             channel.on_ready(channel)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.handlers.context import PARKED, Channel, Parked, RequestContext
 from broker.handlers.repeated import LONGEST_REPEATED_BYTES, Repeated
 from kwire.errors import ApiError, ErrorCode, WireError
-from kwire.registry import API_VERSIONS, decode_request, decode_request_header
+from kwire.registry import decode_request, decode_request_header
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -128,16 +128,17 @@ class Dispatcher:
             self._handlers[header.api_key] = handler
         interrupt = channel.interrupt
         context = channel.open_slot(header, now_ms, len(frame))
+        context.request = request
         try:
             reply = handler(self._node, context, request)
         except ApiError as error:
-            reply = error_response(header.api_key, error)
+            reply = context.error_response(error)
         except WireError:
             raise
         except Exception:
             # Ours, not the client's: it is logged with its request, and the broker lives on.
             logger.exception("request failed: %s from %s: %.2000r", header, channel.peer_host, request)
-            reply = error_response(header.api_key, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            reply = context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         if reply is not PARKED:
             context.complete(reply)
         if context.again is not None and context.reply is not None and len(frame) <= LONGEST_REPEATED_BYTES:
@@ -147,15 +148,3 @@ class Dispatcher:
         if interrupt is not None:
             # This reply waits behind a long poll of the same connection: end that poll now.
             interrupt()
-
-
-def error_response(api_key: int, error: ApiError) -> object:
-    """The API's response with `error` at its top. WireError where the response has no place for one."""
-    response_class = API_VERSIONS[api_key].response_class
-    response = response_class()
-    if not hasattr(response, "error_code"):
-        raise WireError(f"{response_class.__name__} cannot carry the error {error.code.name}") from error
-    response.error_code = error.code
-    if hasattr(response, "error_message"):
-        response.error_message = error.message
-    return response

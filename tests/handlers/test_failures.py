@@ -18,6 +18,7 @@ from kwire.errors import ErrorCode
 from kwire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.messages.delete_topics import DeleteTopicsRequest
 from kwire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kwire.messages.heartbeat import HeartbeatRequest
 from kwire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -258,15 +259,23 @@ def test_a_duplicate_is_answered_with_its_own_time(rig: Rig) -> None:
     assert (again.base_offset, again.log_append_time_ms) == (0, 1_700_000_000_000)
 
 
-def test_a_reply_that_cannot_be_written_closes_its_connection_alone(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_reply_that_cannot_be_written_is_an_error(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     channel = rig.channel()
-    context = channel.open_slot(RequestHeader(18, 3, 1, "me", 2), 0)
+    context = channel.open_slot(RequestHeader(12, 4, 1, "me", 2), 0)
+    context.request = HeartbeatRequest()
+    context.complete(object())
+    assert rig.reply(channel, 4, HeartbeatRequest).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert not channel.closing
+    assert "a reply cannot be written" in caplog.text
+
+
+def test_a_failure_that_cannot_be_told_closes_its_connection_alone(rig: Rig) -> None:
+    channel = rig.channel()
+    context = channel.open_slot(RequestHeader(0, 9, 1, "me", 2), 0)
+    context.request = ProduceRequest(acks=0)
     context.complete(object())
     assert channel.closing
     assert channel.take_ready() == []
-    assert "a reply cannot be written" in caplog.text
 
 
 @pytest.mark.parametrize(

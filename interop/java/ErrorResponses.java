@@ -1,0 +1,52 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.util.HexFormat;
+import org.apache.kafka.common.protocol.ApiKeys;
+import org.apache.kafka.common.protocol.ByteBufferAccessor;
+import org.apache.kafka.common.protocol.MessageUtil;
+import org.apache.kafka.common.requests.AbstractRequest;
+import org.apache.kafka.common.requests.AbstractResponse;
+
+/**
+ * The responses that tell an error of a whole request, as a broker makes them when it fails on the request.
+ *
+ * Reads an API's key, a version and a request's bytes a line, parted by blanks. Answers each with the bytes of the
+ * response to UNKNOWN_SERVER_ERROR, with the word none where there is no response to make, or with fails where Kafka
+ * fails to make one, which leaves a client without an answer.
+ */
+public final class ErrorResponses {
+    private ErrorResponses() {
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream out = new PrintStream(System.out, false, StandardCharsets.US_ASCII);
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            out.println(answer(line.split(" ", -1)));
+        }
+        out.flush();
+    }
+
+    private static String answer(String[] asked) {
+        ApiKeys api = ApiKeys.forId(Short.parseShort(asked[0]));
+        short version = Short.parseShort(asked[1]);
+        ByteBuffer bytes = ByteBuffer.wrap(HexFormat.of().parseHex(asked[2]));
+        AbstractRequest request = AbstractRequest.parseRequest(api, version, new ByteBufferAccessor(bytes)).request;
+        ByteBuffer made;
+        try {
+            AbstractResponse response = request.getErrorResponse(0, new IllegalStateException("what failed"));
+            if (response == null) {
+                return "none";
+            }
+            made = MessageUtil.toByteBufferAccessor(response.data(), version).buffer();
+        } catch (RuntimeException failure) {
+            return "fails";
+        }
+        byte[] found = new byte[made.remaining()];
+        made.get(found);
+        return HexFormat.of().formatHex(found);
+    }
+}
