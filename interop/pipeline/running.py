@@ -1,20 +1,27 @@
 """What the scenarios of the pipeline share: jobs that they start and wait for, and topics that they read."""
 
+# The client's own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+from confluent_kafka import Producer
+
 from interop.brokers import Broker
 from interop.pipeline_kills.jobs import toml
 from interop.pipeline_kills.processes import JobProcess, environment
-from interop.pipeline_kills.reading import Place, Record, read_topics
+from interop.pipeline_kills.reading import Place, Record, Unreadable, read_topics
 from interop.reference import spark_python
 
 MASTER: Final = "local[2]"
 JOB_SECONDS: Final = 480.0
+WAIT_S: Final = 30.0
 
 
 class Jobs:
@@ -56,8 +63,37 @@ def kafka(broker: Broker, *topics: str, **options: Any) -> dict[str, Any]:
 
 
 def read(broker: Broker, *topics: str) -> dict[Place, dict[int, Record]]:
-    """The committed records of topics by their offsets, as a plain consumer sees them."""
-    return {
-        place: {record.offset: record for record in records}
-        for place, records in read_topics(broker.bootstrap, topics).items()
-    }
+    """The committed records of topics by their offsets, as a plain consumer sees them. Unreadable."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            found = read_topics(broker.bootstrap, topics)
+            break
+        except Unreadable:
+            # A broker that has just been started knows of a partition before it leads it.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+    return {place: {record.offset: record for record in records} for place, records in found.items()}
+
+
+def produce_odd(broker: Broker, topic: str, partitions: int, began_ms: int) -> None:
+    """Records of every kind, over 18 days, with gaps: markers, and transactions that were aborted."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "odd"})
+    producer.init_transactions(WAIT_S)
+    for number in range(40):
+        producer.begin_transaction()
+        for index in range(9):
+            producer.produce(
+                topic,
+                partition=index % partitions,
+                key=None if index % 3 == 0 else b"key-%d" % index,
+                value=None if index % 4 == 1 else b"%d-%d" % (number, index),
+                headers=[("a", b"1"), ("a", None), ("b", b"")] if index % 2 else [],
+                timestamp=began_ms + number * 40_000_000 - index,
+            )
+        producer.flush(WAIT_S)
+        if number % 3 == 2:
+            producer.abort_transaction(WAIT_S)
+        else:
+            producer.commit_transaction(WAIT_S)

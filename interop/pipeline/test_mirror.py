@@ -19,13 +19,12 @@ from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaException,
-    Producer,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from interop.brokers import ApacheKafka, Broker, Kwire
-from interop.pipeline.running import JOB_SECONDS, Jobs, kafka, read
+from interop.pipeline.running import JOB_SECONDS, Jobs, kafka, produce_odd, read
 
 WAIT_S: Final = 30.0
 POLL_S: Final = 0.01
@@ -76,27 +75,10 @@ def size(consumer: Consumer, topic: str, partitions: int) -> int:
 
 
 def make_odd(broker: Broker) -> None:
-    """Records of every kind, with gaps between them: markers, and transactions that were aborted."""
+    """In the first of two partitions."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(ODD, 2, 1, config={"retention.ms": "-1"})])[ODD].result(WAIT_S)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "odd"})
-    producer.init_transactions(WAIT_S)
-    for number in range(30):
-        producer.begin_transaction()
-        for index in range(7):
-            producer.produce(
-                ODD,
-                partition=0,
-                key=None if index % 3 == 0 else b"key-%d" % index,
-                value=None if index % 3 == 1 else b"%d-%d" % (number, index),
-                headers=[("a", b"1"), ("a", None), ("b", b"")] if index % 2 else [],
-                timestamp=1_000_000_000_000 + number * 7 - index,
-            )
-        producer.flush(WAIT_S)
-        if number % 3 == 2:
-            producer.abort_transaction(WAIT_S)
-        else:
-            producer.commit_transaction(WAIT_S)
+    produce_odd(broker, ODD, 1, 1_000_000_000_000)
 
 
 def map_of(broker: Broker, topic: str, partition: int) -> dict[int, int]:

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.brokers import ApacheKafka, Broker, Kwire, run_tool
-from interop.pipeline.running import Jobs, kafka, read
+from interop.pipeline.running import Jobs, kafka, produce_odd, read
 from interop.pipeline_kills.reading import Place, Record
 
 WAIT_S: Final = 30.0
@@ -56,24 +56,7 @@ def fill(broker: Broker) -> None:
     ]
     for future in admin.create_topics(new).values():
         future.result(WAIT_S)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "odd"})
-    producer.init_transactions(WAIT_S)
-    for number in range(40):
-        producer.begin_transaction()
-        for index in range(9):
-            producer.produce(
-                ODD,
-                partition=index % 2,
-                key=None if index % 3 == 0 else b"key-%d" % index,
-                value=None if index % 4 == 1 else b"%d-%d" % (number, index),
-                headers=[("a", b"1"), ("a", None), ("b", b"")] if index % 2 else [],
-                timestamp=BEGAN_MS + number * 40_000_000 - index,
-            )
-        producer.flush(WAIT_S)
-        if number % 3 == 2:
-            producer.abort_transaction(WAIT_S)
-        else:
-            producer.commit_transaction(WAIT_S)
+    produce_odd(broker, ODD, 2, BEGAN_MS)
     for codec in ("none", "zstd"):
         plain = Producer(
             {"bootstrap.servers": broker.bootstrap, "compression.type": codec, "batch.size": 20_000}
