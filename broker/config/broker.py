@@ -9,12 +9,22 @@ cluster, set at start, Kafka's default (KIP-226).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from posixpath import normpath
 from typing import Final, cast
 
-from broker.config.coordinator_keys import COORDINATOR_KEYS
-from broker.config.definition import REQUIRED, ConfigError, Key, Kind, Update, Value, at_least
+from broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
+from broker.config.definition import REQUIRED, ConfigError, Value
+from broker.config.dynamic import (
+    State,
+    bounded,
+    check_change,
+    check_settings,
+    check_values,
+    layered,
+    usable,
+)
 from broker.config.listeners import (
     META_ADDRESS,
     ListenerEndpoint,
@@ -23,27 +33,12 @@ from broker.config.listeners import (
     parse_listeners,
     parse_protocol_map,
 )
-from broker.config.security_keys import SECURITY_KEYS
-from broker.config.server_keys import SERVER_KEYS
-from broker.config.storage_keys import STORAGE_KEYS
 from broker.config.topic_keys import SOURCES
 
-BROKER_KEYS: Final[dict[str, Key]] = {
-    key.name: key for keys in (SERVER_KEYS, STORAGE_KEYS, COORDINATOR_KEYS, SECURITY_KEYS) for key in keys
-}
+logger = logging.getLogger("kwire.config")
 
-THROTTLES: Final[dict[str, Key]] = {
-    name: Key(name, Kind.LONG, None, at_least(0), update=Update.CLUSTER_WIDE)
-    for name in (
-        "leader.replication.throttled.rate",
-        "follower.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    )
-}
-"""Keys that can be set on a running broker or cluster alone, and are shown where they are."""
-
-LISTENER_PREFIX: Final = "listener.name."
-"""Keys of one listener: listener.name.<name>.<key>."""
+FIXED_HERE: Final = "listeners", "listener.security.protocol.map"
+"""Kafka moves to other listeners while it runs; this broker does not."""
 
 ASSIGNORS: Final = {
     "uniform": "uniform",
@@ -137,15 +132,11 @@ class BrokerConfig:
         """What was set on the running cluster."""
         self.per_broker: dict[str, str] = {}
         """What was set on this broker while it runs."""
-        self._values: dict[str, Value] = {}
         for name, key in BROKER_KEYS.items():
-            text = self.given.get(name)
-            if text is not None:
-                self._values[name] = key.parse(text)
-            elif key.default == REQUIRED:
+            if key.default == REQUIRED and name not in self.given:
                 raise ConfigError(f'Missing required configuration "{name}" which has no default value.')
-            else:
-                self._values[name] = key.default_value
+        self._stored: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+        self._state = State(self.given)
         self._set_attributes()
         self._listeners = self._check_listeners()
         self._check_together()
@@ -154,7 +145,7 @@ class BrokerConfig:
 
     def value(self, name: str) -> Value:
         """The value of any of Kafka's keys. KeyError for a key that is none."""
-        return self._values[name]
+        return self._state.values[name]
 
     def names(self) -> list[str]:
         """All keys that are shown: Kafka's, and those that were set though Kafka knows nothing of them."""
@@ -173,7 +164,7 @@ class BrokerConfig:
 
     def advertised_endpoints(self) -> list[ListenerEndpoint]:
         """What clients are told, verbatim as configured. Port 0 stands for the port that was bound."""
-        entries = cast("list[str] | None", self._values["advertised.listeners"])
+        entries = cast("list[str] | None", self._state.values["advertised.listeners"])
         if not entries:
             return self.listener_endpoints()
         return [
@@ -192,57 +183,83 @@ class BrokerConfig:
 
     def connections_per_listener(self) -> dict[str, int]:
         """How many connections the listeners may have that have a limit of their own (KIP-402)."""
-        limits: dict[str, int] = {}
-        for listener in self._listeners:
-            name = f"{LISTENER_PREFIX}{listener.name.lower()}.max.connections"
-            for layer in (self.per_broker, self.cluster_wide, self.given):
-                if name in layer:
-                    value = BROKER_KEYS["max.connections"].parse(layer[name])
-                    assert isinstance(value, int)
-                    limits[listener.name] = value
-                    break
-        return limits
+        return {
+            listener.name: self._state.of_listener("max.connections", listener.name)
+            for listener in self._listeners
+            if f"{LISTENER_PREFIX}{listener.name.lower()}.max.connections" in self._state.settings
+        }
 
     # --- changing (KIP-226)
 
     def update(self, cluster_wide: Mapping[str, str], per_broker: Mapping[str, str]) -> None:
-        """Take over what is set on the running cluster and broker.
+        """Take over what is stored for the running cluster and broker, as far as it can be applied.
 
-        What cannot be parsed is left at what it would be without; it was refused when it was to be set, so
-        it comes from a version that knew better.
+        What cannot be read, or cannot be set at all, is passed over. Where what is left contradicts other
+        settings, those that held before hold on. Both are told in the log, and neither is an error: a stored
+        setting must not keep a broker from starting.
         """
-        self.cluster_wide = dict(cluster_wide)
-        self.per_broker = dict(per_broker)
-        for name, key in BROKER_KEYS.items():
-            if key.update is Update.READ_ONLY:
-                continue
-            for layer in (self.per_broker, self.cluster_wide, self.given):
-                if name in layer:
-                    try:
-                        self._values[name] = key.parse(layer[name])
-                    except ConfigError:
-                        continue
-                    break
-            else:
-                self._values[name] = key.default_value
+        known_cluster_wide, known_per_broker = self._stored
+        self._stored = dict(cluster_wide), dict(per_broker)
+        # One after the other, as Kafka does it: what is stored for the cluster may be fine without the rest.
+        if cluster_wide != known_cluster_wide:
+            self.cluster_wide = usable(cluster_wide, per_broker=False)
+            self._apply("cluster")
+        if per_broker != known_per_broker:
+            self.per_broker = usable(per_broker, per_broker=True)
+            self._apply("broker")
+
+    def check_update(self, settings: Mapping[str, str], *, per_broker: bool) -> None:
+        """ConfigError where these cannot be all that is set on this running broker, or on the cluster."""
+        check_settings(settings, per_broker=per_broker)
+        layers = (self.cluster_wide, settings) if per_broker else (settings, self.per_broker)
+        state = State(layered(self.given, *layers))
+        check_values(state.values)
+        for name in FIXED_HERE:
+            if name in settings and settings[name] != self.given.get(name):
+                raise ConfigError(
+                    f"{name} cannot be changed while the broker runs: this broker listens where it started"
+                )
+        check_change(self._state, state, self._served_listeners())
+
+    def _apply(self, where: str) -> None:
+        try:
+            state = State(bounded(layered(self.given, self.cluster_wide, self.per_broker)))
+            check_values(state.values)
+            self._check_moved(state)
+            check_change(self._state, state, self._served_listeners())
+        except ConfigError as error:
+            logger.error("settings of the running %s are not applied: %s", where, error)
+            return
+        self._state = state
         self._set_attributes()
+
+    def _check_moved(self, state: State) -> None:
+        moved = [name for name in FIXED_HERE if state.settings.get(name) != self.given.get(name)]
+        if moved:
+            parse_listeners("listeners", cast("list[str]", state.values["listeners"]))
+            name = "listener.security.protocol.map"
+            parse_protocol_map(name, cast(str, state.values[name]))
+            logger.warning("%s takes effect at no time: this broker listens where it started", moved[0])
+
+    def _served_listeners(self) -> list[str]:
+        return [listener.name for listener in self.listener_endpoints()]
 
     def _set_attributes(self) -> None:
         for name in ATTRIBUTE_KEYS:
-            setattr(self, name.replace(".", "_"), self._values[name])
+            setattr(self, name.replace(".", "_"), self._state.values[name])
         self.log_dirs = self._log_directories()
         self.controller_listener_names = [
-            name.upper() for name in cast("list[str]", self._values["controller.listener.names"] or [])
+            name.upper() for name in cast("list[str]", self._state.values["controller.listener.names"] or [])
         ]
-        self.process_roles = cast("list[str]", self._values["process.roles"])
-        listener = cast("str | None", self._values["inter.broker.listener.name"])
-        protocol = cast(str, self._values["security.inter.broker.protocol"])
+        self.process_roles = cast("list[str]", self._state.values["process.roles"])
+        listener = cast("str | None", self._state.values["inter.broker.listener.name"])
+        protocol = cast(str, self._state.values["security.inter.broker.protocol"])
         self.inter_broker_listener_name = (listener or protocol).upper()
 
     def _log_directories(self) -> list[str]:
         """log.dirs, or else log.dir; each once, whatever way it is written."""
-        named = self._values["log.dirs"]
-        entries = cast("list[str]", self._values["log.dir"] if named is None else named)
+        named = self._state.values["log.dirs"]
+        entries = cast("list[str]", self._state.values["log.dir"] if named is None else named)
         if not entries or not all(entries):
             raise ConfigError(
                 f"log.dirs is {','.join(entries)!r}: it must name at least one directory, and no empty one"
@@ -252,9 +269,9 @@ class BrokerConfig:
     # --- checking
 
     def _check_listeners(self) -> list[ListenerEndpoint]:
-        listeners = parse_listeners("listeners", cast("list[str]", self._values["listeners"]))
+        listeners = parse_listeners("listeners", cast("list[str]", self._state.values["listeners"]))
         protocols = parse_protocol_map(
-            "listener.security.protocol.map", cast(str, self._values["listener.security.protocol.map"])
+            "listener.security.protocol.map", cast(str, self._state.values["listener.security.protocol.map"])
         )
         for name in self.controller_listener_names:
             # KIP-595: a controller listener that the map does not name is PLAINTEXT, unless the map is given.
@@ -293,17 +310,7 @@ class BrokerConfig:
                 f"inter.broker.listener.name is {self.inter_broker_listener_name}, which is not one of "
                 f"advertised.listeners: {', '.join(listener.name for listener in advertised)}"
             )
-        if self.connections_per_host() == {} and self.max_connections_per_ip == 0:
-            raise ConfigError(
-                "max.connections.per.ip is 0, which needs max.connections.per.ip.overrides: "
-                "nobody could connect"
-            )
-        retention_ms = cast("int | None", self._values["log.retention.ms"])
-        if retention_ms is not None and retention_ms != -1 and retention_ms < 1:
-            raise ConfigError(
-                f"log.retention.ms is {retention_ms}: it must be unlimited (-1) or, greater than or "
-                f"equal to 1"
-            )
+        check_values(self._state.values)
         if not self.group_consumer_assignors:
             raise ConfigError("group.consumer.assignors is empty: consumer groups need one at least")
         for name in self.group_consumer_assignors:
@@ -314,7 +321,7 @@ class BrokerConfig:
                 )
 
     def _check_quorum(self) -> None:
-        voters = cast("list[str]", self._values["controller.quorum.voters"])
+        voters = cast("list[str]", self._state.values["controller.quorum.voters"])
         ids = []
         for voter in voters:
             text, at, _ = voter.partition("@")
@@ -327,7 +334,7 @@ class BrokerConfig:
                 f"only voter, {self.node_id}@host:port"
             )
         # They tell where to look for the quorum's other members: the only voter of its quorum has none.
-        for server in cast("list[str]", self._values["controller.quorum.bootstrap.servers"]):
+        for server in cast("list[str]", self._state.values["controller.quorum.bootstrap.servers"]):
             host, _, port = server.rpartition(":")
             if not host or not port.isdigit():
                 raise ConfigError(f"controller.quorum.bootstrap.servers has {server!r}: expected host:port")

@@ -15,10 +15,10 @@ from broker.config.definition import (
     LONG,
     SHORT,
     STRING,
+    Entries,
     Key,
     at_least,
     between,
-    each_of,
     one_of_any_case,
 )
 
@@ -27,7 +27,7 @@ COORDINATOR_KEYS: Final = (
         "group.coordinator.rebalance.protocols",
         LIST,
         "classic,consumer,streams",
-        each_of("consumer", "classic", "share", "streams"),
+        Entries("consumer", "classic", "share", "streams"),
     ),
     Key("group.coordinator.threads", INT, "4", at_least(1)),
     Key("group.coordinator.background.threads", INT, "2", at_least(1)),

@@ -6,8 +6,10 @@ the same thing.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -61,10 +63,13 @@ class Key(NamedTuple):
     kind: Kind
     default: str | None
     """As text; None for a key that is unset; REQUIRED for one that must be set."""
-    check: Check | None = None
+    check: Check | Entries | ThrottledReplicas | None = None
+    """Lists without a check of their own may hold any texts but empty ones."""
     internal: bool = False
     """Whether it is hidden from those who list the configuration."""
     update: Update = Update.READ_ONLY
+    classes: tuple[str, ...] = ()
+    """The classes that it can name, where not any name will do."""
 
     @property
     def is_sensitive(self) -> bool:
@@ -74,15 +79,20 @@ class Key(NamedTuple):
     def parse(self, text: str) -> Value:
         """The value that `text` stands for. ConfigError when it is none, or out of bounds."""
         value = parse(self.name, self.kind, text)
-        if self.check is not None:
+        if isinstance(value, list):
+            if isinstance(self.check, ThrottledReplicas):
+                self.check.check(self.name, value)
+                return value
+            value = list(dict.fromkeys(value))
+            (self.check if isinstance(self.check, Entries) else ANY_ENTRIES).check(self.name, value)
+        elif self.kind is CLASS:
+            if self.classes and text.strip(_BLANKS) not in self.classes:
+                raise invalid(self.name, text, f"Class {text.strip(_BLANKS)} could not be found.")
+        elif callable(self.check):
             fault = self.check(value)
             if fault is not None:
-                raise invalid(self.name, self.shown(text), fault)
+                raise invalid(self.name, "[hidden]" if self.is_sensitive else to_text(value), fault)
         return value
-
-    def shown(self, text: str) -> str:
-        """`text` as it may be shown."""
-        return "[hidden]" if self.is_sensitive else text
 
     @property
     def default_value(self) -> Value:
@@ -98,32 +108,62 @@ def invalid(name: str, text: object, fault: str) -> ConfigError:
 
 
 _BOUNDS: Final = {INT: 31, SHORT: 15, LONG: 63}
-_INTEGER: Final = re.compile(r"[+-]?\d+\Z", re.ASCII)
+_INTEGER: Final = re.compile(r"[+-]?\d+\Z")
+_DOUBLE: Final = re.compile(
+    r"[+-]?(NaN|Infinity|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[fFdD]?"
+    r"|(?P<hex>0[xX]([0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?\d+)[fFdD]?)\Z",
+    re.ASCII,
+)
+_BLANKS: Final = "".join(map(chr, range(0x21)))
+"""What Java trims from a text: everything up to the space, and nothing beyond ASCII."""
+
+
+def parse_integer(text: str, bits: int = 31) -> int | None:
+    """A whole number of `bits` and a sign, as Java reads one; None where it is none.
+
+    Digits of every script count, as long as each is one UTF-16 unit; blanks and underscores do not.
+    """
+    if not _INTEGER.match(text) or max(text) > "\uffff":
+        return None
+    number, limit = int(text), 1 << bits
+    return number if -limit <= number < limit else None
+
+
+def parse_double(text: str) -> float | None:
+    """A floating-point number as Java reads one; None where it is none."""
+    match = _DOUBLE.match(text)
+    if match is None:
+        return None
+    if match["hex"]:
+        # The exponent of a hexadecimal number is decimal, so that a last letter is a suffix.
+        return float.fromhex(text.rstrip("fFdD"))
+    return float(text.rstrip("fFdD"))
 
 
 def parse(name: str, kind: Kind, text: str) -> Value:
     """Read a value of a kind from text. ConfigError."""
-    text = text.strip()
+    trimmed = text.strip(_BLANKS)
     if kind in _BOUNDS:
-        if _INTEGER.match(text):
-            number = int(text)
-            limit = 1 << _BOUNDS[kind]
-            if -limit <= number < limit:
-                return number
-        raise invalid(name, text, f"Not a number of type {kind.name}")
+        number = parse_integer(trimmed, _BOUNDS[kind])
+        if number is None:
+            raise invalid(name, text, f"Not a number of type {kind.name}")
+        return number
     if kind is BOOLEAN:
-        lowered = text.lower()
+        lowered = trimmed.lower()
         if lowered in ("true", "false"):
             return lowered == "true"
         raise invalid(name, text, "Expected value to be either true or false")
     if kind is DOUBLE:
-        try:
-            return float(text)
-        except ValueError:
-            raise invalid(name, text, "Not a number of type DOUBLE") from None
+        double = parse_double(trimmed)
+        if double is None:
+            raise invalid(name, text, "Not a number of type DOUBLE")
+        return double
     if kind is LIST:
-        return [part.strip() for part in text.split(",")] if text else []
-    return text
+        return _COMMA.split(trimmed) if trimmed else []
+    return trimmed
+
+
+_COMMA: Final = re.compile(r"\s*,\s*", re.ASCII)
 
 
 def to_text(value: Value) -> str | None:
@@ -140,14 +180,15 @@ def to_text(value: Value) -> str | None:
 
 
 def _double_text(value: float) -> str:
-    """As Java writes a double: an exponent is an E without a plus sign, and a mantissa has a point."""
-    text = repr(value)
-    if "e" not in text:
-        return text
-    mantissa, exponent = text.split("e")
-    if "." not in mantissa:
-        mantissa += ".0"
-    return f"{mantissa}E{int(exponent)}"
+    """As Java writes a double: from 10 to the -3 to below 10 to the 7 plainly, else with an exponent."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    assert isinstance(exponent, int)
+    shown = "".join(map(str, digits)).rstrip("0")
+    return f"{'-' * sign}{shown[0]}.{shown[1:] or '0'}E{exponent + len(digits) - 1}"
 
 
 # --- what values may be
@@ -158,7 +199,8 @@ def at_least(low: float) -> Check:
 
     def check(value: Value) -> str | None:
         assert value is None or isinstance(value, (int, float))
-        return None if value is None or value >= low else f"Value must be at least {low}"
+        # A number that is none is neither too small nor too large.
+        return f"Value must be at least {low}" if value is not None and value < low else None
 
     return check
 
@@ -172,7 +214,7 @@ def between(low: float, high: float) -> Check:
             return None
         if value < low:
             return f"Value must be at least {low}"
-        return None if value <= high else f"Value must be no more than {high}"
+        return f"Value must be no more than {high}" if value > high else None
 
     return check
 
@@ -204,16 +246,26 @@ def one_of_any_case(*allowed: str) -> Check:
     return check
 
 
-def each_of(*allowed: str) -> Check:
-    """A list whose entries are all of these texts."""
+class Entries:
+    """A list of texts of which none is empty; its entries are of the `allowed` ones, where there are such."""
 
-    def check(value: Value) -> str | None:
-        assert isinstance(value, list)
-        if all(entry in allowed for entry in value):
-            return None
-        return f"String must be one of: {', '.join(allowed)}"
+    def __init__(self, *allowed: str, can_be_empty: bool = True) -> None:
+        self._allowed = allowed
+        self._can_be_empty = can_be_empty
 
-    return check
+    def check(self, name: str, entries: list[str]) -> None:
+        """ConfigError for what is wrong with the first entry that is."""
+        if not entries and not self._can_be_empty:
+            allowed = f"[{', '.join(self._allowed)}]" if self._allowed else "any non-empty value"
+            raise ConfigError(f"Configuration '{name}' must not be empty. Valid values include: {allowed}")
+        for entry in entries:
+            if not entry:
+                raise ConfigError(f"Configuration '{name}' values must not be empty.")
+            if self._allowed and entry not in self._allowed:
+                raise invalid(name, entry, f"String must be one of: {', '.join(self._allowed)}")
+
+
+ANY_ENTRIES: Final = Entries()
 
 
 def non_empty(value: Value) -> str | None:
@@ -221,15 +273,18 @@ def non_empty(value: Value) -> str | None:
     return "String must be non-empty" if value == "" else None
 
 
-_THROTTLED: Final = re.compile(r"\d+:\d+\Z", re.ASCII)
+class ThrottledReplicas:
+    """`*`, or pairs of a partition and a broker, empty ones among them."""
 
+    _PAIR: Final = re.compile(r"([0-9]+:[0-9]+)?\Z")
 
-def throttled_replicas(value: Value) -> str | None:
-    """`*`, nothing, or pairs of a partition and a broker."""
-    assert isinstance(value, list)
-    if not value or value == ["*"] or all(_THROTTLED.match(entry) for entry in value):
-        return None
-    return (
-        "leader.replication.throttled.replicas and follower.replication.throttled.replicas must be the "
-        "literal '*' or a list of replicas in the following format: [partitionId]:[brokerId],..."
-    )
+    def check(self, name: str, entries: list[str]) -> None:
+        """ConfigError where it is neither."""
+        if all(self._PAIR.match(entry) for entry in entries) or "".join(entries) == "*":
+            return
+        raise invalid(
+            name,
+            f"[{', '.join(entries)}]",
+            f"{name} must be the literal '*' or a list of replicas in the following format: "
+            "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+        )

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from broker.config.broker import BROKER_KEYS, THROTTLES, BrokerConfig
+from broker.config.broker import BrokerConfig
+from broker.config.broker_keys import BROKER_KEYS, THROTTLES
 from broker.config.definition import REQUIRED, Key, Update, Value, to_text
+from broker.config.group import own_value
 from broker.config.group_keys import GROUP_KEYS, SOURCE_PREFIX
 from broker.config.topic import TOPIC_KEYS_BY_NAME, topic_values
 from broker.config.topic_keys import SOURCES
@@ -195,8 +197,9 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
             default = key.default
             synonyms = [Synonym(name, default, ConfigSource.DEFAULT_CONFIG)]
         text = default
-        if name in overrides:
-            text = to_text(key.parse(overrides[name]))
+        own = own_value(overrides, name)
+        if own is not None:
+            text = to_text(own)
             synonyms.insert(0, Synonym(name, text, ConfigSource.GROUP_CONFIG))
         yield ConfigEntry(
             name=name,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from broker.config.broker import BrokerConfig
-from broker.config.definition import ConfigError, Key
+from broker.config.definition import ConfigError, Key, Value
 from broker.config.group_keys import GROUP_KEYS, SOURCE_PREFIX
 
 GROUP_KEYS_BY_NAME: Final[dict[str, Key]] = {key.name: key for key in GROUP_KEYS}
@@ -121,9 +121,19 @@ class GroupConfigs:
         return min(value, _limit(self._broker, bounds.high))
 
 
-def _number(broker: BrokerConfig, overrides: Mapping[str, str], name: str) -> int:
+def own_value(overrides: Mapping[str, str], name: str) -> Value:
+    """What a group says of a key; None where it says nothing, or nothing that can be read."""
     text = overrides.get(name)
-    value = broker.value(SOURCE_PREFIX + name) if text is None else GROUP_KEYS_BY_NAME[name].parse(text)
+    try:
+        return None if text is None else GROUP_KEYS_BY_NAME[name].parse(text)
+    except ConfigError:
+        return None
+
+
+def _number(broker: BrokerConfig, overrides: Mapping[str, str], name: str) -> int:
+    value = own_value(overrides, name)
+    if value is None:
+        value = broker.value(SOURCE_PREFIX + name)
     assert isinstance(value, int)
     return value
 

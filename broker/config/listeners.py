@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from broker.config.definition import ConfigError, invalid
+from broker.config.definition import ConfigError, invalid, parse_integer
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SERVED_PROTOCOLS: Final = ("PLAINTEXT",)
@@ -53,13 +53,21 @@ def parse_protocol_map(key: str, text: str) -> dict[str, str]:
 
 
 def parse_counts(key: str, text: str) -> dict[str, int]:
-    """Read `host:count` pairs. ConfigError."""
+    """Read `host:count` pairs. ConfigError, in Kafka's words where a pair has no colon or no number."""
+    pairs = re.split(r"\s*,\s*", text, flags=re.ASCII)
+    while pairs and not pairs[-1]:
+        pairs.pop()
     counts: dict[str, int] = {}
-    for pair in filter(None, (part.strip() for part in text.split(","))):
+    for pair in pairs:
         host, colon, count = pair.rpartition(":")
-        if not colon or not count.strip().isdecimal():
-            raise invalid(key, text, "expected host:count pairs, like 127.0.0.1:100")
-        counts[host.strip().strip("[]")] = int(count)
+        if not colon:
+            raise ConfigError(
+                f"Error parsing configuration property '{key}': begin 0, end -1, length {len(pair)}"
+            )
+        number = parse_integer(count.strip())
+        if number is None:
+            raise ConfigError(f'For input string: "{count.strip()}"')
+        counts[host.strip().strip("[]")] = number
     return counts
 
 

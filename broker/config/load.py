@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Final
 
-from broker.config.broker import BROKER_KEYS, HONOURED, LISTENER_PREFIX, BrokerConfig
+from broker.config.broker import HONOURED, BrokerConfig
+from broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
 from broker.config.definition import ConfigError
 from broker.config.properties import environment_settings, parse_properties
 

@@ -25,6 +25,9 @@ from broker.config.definition import (
     one_of_any_case,
 )
 
+PRINCIPAL_BUILDER: Final = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
+SSL_ENGINE: Final = "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory"
+
 SECURITY_KEYS: Final = (
     Key("authorizer.class.name", STRING, ""),
     Key("sasl.mechanism.controller.protocol", STRING, "GSSAPI"),
@@ -39,8 +42,9 @@ SECURITY_KEYS: Final = (
     Key(
         "principal.builder.class",
         CLASS,
-        "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
+        PRINCIPAL_BUILDER,
         update=PER_BROKER,
+        classes=(PRINCIPAL_BUILDER,),
     ),
     Key("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"), update=PER_BROKER),
     Key("ssl.principal.mapping.rules", STRING, "DEFAULT"),
@@ -64,7 +68,7 @@ SECURITY_KEYS: Final = (
     Key("ssl.endpoint.identification.algorithm", STRING, "https", update=PER_BROKER),
     Key("ssl.secure.random.implementation", STRING, None, update=PER_BROKER),
     Key("ssl.cipher.suites", LIST, "", update=PER_BROKER),
-    Key("ssl.engine.factory.class", CLASS, None, update=PER_BROKER),
+    Key("ssl.engine.factory.class", CLASS, None, update=PER_BROKER, classes=(SSL_ENGINE,)),
     Key("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", update=PER_BROKER),
     Key("sasl.enabled.mechanisms", LIST, "GSSAPI", update=PER_BROKER),
     Key("sasl.server.callback.handler.class", CLASS, None),

@@ -17,9 +17,9 @@ from broker.config.definition import (
     PER_BROKER,
     REQUIRED,
     STRING,
+    Entries,
     Key,
     at_least,
-    each_of,
 )
 
 SERVER_KEYS: Final = (
@@ -39,7 +39,7 @@ SERVER_KEYS: Final = (
     Key("max.request.partition.size.limit", INT, "2000", at_least(1)),
     Key("unstable.api.versions.enable", BOOLEAN, "false", internal=True),
     Key("unstable.feature.versions.enable", BOOLEAN, "false", internal=True),
-    Key("process.roles", LIST, REQUIRED, each_of("broker", "controller")),
+    Key("process.roles", LIST, REQUIRED, Entries("broker", "controller")),
     Key("node.id", INT, REQUIRED, at_least(0)),
     Key("initial.broker.registration.timeout.ms", INT, "60000"),
     Key("broker.heartbeat.interval.ms", INT, "2000"),
@@ -59,7 +59,7 @@ SERVER_KEYS: Final = (
     Key("internal.metadata.log.segment.bytes", INT, None, internal=True),
     Key("internal.metadata.max.batch.size.in.bytes", INT, "8388608", internal=True),
     Key("internal.metadata.delete.delay.millis", LONG, "60000", internal=True),
-    Key("listeners", LIST, "PLAINTEXT://:9092", update=PER_BROKER),
+    Key("listeners", LIST, "PLAINTEXT://:9092", Entries(can_be_empty=False), update=PER_BROKER),
     Key("advertised.listeners", LIST, None),
     Key(
         "listener.security.protocol.map",

@@ -14,13 +14,13 @@ from broker.config.definition import (
     LIST,
     LONG,
     STRING,
+    Entries,
     Key,
+    ThrottledReplicas,
     at_least,
     between,
-    each_of,
     gzip_level,
     one_of,
-    throttled_replicas,
 )
 
 TOPIC_KEYS: Final = (
@@ -39,7 +39,7 @@ TOPIC_KEYS: Final = (
     Key("max.compaction.lag.ms", LONG, "9223372036854775807", at_least(1)),
     Key("file.delete.delay.ms", LONG, "60000", at_least(0)),
     Key("min.cleanable.dirty.ratio", DOUBLE, "0.5", between(0, 1)),
-    Key("cleanup.policy", LIST, "delete", each_of("compact", "delete")),
+    Key("cleanup.policy", LIST, "delete", Entries("compact", "delete")),
     Key("unclean.leader.election.enable", BOOLEAN, "false"),
     Key("min.insync.replicas", INT, "1", at_least(1)),
     Key(
@@ -55,8 +55,8 @@ TOPIC_KEYS: Final = (
     Key("message.timestamp.type", STRING, "CreateTime", one_of("CreateTime", "LogAppendTime")),
     Key("message.timestamp.before.max.ms", LONG, "9223372036854775807", at_least(0)),
     Key("message.timestamp.after.max.ms", LONG, "3600000", at_least(0)),
-    Key("leader.replication.throttled.replicas", LIST, "", throttled_replicas),
-    Key("follower.replication.throttled.replicas", LIST, "", throttled_replicas),
+    Key("leader.replication.throttled.replicas", LIST, "", ThrottledReplicas()),
+    Key("follower.replication.throttled.replicas", LIST, "", ThrottledReplicas()),
     Key("remote.storage.enable", BOOLEAN, "false"),
     Key("local.retention.ms", LONG, "-2", at_least(-2)),
     Key("local.retention.bytes", LONG, "-2", at_least(-2)),

@@ -239,7 +239,12 @@ def min_isr(image: MetadataImage, topic: str, partition: PartitionImage) -> int:
     text = image.config(RESOURCE_TOPIC, topic).get(MIN_INSYNC_REPLICAS)
     if text is None:
         text = image.config(RESOURCE_BROKER, "").get(MIN_INSYNC_REPLICAS, "1")
-    return min(int(text), len(partition.replicas))
+    try:
+        count = int(text)
+    except ValueError:
+        # Stored by who knew no better: the topic's own rule passes over it, and so does this one.
+        count = 1
+    return min(count, len(partition.replicas))
 
 
 def _elected(

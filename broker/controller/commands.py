@@ -269,6 +269,9 @@ class ConfigRules(Protocol):
     def broker_fault(self, values: Mapping[str, str], *, per_broker: bool) -> Fault | None:
         """Why these cannot be set on a running broker (or, not `per_broker`, on all of them)."""
 
+    def usable(self, stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
+        """What of a broker's stored settings can be applied at all."""
+
     def is_list(self, resource_type: int, key: str) -> bool:
         """Whether values can be appended to this key."""
 

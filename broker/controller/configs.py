@@ -128,7 +128,8 @@ def _broker_fault(
         if broker_id != node_id:
             text = f"Unexpected broker id, expected {node_id}, but received {name}"
             return Fault(ErrorCode.INVALID_REQUEST, text)
-    values = dict(image.config(RESOURCE_BROKER, name))
+    # What is stored and cannot be applied is no reason to refuse a change.
+    values = rules.usable(image.config(RESOURCE_BROKER, name), per_broker=bool(name))
     for change in resource.changes:
         if change.operation == AlterOperation.DELETE:
             values.pop(change.name, None)

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from broker.config.broker import BROKER_KEYS
+from broker.config.broker_keys import BROKER_KEYS
 from broker.config.docs_coordinator import COORDINATOR_DOCS
 from broker.config.docs_group import GROUP_DOCS
 from broker.config.docs_security import SECURITY_DOCS

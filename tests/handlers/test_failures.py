@@ -283,13 +283,13 @@ def test_a_failure_that_cannot_be_told_closes_its_connection_alone(rig: Rig) -> 
     [
         ("node.id", "7", "Cannot update these configs dynamically: [node.id]"),
         ("background.threads", "1000", "should not be greater than double the current value 10"),
-        ("log.cleaner.threads", "0", "Log cleaner threads should be at least 1"),
+        ("log.cleaner.threads", "0", "/ by zero"),
         ("log.cleaner.threads", "9", "cannot be increased to more than double the current value 1"),
         ("leader.replication.throttled.rate", "-1", "Value must be at least 0"),
         ("ssl.keystore.location", "/x", "only per-listener using the listener prefix"),
         ("ssl.engine.factory.class", "x", "Class x could not be found."),
         ("listeners", "x", "cannot be changed while the broker runs"),
-        ("metric.reporters", "nosuch.Class", "cannot be loaded"),
+        ("metric.reporters", "nosuch.Class", "update of Set(metric.reporters) failed"),
     ],
 )
 def test_settings_that_a_running_broker_refuses(rig: Rig, name: str, value: str, said: str) -> None:
