@@ -249,8 +249,13 @@ class OffsetIndex(_Index):
         return 0 if number < 0 else self.entry(number)[1]
 
     def offset_at(self, position: int) -> int | None:
-        """The first offset of the index that lies at `position` or behind it; None where there is none."""
+        """The first offset of the index that lies at `position` or behind it; None where there is none.
+
+        The very first entry is passed over when it lies there exactly, as by Apache Kafka's bisection.
+        """
         number = self._floor(position - 1, 1) + 1
+        if not number and self.entries and self.entry(0)[1] == position:
+            number = 1
         return self.base_offset + self.entry(number)[0] if number < self.entries else None
 
     def truncate_to(self, offset: int) -> None:

@@ -336,15 +336,15 @@ class Log:
         )
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record that is not older than `timestamp`; None if there is none.
+        """The first record that is not older than `timestamp`, in the first segment that ever had one.
 
-        ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        None if there is none. ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
         """
         return self._look_up(lambda: self._segments.find_timestamp(timestamp, self.log_start_offset))
 
     def max_timestamp(self) -> TimestampOffset | None:
         """The first record with the greatest timestamp; None in an empty log. ApiError as above."""
-        return self._look_up(lambda: self._segments.find_max_timestamp(self.log_start_offset))
+        return self._look_up(self._segments.find_max_timestamp)
 
     def _look_up(self, find: Callable[[], _Found]) -> _Found:
         if self.failure is not None:

@@ -204,21 +204,26 @@ class Segments:
         return segment.size_bytes if found is None else found.position
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
-        """The first record from `start_offset` on that is not older. StorageError, Invalid, CorruptBatch."""
-        for segment in self.holding(start_offset):
+        """The first record from `start_offset` on that is not older. StorageError, Invalid, CorruptBatch.
+
+        The first segment that has a record as new decides, as in Apache Kafka: nothing is found where what it
+        has lies before the start, even where that is all of it.
+        """
+        for segment in self._segments:
             if segment.size_bytes and segment.largest_timestamp() >= timestamp:
-                found = segment.find_timestamp(timestamp, start_offset)
-                if found is not None:
-                    return found
+                return segment.find_timestamp(timestamp, start_offset)
         return None
 
-    def find_max_timestamp(self, start_offset: int) -> TimestampOffset | None:
-        """The first record with the greatest timestamp. StorageError, Invalid, CorruptBatch."""
+    def find_max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the greatest timestamp. StorageError, Invalid, CorruptBatch.
+
+        It may lie before the log start, as in Apache Kafka, while its segment is there.
+        """
         active = self.active
         largest = self._largest_rolled
         if largest is None:
             # Found once among the segments that do not change any more.
-            largest = max(self.holding(start_offset), key=_max_timestamp)
+            largest = max(self._segments, key=_max_timestamp)
             if largest is not active:
                 self._largest_rolled = largest
         elif active.max_timestamp_entry()[0] > largest.max_timestamp_entry()[0]:

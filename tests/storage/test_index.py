@@ -177,3 +177,23 @@ def test_opening_for_appends_never_cuts_entries_off() -> None:
     index.open_for_appends(16)
     assert index.lookup(1003) == 30
     assert index.is_full
+
+
+def test_the_offset_at_a_position_passes_over_the_first_entry_that_lies_there(disk: MemoryDisk) -> None:
+    index = offset_index(disk)
+    for offset, position in ((1102, 10), (1105, 20), (1109, 30)):
+        index.append(offset, position)
+    asked = (0, 9, 10, 11, 20, 21, 30, 31)
+    assert [index.offset_at(position) for position in asked] == [
+        1102,
+        1102,
+        1105,
+        1105,
+        1105,
+        1109,
+        1109,
+        None,
+    ]
+    only = offset_index(MemoryDisk())
+    only.append(1102, 10)
+    assert [only.offset_at(position) for position in (9, 10, 11)] == [1102, None, None]

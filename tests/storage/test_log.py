@@ -310,20 +310,47 @@ def test_a_timestamp_after_the_last_finds_nothing(filled: Log) -> None:
 
 def test_records_before_the_log_start_are_not_found_by_timestamp(filled: Log) -> None:
     filled.delete_records_before(9)
+    filled.delete_old_segments(NOW_MS)
     found = filled.offset_for_timestamp(0)
     assert found is not None
     assert found.offset == 9
 
 
-def test_the_search_goes_on_when_the_match_lies_before_the_log_start(bench: LogBench) -> None:
+@pytest.fixture
+def aged(bench: LogBench) -> Log:
+    """Timestamps 100, 5 and 70 in the first segment, 5 and 99 in the next; none is too old."""
     small_segments(bench)
+    bench.config = replace(bench.config, retention_ms=-1)
     log = bench.open()
-    for timestamp in (100, 5, 5, 100):
+    for timestamp in (100, 5, 70, 5, 99):
         bench.append(log, VALUE, timestamp=timestamp)
-    log.delete_records_before(1)
-    found = log.offset_for_timestamp(50)
+    return log
+
+
+@pytest.mark.parametrize(("start", "expected"), [(0, 0), (1, 2), (2, 2), (3, None)])
+def test_the_search_ends_in_the_first_segment_that_had_a_match(
+    aged: Log, start: int, expected: int | None
+) -> None:
+    aged.delete_records_before(start)
+    found = aged.offset_for_timestamp(60)
+    assert (found and found.offset) == expected
+
+
+def test_the_search_goes_on_when_the_match_is_of_a_segment_that_is_gone(aged: Log) -> None:
+    aged.delete_records_before(3)
+    aged.delete_old_segments(NOW_MS)
+    found = aged.offset_for_timestamp(60)
     assert found is not None
-    assert found.offset == 3
+    assert found.offset == 4
+
+
+def test_the_greatest_timestamp_is_that_of_any_segment_that_is_there(aged: Log) -> None:
+    aged.delete_records_before(3)
+    for expected in ((100, 0), (99, 4)):
+        largest = aged.max_timestamp()
+        assert largest is not None
+        assert (largest.timestamp, largest.offset) == expected
+        aged.delete_old_segments(NOW_MS)
 
 
 def test_the_greatest_timestamp_is_told_with_its_first_record(bench: LogBench) -> None:

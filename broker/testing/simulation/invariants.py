@@ -233,7 +233,7 @@ def _check_lookups(log: Log, scan: Scan, rng: random.Random) -> None:
     for _ in range(LOOKUPS):
         timestamp = rng.choice(timestamps or [0]) + rng.choice((-1, 0, 0, 1))
         found = log.offset_for_timestamp(timestamp)
-        linear = next((at for at, record in scan.records.items() if record.timestamp >= timestamp), None)
+        linear = _at_timestamp(scan, timestamp)
         if (found.offset if found is not None else None) != linear:
             raise Broken(f"timestamp {timestamp} is found at {found}, the first is at {linear}")
     # Kafka answers from headers, and so may look in vain in a batch that compaction has emptied, or for a
@@ -244,6 +244,21 @@ def _check_lookups(log: Log, scan: Scan, rng: random.Random) -> None:
         largest = log.max_timestamp()
         if largest is None or largest.timestamp != greatest:
             raise Broken(f"the greatest timestamp is {greatest}, not {largest}")
+
+
+def _at_timestamp(scan: Scan, timestamp: int) -> int | None:
+    """The first record that is no older, of the segment that is the first to have a batch as new."""
+    base = next((each.segment_base for each in scan.batches if each.header.max_timestamp >= timestamp), None)
+    return next(
+        (
+            offset
+            for batch in scan.batches
+            if batch.segment_base == base
+            for offset, record in batch.records.items()
+            if offset in scan.records and record.timestamp >= timestamp
+        ),
+        None,
+    )
 
 
 def _check_producers(log: Log, promises: Promises, scan: Scan) -> None:
