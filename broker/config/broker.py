@@ -24,6 +24,7 @@ from broker.config.dynamic import (
     check_values,
     layered,
     usable,
+    without_providers,
 )
 from broker.config.listeners import (
     META_ADDRESS,
@@ -210,6 +211,7 @@ class BrokerConfig:
 
     def check_update(self, settings: Mapping[str, str], *, per_broker: bool) -> None:
         """ConfigError where these cannot be all that is set on this running broker, or on the cluster."""
+        settings = without_providers(settings)
         check_settings(settings, per_broker=per_broker)
         layers = (self.cluster_wide, settings) if per_broker else (settings, self.per_broker)
         state = State(layered(self.given, *layers))

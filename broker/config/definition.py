@@ -87,7 +87,7 @@ class Key(NamedTuple):
             (self.check if isinstance(self.check, Entries) else ANY_ENTRIES).check(self.name, value)
         elif self.kind is CLASS:
             if self.classes and text.strip(_BLANKS) not in self.classes:
-                raise invalid(self.name, text, f"Class {text.strip(_BLANKS)} could not be found.")
+                raise invalid(self.name, text, f"Class {text} could not be found.")
         elif callable(self.check):
             fault = self.check(value)
             if fault is not None:

@@ -152,9 +152,13 @@ def _refuse(text: str, names: list[str]) -> None:
 
 def _check_value(name: str, text: str) -> None:
     key = known_key(name)
-    # Kafka reads providers of settings apart from the settings.
     if key is not None and not name.startswith(CONFIG_PROVIDERS):
         key.parse(text)
+
+
+def without_providers(settings: Mapping[str, str]) -> dict[str, str]:
+    """What Kafka looks at when settings are to change: it reads providers of settings apart from them."""
+    return {name: text for name, text in settings.items() if not name.startswith(CONFIG_PROVIDERS)}
 
 
 def _base(name: str) -> str:

@@ -61,11 +61,12 @@ def log_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
 
 def check_topic(broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
     """ConfigError when these cannot be a topic's overrides, in Kafka's words."""
-    for name, text in overrides.items():
-        key = TOPIC_KEYS_BY_NAME.get(name)
-        if key is None:
+    for name in overrides:
+        if name not in TOPIC_KEYS_BY_NAME:
             raise ConfigError(f"Unknown topic config name: {name}")
-        key.parse(text)
+    for key in TOPIC_KEYS:
+        if key.name in overrides:
+            key.parse(overrides[key.name])
     values = topic_values(broker, overrides)
     low, high = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     assert isinstance(low, int)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from broker.config.definition import parse_integer
 from broker.controller.client_metrics import subscription_fault
 from broker.controller.commands import (
     AlterOperation,
@@ -121,9 +122,8 @@ def _broker_fault(
     """A broker answers for itself: it knows which of its settings may change while it runs."""
     name = resource.resource_name
     if name:
-        try:
-            broker_id = int(name)
-        except ValueError:
+        broker_id = parse_integer(name)
+        if broker_id is None:
             return Fault(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
         if broker_id != node_id:
             text = f"Unexpected broker id, expected {node_id}, but received {name}"
@@ -143,8 +143,11 @@ def _broker_fault(
                 return Fault(ErrorCode.INVALID_CONFIG, text)
             before = values.get(change.name)
             if before is None:
+                if rules.is_required_broker_key(change.name):
+                    # Kafka's broker takes the default that the key has not for a list, and fails.
+                    return Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
                 before = rules.default(RESOURCE_BROKER, change.name)
-            values[change.name] = _edit_list(before, change.operation, change.value or "")
+            values[change.name] = _edited(before or "", change.operation, change.value or "")
         elif change.operation == AlterOperation.SET:
             values[change.name] = change.value or ""
         else:
@@ -284,11 +287,34 @@ def _config_records(
 
 
 def _edit_list(current: str | None, operation: int, value: str) -> str:
+    """A list as the controller edits it: without empty entries, but for those of an empty `value`."""
     parts = [part for part in (current or "").split(",") if part]
-    for part in value.split(","):
+    for part in _split(value):
         if operation == AlterOperation.APPEND:
             if part not in parts:
                 parts.append(part)
         elif part in parts:
             parts.remove(part)
     return ",".join(parts)
+
+
+def _edited(current: str, operation: int, value: str) -> str:
+    """A list as the broker edits it, to look at what a change would come to."""
+    if operation == AlterOperation.APPEND:
+        parts = _split(current) if current else []
+        return ",".join([*parts, *(part for part in _split(value) if part not in parts)])
+    parts = _split(current)
+    for part in _split(value):
+        if part in parts:
+            parts.remove(part)
+    return ",".join(parts)
+
+
+def _split(text: str) -> list[str]:
+    """As Java splits: what is empty at the end is left out, but an empty text is one part."""
+    if not text:
+        return [""]
+    parts = text.split(",")
+    while parts and not parts[-1]:
+        parts.pop()
+    return parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from broker.config.definition import parse_integer
 from broker.config.describe import (
     ConfigEntry,
     ConfigSource,
@@ -127,12 +128,10 @@ def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEn
 
 
 def _broker_id(name: str) -> int:
-    try:
-        return int(name)
-    except ValueError:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}"
-        ) from None
+    broker_id = parse_integer(name)
+    if broker_id is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+    return broker_id
 
 
 def _client_metrics(node: Node, name: str) -> list[ConfigEntry]:
