@@ -5,7 +5,7 @@ All of a transaction's partitions are added, or none: if one does not exist, the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from broker.handlers.context import PARKED, Parked, RequestContext
@@ -37,6 +37,10 @@ def handle(node: Node, context: RequestContext, request: AddPartitionsToTxnReque
         def answer(results: list[AddPartitionsToTxnTopicResult]) -> None:
             context.complete(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
 
+        missing = _missing(node, request.v3_and_below_topics)
+        if missing is not None:
+            answer(missing)
+            return PARKED
         producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         _add(
             node,
@@ -65,7 +69,10 @@ def handle(node: Node, context: RequestContext, request: AddPartitionsToTxnReque
                 context.complete(response)
 
         producer = Producer(transaction.producer_id, transaction.producer_epoch)
-        if transaction.verify_only:
+        missing = _missing(node, transaction.topics)
+        if missing is not None:
+            answered(missing)
+        elif transaction.verify_only:
             _verify(node, transaction.transactional_id, producer, transaction.topics, answered)
         else:
             _add(node, transaction.transactional_id, producer, transaction.topics, BROKER_VERSION, answered)
@@ -83,22 +90,10 @@ def _add(
     client_version: int,
     answered: Answered,
 ) -> None:
-    partitions = _partitions(topics)
-    missing = {partition for partition in partitions if not node.partition_exists(*partition)}
-    if missing:
-        codes = {
-            partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if partition in missing
-            else ErrorCode.OPERATION_NOT_ATTEMPTED
-            for partition in partitions
-        }
-        answered(_results(topics, codes))
-        return
-
     def done(code: ErrorCode) -> None:
-        answered(_results(topics, dict.fromkeys(partitions, code)))
+        answered(_all_with(topics, code))
 
-    node.transactions.add_partitions(transactional_id, producer, partitions, client_version, done)
+    node.transactions.add_partitions(transactional_id, producer, _partitions(topics), client_version, done)
 
 
 def _verify(
@@ -113,28 +108,55 @@ def _verify(
         codes = node.transactions.verify_partitions(transactional_id, producer, partitions)
     except ApiError as error:
         codes = dict.fromkeys(partitions, error.code)
-    answered(_results(topics, codes))
+    answered(_by_topic(codes))
+
+
+def _missing(
+    node: Node, topics: Sequence[AddPartitionsToTxnTopic]
+) -> list[AddPartitionsToTxnTopicResult] | None:
+    """The answer to a transaction some of whose partitions do not exist; None where all do."""
+    partitions = _partitions(topics)
+    missing = {partition for partition in partitions if not node.partition_exists(*partition)}
+    if not missing:
+        return None
+    codes = {
+        partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if partition in missing
+        else ErrorCode.OPERATION_NOT_ATTEMPTED
+        for partition in partitions
+    }
+    return _by_topic(codes)
 
 
 def _partitions(topics: Sequence[AddPartitionsToTxnTopic]) -> list[Partition]:
     return [(topic.name, index) for topic in topics for index in topic.partitions]
 
 
-def _results(
-    topics: Sequence[AddPartitionsToTxnTopic], codes: dict[Partition, ErrorCode]
+def _all_with(
+    topics: Sequence[AddPartitionsToTxnTopic], code: ErrorCode
 ) -> list[AddPartitionsToTxnTopicResult]:
+    """One code for all that was asked, as it was asked."""
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,
             results_by_partition=[
-                AddPartitionsToTxnPartitionResult(
-                    partition_index=index, partition_error_code=codes[topic.name, index]
-                )
+                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
                 for index in topic.partitions
             ],
         )
         for topic in topics
     ]
+
+
+def _by_topic(codes: Mapping[Partition, ErrorCode]) -> list[AddPartitionsToTxnTopicResult]:
+    """Each partition once, and no topics without any."""
+    topics: dict[str, AddPartitionsToTxnTopicResult] = {}
+    for (name, index), code in codes.items():
+        topic = topics.setdefault(name, AddPartitionsToTxnTopicResult(name=name))
+        topic.results_by_partition.append(
+            AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+        )
+    return list(topics.values())
 
 
 def _for_version(

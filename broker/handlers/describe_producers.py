@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.controller.names import name_fault
 from broker.handlers.context import RequestContext
-from kwire.errors import ApiError
+from kwire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kwire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -22,19 +23,29 @@ def handle(
     node: Node, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     """The producers of each partition, or why they cannot be told."""
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[_partition(node, topic.name, index) for index in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
+    topics = []
+    for topic in request.topics:
+        fault = _topic_fault(node, topic.name)
+        partitions = [_partition(node, topic.name, index, fault) for index in topic.partition_indexes]
+        topics.append(TopicResponse(name=topic.name, partitions=partitions))
+    return DescribeProducersResponse(topics=topics)
 
 
-def _partition(node: Node, topic: str, index: int) -> PartitionResponse:
+def _topic_fault(node: Node, topic: str) -> ApiError | None:
+    """What is wrong with all partitions of a topic, which is told in words; nothing where it is there."""
+    name_error = name_fault(topic)
+    if name_error is not None:
+        return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, name_error)
+    if topic not in node.image.topics:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ApiError(code, DEFAULT_MESSAGES[code])
+    return None
+
+
+def _partition(node: Node, topic: str, index: int, topic_fault: ApiError | None) -> PartitionResponse:
     try:
+        if topic_fault is not None:
+            raise topic_fault
         log = node.led_partition(topic, index).log
     except ApiError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)

@@ -37,13 +37,18 @@ SINCE_VERSION = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = range(2)
 CONSUMER_REPLICA_ID = -1
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
 
 
 def handle(node: Node, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Answer each partition by itself; the same partition twice is INVALID_REQUEST for it."""
+    """Answer each partition by itself; the same partition twice is INVALID_REQUEST for it.
+
+    ApiError UNKNOWN_SERVER_ERROR: there is no such isolation level.
+    """
+    if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
     asked = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )

@@ -23,21 +23,36 @@ if TYPE_CHECKING:
 
 
 def handle(node: Node, context: RequestContext, request: WriteTxnMarkersRequest) -> Parked:
-    """Answer when every marker is in its log, or refused."""
-    response = WriteTxnMarkersResponse()
+    """Answer when every marker is in its log, or refused.
+
+    A producer has one answer, whatever the number of its markers, and a partition that a marker names twice
+    gets one of it.
+    """
+    results: dict[int, dict[tuple[str, int], ErrorCode]] = {}
     # Kafka fails on the first marker that cannot be made, and then for the whole request.
-    is_nonsense = any(marker.producer_id < 0 or marker.producer_epoch < 0 for marker in request.markers)
+    is_nonsense = any(
+        (marker.producer_id < 0 or marker.producer_epoch < 0)
+        and any(
+            node.partition_exists(topic.name, index)
+            for topic in marker.topics
+            for index in topic.partition_indexes
+        )
+        for marker in request.markers
+    )
     left = 1
 
     def answered() -> None:
         nonlocal left
         left -= 1
         if not left:
-            context.complete(response)
+            context.complete(_response(results))
 
     for marker in request.markers:
-        result = WritableTxnMarkerResult(producer_id=marker.producer_id)
-        response.markers.append(result)
+        asked = [(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
+        partitions = dict.fromkeys(asked)
+        if not partitions:
+            continue
+        codes = results.setdefault(marker.producer_id, {})
         ending = Ending(
             "",
             marker.producer_id,
@@ -46,23 +61,34 @@ def handle(node: Node, context: RequestContext, request: WriteTxnMarkersRequest)
             frozenset(),
             marker.transaction_version,
         )
-        for topic in marker.topics:
-            topic_result = WritableTxnMarkerTopicResult(name=topic.name)
-            result.topics.append(topic_result)
-            for index in topic.partition_indexes:
-                answer = WritableTxnMarkerPartitionResult(partition_index=index)
-                topic_result.partitions.append(answer)
-                if is_nonsense:
-                    answer.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
-                    continue
-                left += 1
+        for partition in partitions:
+            codes[partition] = ErrorCode.UNKNOWN_SERVER_ERROR
+            if is_nonsense:
+                continue
+            left += 1
 
-                def written(
-                    error: ApiError | None, answer: WritableTxnMarkerPartitionResult = answer
-                ) -> None:
-                    answer.error_code = ErrorCode.NONE if error is None else error.code
-                    answered()
+            def written(
+                error: ApiError | None,
+                codes: dict[tuple[str, int], ErrorCode] = codes,
+                partition: tuple[str, int] = partition,
+            ) -> None:
+                codes[partition] = ErrorCode.NONE if error is None else error.code
+                answered()
 
-                node.write_marker((topic.name, index), ending, marker.coordinator_epoch, written)
+            node.write_marker(partition, ending, marker.coordinator_epoch, written)
     answered()
     return PARKED
+
+
+def _response(results: dict[int, dict[tuple[str, int], ErrorCode]]) -> WriteTxnMarkersResponse:
+    """The codes by producer, topic and partition."""
+    response = WriteTxnMarkersResponse()
+    for producer_id, codes in results.items():
+        topics: dict[str, WritableTxnMarkerTopicResult] = {}
+        for (name, index), code in codes.items():
+            topic = topics.setdefault(name, WritableTxnMarkerTopicResult(name=name))
+            topic.partitions.append(WritableTxnMarkerPartitionResult(partition_index=index, error_code=code))
+        response.markers.append(
+            WritableTxnMarkerResult(producer_id=producer_id, topics=list(topics.values()))
+        )
+    return response
