@@ -12,6 +12,8 @@ UINT32 = 0xFFFFFFFF
 UINT64 = 0xFFFFFFFFFFFFFFFF
 FIBONACCI = 0x9E3779B97F4A7C15  # -7046029254386353131
 FEWEST_BUCKETS = 16
+BLANKS = "".join(map(chr, range(0x21)))
+"""What `String.trim()` takes away at both ends."""
 
 
 @lru_cache(maxsize=4096)

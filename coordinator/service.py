@@ -20,7 +20,7 @@ from coordinator.groups.machine import GroupConfig, GroupMachine
 from coordinator.groups.member import JoinDone, SyncDone
 from coordinator.groups.offsets import CommittedOffset, OffsetPair, PartitionCommit
 from coordinator.groups.stored import offset_key, stored_records
-from coordinator.java import hash_map_order, string_hash, topic_partition_hash
+from coordinator.java import BLANKS, hash_map_order, string_hash, topic_partition_hash
 from coordinator.machine import Committed, Result, SameHeartbeat
 from coordinator.ports import OFFSETS_TOPIC, GroupSettings, StatePorts, TopicsView
 from coordinator.runtime import Kind, Runtime, Shard
@@ -418,11 +418,12 @@ class GroupCoordinatorService:
     def listed(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
         """The groups in these states and of these types, in any case; all, where nothing is named.
 
-        ApiError COORDINATOR_LOAD_IN_PROGRESS while some may still be unknown.
+        Blanks around a state do not count, as in Apache Kafka; those around a type do. ApiError
+        COORDINATOR_LOAD_IN_PROGRESS while some may still be unknown.
         """
         if self._runtime.loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        states = {state.lower() for state in states}
+        states = {state.strip(BLANKS).lower() for state in states}
         types = {name.lower() for name in types}
         return [group for shard in self._runtime.active() for group in shard.machine.listed(states, types)]
 

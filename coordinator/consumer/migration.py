@@ -356,6 +356,10 @@ class OnlineMigration:
         is_stale: bool,
     ) -> Result:
         assert replaced is not None
+        if replaced.instance_id != updated.instance_id:
+            # Who had this instance id goes by another one now. Apache Kafka looks by the instance id for whom
+            # to leave out of the classic group, finds nobody, and fails.
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         members = {
             member_id: member for member_id, member in self._in_order(group) if member_id != replaced.id
         }

@@ -278,6 +278,26 @@ def test_a_static_member_takes_its_target_to_the_other_protocol(script: Script) 
     assert answer.startswith("GROUP_ID_NOT_FOUND")
 
 
+def test_who_had_an_instance_id_and_took_another_is_not_replaced(script: Script) -> None:
+    script.run("join new t instance=i")
+    script.run("join new t instance=j")
+    members = script.run("describe")
+    assert Old(script, instance="i").join().error == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert kinds(script) == ["consumer"]
+    assert script.run("describe") == members
+    # By the other one it is.
+    assert Old(script, instance="j").join().error == NONE
+    assert kinds(script) == ["classic"]
+
+
+def test_groups_are_listed_by_states_without_blanks_around_them(script: Script) -> None:
+    script.run("join new t")
+    listed = script.cluster.service.listed
+    assert [group.group_id for group in listed(("\tSTABLE\0 ",), ("Consumer",))] == [GROUP]
+    assert listed(("sta ble",), ()) == listed(("\N{NO-BREAK SPACE}stable",), ()) == []
+    assert listed((), ("consumer ",)) == []
+
+
 def test_members_leave_by_the_classic_request(both: tuple[Script, Old]) -> None:
     script, old = both
     response = script.cluster.leave(("nobody", None), (old.joined.member_id, None))
