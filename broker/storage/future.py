@@ -167,5 +167,12 @@ class FutureLog:
 
 def _hand_over(source: Log, log: Log) -> None:
     theirs, ours = source.producers, log.producers
+    # Of an open transaction the copy tells: it begins with the first of its batches that are still there.
+    for producer_id in list(theirs.ongoing):
+        first_offset = theirs.producers[producer_id].txn_first_offset = ours.ongoing.get(producer_id)
+        if first_offset is None:
+            del theirs.ongoing[producer_id]
+        else:
+            theirs.ongoing[producer_id] = first_offset
     ours.producers, ours.ongoing, ours.unreplicated = theirs.producers, theirs.ongoing, theirs.unreplicated
     ours.expiration_ms = theirs.expiration_ms

@@ -40,3 +40,36 @@ def test_its_files_are_those_of_the_source(index_interval_bytes: int, largest_va
     copied = disk.tree("/two/t-0")
     assert [name for name in written if name.endswith(".log")]
     assert copied == written
+
+
+@pytest.mark.parametrize(
+    ("log_start_offset", "first_offset", "stable_offset"), [(0, 1, 1), (1, 1, 1), (2, 3, 3), (4, None, 5)]
+)
+def test_an_open_transaction_begins_with_the_first_batch_that_was_copied(
+    log_start_offset: int, first_offset: int | None, stable_offset: int
+) -> None:
+    manager = LogManager(MemoryDisk(), ["/one", "/two"], rng=random.Random(0))
+    manager.open(0)
+    source = manager.create("t", 0, TOPIC_ID, LogConfig(), 0)
+    target = manager.directory("/two")
+    assert target is not None
+    sequence = 0
+    for is_transactional in (False, True, False, True, False):
+        producer = (9, 0, sequence) if is_transactional else (-1, -1, -1)
+        sent = build(
+            [(1000, None, b"v", [])],
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=producer[2],
+            transactional=is_transactional,
+        )
+        source.append(memoryview(sent), leader_epoch=0, now_ms=1000)
+        source.commit()
+        sequence += is_transactional
+    source.high_watermark = source.log_end_offset
+    source.delete_records_before(log_start_offset)
+    copy = FutureLog(manager, source, target, 1000).take_the_place(1000)
+    assert copy.log_start_offset == log_start_offset
+    assert copy.producers.producers[9].last_sequence == 1
+    assert copy.producers.producers[9].txn_first_offset == first_offset
+    assert (copy.high_watermark, copy.last_stable_offset) == (5, stable_offset)

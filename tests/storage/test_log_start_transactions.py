@@ -262,3 +262,11 @@ def test_no_reader_of_committed_records_sees_another_one(steps: list[tuple[str, 
     for step in steps:
         model.step(*step)
         model.check()
+
+
+def test_one_crash_after_another_leaves_what_is_known_of_the_transaction(
+    entered: Log, bench: LogBench
+) -> None:
+    enter(entered, "by retention")
+    for _ in range(3):
+        assert bench.open().producers.producers[9].txn_first_offset == 1
