@@ -7,7 +7,7 @@ import pytest
 from broker.storage.cleaner.filtering import GONE, BatchFilter, LastOfProducer, Rules, plain_records
 from broker.storage.cleaner.offset_map import OffsetMap
 from broker.storage.cleaner.record_keys import LONGEST_PLAIN_KEY
-from broker.storage.cleaner.transactions import Aborted, AbortedFinder, CleanedTransactions, marker_kind
+from broker.storage.cleaner.transactions import Aborted, CleanedTransactions
 from kwire.batch import CorruptBatch, NewRecord, build, crc_is_valid, read_header, records
 from kwire.compression import Codec
 
@@ -236,17 +236,6 @@ def test_a_marker_is_all_that_is_left_of_a_producer() -> None:
     assert [(read_header(batch).records_count, read_header(batch).is_control) for batch in kept] == [
         (0, True)
     ]
-
-
-def test_aborted_transactions_are_found_by_their_markers() -> None:
-    finder = AbortedFinder()
-    for batch in (sent(0, 7), sent(1, 8), marker(1, 2, 8), sent(3, 8), marker(0, 4, 7), marker(0, 5, 8)):
-        header = read_header(batch)
-        if header.is_control:
-            finder.marker(header, marker_kind(bytes(batch), 0, header))
-        else:
-            finder.data(header)
-    assert finder.found == [Aborted(7, 0, 4, 3), Aborted(8, 3, 5, 6)]
 
 
 def test_data_not_known_to_be_aborted_keeps_its_marker() -> None:

@@ -17,7 +17,6 @@ class Candidate(NamedTuple):
     first_dirty_offset: int
     upper_bound_offset: int
     """Where the first segment starts that must not be cleaned yet."""
-    stable_offset: int
     cleanable_bytes: int
     dirty_ratio: float
     """How much of what could be cleaned has not been since it was written."""
@@ -45,8 +44,7 @@ def assess(log: Log, cleaned_offset: int | None, now_ms: int) -> Candidate | Non
         # The log was cut since, at one of its ends.
         first_dirty = log.log_start_offset
     dirty = _from(rolled, first_dirty)
-    stable_offset = log.last_stable_offset
-    uncleanable = max(first_dirty, _first_uncleanable(log, segments, dirty, stable_offset, now_ms))
+    uncleanable = max(first_dirty, _first_uncleanable(log, segments, dirty, now_ms))
     # Whole segments only.
     upper_bound = max(
         (segment.base_offset for segment in segments if segment.base_offset <= uncleanable),
@@ -65,7 +63,6 @@ def assess(log: Log, cleaned_offset: int | None, now_ms: int) -> Candidate | Non
         log,
         first_dirty,
         upper_bound,
-        stable_offset,
         cleanable_bytes,
         cleanable_bytes / total_bytes,
         _is_overdue(log, dirty, now_ms),
@@ -81,11 +78,9 @@ def _from(segments: list[Segment], offset: int) -> list[Segment]:
     return segments[first:]
 
 
-def _first_uncleanable(
-    log: Log, segments: list[Segment], dirty: list[Segment], stable_offset: int, now_ms: int
-) -> int:
+def _first_uncleanable(log: Log, segments: list[Segment], dirty: list[Segment], now_ms: int) -> int:
     """Nothing from here on may be cleaned: the active segment, what is not stable, what is too young."""
-    bounds = [stable_offset, segments[-1].base_offset]
+    bounds = [log.last_stable_offset, segments[-1].base_offset]
     lag_ms = log.config.min_compaction_lag_ms
     if lag_ms > 0:
         bounds += [segment.base_offset for segment in dirty if segment.largest_timestamp() > now_ms - lag_ms][

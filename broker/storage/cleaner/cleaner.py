@@ -307,7 +307,6 @@ class _Cleaning:
             segments=[(segment.base_offset, segment.size_bytes) for segment in log.segments],
             first_dirty_offset=candidate.first_dirty_offset,
             upper_bound_offset=candidate.upper_bound_offset,
-            stable_offset=candidate.stable_offset,
             now_ms=self._cleaner.host.now_ms(),
             delete_retention_ms=config.delete_retention_ms,
             segment_bytes=config.segment_bytes,

@@ -14,12 +14,10 @@ class Job:
     directory: str
     segments: list[tuple[int, int]]
     """Base offset and size of each segment, oldest first. Those from `upper_bound_offset` on stay as they
-    are: they are only asked how transactions ended."""
+    are: only their transaction indexes are read."""
     first_dirty_offset: int
     upper_bound_offset: int
     """Where the first segment starts that is not cleaned."""
-    stable_offset: int
-    """All transactions with data before it have ended."""
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int

@@ -6,11 +6,12 @@ Nothing here changes a file of the log. What is written is synced before it is r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 from broker.storage.cleaner.filtering import GONE, BatchFilter, LastOfProducer, Rules, plain_records
 from broker.storage.cleaner.job import Cleaned, Done, Job
 from broker.storage.cleaner.offset_map import OffsetMap
-from broker.storage.cleaner.transactions import AbortedFinder, CleanedTransactions, marker_kind
+from broker.storage.cleaner.transactions import CleanedTransactions, marker_kind
 from broker.storage.disk import Buffer, Disk, DiskFile, FileMissing
 from broker.storage.index import MAX_RELATIVE_OFFSET
 from broker.storage.log_config import LogConfig
@@ -20,9 +21,10 @@ from broker.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     Segment,
 )
-from broker.storage.transaction_index import Aborted
+from broker.storage.transaction_index import Aborted, read_aborted
 from kwire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, CorruptBatch, read_header
 
 Throttle = Callable[[int], None]
@@ -160,9 +162,7 @@ class LogCleaning:
                 if header.last_offset < start:
                     continue
                 if header.attributes & 0x30 and transactions is None:
-                    transactions = CleanedTransactions(
-                        entry for entry in self._aborted(job.segments) if entry.last_offset >= start
-                    )
+                    transactions = self._transactions_from(start)
                 if header.is_control:
                     assert transactions is not None
                     transactions.marker(header, marker_kind(data, at, header))
@@ -184,24 +184,18 @@ class LogCleaning:
     # --- transactions
 
     def _transactions_from(self, offset: int) -> CleanedTransactions:
-        """The transactions of the log from its first transactional batch on, which is at `offset`."""
-        segments = self._job.segments
-        first = max((number for number, source in enumerate(segments) if source[0] <= offset), default=0)
-        return CleanedTransactions(self._aborted(segments[first:]))
+        """The transactions of the log from `offset` on, where the first one may be."""
+        return CleanedTransactions(entry for entry in self._aborted if entry.last_offset >= offset)
 
-    def _aborted(self, sources: Sequence[Source]) -> list[Aborted]:
-        finder = AbortedFinder()
-        for source in sources:
-            if source[0] >= self._job.stable_offset:
-                break
-            for data, at, header in self._batches(source):
-                if header.base_offset >= self._job.stable_offset:
-                    break
-                if header.is_control:
-                    finder.marker(header, marker_kind(data, at, header))
-                elif header.is_transactional:
-                    finder.data(header)
-        return finder.found
+    @cached_property
+    def _aborted(self) -> list[Aborted]:
+        """What the log's transaction indexes tell, those of segments that stay as they are included.
+
+        What is cleaned has no open transaction; but when others were open meanwhile, its markers may be
+        anywhere behind it.
+        """
+        paths = (self._path(base_offset, TRANSACTION_INDEX_SUFFIX) for base_offset, _ in self._job.segments)
+        return [entry for path in paths for entry in read_aborted(self._disk, path)]
 
     # --- segments
 

@@ -1,7 +1,7 @@
 """Which transactions in a log were aborted, and which markers nobody needs any more. KIP-98, KIP-534.
 
-What was aborted is read from the log itself, by headers: the data of a producer up to an abort marker of its
-own. Transaction indexes need not be there, then; those of cleaned segments are written afresh.
+What was aborted is told by the log's transaction indexes, as Apache Kafka's cleaner is told. An entry goes
+from index to index as it is: to say it anew from what is left would make it begin later each time.
 """
 
 from __future__ import annotations
@@ -19,27 +19,6 @@ def marker_kind(data: bytes, at: int, header: BatchHeader) -> int | None:
         _, kind = control_type(record)
         return kind if kind in (ABORT, COMMIT) else None
     return None
-
-
-class AbortedFinder:
-    """Finds the aborted transactions of a log, fed with its transactional batches in order."""
-
-    def __init__(self) -> None:
-        self.found: list[Aborted] = []
-        self._ongoing: dict[int, int] = {}
-
-    def data(self, header: BatchHeader) -> None:
-        """A batch within a transaction."""
-        self._ongoing.setdefault(header.producer_id, header.base_offset)
-
-    def marker(self, header: BatchHeader, kind: int | None) -> None:
-        """A control batch."""
-        if kind is None:
-            return
-        first_offset = self._ongoing.pop(header.producer_id, None)
-        if first_offset is not None and kind == ABORT:
-            stable = min(self._ongoing.values(), default=header.last_offset + 1)
-            self.found.append(Aborted(header.producer_id, first_offset, header.last_offset, stable))
 
 
 class CleanedTransactions:

@@ -1,0 +1,171 @@
+"""Logs with transactions, cleaned while others are open: what is committed stays, what was aborted goes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from broker.storage.log import Log
+from broker.storage.transaction_index import Aborted
+from kwire.batch import batches, build, records
+from tests.storage.test_cleaner import COMPACT, Bench
+
+ABORT, COMMIT = 0, 1
+
+
+class World(Bench):
+    """A log of small segments, and what a reader of committed records is to find at last."""
+
+    def __init__(self) -> None:
+        super().__init__(config=replace(COMPACT, segment_bytes=250))
+        self.create()
+        self.sequences: dict[int, int] = {}
+
+    def write(self, key: bytes, value: bytes, producer_id: int | None = None) -> int:
+        """Append a record, in the producer's transaction if one is named: its offset."""
+        offset = self.log.log_end_offset
+        if producer_id is None:
+            self.send((key, value))
+            return offset
+        sequence = self.sequences.get(producer_id, 0)
+        self.sequences[producer_id] = sequence + 1
+        self.send(
+            (key, value),
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        return offset
+
+    def end(self, producer_id: int, kind: int) -> None:
+        marker = build(
+            [(self.host.now_ms(), b"\0\0" + kind.to_bytes(2, "big"), bytes(6), [])],
+            base_offset=self.log.log_end_offset,
+            producer_id=producer_id,
+            producer_epoch=0,
+            transactional=True,
+            control=True,
+        )
+        self.log.append_stored(memoryview(marker))
+        self.log.commit()
+        self.log.high_watermark = self.log.log_end_offset
+
+    def roll(self) -> None:
+        before = len(self.log.segments)
+        while len(self.log.segments) == before:
+            self.write(b"filler", bytes(100))
+
+    def committed(self) -> dict[bytes | None, bytes | None]:
+        """The last value of each key, but for fillers, as a read_committed consumer sees it."""
+        log = self.log
+        found: dict[bytes | None, bytes | None] = {}
+        offset = log.log_start_offset
+        while offset < log.last_stable_offset:
+            region = log.read(offset, max_bytes=1 << 20, up_to_offset=log.last_stable_offset)
+            pending = sorted(log.aborted_transactions(offset, region), key=lambda one: one.first_offset)
+            aborting: set[int] = set()
+            data = region.read()
+            for position, header in batches(data):
+                while pending and pending[0].first_offset <= header.last_offset:
+                    aborting.add(pending.pop(0).producer_id)
+                if header.is_control:
+                    aborting.discard(header.producer_id)
+                elif not (header.is_transactional and header.producer_id in aborting):
+                    found.update((one.key, one.value) for one in records(data, position, header))
+                offset = header.next_offset
+        found.pop(b"filler", None)
+        return found
+
+
+def indexed(log: Log) -> list[Aborted]:
+    return [entry for segment in log.segments for entry in segment.aborted()]
+
+
+@pytest.mark.parametrize("cleaned_while_open", [True, False])
+def test_a_transaction_that_was_aborted_while_another_was_open_supersedes_nothing(
+    *, cleaned_while_open: bool
+) -> None:
+    """Its marker is behind the last stable offset, up to which the log is cleaned."""
+    world = World()
+    world.write(b"K", b"committed")
+    world.write(b"K", b"aborted", producer_id=1)
+    world.roll()
+    world.write(b"Y", b"y", producer_id=2)
+    world.end(1, ABORT)
+    world.roll()
+    if cleaned_while_open:
+        world.pass_time()
+        assert world.cleaner.rounds
+        assert world.log.segments[0].base_offset < world.log.last_stable_offset
+    world.end(2, COMMIT)
+    assert world.committed() == {b"K": b"committed", b"Y": b"y"}
+    world.roll()
+    world.pass_time()
+    assert world.committed() == {b"K": b"committed", b"Y": b"y"}
+
+
+def test_an_entry_of_the_index_stays_as_it_is_when_its_first_records_go() -> None:
+    world = World()
+    first = world.write(b"a", b"1", producer_id=1)
+    world.roll()
+    world.write(b"b", b"1", producer_id=1)
+    world.end(1, ABORT)
+    (entry,) = indexed(world.log)
+    assert entry.first_offset == first
+    world.roll()
+    world.pass_time()
+    assert indexed(world.log) == [entry]
+    # Its last batch stays, without a record, until its producer has written another one.
+    world.write(b"c", b"1", producer_id=1)
+    world.end(1, COMMIT)
+    for _ in range(2):
+        world.roll()
+        world.pass_time()
+    assert indexed(world.log) == []
+    assert world.committed() == {b"c": b"1"}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_cleaning_changes_nothing_that_a_reader_of_committed_records_finds(seed: int) -> None:
+    draw = random.Random(seed)
+    world = World()
+    expected: dict[bytes | None, bytes | None] = {}
+    open_ones: dict[int, list[tuple[int, bytes, bytes]]] = {}
+    last: dict[bytes | None, int] = {}
+
+    def settle(written: list[tuple[int, bytes, bytes]]) -> None:
+        for offset, key, value in written:
+            # By offset, whichever transaction ends first.
+            if offset > last.get(key, -1):
+                last[key], expected[key] = offset, value
+
+    def finish(producer_id: int) -> None:
+        kind = draw.choice([ABORT, COMMIT])
+        world.end(producer_id, kind)
+        written = open_ones.pop(producer_id)
+        if kind == COMMIT:
+            settle(written)
+
+    for number in range(120):
+        key, value = b"k%d" % draw.randrange(5), b"v%d" % number
+        producer_id = draw.choice([None, 1, 2, 3])
+        offset = world.write(key, value, producer_id)
+        if producer_id is None:
+            settle([(offset, key, value)])
+        else:
+            open_ones.setdefault(producer_id, []).append((offset, key, value))
+        if open_ones and draw.random() < 0.3:
+            finish(draw.choice(sorted(open_ones)))
+        if draw.random() < 0.1:
+            world.pass_time()
+    for producer_id in sorted(open_ones):
+        finish(producer_id)
+    for _ in range(3):
+        assert world.committed() == expected
+        world.roll()
+        world.pass_time()
+    assert world.cleaner.rounds > 2
+    assert world.committed() == expected
