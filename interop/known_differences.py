@@ -8,6 +8,7 @@ from __future__ import annotations
 
 NOT_SERVED = "this API is not served yet, and what is not served is not advertised"
 FEATURES = "a feature is advertised when all that it promises is there"
+SNAPSHOT_KEPT = "the snapshot of producers at the log start is kept, so that a second crash changes nothing"
 UNPARSED = "records are delimited, not parsed, when they are produced: docs/decisions/0002"
 
 KNOWN: list[tuple[str, str, str]] = [
@@ -25,5 +26,10 @@ KNOWN: list[tuple[str, str, str]] = [
         "raw_produce.connection_survives",
         "/bomb/*",
         "a batch of more than 100 MiB is refused before its records are looked at: docs/decisions/0002",
+    ),
+    (
+        "raw_transactions_log_start.killed",
+        "/restarted-retained-False/ended/committed/*/4/0/1",
+        SNAPSHOT_KEPT,
     ),
 ]

@@ -1,0 +1,439 @@
+"""Transactions into which the log start is moved, by DeleteRecords or retention, with restarts in between.
+
+What is told of them: the last stable offset, the open transactions of producers, the offsets found by
+timestamp, and what a fetch of committed records is given, with the aborted transactions, from every offset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from interop.batches import BASE_TIMESTAMP, Batch, Record, walk
+from interop.brokers import Broker
+from interop.raw import create_topic, fetch, produce, wait_for_topic
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.compaction import CHECKPOINT, OWN
+from interop.scenarios.raw_disks import disks
+from interop.scenarios.raw_topics import until
+from interop.scenarios.raw_transactions import TRANSACTIONAL, WAIT_S, Id, ready, settle
+from interop.scenarios.retention import OVERRIDES, alter
+from interop.tools import another
+
+KEEP = {"retention.ms": "-1"}
+"""The records are of 2023."""
+QUICK = {
+    **OVERRIDES,
+    "log.segment.delete.delay.ms": "500",
+    "log.flush.start.offset.checkpoint.interval.ms": "500",
+}
+BIG_BYTES = 300_000
+"""Three of these fill a segment of a mebibyte."""
+READ_COMMITTED = 1
+FETCHES = 1 << 23
+AFTER_ALL = 100_000
+ROUNDS_S = 2.0
+"""The cleaner looks ten times for something to do."""
+
+
+class Partition:
+    """Partition 0 of a topic, those who write to it, and what is seen of it."""
+
+    def __init__(self, client: RawClient, topic: str, **configs: str) -> None:
+        self.client = client
+        self.topic = topic
+        self.ids: list[Id] = []
+        configs = {key.replace("_", "."): value for key, value in configs.items()}
+        create_topic(client, topic, configs={**KEEP, "segment.bytes": str(1 << 20), **configs})
+
+    def id(self) -> Id:
+        """Somebody with a transaction open on the partition, who has written nothing yet."""
+        one = Id(self.client, f"{self.topic}-{len(self.ids)}")
+        one.init()
+        one.add((self.topic, 0))
+        self.ids.append(one)
+        return one
+
+    def write(
+        self,
+        who: Id | None,
+        *,
+        value_bytes: int = 1,
+        timestamp: int = BASE_TIMESTAMP,
+        key: bytes | None = None,
+    ) -> int:
+        """One record, of a transaction or of nobody; its offset."""
+        batch = Batch([Record(bytes(value_bytes), key=key)], base_timestamp=timestamp)
+        fields: dict[str, Any] = {}
+        if who is not None:
+            batch.attributes = TRANSACTIONAL
+            batch.producer_id, batch.producer_epoch = who.producer_id, who.epoch
+            batch.base_sequence = who.sequence
+            who.sequence += 1
+            fields = {"TransactionalId": who.name, "version": 11}
+        answer = produce(self.client, self.topic, batch.encode(), **fields)
+        found = answer["Responses"][0]["PartitionResponses"][0]
+        assert found["ErrorCode"] == 0, answer
+        offset: int = found["BaseOffset"]
+        return offset
+
+    def idempotent(self, producer_id: int, sequence: int) -> list[int]:
+        """One record of a producer without a transaction: the error, and the offset."""
+        batch = Batch(producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+        answer = produce(self.client, self.topic, batch.encode())
+        found = answer["Responses"][0]["PartitionResponses"][0]
+        return [found["ErrorCode"], found["BaseOffset"]]
+
+    def end(self, one: Id, *, commit: bool) -> None:
+        """End it, and wait until the marker is there: two places of the log are one more than before."""
+        before = self.offset(-1)
+        assert one.end(commit=commit)[0] == 0
+        settle(one)
+        self.wait(lambda: self.offset(-1) > before)
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not is_done():
+            assert time.monotonic() < deadline, f"nothing happened to {self.topic}"
+            time.sleep(0.05)
+
+    def delete_before(self, offset: int) -> list[int]:
+        """DeleteRecords: the error, and the log start."""
+        asked = [{"Name": self.topic, "Partitions": [{"PartitionIndex": 0, "Offset": offset}]}]
+        answer = self.client.call("DeleteRecords", 2, Topics=asked, TimeoutMs=10_000)
+        found = answer["Topics"][0]["Partitions"][0]
+        return [found["ErrorCode"], found["LowWatermark"]]
+
+    def found(self, timestamp: int, isolation: int = 0) -> dict[str, int]:
+        asked = [{"Name": self.topic, "Partitions": [{"PartitionIndex": 0, "Timestamp": timestamp}]}]
+        answer = self.client.call("ListOffsets", 8, ReplicaId=-1, IsolationLevel=isolation, Topics=asked)
+        partition: dict[str, int] = answer["Topics"][0]["Partitions"][0]
+        return partition
+
+    def offset(self, timestamp: int, isolation: int = 0) -> int:
+        """What ListOffsets finds, -1 where it is nothing."""
+        found = self.found(timestamp, isolation)
+        assert found["ErrorCode"] == 0, found
+        return found["Offset"]
+
+    def producers(self) -> Any:
+        """DescribeProducers: of the transactional ones by their number here, of others by their id."""
+        asked = [{"Name": self.topic, "PartitionIndexes": [0]}]
+        found = self.client.call("DescribeProducers", 0, Topics=asked)["Topics"][0]["Partitions"][0]
+        return sorted(
+            [self.name_of(one["ProducerId"]), one["LastSequence"], one["CurrentTxnStartOffset"]]
+            for one in found["ActiveProducers"]
+        )
+
+    def name_of(self, producer_id: int) -> str:
+        known = [index for index, one in enumerate(self.ids) if one.producer_id == producer_id]
+        return f"id {known[0]}" if known else str(producer_id)
+
+    def committed(self, offset: int, max_bytes: int = FETCHES) -> Any:
+        """A fetch of committed records: who was aborted from where on, and the batches."""
+        limits = {"PartitionMaxBytes": max_bytes}
+        answer = fetch(
+            self.client,
+            self.topic,
+            offset,
+            MaxBytes=FETCHES,
+            IsolationLevel=READ_COMMITTED,
+            partition_fields=limits,
+        )
+        found = answer["Responses"][0]["Partitions"][0]
+        aborted = found["AbortedTransactions"]
+        return [
+            found["ErrorCode"],
+            found["LogStartOffset"],
+            found["LastStableOffset"],
+            found["HighWatermark"],
+            aborted and [[self.name_of(one["ProducerId"]), one["FirstOffset"]] for one in aborted],
+            [batch["base_offset"] for batch in walk(found["Records"] or b"")],
+        ]
+
+    def look(self) -> dict[str, Any]:
+        """All that can be seen of it."""
+        timestamps = (-1, -2, -3, -4, BASE_TIMESTAMP, BASE_TIMESTAMP + 3, BASE_TIMESTAMP + AFTER_ALL)
+        first, end = self.offset(-2), self.offset(-1)
+        return {
+            "offsets": [
+                [self.offset(timestamp, isolation) for timestamp in timestamps] for isolation in (0, 1)
+            ],
+            "producers": self.producers(),
+            "committed": [self.committed(offset) for offset in range(max(0, first - 1), end + 2)],
+        }
+
+
+def open_at_2(partition: Partition) -> Id:
+    """0, 1 of nobody; 2, 3 of a transaction; 4 of nobody; 5 of another that is aborted by 6; 7 as 2."""
+    for _ in range(2):
+        partition.write(None)
+    one = partition.id()
+    for _ in range(2):
+        partition.write(one, timestamp=BASE_TIMESTAMP + 3)
+    partition.write(None)
+    other = partition.id()
+    partition.write(other)
+    partition.end(other, commit=False)
+    partition.write(one)
+    return one
+
+
+@contextmanager
+def on_own(broker: Broker, **overrides: str) -> Iterator[tuple[Broker, RawClient]]:
+    """A broker of one's own, and a client of it."""
+    with another(broker, {key.replace("_", "."): value for key, value in overrides.items()}) as own:
+        with RawClient(own.bootstrap) as client:
+            ready(client, "any")
+        with RawClient(own.bootstrap) as client:
+            yield own, client
+
+
+@scenario(seconds=120)
+def deleted_into(broker: Broker) -> Any:
+    """DeleteRecords up to every offset of an open transaction, which is committed or aborted then."""
+    seen: dict[str, Any] = {}
+    with on_own(broker) as (_, client):
+        for commit in (True, False):
+            for offset in (2, 3, 4, 6, 7, -1):
+                partition = Partition(client, f"into-{offset}-{commit}")
+                one = open_at_2(partition)
+                steps: list[Any] = [partition.delete_before(offset), partition.look()]
+                partition.write(None)
+                partition.write(one)
+                steps.append(partition.look())
+                partition.end(one, commit=commit)
+                steps.append(partition.look())
+                steps += [partition.delete_before(8), partition.look()]
+                partition.write(None)
+                seen[partition.topic] = [*steps, partition.look()]
+    return seen
+
+
+@scenario(seconds=120)
+def deleted_by_retention(broker: Broker) -> Any:
+    """Retention takes the segments in which a transaction began that is still open."""
+    seen: dict[str, Any] = {}
+    with on_own(broker, **QUICK) as (own, client):
+        for commit in (True, False):
+            partition = Partition(client, f"retained-{commit}")
+            one = partition.id()
+            partition.write(one)
+            for who in (None, None, None, one, None, None, None, None):
+                partition.write(who, value_bytes=BIG_BYTES)
+            partition.write(one)
+            steps = [partition.look()]
+            alter(client, 2, partition.topic, retention_bytes="700000")
+            partition.wait(lambda partition=partition: partition.offset(-2) > 3)  # type: ignore[misc]
+            directory = own.log_dir / f"{partition.topic}-0"
+            partition.wait(lambda directory=directory: len(list(directory.glob("*.log"))) == 2)  # type: ignore[misc]
+            steps.append(partition.look())
+            partition.end(one, commit=commit)
+            seen[partition.topic] = [*steps, partition.look()]
+    return seen
+
+
+def _restarted(own: Broker, how: str, names: list[str]) -> RawClient:
+    """Stop or kill it and start it again; a client, once the partitions can be written to."""
+    if how == "kill":
+        own.kill()
+    else:
+        own.stop()
+    own.start()
+    client = RawClient(own.bootstrap)
+    for name in names:
+        wait_for_topic(client, name, 1)
+    ready(client, "any")
+    return client
+
+
+def restarts(broker: Broker, how: str) -> Any:
+    """Restarts while a transaction is open into which the log start was moved, and after its end."""
+    seen: dict[str, Any] = {}
+    with on_own(broker, **QUICK) as (own, client):
+        partitions: dict[Partition, tuple[Id, bool]] = {}
+        for commit in (True, False):
+            for offset in (3, 4, 7):
+                partition = Partition(client, f"restarted-{offset}-{commit}")
+                partitions[partition] = open_at_2(partition), commit
+                partition.delete_before(offset)
+            retained = Partition(client, f"restarted-retained-{commit}")
+            one = retained.id()
+            retained.write(one)
+            for who in (None, None, None, one, None, None, None, None, one):
+                retained.write(who, value_bytes=BIG_BYTES)
+            partitions[retained] = one, commit
+            alter(client, 2, retained.topic, retention_bytes="700000")
+            retained.wait(lambda retained=retained: retained.offset(-2) > 3)  # type: ignore[misc]
+        gone = Partition(client, "restarted-gone")
+        for sequence in range(7):
+            gone.idempotent(900, sequence)
+        finished = open_at_2(gone)
+        gone.end(finished, commit=False)
+        gone.delete_before(-1)
+        names = [partition.topic for partition in (*partitions, gone)]
+        # The log start is checkpointed now and then; a kill may come before that.
+        _wait_for_checkpoint(own, gone)
+        for turn in ("open", "ended"):
+            with _restarted(own, how, names) as again:
+                for partition, (one, commit) in partitions.items():
+                    partition.client = one.client = again
+                    steps = seen.setdefault(partition.topic, {})
+                    steps[turn] = partition.look()
+                    if turn == "open":
+                        partition.write(one)
+                        partition.end(one, commit=commit)
+                        steps["end"] = partition.look()
+                gone.client = again
+                seen[f"gone {turn}"] = gone.look()
+                if turn == "ended":
+                    seen["gone and on"] = [gone.idempotent(900, 9), gone.look()]
+    return seen
+
+
+def _wait_for_checkpoint(own: Broker, last: Partition) -> None:
+    path = own.log_dir / "log-start-offset-checkpoint"
+    end = last.offset(-1)
+    last.wait(lambda: path.exists() and f"{last.topic} 0 {end}" in path.read_text())
+
+
+@scenario(seconds=150)
+def restarted(broker: Broker) -> Any:
+    """A clean restart."""
+    return restarts(broker, "stop")
+
+
+@scenario(seconds=150)
+def killed(broker: Broker) -> Any:
+    """A restart after SIGKILL."""
+    return restarts(broker, "kill")
+
+
+@scenario(seconds=120)
+def moved(broker: Broker) -> Any:
+    """A move to another directory while a transaction is open into which the log start was moved."""
+    seen: dict[str, Any] = {}
+    with disks(broker) as own:
+        with own.client() as client:
+            ready(client, "any")
+        with own.client() as client:
+            for commit in (True, False):
+                for offset in (2, 3, 4, 7, -1):
+                    partition = Partition(client, f"moved-{offset}-{commit}")
+                    one = open_at_2(partition)
+                    partition.delete_before(offset)
+                    there = "B" if own.place(client, partition.topic) == "A" else "A"
+                    own.move(client, {there: {partition.topic: [0]}})
+                    until(lambda: own.place(client, partition.topic) == there)  # noqa: B023
+                    steps = [partition.look()]
+                    partition.write(one)
+                    steps.append(partition.look())
+                    partition.end(one, commit=commit)
+                    steps.append(partition.look())
+                    for step in steps:
+                        # kwire goes on to know producers whose batches are gone, so that none writes twice.
+                        step["producers"] = [one for one in step["producers"] if one[2] >= 0]
+                    seen[partition.topic] = steps
+    return seen
+
+
+@scenario(seconds=150)
+def compacted(broker: Broker) -> Any:
+    """The cleaner at a log that starts within a transaction, while that is open and after its end."""
+    seen: dict[str, Any] = {}
+    with on_own(broker, **{**QUICK, **OWN}) as (own, client):
+        for commit in (True, False):
+            partition = Partition(client, f"compacted-{commit}", min_cleanable_dirty_ratio="0.01")
+            one = partition.id()
+            for who, key in ((one, b"a"), (None, b"b"), (one, b"b"), (None, b"c"), (None, b"a"), (one, b"c")):
+                partition.write(who, value_bytes=BIG_BYTES, key=key)
+            partition.delete_before(1)
+            alter(client, 2, partition.topic, cleanup_policy="compact,delete")
+            time.sleep(ROUNDS_S)
+            steps = [partition.look()]
+            # All of the rest is cleaned in one round, so that the same segments are put together.
+            alter(client, 2, partition.topic, cleanup_policy="delete")
+            partition.write(one, value_bytes=BIG_BYTES, key=b"d")
+            partition.end(one, commit=commit)
+            for _ in range(4):
+                partition.write(None, value_bytes=BIG_BYTES, key=b"c")
+            alter(client, 2, partition.topic, cleanup_policy="compact,delete")
+            directory = own.log_dir / f"{partition.topic}-0"
+            partition.wait(
+                lambda partition=partition, directory=directory: (  # type: ignore[misc]
+                    f"{partition.topic} 0 {max(int(path.stem) for path in directory.glob('*.log'))}\n"
+                    in (own.log_dir / CHECKPOINT).read_text()
+                )
+            )
+            seen[partition.topic] = [*steps, partition.look()]
+    return seen
+
+
+@scenario(seconds=120)
+def found_by_timestamp(broker: Broker) -> Any:
+    """Offsets by timestamp in a log of three segments, which starts before, within and behind the first."""
+    seen: dict[str, Any] = {}
+    newest = BASE_TIMESTAMP + AFTER_ALL
+    with on_own(broker) as (_, client):
+        for name, timestamps in {
+            "ascending": range(BASE_TIMESTAMP, BASE_TIMESTAMP + 9),
+            "newest first": [newest, *range(BASE_TIMESTAMP, BASE_TIMESTAMP + 8)],
+            "twice": [BASE_TIMESTAMP + index % 4 for index in range(9)],
+            "descending": range(BASE_TIMESTAMP + 8, BASE_TIMESTAMP - 1, -1),
+        }.items():
+            partition = Partition(client, f"timed-{name.replace(' ', '-')}", index_interval_bytes="1")
+            for timestamp in timestamps:
+                partition.write(None, value_bytes=BIG_BYTES, timestamp=timestamp)
+            for start in range(10):
+                partition.delete_before(start)
+                seen[f"{name} from {start}"] = [
+                    [found["ErrorCode"], found["Offset"], found["Timestamp"], found["LeaderEpoch"]]
+                    for timestamp in (0, *sorted({*timestamps, newest}), newest + 1, -3)
+                    for found in (partition.found(timestamp),)
+                ]
+    return seen
+
+
+@scenario(seconds=120)
+def aborted_by_size(broker: Broker) -> Any:
+    """The aborted transactions that are told with a fetch, by where it begins and how much it takes."""
+    seen: dict[str, Any] = {}
+    with on_own(broker) as (_, client):
+        for interval in ("1", "4096", "1000000"):
+            partition = Partition(client, f"sized-{interval}", index_interval_bytes=interval)
+            for turn in range(12):
+                ids = [partition.id() for _ in range(1 + turn % 2)]
+                for one in ids:
+                    partition.write(one, value_bytes=(10, 5_000, 120_000)[turn % 3])
+                partition.write(None, value_bytes=(10, 60_000)[turn % 2])
+                for one in ids:
+                    partition.end(one, commit=turn % 4 == 3)
+            end = partition.offset(-1)
+            for start in (0, 5):
+                partition.delete_before(start)
+                seen[f"every {interval} from {start}"] = [
+                    partition.committed(offset, max_bytes)
+                    for max_bytes in (0, 1, 100, 5_000, 70_000, 300_000, FETCHES)
+                    for offset in range(start, end + 1)
+                ]
+            seen[f"every {interval} in batches"] = [
+                partition.committed(offset, max_bytes)
+                for offset in range(5, end, 7)
+                for max_bytes in _ends_of_batches(partition, offset)
+            ]
+    return seen
+
+
+def _ends_of_batches(partition: Partition, offset: int) -> list[int]:
+    """How many bytes there are up to the end of each of the next batches."""
+    answer = fetch(partition.client, partition.topic, offset, MaxBytes=FETCHES)
+    data = answer["Responses"][0]["Partitions"][0]["Records"]
+    ends: list[int] = []
+    end = 0
+    while end + 12 <= len(data) and len(ends) < 12:
+        end += 12 + int.from_bytes(data[end + 8 : end + 12], "big")
+        ends.append(end)
+    return ends
