@@ -227,9 +227,9 @@ def check_values(values: Values) -> None:
     """ConfigError where values contradict each other, in the order in which Kafka looks at them."""
     for name, low, high in ASSIGNMENT_INTERVALS:
         if _number(values, name) < _number(values, low):
-            raise ConfigError(f"requirement failed: {name} must be greater than or equal to {low}")
+            raise ConfigError(f"{name} must be greater than or equal to {low}")
         if _number(values, name) > _number(values, high):
-            raise ConfigError(f"requirement failed: {name} must be less than or equal to {high}")
+            raise ConfigError(f"{name} must be less than or equal to {high}")
     if _either(values, ("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)) < 1:
         raise ConfigError("requirement failed: log.roll.ms must be greater than or equal to 1")
     if _either(values, ("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS)) < 0:
@@ -324,6 +324,16 @@ class State:
         assert isinstance(value, int)
         return value
 
+    def check_listener(self, listener: str) -> None:
+        """ConfigError where one of a listener's own settings, or one of its mechanisms', is none."""
+        prefix = f"listener.name.{listener.lower()}."
+        for name, text in self.settings.items():
+            if name.startswith(prefix):
+                own = name.removeprefix(prefix)
+                key = BROKER_KEYS.get(own) or BROKER_KEYS.get(own.partition(".")[2])
+                if key is not None:
+                    key.parse(text)
+
 
 def check_change(old: State, new: State, listeners: Collection[str]) -> None:
     """ConfigError where the parts of a broker, with these listeners, cannot go from `old` to `new`."""
@@ -332,13 +342,13 @@ def check_change(old: State, new: State, listeners: Collection[str]) -> None:
     faults = (
         _connections_fault(old, new, listeners),
         _reporters_fault(new.values, changed),
-        _cleaner_fault(*(_number(state.values, "log.cleaner.threads") for state in (old, new))),
         *(
             _threads_fault(name, _threads(old, name), _number(new.values, name))
             for name in THREAD_COUNTS
             if name in changed
         ),
         _local_fault(new.values) if changed & TOPIC_DEFAULTS else None,
+        _cleaner_fault(*(_number(state.values, "log.cleaner.threads") for state in (old, new))),
     )
     for fault in faults:
         if fault is not None:
@@ -351,6 +361,10 @@ def check_change(old: State, new: State, listeners: Collection[str]) -> None:
 def _connections_fault(old: State, new: State, listeners: Collection[str]) -> str | None:
     limits = "max.connections", "max.connection.creation.rate"
     for listener in listeners:
+        try:
+            new.check_listener(listener)
+        except ConfigError as error:
+            return str(error)
         if any(old.of_listener(name, listener) != new.of_listener(name, listener) for name in limits):
             for name in limits:
                 count = new.of_listener(name, listener)

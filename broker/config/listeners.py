@@ -67,7 +67,7 @@ def parse_counts(key: str, text: str) -> dict[str, int]:
         number = parse_integer(count.strip())
         if number is None:
             raise ConfigError(f'For input string: "{count.strip()}"')
-        counts[host.strip().strip("[]")] = number
+        counts[host.strip()] = number
     return counts
 
 

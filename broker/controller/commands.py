@@ -282,7 +282,7 @@ class ConfigRules(Protocol):
         """Whether a broker's key has no default, not even an empty one."""
 
     def default(self, resource_type: int, key: str) -> str | None:
-        """The key's default as text, the one of the broker's own settings for a topic's key."""
+        """The key's default as text: Kafka's own, whatever the broker's settings make of it."""
 
 
 OnDone = Callable[[R | ApiError], None]

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from broker.config import BrokerConfig, ConfigError
 from broker.config.broker_keys import BROKER_KEYS
-from broker.config.definition import REQUIRED, Key, Kind, to_text
+from broker.config.definition import REQUIRED, Key, Kind
 from broker.config.dynamic import usable
 from broker.config.group import GROUP_KEYS_BY_NAME, check_group
-from broker.config.topic import TOPIC_KEYS_BY_NAME, check_topic, default_value
+from broker.config.topic import TOPIC_KEYS_BY_NAME, check_topic
 from broker.controller.commands import Fault
 from broker.controller.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
 from kwire.errors import ErrorCode
@@ -63,9 +63,7 @@ class BrokerConfigRules:
         return key in BROKER_KEYS and BROKER_KEYS[key].default == REQUIRED
 
     def default(self, resource_type: int, key: str) -> str | None:
-        """The key's default as text, the one of the broker's own settings for a topic's key."""
-        if resource_type == RESOURCE_TOPIC and key in TOPIC_KEYS_BY_NAME:
-            return to_text(default_value(self._config, key))
+        """The key's default as text: Kafka's own, whatever the broker's settings make of it."""
         known = _known(resource_type, key)
         return None if known is None or known.default == REQUIRED else known.default
 
