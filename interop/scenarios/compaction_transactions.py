@@ -1,0 +1,130 @@
+"""Compaction of a log in which transactions overlap: what is left, and what the transaction indexes tell.
+
+A transaction ends while another is open, so that its marker lies where the log is neither stable nor may be
+cleaned. Its records are aborted all the same, and supersede nothing that is committed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from interop.batches import Batch, Record
+from interop.brokers import Broker
+from interop.raw import produce
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.compaction import OWN, WAIT_S, Log
+from interop.scenarios.raw_transactions import Id, ready
+from interop.tools import another
+
+TOPIC = "overlapping"
+FILLER = b"filler"
+FILLED = 600_000
+"""Two of these are more than a segment."""
+TRANSACTIONAL = 0x10
+INDEX_ENTRY = 34
+
+
+class Overlapping:
+    """A log, and the transactional ids that write to it."""
+
+    def __init__(self, broker: Broker, client: RawClient) -> None:
+        ready(client, "any")
+        self.client = client
+        self.log = Log(broker, client, TOPIC, {"segment.ms": str(1 << 40), "delete.retention.ms": "0"})
+        self.ids = {name: Id(client, name) for name in ("first", "second")}
+        for one in self.ids.values():
+            one.init()
+
+    def write(self, key: bytes, value: bytes, name: str | None = None) -> None:
+        batch = Batch([Record(value, key)], base_timestamp=int(time.time() * 1000))
+        who = None if name is None else self.ids[name]
+        if who is not None:
+            batch.attributes = TRANSACTIONAL
+            batch.producer_id, batch.producer_epoch = who.producer_id, who.epoch
+            batch.base_sequence, who.sequence = who.sequence, who.sequence + 1
+            who.add((TOPIC, 0))
+        answer = produce(self.client, TOPIC, batch.encode(), version=9, TransactionalId=name)
+        assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
+
+    def end(self, name: str, *, commit: bool) -> None:
+        who = self.ids[name]
+        assert who.end(commit=commit) in (0, [0]), name
+        deadline = time.monotonic() + WAIT_S
+        while not str(who.described()).count("Complete"):
+            assert time.monotonic() < deadline, who.described()
+            time.sleep(0.02)
+
+    def roll(self) -> None:
+        for _ in range(2):
+            self.write(FILLER, bytes(FILLED))
+
+    def clean(self, up_to: int) -> None:
+        """Let the cleaner at it, until it has come to the segment that begins there."""
+        self.log.set_policy("compact")
+        deadline = time.monotonic() + WAIT_S
+        while self.log.cleaned_offset() != up_to:
+            assert time.monotonic() < deadline, (self.log.cleaned_offset(), up_to)
+            time.sleep(0.05)
+        self.log.set_policy("delete")
+
+    def seen(self) -> dict[str, Any]:
+        return {
+            "records": [[*record[:3]] for record in self.log.records()[2]],
+            "batches": [
+                [
+                    batch["base_offset"],
+                    batch["last_offset_delta"],
+                    batch["records_count"],
+                    batch["attributes"],
+                ]
+                for batch in self.log.batches()
+            ],
+            "aborted": self.indexed(),
+        }
+
+    def indexed(self) -> dict[str, Any]:
+        """The entries of each transaction index, but for who the producer is."""
+        directory = self.log.broker.log_dir / f"{TOPIC}-0"
+        names = {one.producer_id: name for name, one in self.ids.items()}
+        found = {}
+        for path in sorted(directory.glob("*.txnindex")):
+            data = path.read_bytes()
+            entries = [data[at : at + INDEX_ENTRY] for at in range(0, len(data), INDEX_ENTRY)]
+            found[path.stem] = [
+                [
+                    names[int.from_bytes(entry[2:10], "big")],
+                    *(int.from_bytes(entry[at : at + 8], "big") for at in (10, 18, 26)),
+                ]
+                for entry in entries
+            ]
+        return {name: entries for name, entries in found.items() if entries}
+
+
+@scenario(seconds=240)
+def ended_while_another_is_open(broker: Broker) -> Any:
+    """Aborted behind the last stable offset; then in several rounds."""
+    with another(broker, OWN) as own, RawClient(own.bootstrap) as client:
+        log = Overlapping(own, client)
+        log.write(b"key", b"committed")
+        log.write(b"key", b"aborted", "first")
+        log.write(b"gone", b"aborted", "first")
+        log.roll()
+        log.write(b"other", b"open", "second")
+        log.end("first", commit=False)
+        log.roll()
+        log.roll()
+        told = {"before": log.seen()}
+        bases = sorted(int(path.stem) for path in (own.log_dir / f"{TOPIC}-0").glob("*.log"))
+        log.clean(bases[1])
+        told["while another is open"] = log.seen()
+        log.end("second", commit=True)
+        log.write(b"gone", b"again", "first")
+        log.end("first", commit=False)
+        log.roll()
+        for number in range(3):
+            log.roll()
+            log.clean(log.log.active_base())
+            told[f"round {number}"] = log.seen()
+        return told
