@@ -9,6 +9,7 @@ from broker.config.definition import parse_integer
 from broker.config.describe import (
     ConfigEntry,
     ConfigSource,
+    Synonym,
     describe_broker,
     describe_brokers_default,
     describe_group,
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
 
 LIST_KIND: Final = 7
 INT_KIND: Final = 3
-CLIENT_METRICS_DEFAULTS: Final = (
-    ("interval.ms", "300000", INT_KIND),
-    ("match", "", LIST_KIND),
-    ("metrics", "", LIST_KIND),
+CLIENT_METRICS_KEYS: Final = (
+    ("interval.ms", "300000", INT_KIND, "How often clients are to send what they measured, in milliseconds."),
+    ("match", "", LIST_KIND, "Which clients are asked: pairs of an attribute and a regular expression."),
+    ("metrics", "", LIST_KIND, "Which of their metrics they send, by the beginnings of their names."),
 )
-
+"""What can be set for a subscription, with defaults, types and documentation. KIP-714."""
 
 MALFORMED: Final = (
     "This most likely occurs because of a request being malformed by the client library or the message was "
@@ -135,21 +136,20 @@ def _broker_id(name: str) -> int:
 
 
 def _client_metrics(node: Node, name: str) -> list[ConfigEntry]:
-    """KIP-714: what is set for a subscription, nothing where there is none."""
-
+    """What holds for a subscription, whether there is one of this name or not. KIP-714."""
     overrides = node.image.config(RESOURCE_CLIENT_METRICS, name)
-    if not overrides:
-        return []
     return [
         ConfigEntry(
             name=key,
             value=overrides.get(key, default),
             source=ConfigSource.CLIENT_METRICS_CONFIG if key in overrides else ConfigSource.DEFAULT_CONFIG,
-            synonyms=[],
+            synonyms=[Synonym(key, overrides[key], ConfigSource.CLIENT_METRICS_CONFIG)]
+            if key in overrides
+            else [],
             kind=kind,
             read_only=False,
             is_sensitive=False,
-            documentation=None,
+            documentation=documentation,
         )
-        for key, default, kind in CLIENT_METRICS_DEFAULTS
+        for key, default, kind, documentation in CLIENT_METRICS_KEYS
     ]
