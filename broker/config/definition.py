@@ -118,6 +118,10 @@ _BLANKS: Final = "".join(map(chr, range(0x21)))
 """What Java trims from a text: everything up to the space, and nothing beyond ASCII."""
 
 
+_MOST_DIGITS: Final = 19
+"""The greatest number of 64 bits has so many; Python reads no text of thousands."""
+
+
 def parse_integer(text: str, bits: int = 31) -> int | None:
     """A whole number of `bits` and a sign, as Java reads one; None where it is none.
 
@@ -125,7 +129,10 @@ def parse_integer(text: str, bits: int = 31) -> int | None:
     """
     if not _INTEGER.match(text) or max(text) > "\uffff":
         return None
-    number, limit = int(text), 1 << bits
+    digits = text.lstrip("+-").lstrip("0")
+    if len(digits) > _MOST_DIGITS:
+        return None
+    number, limit = int(digits or "0") * (-1 if text.startswith("-") else 1), 1 << bits
     return number if -limit <= number < limit else None
 
 
@@ -136,7 +143,10 @@ def parse_double(text: str) -> float | None:
         return None
     if match["hex"]:
         # The exponent of a hexadecimal number is decimal, so that a last letter is a suffix.
-        return float.fromhex(text.rstrip("fFdD"))
+        try:
+            return float.fromhex(text.rstrip("fFdD"))
+        except OverflowError:
+            return -math.inf if text.startswith("-") else math.inf
     return float(text.rstrip("fFdD"))
 
 
