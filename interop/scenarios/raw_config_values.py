@@ -1,0 +1,280 @@
+"""Values of configurations, key by key: what is taken, what is refused, and in which words.
+
+Every key that can be set on a topic or a running broker is held against the same values, alone and beside
+others. What a broker says of a value of its own listeners is left out: this one stays where it listens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import comparable
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+
+TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+SECONDS = 10.0
+NAME = "raw-config-values"
+
+VALUES = (
+    *("", "x", "-2", "-1", "0", "1", "2", "5", "20", "1048577", "99999999999", "9223372036854775808"),
+    *("0.5", "1e3", "NaN", "+5", " 1 ", "1_0", "0x10", "\u0661", "\u00a01", "TRUE", " true "),
+    *(",", "a,b", "*", "*,*", "0:1, 1:2", "0:1,x", "compact,compact", "DELETE", "zstd", "LogAppendTime"),
+)
+EDITS = ("", ",", "x", "a,b", "delete", "compact,compact", "x,")
+
+OVERRIDES = "max.connections.per.ip.overrides"
+HOSTS = (
+    *("127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:0", "127.0.0.1:-1", "127.0.0.1:99999999999"),
+    *("no.such.host:5", "a b:5", "a/b:1", "[::1]:5", "::1:5", ":5", "a:1,a:2", ",a:1", "a:1,", "a:1,,b:2"),
+    *(" a:1 , b:2 ", "a: +1"),
+)
+DOUBLES = ("0x1p-3", "1f", ".5", "5.", "+NaN", "Infinity", "infinity", "nan", "1e-5", "123456789", "1e400")
+THREADS = (
+    *("num.io.threads", "num.network.threads", "num.replica.fetchers", "background.threads"),
+    *("num.recovery.threads.per.data.dir", "log.cleaner.threads", "remote.log.reader.threads"),
+    *(f"remote.log.manager.{kind}.thread.pool.size" for kind in ("copier", "expiration", "follower")),
+)
+
+LIMITS = "max.connections", "max.connection.creation.rate"
+
+Settings = Sequence[tuple[str, str]]
+
+TOGETHER: list[Settings] = [
+    *([(OVERRIDES, hosts), *zero] for hosts in HOSTS for zero in ([], [("max.connections.per.ip", "0")])),
+    *([(name, str(count))] for name in THREADS for count in (1, 2, 3, 4, 5, 6, 16, 17, 20, 21)),
+    *([("log.cleaner.min.cleanable.ratio", text)] for text in DOUBLES),
+    *(
+        [(f"log.local.retention.{unit}", local), (f"log.retention.{unit}", whole)]
+        for unit, local, whole in product(("ms", "bytes"), ("-2", "-1", "5", "6"), ("-1", "1", "5"))
+    ),
+    *(
+        [("log.cleaner.threads", threads), ("log.cleaner.dedupe.buffer.size", size)]
+        for threads, size in product(("1", "2", "3"), ("1048576", "1048577", "2097153", "2097154", "-5"))
+    ),
+    *(
+        [(f"group.{kind}.assignment.interval.ms", interval)]
+        for kind, interval in product(("consumer", "share", "streams"), ("15000", "15001"))
+    ),
+    *(
+        [(f"listener.name.{listener}.{name}", value)]
+        for listener, name, value in product(
+            ("plaintext", "PLAINTEXT", "other", ""),
+            (
+                "max.connections",
+                "max.connection.creation.rate",
+                "num.network.threads",
+                "num.partitions",
+                "nope",
+            ),
+            ("", "x", "0", "5", "999"),
+        )
+    ),
+    [("listener.name.x", "1")],
+    [("listener.name.plaintext.ssl.provider", "x")],
+    [("message.max.bytes", "x"), ("log.segment.bytes", "x")],
+    [("log.segment.bytes", "x"), ("message.max.bytes", "x")],
+    [("num.io.threads", "99"), ("log.cleaner.threads", "9")],
+    [("num.io.threads", "99"), ("num.network.threads", "99")],
+    [("max.connections", "0"), ("max.connection.creation.rate", "0")],
+    [("num.partitions", "x"), ("message.max.bytes", "x")],
+    [("log.roll.ms", "0"), ("log.retention.ms", "0")],
+    [("log.retention.minutes", "5")],
+    [("cordoned.log.dirs", "*,/x")],
+    [("cordoned.log.dirs", "/x,/y")],
+    [("metric.reporters", "x,y")],
+    [("config.providers", ",")],
+]
+OF_A_TOPIC: list[Settings] = [
+    [("segment.bytes", "x"), ("retention.ms", "x")],
+    [("retention.ms", "x"), ("segment.bytes", "x")],
+    [("retention.ms", "x"), ("nope", "1")],
+    [("min.compaction.lag.ms", "5"), ("max.compaction.lag.ms", "4")],
+    [("min.compaction.lag.ms", "5"), ("max.compaction.lag.ms", "4"), ("retention.ms", "x")],
+    [("remote.storage.enable", "true"), ("min.compaction.lag.ms", "5"), ("max.compaction.lag.ms", "4")],
+    [("local.retention.ms", "5"), ("retention.ms", "4")],
+]
+
+IP = "max.connections.per.ip"
+STEPS: list[tuple[str, str, str | None]] = [
+    ("", OVERRIDES, "127.0.0.1:900"),
+    ("1", IP, "0"),
+    ("", OVERRIDES, None),
+    ("1", IP, None),
+    ("", OVERRIDES, None),
+    ("", IP, "0"),
+    ("", "num.io.threads", "16"),
+    ("1", "num.io.threads", "33"),
+    ("1", "num.io.threads", "32"),
+    ("", "num.io.threads", None),
+    ("1", "num.io.threads", "16"),
+    ("1", "num.io.threads", None),
+    ("", "log.retention.ms", "100000"),
+    ("1", "log.local.retention.ms", "100001"),
+    ("1", "log.local.retention.ms", "100000"),
+    ("", "log.retention.ms", "99999"),
+    ("", "log.retention.ms", None),
+    ("1", "log.local.retention.ms", None),
+    ("", "max.connections", "5000"),
+    ("1", "listener.name.plaintext.max.connections", "4000"),
+    ("1", "listener.name.plaintext.max.connections", "0"),
+    ("1", "listener.name.plaintext.max.connections", None),
+    ("", "max.connections", None),
+]
+"""Settings of the cluster and of the broker, one after another: each is held against all of the others."""
+
+
+def change(
+    client: RawClient,
+    kind: int,
+    resource: str,
+    settings: Iterable[tuple[str, int, str | None]],
+    *,
+    check: bool = True,
+) -> list[Any]:
+    configs = [{"Name": name, "ConfigOperation": how, "Value": value} for name, how, value in settings]
+    wanted = {"ResourceType": kind, "ResourceName": resource, "Configs": configs}
+    answer = client.call("IncrementalAlterConfigs", 1, Resources=[wanted], ValidateOnly=check)["Responses"][0]
+    return [answer["ErrorCode"], answer["ErrorMessage"]]
+
+
+def entries(client: RawClient, kind: int, resource: str, names: Sequence[str] | None = None) -> list[Any]:
+    wanted = {"ResourceType": kind, "ResourceName": resource, "ConfigurationKeys": names}
+    answer = client.call("DescribeConfigs", 4, Resources=[wanted], IncludeSynonyms=True)
+    found: list[Any] = comparable(answer)["Results"][0]["Configs"]
+    return found
+
+
+def told(name: str, value: str | None, outcome: list[Any]) -> list[Any] | int:
+    """The answer, without words that are a broker's own."""
+    if name in ("listeners", "listener.security.protocol.map"):
+        return int(outcome[0])
+    if name == "log.cleaner.threads" and value is not None and value.strip() == "0":
+        # Java's compiler leaves out the words of a division by zero once it knows it well.
+        return int(outcome[0])
+    return outcome
+
+
+def made(client: RawClient) -> None:
+    topic = {"Name": NAME, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
+    answer = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=10000)["Topics"][0]
+    assert answer["ErrorCode"] in (0, 36), answer
+
+
+@scenario(seconds=120)
+def of_topics(broker: Broker) -> Any:
+    """Each key of a topic, by both requests."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        made(client)
+        deadline = time.monotonic() + SECONDS
+        while not (keys := entries(client, TOPIC, NAME)):
+            assert time.monotonic() < deadline, "never there"
+        for entry in keys:
+            name = entry["Name"]
+            for value in VALUES:
+                configs = [{"Name": name, "Value": value}]
+                wanted = {"ResourceType": TOPIC, "ResourceName": NAME, "Configs": configs}
+                answer = client.call("AlterConfigs", 2, Resources=[wanted], ValidateOnly=True)["Responses"][0]
+                seen[f"{name}={value!r}"] = [
+                    change(client, TOPIC, NAME, [(name, SET, value)]),
+                    [answer["ErrorCode"], answer["ErrorMessage"]],
+                ]
+            for how, value in product((APPEND, SUBTRACT), EDITS):
+                seen[f"{name} {how} {value!r}"] = change(client, TOPIC, NAME, [(name, how, value)])
+        for settings in OF_A_TOPIC:
+            seen[repr(settings)] = change(client, TOPIC, NAME, [(name, SET, text) for name, text in settings])
+    return seen
+
+
+@scenario(seconds=120)
+def of_brokers(broker: Broker) -> Any:
+    """Each key that a running broker can be told, for one of them and for all."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        keys = [entry["Name"] for entry in entries(client, BROKER, "1") if not entry["ReadOnly"]]
+        for name, resource in product([*keys, "process.roles", "num.partitions"], ("1", "")):
+            for value in VALUES:
+                answer = change(client, BROKER, resource, [(name, SET, value)])
+                seen[f"{name}={value!r} of {resource!r}"] = told(name, value, answer)
+            for how, value in product((APPEND, SUBTRACT), EDITS):
+                answer = change(client, BROKER, resource, [(name, how, value)])
+                seen[f"{name} {how} {value!r} of {resource!r}"] = told(name, None, answer)
+        for settings, resource in product(TOGETHER, ("1", "")):
+            changes = [(name, SET, text) for name, text in settings]
+            seen[f"{settings!r} of {resource!r}"] = change(client, BROKER, resource, changes)
+        for resource in ("01", "+1", " 1", "1_0", "\u0661", "1x", "-1", "2"):
+            seen[f"broker {resource!r}"] = change(client, BROKER, resource, [("num.io.threads", SET, "8")])
+    return seen
+
+
+@scenario()
+def one_after_another(broker: Broker) -> Any:
+    """Settings that are made: those of the cluster and those of the broker hold together or are refused."""
+    seen: list[Any] = []
+    names = sorted({name for _, name, _ in STEPS})
+    with RawClient(broker.bootstrap) as client:
+        for resource, name, value in STEPS:
+            step = (name, DELETE if value is None else SET, value)
+            answer = change(client, BROKER, resource, [step], check=False)
+            if answer[0] == 0:
+                wait_for(client, resource, name, value)
+            shown = {where: entries(client, BROKER, where, names) for where in ("1", "")}
+            for found in shown.values():
+                found.sort(key=lambda entry: str(entry["Name"]))
+            seen.append([resource, name, value, answer, shown])
+    return seen
+
+
+def wait_for(client: RawClient, resource: str, name: str, value: str | None) -> None:
+    """Until a setting that was taken is there."""
+    source = 2 if resource else 3
+    deadline = time.monotonic() + SECONDS
+    while True:
+        values = [
+            synonym["Value"]
+            for entry in entries(client, BROKER, resource, [name])
+            for synonym in entry["Synonyms"]
+            if synonym["Source"] == source and synonym["Name"] == name
+        ]
+        if values == ([] if value is None else [value]):
+            return
+        assert time.monotonic() < deadline, (resource, name, value, values)
+        time.sleep(0.05)
+
+
+@scenario()
+def lists(broker: Broker) -> Any:
+    """A topic's list is appended to from Kafka's default, whatever the cluster's is."""
+    seen: list[Any] = []
+    policy = "log.cleanup.policy"
+    with RawClient(broker.bootstrap) as client:
+        made(client)
+        assert change(client, BROKER, "", [(policy, SET, "compact")], check=False) == [0, None]
+        try:
+            wait_for(client, "", policy, "compact")
+            for how, value in (
+                (APPEND, "compact"),
+                (SUBTRACT, "delete"),
+                (SUBTRACT, "compact"),
+                (DELETE, None),
+            ):
+                answer = change(client, TOPIC, NAME, [("cleanup.policy", how, value)], check=False)
+                time.sleep(0.2)
+                seen.append([answer, entries(client, TOPIC, NAME, ["cleanup.policy"])])
+        finally:
+            change(client, BROKER, "", [(policy, DELETE, None)], check=False)
+        wait_for(client, "", policy, None)
+    return seen
+
+
+@scenario()
+def subscriptions(broker: Broker) -> Any:
+    """What is told of a subscription that nobody made."""
+    with RawClient(broker.bootstrap) as client:
+        return entries(client, CLIENT_METRICS, f"{NAME}-none")
