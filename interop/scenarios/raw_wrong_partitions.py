@@ -1,0 +1,219 @@
+"""Requests that name partitions which are not there, twice or not at all, and levels that do not exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import create_topic, wait_for_coordinator
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_transactions import Id, ready
+from interop.wire import Fields, encode_request, versions_of
+
+Named = list[tuple[str, list[int]]]
+MAX = 2**31 - 1
+CLIENTS_AND_BROKERS = 1, 3, 4, 5
+"""Versions of AddPartitionsToTxn: clients send those below 4."""
+
+
+def sorted_lists(value: Any) -> Any:
+    """An answer without the order that Apache Kafka's hash tables give it."""
+    if isinstance(value, dict):
+        return {name: sorted_lists(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return sorted((sorted_lists(one) for one in value), key=repr)
+    return value
+
+
+@scenario()
+def producers(broker: Broker) -> Any:
+    """DescribeProducers, with what is said about each partition."""
+    topic = "raw-wrong-partitions-producers"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, topic, 2)
+        for name in (
+            topic,
+            "nosuch",
+            "",
+            "a b",
+            ".",
+            "..",
+            "x" * 249,
+            "x" * 250,
+            "__cluster_metadata",
+            "é",
+            "\0",
+        ):
+            for indexes in ([0], [1, 2], [-1], [0, 0], [], [MAX]):
+                asked = [{"Name": name, "PartitionIndexes": indexes}]
+                seen[f"{name} {indexes}"] = client.call("DescribeProducers", 0, Topics=asked)
+        twice = [{"Name": name, "PartitionIndexes": [0]} for name in (topic, topic, "nosuch")]
+        seen["twice"] = client.call("DescribeProducers", 0, Topics=twice)
+    return seen
+
+
+@scenario()
+def isolation(broker: Broker) -> Any:
+    """ListOffsets with isolation levels that do not exist."""
+    topic = "raw-wrong-partitions-isolation"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, topic, 1)
+        for version in versions_of("ListOffsets"):
+            for level in (-128, -1, 0, 1, 2) if version >= 2 else ():
+                for replica in (-1, -2, 1):
+                    for asked in ([(topic, [0])], [(topic, [0, 0, 5]), ("nosuch", [0])], []):
+                        topics = [
+                            {
+                                "Name": name,
+                                "Partitions": [{"PartitionIndex": one, "Timestamp": -2} for one in indexes],
+                            }
+                            for name, indexes in asked
+                        ]
+                        fields = {"ReplicaId": replica, "IsolationLevel": level, "Topics": topics}
+                        answer = client.call("ListOffsets", version, **fields)
+                        seen[f"v{version} {level} {replica} {asked}"] = sorted_lists(answer)
+    return seen
+
+
+@scenario(seconds=120)
+def transactions(broker: Broker) -> Any:
+    """AddPartitionsToTxn of one and of several, by nobody, by who is unknown and by a producer."""
+    topic, name = "raw-wrong-partitions-transactions", "raw-wrong-partitions"
+    asked: list[Named] = [
+        [(topic, [0])],
+        [(topic, [0, 9])],
+        [(topic, []), ("nosuch", [0])],
+        [(topic, [])],
+        [],
+        [("nosuch", [])],
+        [(topic, [0]), ("nosuch", [0, 1])],
+        [(topic, [0, 0, 1])],
+        [(topic, [0]), (topic, [1])],
+        [(topic, [0]), (topic, []), ("nosuch", [0])],
+        [(topic, [0, 0]), ("nosuch", [0, 0])],
+        [("", [0])],
+        [("a b", [0]), (topic, [-1])],
+    ]
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, topic, 2)
+        ready(client, name)
+        producer = Id(client, name)
+        assert producer.init()[0] == 0
+        for version in CLIENTS_AND_BROKERS:
+            for who, id_more, epoch_more in (
+                ("", 0, 0),
+                ("nosuch", 0, 0),
+                (name, 0, 0),
+                (name, 1, 0),
+                (name, 0, 1),
+            ):
+                for named in asked:
+                    fields = {
+                        "TransactionalId": who,
+                        "ProducerId": producer.producer_id + id_more,
+                        "ProducerEpoch": producer.epoch + epoch_more,
+                        "Topics": [{"Name": one, "Partitions": indexes} for one, indexes in named],
+                    }
+                    what = f"v{version} {who} {id_more} {epoch_more} {named}"
+                    if version < 4:
+                        old = {f"V3AndBelow{key}": one for key, one in fields.items()}
+                        seen[what] = sorted_lists(client.call("AddPartitionsToTxn", version, **old))
+                        continue
+                    for verify in (True, False):
+                        several = [
+                            {**fields, "VerifyOnly": verify},
+                            {**fields, "TransactionalId": "another", "VerifyOnly": not verify},
+                        ]
+                        answer = client.call("AddPartitionsToTxn", version, Transactions=several)
+                        seen[f"{what} {verify}"] = sorted_lists(answer)
+    return seen
+
+
+def marker(version: int, producer_id: int, named: Named, epoch: int = 0) -> Fields:
+    fields: Fields = {
+        "ProducerId": producer_id,
+        "ProducerEpoch": epoch,
+        "TransactionResult": True,
+        "CoordinatorEpoch": 0,
+        "Topics": [{"Name": name, "PartitionIndexes": indexes} for name, indexes in named],
+    }
+    return {**fields, "TransactionVersion": 0} if version >= 2 else fields
+
+
+@scenario(seconds=120)
+def markers(broker: Broker) -> Any:
+    """WriteTxnMarkers with several markers, and how much of them is in the logs then."""
+    topic = "raw-wrong-partitions-markers"
+    asked: dict[str, list[tuple[Any, ...]]] = {
+        "none": [],
+        "no topics": [(7, [])],
+        "no partitions": [(7, [(topic, [])])],
+        "one": [(8, [(topic, [0])])],
+        "two": [(9, [(topic, [0])]), (9, [(topic, [1])])],
+        "two of one partition": [(10, [(topic, [0])]), (10, [(topic, [0])])],
+        "several": [(11, [(topic, [0, 1]), ("nosuch", [0])]), (12, [(topic, [1])])],
+        "unknown": [(13, [("nosuch", [0, 0])])],
+        "no producer": [(-1, [(topic, [0])])],
+        "no producer, unknown": [(-1, [("nosuch", [0])])],
+        "no epoch, unknown": [(14, [("nosuch", [0])], -1)],
+        "no epoch, nothing": [(-5, [], -1)],
+        "unknown, then no producer": [(15, [("nosuch", [0])]), (-1, [(topic, [0])])],
+    }
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, topic, 2)
+        for version in versions_of("WriteTxnMarkers"):
+            for what, given in asked.items():
+                fields = {"Markers": [marker(version, *one) for one in given]}
+                answer = client.call("WriteTxnMarkers", version, **fields)
+                seen[f"v{version} {what}"] = [sorted_lists(answer), ends(client, topic)]
+        # Whoever names a partition twice in a marker waits for ever for Apache Kafka's answer.
+        with RawClient(broker.bootstrap) as other:
+            fields = {"Markers": [marker(1, 16, [(topic, [0, 0]), (topic, [1])])]}
+            other.send_frame(encode_request("WriteTxnMarkers", 1, fields))
+            before = seen["v2 unknown, then no producer"][1]
+            while ends(client, topic) == before:
+                pass
+            seen["a partition twice"] = ends(client, topic)
+    return seen
+
+
+def ends(client: RawClient, topic: str) -> list[int]:
+    every = [{"PartitionIndex": index, "Timestamp": -1} for index in range(2)]
+    answer = client.call("ListOffsets", 1, ReplicaId=-1, Topics=[{"Name": topic, "Partitions": every}])
+    found = {
+        partition["PartitionIndex"]: partition["Offset"] for partition in answer["Topics"][0]["Partitions"]
+    }
+    return [found[index] for index in range(2)]
+
+
+@scenario()
+def states(broker: Broker) -> Any:
+    """ListGroups by states and types with blanks around them."""
+    group = "raw-wrong-partitions-states"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, group)
+        wait_for_coordinator(client, group)
+        client.call(
+            "ConsumerGroupHeartbeat",
+            1,
+            GroupId=group,
+            MemberId="m",
+            MemberEpoch=0,
+            RebalanceTimeoutMs=60_000,
+            SubscribedTopicNames=[group],
+            TopicPartitions=[],
+        )
+        for blank in ("", " ", "\t", "\n", "\0", "\x1f", "\x7f", "\x85", "\xa0", "\u2003"):
+            around = f"{blank}stable{blank}"
+            for kind in ("consumer", f"Consumer{blank}"):
+                answer = client.call("ListGroups", 5, StatesFilter=[around], TypesFilter=[kind])
+                listed = [one["GroupId"] for one in answer["Groups"]]
+                seen[f"{around!r} {kind!r}"] = group in listed
+        client.call("ConsumerGroupHeartbeat", 1, GroupId=group, MemberId="m", MemberEpoch=-1)
+    return seen
