@@ -1,0 +1,92 @@
+"""Settings of the running broker that do not go with those of a later start, and how they are put right.
+
+Each is fine beside the settings of the first start. A broker that starts with others must serve: what
+contradicts them is not applied, with all that is set in the same place.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_config_values import BROKER, DELETE, SET, change, entries
+
+FIRST = {
+    "max.connections.per.ip.overrides": "127.0.0.1:900",
+    "num.io.threads": "32",
+    "log.cleaner.threads": "4",
+    "log.retention.ms": "1000000",
+    "group.consumer.max.assignment.interval.ms": "60000",
+}
+DYNAMIC = {
+    "": {"max.connections.per.ip": "0", "message.max.bytes": "5000"},
+    "1": {
+        "num.io.threads": "64",
+        "log.cleaner.threads": "8",
+        "log.local.retention.ms": "1000000",
+        "log.segment.bytes": "2000000",
+        "group.consumer.assignment.interval.ms": "50000",
+    },
+}
+LATER: dict[str, dict[str, str]] = {
+    "fewer threads": {"num.io.threads": "8", "log.cleaner.threads": "1"},
+    "a shorter interval": {"group.consumer.max.assignment.interval.ms": "20000"},
+    "no overrides": {"max.connections.per.ip.overrides": ""},
+}
+NAMES = sorted({*FIRST, *(name for settings in DYNAMIC.values() for name in settings)})
+SECONDS = 10.0
+
+
+def shown(client: RawClient) -> dict[str, Any]:
+    """How the keys are described, once what is stored for the broker has been looked at.
+
+    Apache Kafka shows what is stored a moment before it applies it: it is asked until nothing changes.
+    """
+    deadline = time.monotonic() + SECONDS
+    before: dict[str, Any] = {}
+    while True:
+        found = {
+            where: sorted(entries(client, BROKER, where, NAMES), key=lambda entry: str(entry["Name"]))
+            for where in ("1", "")
+        }
+        is_stored = any(synonym["Source"] == 2 for entry in found["1"] for synonym in entry["Synonyms"])
+        if is_stored and found == before:
+            return found
+        before = found
+        assert time.monotonic() < deadline, "never looked at"
+        time.sleep(1)
+
+
+@scenario(seconds=150)
+def started_again(broker: Broker) -> Any:
+    """On the same directory, with other settings each time."""
+    seen: dict[str, Any] = {}
+    own = type(broker)(FIRST)
+    own.start()
+    try:
+        with RawClient(own.bootstrap) as client:
+            for where, settings in DYNAMIC.items():
+                made = [(name, SET, value) for name, value in settings.items()]
+                assert change(client, BROKER, where, made, check=False) == [0, None]
+            seen["made"] = shown(client)
+        for label, settings in LATER.items():
+            own.stop()
+            own.properties.update(FIRST | settings)
+            own.start()
+            with RawClient(own.bootstrap) as client:
+                seen[label] = shown(client)
+        with RawClient(own.bootstrap) as client:
+            seen["another change"] = change(client, BROKER, "", [("message.max.bytes", SET, "6000")])
+            repair = [("max.connections.per.ip", DELETE, None)]
+            seen["put right"] = change(client, BROKER, "", repair, check=False)
+            deadline = time.monotonic() + SECONDS
+            while "5000" not in [entry["Value"] for entry in entries(client, BROKER, "1", NAMES)]:
+                assert time.monotonic() < deadline, "never applied"
+                time.sleep(0.1)
+            seen["then"] = shown(client)
+    finally:
+        own.discard()
+    return seen
