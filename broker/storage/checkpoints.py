@@ -38,18 +38,19 @@ def _checkpoint(lines: Iterable[str]) -> bytes:
 
 
 def _entries(disk: Disk, path: str) -> list[str]:
+    """As Kafka's CheckpointFile: one that ends before the count is empty."""
     try:
         text = disk.read(path).decode("utf-8", "replace")
     except FileMissing:
         return []
     lines = text.splitlines()
+    if lines and lines[0] != str(_VERSION):
+        raise GarbledCheckpoint(f"{path} is of version {lines[0][:100]!r}, not {_VERSION}")
     if len(lines) < 2:
         return []
     if not text.endswith("\n"):
         # A number that is cut short is another number.
         raise GarbledCheckpoint(f"{path} is cut short")
-    if lines[0] != str(_VERSION):
-        raise GarbledCheckpoint(f"{path} is of version {lines[0]}, not {_VERSION}")
     if lines[1] != str(len(lines) - 2):
         raise GarbledCheckpoint(f"{path} should have {lines[1]} entries, and has {len(lines) - 2}")
     return lines[2:]
@@ -71,6 +72,27 @@ def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) 
     """Replace a checkpoint, durably. StorageError."""
     lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
     disk.replace(path, _checkpoint(lines), sync=True)
+
+
+class OffsetCheckpoints(NamedTuple):
+    """What a log directory's checkpoints tell of its logs."""
+
+    recovery_points: Mapping[TopicPartition, int]
+    log_start_offsets: Mapping[TopicPartition, int]
+    high_watermarks: Mapping[TopicPartition, int]
+
+    @classmethod
+    def read(cls, disk: Disk, directory: str) -> OffsetCheckpoints:
+        """GarbledCheckpoint, as Kafka fails the directory; StorageError."""
+        return cls(*(read_offsets(disk, join(directory, name)) for name in _CHECKPOINTS))
+
+    def write(self, disk: Disk, directory: str) -> None:
+        """Replace them, durably. StorageError."""
+        for name, offsets in zip(_CHECKPOINTS, self, strict=True):
+            write_offsets(disk, join(directory, name), offsets)
+
+
+_CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS)
 
 
 def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:

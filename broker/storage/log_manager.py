@@ -11,16 +11,11 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from broker.storage.checkpoints import (
-    HIGH_WATERMARKS,
-    LOG_START_OFFSETS,
-    RECOVERY_POINTS,
     UNKNOWN_BROKER_EPOCH,
-    GarbledCheckpoint,
+    OffsetCheckpoints,
     TopicPartition,
-    read_offsets,
     take_clean_shutdown,
     write_clean_shutdown,
-    write_offsets,
 )
 from broker.storage.disk import Disk, StorageError, join
 from broker.storage.log import Log
@@ -32,6 +27,7 @@ from broker.storage.log_dir import (
     METADATA_TOPIC_ID,
     STRAY_SUFFIX,
     DirectoryInUse,
+    Exchange,
     LogDirectory,
     PartitionDirectory,
     future_name,
@@ -149,9 +145,7 @@ class LogManager:
 
     def _open_directory(self, directory: LogDirectory, now_ms: int) -> None:
         path = directory.path
-        recovery_points = self._read_checkpoint(path, RECOVERY_POINTS)
-        start_offsets = self._read_checkpoint(path, LOG_START_OFFSETS)
-        high_watermarks = self._read_checkpoint(path, HIGH_WATERMARKS)
+        recovery_points, start_offsets, high_watermarks = OffsetCheckpoints.read(self._disk, path)
         self.high_watermarks.update(high_watermarks)
         self._checkpointed.update(recovery_points, start_offsets)
         opened: dict[TopicPartition, Log] = {}
@@ -215,14 +209,6 @@ class LogManager:
         logger.warning("%s/%s has moved to %s: set aside as stray", directory.path, found.name, other.path)
         self._disk.rename(join(directory.path, found.name), join(directory.path, stray))
         self._disk.sync_directory(directory.path)
-
-    def _read_checkpoint(self, directory: str, name: str) -> dict[TopicPartition, int]:
-        try:
-            return read_offsets(self._disk, join(directory, name))
-        except GarbledCheckpoint as error:
-            # As Kafka: without recovery points all is recovered, without start offsets all is served.
-            logger.warning("%s; it is taken as empty", error)
-            return {}
 
     def _config(self, topic: str) -> LogConfig:
         return self._config_for(topic) if self._config_for is not None else LogConfig()
@@ -397,12 +383,20 @@ class LogManager:
         The old log is the caller's to delete. StorageError: the copy's directory has failed.
         """
         place = (future.topic, future.partition)
-        directory = self._parents.pop(future)
-        del self._futures[place]
+        directory = self._parents[future]
         source = self._logs.get(place)
+        home, old = (directory, None) if source is None else (self._parents[source], source.directory)
+        aside = self._aside(future, home, DELETE_SUFFIX)
+        exchange = Exchange(self._disk, old, aside, future.directory, join(directory.path, future.name))
+        try:
+            exchange.leave()
+        except StorageError as error:
+            self._directory_failed(home, error)
+            raise
+        del self._parents[future], self._futures[place]
         future.fail(StorageError(f"{future.directory} has taken the place of its log"))
         try:
-            self._disk.rename(future.directory, join(directory.path, future.name))
+            exchange.come()
             promoted = self._load(
                 directory,
                 future.topic,
@@ -416,7 +410,10 @@ class LogManager:
             )
         except StorageError as error:
             self._directory_failed(directory, error)
+            exchange.undo()
             raise
+        if source is not None:
+            source.directory = aside
         promoted.high_watermark = max(promoted.log_start_offset, future.high_watermark)
         return promoted
 
@@ -442,6 +439,9 @@ class LogManager:
         """Set a log aside that the cluster does not know; its files stay to be looked at. StorageError."""
         self._set_aside(log, STRAY_SUFFIX, sync=True)
 
+    def _aside(self, log: Log, directory: LogDirectory, suffix: str) -> str:
+        return join(directory.path, set_aside_name(log.topic, log.partition, suffix, self._rng))
+
     def _set_aside(self, log: Log, suffix: str, *, sync: bool) -> str | None:
         directory = self._parents.pop(log)
         for logs in (self._logs, self._futures):
@@ -451,9 +451,11 @@ class LogManager:
         log.fail(StorageError(f"{log.topic}-{log.partition} was set aside"))
         if directory.offline:
             return None
-        path = join(directory.path, set_aside_name(log.topic, log.partition, suffix, self._rng))
+        is_aside = log.directory.endswith(suffix)
+        path = log.directory if is_aside else self._aside(log, directory, suffix)
         try:
-            self._disk.rename(log.directory, path)
+            if not is_aside:
+                self._disk.rename(log.directory, path)
             if sync:
                 self._disk.sync_directory(directory.path)
         except StorageError as error:
@@ -525,20 +527,15 @@ class LogManager:
     def _write_checkpoints(self, directory: LogDirectory, logs: list[Log]) -> None:
         places = {(log.topic, log.partition): log for log in logs}
         self._checkpointed.update(places)
-        path, disk = directory.path, self._disk
-        write_offsets(
-            disk, join(path, RECOVERY_POINTS), {place: log.recovery_point for place, log in places.items()}
-        )
         # Only where it differs from where the first segment starts, as Kafka does.
         starts = {
             place: log.log_start_offset
             for place, log in places.items()
             if log.log_start_offset > log.segment_base_offsets[0]
         }
-        write_offsets(disk, join(path, LOG_START_OFFSETS), starts)
-        write_offsets(
-            disk, join(path, HIGH_WATERMARKS), {place: log.high_watermark for place, log in places.items()}
-        )
+        recovery_points = {place: log.recovery_point for place, log in places.items()}
+        high_watermarks = {place: log.high_watermark for place, log in places.items()}
+        OffsetCheckpoints(recovery_points, starts, high_watermarks).write(self._disk, directory.path)
 
     # --- failure and end
 

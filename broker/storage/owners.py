@@ -19,10 +19,11 @@ from broker.storage.checkpoints import (
     MetaProperties,
     NoOwner,
     read_meta_properties,
+    read_topic_id,
     write_meta_properties,
 )
 from broker.storage.disk import Disk, FileMissing, StorageError, join
-from broker.storage.log_dir import METADATA_TOPIC, parse_name
+from broker.storage.log_dir import FUTURE_SUFFIX, METADATA_TOPIC, parse_name
 from kwire.primitives import Uuid, uuid_to_text
 
 logger = logging.getLogger("kwire.storage")
@@ -132,6 +133,7 @@ def may_start(disk: Disk, owners: Owners, *, home: str, node_id: int) -> bool:
             f"kwire format --ignore-formatted --cluster-id {next(iter(owners.formatted.values())).cluster_id}"
         )
     _check_not_lost(disk, owners, home)
+    _check_not_doubled(disk, owners)
     return False
 
 
@@ -153,6 +155,43 @@ def _check_not_lost(disk: Disk, owners: Owners, home: str) -> None:
                 f"{home} holds no metadata log, though {trace} is there: set metadata.log.dir to the "
                 f"directory with {METADATA_LOG}, as it was when that was written"
             )
+
+
+def _check_not_doubled(disk: Disk, owners: Owners) -> None:
+    """One partition has one directory, and one copy on its way at most; as Kafka's LogManager.loadLog has it.
+
+    Of two, either may hold what was written last. Those of another topic that had the name are not meant.
+    """
+    seen: dict[tuple[str, int, str], list[str]] = {}
+    for directory in owners.formatted:
+        try:
+            names = disk.names(directory)
+        except StorageError:
+            continue
+        for name in names:
+            found = parse_name(name)
+            if found is not None and found.suffix in ("", FUTURE_SUFFIX):
+                paths = seen.setdefault((found.topic, found.partition, found.suffix), [])
+                paths.append(join(directory, name))
+    for (topic, partition, suffix), paths in seen.items():
+        topics: dict[Uuid, str] = {}
+        for path in paths if len(paths) > 1 else []:
+            topic_id = _topic_id(disk, path)
+            other = path if topic_id is None else topics.setdefault(topic_id, path)
+            if other != path:
+                what = "are directories" if not suffix else "are copies on their way to another directory"
+                raise StartRefused(
+                    f"{other} and {path} both {what} of partition {topic}-{partition}: find out which one "
+                    f"was written to last, and move the other one out of log.dirs"
+                )
+
+
+def _topic_id(disk: Disk, path: str) -> Uuid | None:
+    try:
+        return read_topic_id(disk, path)
+    except StorageError:
+        # Whether the directory can be used at all, opening it will show.
+        return None
 
 
 def _present(owners: Owners) -> list[str]:

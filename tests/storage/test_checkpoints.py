@@ -45,7 +45,7 @@ def test_a_missing_or_empty_checkpoint_has_no_entries() -> None:
     assert read_offsets(disk_with("/c", b""), "/c") == {}
 
 
-@pytest.mark.parametrize("content", [b"1\n0\n", b"0\n2\nt 0 5\n", b"0\n1\nt zero 5\n", b"0\n1\nt 0\n"])
+@pytest.mark.parametrize("content", [b"xx", b"1\n0\n", b"0\n2\nt 0 5\n", b"0\n1\nt zero 5\n", b"0\n1\nt 0\n"])
 def test_a_garbled_checkpoint_is_an_error(content: bytes) -> None:
     with pytest.raises(StorageError):
         read_offsets(disk_with("/c", content), "/c")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 
 import pytest
 
+from broker.storage.disk import StorageError
 from broker.storage.future import FutureLog
 from broker.storage.log_config import LogConfig
 from broker.storage.log_manager import LogManager
 from broker.testing.memory_disk import MemoryDisk
 from kwire.batch import build
+from kwire.errors import ApiError
 from kwire.primitives import uuid_from_text
 
 TOPIC_ID = uuid_from_text("AAAAAAAAAAAAAAAAAAAABw")
@@ -40,6 +43,37 @@ def test_its_files_are_those_of_the_source(index_interval_bytes: int, largest_va
     copied = disk.tree("/two/t-0")
     assert [name for name in written if name.endswith(".log")]
     assert copied == written
+
+
+def test_wherever_it_ends_there_are_never_two_directories_of_the_partition() -> None:
+    """On these no broker would start."""
+    seen = set()
+    for operations in range(60):
+        rng = random.Random(operations)
+        disk = MemoryDisk()
+        manager = LogManager(disk, ["/one", "/two"], rng=rng)
+        manager.open(0)
+        source = manager.create("t", 0, TOPIC_ID, LogConfig(), 0)
+        target = manager.directory("/two")
+        assert target is not None
+        source.append(memoryview(build([(1000, None, b"v", [])])), leader_epoch=0, now_ms=0)
+        source.commit()
+        source.high_watermark = source.log_end_offset
+        copy = FutureLog(manager, source, target, 0)
+        disk.fail_after = operations
+        with suppress(StorageError, ApiError):
+            copy.take_the_place(0)
+        disk.kill()
+        kinds = [
+            (path, name[len(f"t-0.{0:032x}") :])
+            for path in ("/one", "/two")
+            for name in disk.names(path)
+            if name.startswith("t-0")
+        ]
+        assert not {("/one", ""), ("/two", "")} <= set(kinds)
+        assert ("/one", "") in kinds or ("/two", "") in kinds or ("/two", "-future") in kinds
+        seen.update(kinds)
+    assert {("/one", ""), ("/two", ""), ("/one", "-delete")} <= seen
 
 
 @pytest.mark.parametrize(

@@ -221,13 +221,35 @@ def test_checkpoints_are_written_as_kafka_writes_them(disk: MemoryDisk) -> None:
     assert (again.log_start_offset, again.recovery_point, again.high_watermark) == (2, 3, 4)
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"0\n5\nt 0 1\n", b"9\n0\n", b"0\n1\nt zero 1\n"])
-def test_garbled_checkpoints_count_as_empty(disk: MemoryDisk, content: bytes) -> None:
+@pytest.mark.parametrize("name", ["recovery-point", "log-start", "replication"])
+@pytest.mark.parametrize("content", [b"garbage", b"0\n5\nt 0 1\n", b"9\n0\n", b"0\n1\nt zero 1\n"])
+def test_a_garbled_checkpoint_takes_its_directory_offline(
+    disk: MemoryDisk, name: str, content: bytes
+) -> None:
+    """As Kafka. Without log starts, records that were deleted would come back."""
+    logs = opened(disk, "/a", "/b")
+    for partition in range(2):
+        append(logs.create("t", partition, TOPIC_ID, CONFIG, NOW_MS), b"a")
+    logs.shutdown(NOW_MS)
+    disk.write(f"/b/{name}-offset-checkpoint", content, sync=False)
+    again = opened(disk, "/a", "/b")
+    assert again.get("t", 1) is None
+    failed = again.directories()[1]
+    assert failed.offline
+    assert f"/b/{name}-offset-checkpoint" in failed.failure
+    again.shutdown(NOW_MS)
+    disk.remove(f"/b/{name}-offset-checkpoint")
+    log = opened(disk, "/a", "/b").get("t", 1)
+    assert log is not None
+    assert values(log) == [b"a"]
+
+
+def test_empty_checkpoints_tell_nothing(disk: MemoryDisk) -> None:
     logs = opened(disk)
     append(logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS), b"a")
     logs.shutdown(NOW_MS)
     for name in ("recovery-point", "log-start", "replication"):
-        disk.write(f"/a/{name}-offset-checkpoint", content, sync=False)
+        disk.write(f"/a/{name}-offset-checkpoint", b"", sync=False)
     log = opened(disk).get("t", 0)
     assert log is not None
     assert values(log) == [b"a"]

@@ -6,7 +6,12 @@ from itertools import count
 
 import pytest
 
-from broker.storage.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
+from broker.storage.checkpoints import (
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+    write_topic_id,
+)
 from broker.storage.disk import StorageError
 from broker.storage.owners import StartRefused, give_directory_ids, may_start, read_owners
 from broker.testing.memory_disk import MemoryDisk
@@ -106,6 +111,46 @@ def test_a_metadata_log_dir_that_is_set_no_more_leaves_partitions_without_metada
     disk = made("/m/__cluster_metadata-0/x", "/b/t-0/x", formatted="abm")
     assert "/a holds no metadata log, though /b/t-0 is there" in refused(disk)
     assert not is_new(disk, home="/m", paths=("/a", "/b", "/m"))
+
+
+# --- one directory for one partition
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["/a/t-0", "/b/t-0"], "/a/t-0 and /b/t-0 both are directories of partition t-0"),
+        (
+            ["/a/t-0", "/b/t-0.01-future", "/b/t-0.02-future"],
+            "/b/t-0.01-future and /b/t-0.02-future both are copies on their way to another directory of "
+            "partition t-0",
+        ),
+    ],
+    ids=["directories", "copies"],
+)
+def test_two_directories_of_a_partition_are_one_too_many(names: list[str], told: str) -> None:
+    """As Kafka: either may hold what was written last, and to take the wrong one is to lose it."""
+    disk = made("/a/__cluster_metadata-0/x", formatted="ab")
+    for name in names:
+        disk.make_directory(name)
+        write_topic_id(disk, name, Uuid(b"t" * 16))
+    before = disk.tree("/a") | disk.tree("/b")
+    assert refused(disk) == (
+        f"{told}: find out which one was written to last, and move the other one out of log.dirs"
+    )
+    assert disk.tree("/a") | disk.tree("/b") == before
+    disk.remove_tree(names[-1])
+    assert not is_new(disk)
+
+
+def test_what_is_left_of_an_earlier_topic_of_the_name_is_no_second_directory() -> None:
+    disk = made("/a/__cluster_metadata-0/x", formatted="ab")
+    for name in "ab":
+        disk.make_directory(f"/{name}/t-0")
+        write_topic_id(disk, f"/{name}/t-0", Uuid(name.encode() * 16))
+        disk.make_directory(f"/{name}/t-1.0{name}-delete")
+        write_topic_id(disk, f"/{name}/t-1.0{name}-delete", Uuid(b"t" * 16))
+    assert not is_new(disk)
 
 
 # --- directories that do not belong together
