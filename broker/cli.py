@@ -302,6 +302,7 @@ def _format(options: argparse.Namespace) -> int:
         FormatError,
         format_directories,
         needs_voters,
+        parse_feature,
         parse_voters,
         standalone_voter,
     )
@@ -322,10 +323,11 @@ def _format(options: argparse.Namespace) -> int:
         options.overrides.append(f"node.id={options.node_id}")
     features: dict[str, int] = {}
     for feature in options.features:
-        name, _, level = feature.partition("=")
-        if not name or not level.isdecimal():
-            raise Failure(f"--feature {feature}: expected FEATURE=LEVEL, like --feature group.version=1")
-        features[name] = int(level)
+        try:
+            name, level = parse_feature(feature)
+        except FormatError as error:
+            raise Failure(str(error)) from error
+        features[name] = level
     credentials = []
     for text in options.credentials:
         try:

@@ -9,7 +9,9 @@ turned round: a directory with `meta.properties` is complete.
 
 from __future__ import annotations
 
+import ipaddress
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -32,11 +34,13 @@ from broker.storage.owners import (
     quarrel,
     read_owners,
 )
+from kwire.java_properties import SPACES, parse_integer
 from kwire.primitives import Uuid, uuid_from_text, uuid_to_text
 from kwire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
 from kwire.stored.raft import Endpoint, KRaftVersionFeature, VotersRecord, VotersVoter
 
 MAX_KRAFT_VERSION = 1
+MAX_PORT = 65_535
 SCRAM_LEVEL = 11
 """The metadata.version from which on credentials can be in the metadata: 3.5-IV2."""
 
@@ -102,7 +106,7 @@ def standalone_voter(config: BrokerConfig, rng: random.Random) -> VotersVoter:
             "controller.listener.names"
         )
     first = endpoints[0]
-    return _voter(config.node_id, new_uuid(rng), first.name, first.host or "localhost", first.port)
+    return _voter(config.node_id, new_uuid(rng), first.name, first.host, first.port)
 
 
 def parse_voters(text: str, config: BrokerConfig) -> list[VotersVoter]:
@@ -111,12 +115,16 @@ def parse_voters(text: str, config: BrokerConfig) -> list[VotersVoter]:
     if not names:
         raise FormatError("--initial-controllers needs controller.listener.names")
     voters: dict[int, VotersVoter] = {}
-    for entry in filter(None, text.strip().split(",")):
-        node_id, _, rest = entry.strip().partition("@")
-        host, _, place = rest.rpartition(":")[0].rpartition(":")
-        directory = rest.rpartition(":")[2]
+    for entry in filter(None, text.strip(SPACES).split(",")):
+        match = _VOTER.fullmatch(entry.strip(SPACES))
         try:
-            voter = _voter(int(node_id), uuid_from_text(directory), names[0], host.strip("[]"), int(place))
+            if match is None:
+                raise ValueError(entry)
+            node_id, port = parse_integer(match["id"]), parse_integer(match["port"])
+            if node_id < 0 or not 0 <= port <= MAX_PORT:
+                raise ValueError(entry)
+            host = match["host"] if match["address"] is None else match["address"]
+            voter = _voter(node_id, uuid_from_text(match["directory"]), names[0], host, port)
         except ValueError:
             raise FormatError(
                 f"--initial-controllers has {entry!r}: expected id@host:port:directory, like "
@@ -129,11 +137,67 @@ def parse_voters(text: str, config: BrokerConfig) -> list[VotersVoter]:
     return [voters[node_id] for node_id in sorted(voters)]
 
 
+_VOTER = re.compile(
+    r"(?P<id>[^@]+)@(?:\[(?P<address>[^\]]*)\]|(?P<host>(?!\[)[^:]*)):(?P<port>[^:]*):(?P<directory>.*)",
+    re.DOTALL,
+)
+_ADDRESS_SPACES = (1 << 32, 1 << 24, 1 << 16, 1 << 8)
+"""What the last of one to four numbers of an IPv4 address is below."""
+
+
+def _host(text: str) -> str:
+    """A host as java.net.InetSocketAddress calls it, for Kafka stores that: an address in full, or a name.
+
+    A zone that is a name of an interface is not looked up.
+    """
+    if not text:
+        return "localhost"
+    if ":" not in text:
+        return _ipv4(text) or text
+    address, percent, zone = text.partition("%")
+    try:
+        found = ipaddress.IPv6Address(address)
+    except ValueError:
+        return text
+    if percent and not (zone.isascii() and zone.isdecimal()):
+        return text
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    groups = (f"{int(group, 16):x}" for group in found.exploded.partition("%")[0].split(":"))
+    return f"{':'.join(groups)}{percent}{zone}"
+
+
+def _ipv4(text: str) -> str | None:
+    """The IPv4 address that up to four decimal numbers stand for, of which the last fills what is left."""
+    numbers = text.split(".")
+    if len(text) > 15 or len(numbers) > 4 or not all(part.isascii() and part.isdecimal() for part in numbers):
+        return None
+    *leading, last = map(int, numbers)
+    if any(number > 255 for number in leading) or last >= _ADDRESS_SPACES[len(leading)]:
+        return None
+    value = last
+    for place, number in enumerate(leading):
+        value |= number << (24 - 8 * place)
+    return str(ipaddress.IPv4Address(value))
+
+
+def parse_feature(text: str) -> tuple[str, int]:
+    """A feature's name and level, of `FEATURE=LEVEL`. FormatError."""
+    name, equals, level = text.partition("=")
+    try:
+        value = parse_integer(level.strip(SPACES), bits=16)
+    except ValueError:
+        value = None
+    if not equals or value is None:
+        raise FormatError(f"--feature {text}: expected FEATURE=LEVEL, like --feature group.version=1")
+    return name.strip(SPACES), value
+
+
 def _voter(node_id: int, directory_id: Uuid, name: str, host: str, port: int) -> VotersVoter:
     return VotersVoter(
         voter_id=node_id,
         voter_directory_id=directory_id,
-        endpoints=[Endpoint(name=name, host=host, port=port)],
+        endpoints=[Endpoint(name=name, host=_host(host), port=port)],
         k_raft_version_feature=KRaftVersionFeature(
             min_supported_version=0, max_supported_version=MAX_KRAFT_VERSION
         ),
@@ -177,7 +241,9 @@ def format_directories(
     check_voters(config, beginning)
     try:
         levels = effective_levels(
-            beginning.features, beginning.release_version, dynamic_quorum=bool(beginning.voters)
+            beginning.features,
+            beginning.release_version,
+            dynamic_quorum=not config.value("controller.quorum.voters"),
         )
     except UnknownLevel as error:
         raise FormatError(str(error)) from error
@@ -199,12 +265,17 @@ def format_directories(
     if cluster_id is None:
         known = next(iter(owners.formatted.values()), None)
         cluster_id = uuid_to_text(new_uuid(rng)) if known is None else known.cluster_id
+    else:
+        # Kafka's tool writes UTF-8, and this is what a broker, Kafka's or kwire, then reads.
+        cluster_id = cluster_id.encode("utf-8", "replace").decode("iso-8859-1")
+    # All is put together before anything is written.
     content = _bootstrap(levels, beginning.credentials, now_ms)
+    voters = _voters_snapshot(beginning.voters, now_ms) if beginning.voters else None
     for directory in owners.unformatted:
         if not disk.is_directory(directory):
             disk.make_directory(directory)
-        if directory == home and beginning.voters:
-            _write_voters(disk, directory, beginning.voters, now_ms)
+        if directory == home and voters is not None:
+            _write_voters(disk, directory, voters)
         disk.replace(join(directory, FILE_NAME), content, sync=True)
     # With home as the last: until then it can be told from the bootstrap file there that this is not over.
     for directory in sorted(owners.unformatted, key=lambda path: path == home):
@@ -218,8 +289,10 @@ def format_directories(
 
 
 def _owners(disk: Disk, directories: Sequence[str], node_id: int, cluster_id: str | None) -> Owners:
+    # A file that names nobody does not disagree, and there is one: Kafka takes the directory for formatted.
+    otherwise = None if cluster_id is None else MetaProperties(cluster_id, node_id, None, version=0)
     try:
-        owners = read_owners(disk, directories)
+        owners = read_owners(disk, directories, otherwise)
     except NoOwner as error:
         raise FormatError(f"{error}: remove the file to have it written anew") from error
     wrong = quarrel(owners, node_id, cluster_id)
@@ -228,14 +301,18 @@ def _owners(disk: Disk, directories: Sequence[str], node_id: int, cluster_id: st
     return owners
 
 
-def _write_voters(disk: Disk, directory: str, voters: Sequence[VotersVoter], now_ms: int) -> None:
+def _voters_snapshot(voters: Sequence[VotersVoter], now_ms: int) -> bytes:
     writer = SnapshotWriter(
         0, now_ms=now_ms, last_timestamp_ms=now_ms, voters=VotersRecord(version=0, voters=list(voters))
     )
+    return writer.header() + writer.footer()
+
+
+def _write_voters(disk: Disk, directory: str, content: bytes) -> None:
     log = join(directory, METADATA_LOG)
     path = join(log, FIRST_SNAPSHOT)
     disk.make_directory(log)
-    disk.replace(path, writer.header() + writer.footer(), sync=True)
+    disk.replace(path, content, sync=True)
     disk.make_read_only(path)
     disk.sync_directory(directory)
 

@@ -120,7 +120,7 @@ def test_given_voters_are_written_with_their_directories(tmp_path: Path) -> None
     assert isinstance(record, VotersRecord)
     assert [
         (voter.voter_id, voter.endpoints[0].host, voter.endpoints[0].port) for voter in record.voters
-    ] == [(1, "localhost", 9093), (2, "::1", 9094)]
+    ] == [(1, "localhost", 9093), (2, "0:0:0:0:0:0:0:1", 9094)]
 
 
 def test_the_snapshot_of_the_voters_is_read_only_and_nothing_else(tmp_path: Path) -> None:
@@ -146,13 +146,142 @@ def test_every_directory_gets_the_bootstrap_file(tmp_path: Path) -> None:
     assert [(tmp_path / name / VOTERS_FILE).exists() for name in names] == [False, False, True]
 
 
-@pytest.mark.parametrize("cluster", ["my-cluster", "not a uuid", "a=b:c", "\N{SNOWMAN}", "A" * 22])
+@pytest.mark.parametrize("cluster", ["my-cluster", "not a uuid", "a=b:c", " \t\x01 ", "A" * 22])
 def test_a_clusters_id_can_be_any_text(tmp_path: Path, cluster: str) -> None:
     assert format_("-c", properties(tmp_path), "-t", cluster) == 0
     found = read_meta_properties(RealDisk(), str(tmp_path / "data"))
     assert found is not None
     assert found.cluster_id == cluster
     assert format_("-c", properties(tmp_path), "-t", cluster, "-g") == 0
+
+
+def test_a_clusters_id_beyond_ascii_is_read_as_kafka_reads_it(tmp_path: Path) -> None:
+    """Its tool writes UTF-8, reads ISO 8859-1, and then refuses the directory."""
+    assert format_("-c", properties(tmp_path), "-t", "\N{SNOWMAN} =") == 0
+    written = (tmp_path / "data/meta.properties").read_bytes()
+    assert b"\ncluster.id=\xe2\x98\x83 \\=\n" in written
+    found = read_meta_properties(RealDisk(), str(tmp_path / "data"))
+    assert found is not None
+    assert found.cluster_id == "\xe2\x98\x83 ="
+    assert format_("-c", properties(tmp_path), "-t", "\N{SNOWMAN} =", "-g") == 1
+    assert format_("-c", properties(tmp_path), "-t", found.cluster_id, "-g") == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("", "localhost"),
+        ("[]", "localhost"),
+        ("[::1]", "0:0:0:0:0:0:0:1"),
+        ("[2001:DB8::1]", "2001:db8:0:0:0:0:0:1"),
+        ("[fe80::1%7]", "fe80:0:0:0:0:0:0:1%7"),
+        ("[::1%nosuch]", "::1%nosuch"),
+        ("[::ffff:1.2.3.4]", "1.2.3.4"),
+        ("[1::2:0:0:0.0.0.1]", "1:0:0:2:0:0:0:1"),
+        ("[::zz]", "::zz"),
+        ("127.1", "127.0.0.1"),
+        ("010.1", "10.0.0.1"),
+        ("2130706433", "127.0.0.1"),
+        ("256.1.1.1", "256.1.1.1"),
+        ("1.2.70000", "1.2.70000"),
+        ("1.2.3.", "1.2.3."),
+        ("0x7f.1", "0x7f.1"),
+        ("1.2.3.4.5", "1.2.3.4.5"),
+        (" 1.2.3.4 ", " 1.2.3.4 "),
+        ("LocalHost", "LocalHost"),
+    ],
+)
+def test_the_voters_hosts_are_stored_as_kafka_stores_them(tmp_path: Path, given: str, stored: str) -> None:
+    """As Apache Kafka 4.3.1 wrote them, on Java 17."""
+    voter = f" +1@{given}:+9093:JEXY6aqzQY-32P5TStzaFg== "
+    assert format_("-c", dynamic(tmp_path), "-t", CLUSTER, "-I", voter) == 0
+    [*_, record] = read(tmp_path / "data" / VOTERS_FILE)[0].controls
+    assert isinstance(record, VotersRecord)
+    [[endpoint]] = [voter.endpoints for voter in record.voters]
+    assert (endpoint.name, endpoint.host, endpoint.port) == ("CONTROLLER", stored, 9093)
+
+
+@pytest.mark.parametrize(
+    "voter",
+    [
+        "1@localhost:70000:JEXY6aqzQY-32P5TStzaFg",
+        "1@localhost:-1:JEXY6aqzQY-32P5TStzaFg",
+        " -1@localhost:9093:JEXY6aqzQY-32P5TStzaFg",
+        "3000000000@localhost:9093:JEXY6aqzQY-32P5TStzaFg",
+        "@localhost:9093:JEXY6aqzQY-32P5TStzaFg",
+        "1 @localhost:9093:JEXY6aqzQY-32P5TStzaFg",
+        "1@localhost: 9093:JEXY6aqzQY-32P5TStzaFg",
+        "1@localhost:9_093:JEXY6aqzQY-32P5TStzaFg",
+        "1@localhost:9093: JEXY6aqzQY-32P5TStzaFg",
+        "1@localhost:9093:JEXY6aqzQY-32P5TStzaFg=",
+        "1@localhost:9093:JEXY6aqzQY-32P5TStzaFg:",
+        "1@localhost:9093:",
+        "1@::1:9093:JEXY6aqzQY-32P5TStzaFg",
+        "1@[::1:9093:JEXY6aqzQY-32P5TStzaFg",
+        "1@[::1]x:9093:JEXY6aqzQY-32P5TStzaFg",
+    ],
+)
+def test_a_voter_that_is_none_is_refused_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], voter: str
+) -> None:
+    told = refused(capsys, "-c", dynamic(tmp_path), "-t", CLUSTER, "-I", voter)
+    assert f"--initial-controllers has {voter.strip()!r}: expected id@host:port:directory" in told
+    assert not (tmp_path / "data").exists()
+
+
+def test_spaces_around_a_feature_and_its_level_mean_nothing(tmp_path: Path) -> None:
+    assert format_("-c", properties(tmp_path), "-t", CLUSTER, "-f", " group.version = +0 ") == 0
+    assert "group.version" not in dict(levels(tmp_path / "data/bootstrap.checkpoint"))
+
+
+@pytest.mark.parametrize("flags", [["-s"], ["-N"], ["-I", VOTER]])
+def test_a_quorum_without_named_voters_is_dynamic(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    """Also where nothing is said of who votes (-N)."""
+    file = dynamic(tmp_path)
+    told = refused(capsys, "-c", file, "-t", CLUSTER, "-f", "kraft.version=0", *flags)
+    assert "kraft.version is 1 here, not 0" in told
+    assert not (tmp_path / "data").exists()
+    assert format_("-c", file, "-t", CLUSTER, "-f", "kraft.version=1", *flags) == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0\1\2",
+        b"node.id=1\ncluster.id=" + CLUSTER.encode(),
+        b"version=0\ncluster.id=" + CLUSTER.encode(),
+        b"version:0\nbroker.id 1\n",
+    ],
+)
+def test_a_file_that_names_nobody_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    file = tmp_path / "data/meta.properties"
+    file.parent.mkdir()
+    file.write_bytes(content)
+    assert "is formatted already" in refused(capsys, "-c", properties(tmp_path), "-t", CLUSTER)
+    assert format_("-c", properties(tmp_path), "-t", CLUSTER, "-g") == 0
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"cluster.id=other\n", "belongs to cluster other, not to"),
+        (b"broker.id=2\n", "belongs to node 2, and node.id is 1"),
+        (b"directory.id=AAAAAAAAAAAAAAAAAAAAAQ\n", "which stands for none"),
+    ],
+)
+def test_a_file_that_names_half_an_owner_must_not_name_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, told: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/meta.properties").write_bytes(content)
+    assert told in refused(capsys, "-c", properties(tmp_path), "-t", CLUSTER, "-g")
 
 
 def test_a_clusters_id_must_be_given_and_one_is_proposed(

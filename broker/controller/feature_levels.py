@@ -92,8 +92,8 @@ def effective_levels(
         if name == KRAFT_VERSION:
             if value != int(dynamic_quorum):
                 raise UnknownLevel(
-                    f"{KRAFT_VERSION} is {int(dynamic_quorum)} here, not {value}: it is 1 where the voters "
-                    f"are kept in the log, and 0 where controller.quorum.voters names them"
+                    f"{KRAFT_VERSION} is {int(dynamic_quorum)} here, not {value}: it is 0 where "
+                    f"controller.quorum.voters names the voters, and 1 where they are kept in the log"
                 )
             continue
         if name not in FEATURES:

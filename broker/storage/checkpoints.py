@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, join
+from kwire.java_properties import SPACES, escaped, load, parse_integer
 from kwire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -161,75 +162,58 @@ class MetaProperties(NamedTuple):
     """0 is what brokers wrote before KRaft, with broker.id for node.id."""
 
 
-def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
+def read_meta_properties(
+    disk: Disk, directory: str, otherwise: MetaProperties | None = None
+) -> MetaProperties | None:
     """Read `meta.properties`; None for a directory that was not formatted.
 
-    StorageError if unusable; NoOwner of a file of version 0, which may leave everything out.
+    StorageError if unusable; NoOwner of a file of version 0, which may leave everything out, unless
+    `otherwise` says what to take then.
     """
     path = join(directory, META_PROPERTIES)
     try:
-        text = disk.read(path).decode("utf-8", "replace")
+        properties_text = disk.read(path).decode(_ENCODING)
     except FileMissing:
         return None
-    properties: dict[str, str] = {}
-    for line in text.splitlines():
-        stripped = line.lstrip()
-        if stripped and stripped[0] not in "#!" and "=" in stripped:
-            key, value = stripped.split("=", 1)
-            properties[key.strip()] = _unescaped(value.lstrip())
-    version = properties.get("version", "0")
-    if version not in ("0", "1"):
+    try:
+        properties = load(properties_text)
+        version = parse_integer(properties.get("version", "0").strip(SPACES))
+    except ValueError:
+        raise StorageError(f"{path} has no usable version") from None
+    if version not in _NODE_ID:
         raise StorageError(f"{path} is of version {version}; 0 and 1 are known")
-    owner = {name: properties.get(name) for name in (_NODE_ID[version], "cluster.id")}
-    missing = [name for name, value in owner.items() if value is None]
-    if missing:
-        raise (NoOwner if version == "0" else StorageError)(f"{path} has no {' and no '.join(missing)}")
+    cluster_id, node_id = properties.get("cluster.id"), properties.get(_NODE_ID[version])
+    if version == 0 and otherwise is not None:
+        cluster_id = otherwise.cluster_id if cluster_id is None else cluster_id
+        node_id = str(otherwise.node_id) if node_id is None else node_id
+    if cluster_id is None or node_id is None:
+        missing = [name for name in (_NODE_ID[version], "cluster.id") if name not in properties]
+        raise (StorageError if version else NoOwner)(f"{path} has no {' and no '.join(missing)}")
     directory_id = properties.get("directory.id")
     try:
         return MetaProperties(
-            owner["cluster.id"] or "",
-            int(owner[_NODE_ID[version]] or ""),
+            cluster_id,
+            parse_integer(node_id),
             uuid_from_text(directory_id) if directory_id is not None else None,
-            int(version),
+            version,
         )
     except ValueError:
         raise StorageError(f"{path} has no usable {_NODE_ID[version]} or directory.id") from None
 
 
-_NEEDS_ESCAPE = re.compile(r"^ |[\\=:#!]|[^ -~]")
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
-
-
-def _escaped(value: str) -> str:
-    """As java.util.Properties writes a value: a cluster's id may be any text."""
-
-    def escape(match: re.Match[str]) -> str:
-        char = match[0]
-        if " " <= char <= "~":
-            return f"\\{char}"
-        units = char.encode("utf-16-be")
-        return "".join(f"\\u{units[at : at + 2].hex().upper()}" for at in range(0, len(units), 2))
-
-    return _NEEDS_ESCAPE.sub(escape, value)
-
-
-def _unescaped(value: str) -> str:
-    text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else match[2], value)
-    # What lies outside of the first plane was written as two halves.
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-_NODE_ID = {"0": "broker.id", "1": "node.id"}
+_ENCODING = "iso-8859-1"
+"""In which Kafka reads these files, though it writes UTF-8."""
+_NODE_ID = {0: "broker.id", 1: "node.id"}
 
 
 def write_meta_properties(disk: Disk, directory: str, properties: MetaProperties) -> None:
     """Replace `meta.properties`, durably, in the version that it has. StorageError."""
-    version = str(properties.version)
-    lines = ["#", f"cluster.id={_escaped(properties.cluster_id)}"]
+    version = properties.version
+    lines = ["#", f"cluster.id={escaped(properties.cluster_id)}"]
     if properties.directory_id is not None:
         lines.append(f"directory.id={uuid_to_text(properties.directory_id)}")
     lines += [f"{_NODE_ID[version]}={properties.node_id}", f"version={version}", ""]
-    disk.replace(join(directory, META_PROPERTIES), "\n".join(lines).encode(), sync=True)
+    disk.replace(join(directory, META_PROPERTIES), "\n".join(lines).encode(_ENCODING), sync=True)
 
 
 UNKNOWN_BROKER_EPOCH = -1

@@ -51,14 +51,16 @@ class Owners(NamedTuple):
     """Those of which it cannot be told."""
 
 
-def read_owners(disk: Disk, directories: Sequence[str]) -> Owners:
-    """What each directory says. Never raises but NoOwner, for a file that names nobody."""
+def read_owners(disk: Disk, directories: Sequence[str], otherwise: MetaProperties | None = None) -> Owners:
+    """What each directory says. Never raises but NoOwner, for a file that names nobody: unless it is told
+    whose such a directory is `otherwise`.
+    """
     formatted: dict[str, MetaProperties] = {}
     unformatted: list[str] = []
     failures: dict[str, StorageError] = {}
     for directory in directories:
         try:
-            properties = read_meta_properties(disk, directory)
+            properties = read_meta_properties(disk, directory, otherwise)
         except NoOwner:
             raise
         except StorageError as error:
