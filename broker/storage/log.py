@@ -327,7 +327,7 @@ class Log:
 
     def aborted_transactions(self, offset: int, region: FileRegion) -> list[Aborted]:
         """What a read_committed reader of this region must leave out. ApiError: KAFKA_STORAGE_ERROR."""
-        return self._look_up(lambda: self._segments.aborted(offset, region) if region.size_bytes else [])
+        return self._look_up(lambda: self._segments.aborted(offset, region, self.last_stable_offset))
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
         """How many bytes lie between two offsets. ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE."""

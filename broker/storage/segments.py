@@ -138,18 +138,19 @@ class Segments:
                 return EMPTY
         return FileRegion(file, position, size_bytes)
 
-    def aborted(self, offset: int, region: FileRegion) -> list[Aborted]:
+    def aborted(self, offset: int, region: FileRegion, stable_offset: int) -> list[Aborted]:
         """The aborted transactions that a reader of this region, which begins at `offset`, must know of.
 
+        Also of a region of no bytes, as Apache Kafka tells it, where something stable is to be read.
         How far the region reaches is taken from the index, as Apache Kafka does, so that there may be some of
         a little further on. StorageError.
         """
-        found = self._locate(offset)
+        found = self._locate(offset) if offset < stable_offset else None
         if found is None:
             return []
-        segment = found[0]
+        segment, position = found
         number = bisect_right(self.bases, segment.base_offset)
-        upper_bound = segment.index.offset_at(region.position + region.size_bytes)
+        upper_bound = segment.index.offset_at(position + region.size_bytes)
         if upper_bound is None:
             upper_bound = self.bases[number] if number < len(self.bases) else self.end_offset
         aborted: list[Aborted] = []

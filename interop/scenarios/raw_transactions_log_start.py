@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 from interop.batches import BASE_TIMESTAMP, Batch, Record, walk
@@ -437,3 +438,34 @@ def _ends_of_batches(partition: Partition, offset: int) -> list[int]:
         end += 12 + int.from_bytes(data[end + 8 : end + 12], "big")
         ends.append(end)
     return ends
+
+
+@scenario(seconds=60)
+def aborted_without_records(broker: Broker) -> Any:
+    """Of a partition for which an answer has no room left, and of one that begins where it ends."""
+    seen: dict[str, Any] = {}
+    with on_own(broker) as (_, client):
+        partitions = [Partition(client, f"full-{number}") for number in range(2)]
+        for partition in partitions:
+            one = open_at_2(partition)
+            partition.end(one, commit=False)
+        for offset, max_bytes in product((0, 3, 8, 9), (0, 1, 1000, FETCHES)):
+            topics = [
+                {
+                    "Topic": partition.topic,
+                    "Partitions": [{"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": FETCHES}],
+                }
+                for partition in partitions
+            ]
+            limits = {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": max_bytes}
+            answer = client.call("Fetch", 12, IsolationLevel=READ_COMMITTED, Topics=topics, **limits)
+            seen[f"from {offset} at most {max_bytes}"] = [
+                [
+                    len(found["Records"] or b""),
+                    found["AbortedTransactions"]
+                    and [one["FirstOffset"] for one in found["AbortedTransactions"]],
+                ]
+                for topic in answer["Responses"]
+                for found in topic["Partitions"]
+            ]
+    return seen

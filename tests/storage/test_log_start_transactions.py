@@ -113,6 +113,16 @@ def test_the_abort_is_indexed_with_the_first_offset_that_is_gone(entered: Log) -
     assert [tuple(one) for one in entered.aborted_transactions(3, region)] == [(9, 1, 5, 6)]
 
 
+@pytest.mark.parametrize(("offset", "count"), [(3, 1), (5, 1), (6, 0)])
+def test_a_reader_that_is_given_no_bytes_is_told_of_aborted_transactions(
+    entered: Log, offset: int, count: int
+) -> None:
+    end(entered, 9, ABORT)
+    region = entered.read(offset, max_bytes=0, up_to_offset=6, at_least_one=False)
+    assert not region.size_bytes
+    assert len(entered.aborted_transactions(offset, region)) == count
+
+
 def test_a_producer_with_a_transaction_from_before_the_log_start_writes_nothing_else(entered: Log) -> None:
     enter(entered, "asked for")
     with pytest.raises(ApiError) as refused:
