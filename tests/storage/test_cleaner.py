@@ -22,6 +22,7 @@ from broker.testing.memory_disk import MemoryDisk
 from broker.testing.virtual import VirtualHost
 from kwire.batch import batches, build, records
 from kwire.compression import Codec
+from kwire.errors import ApiError, ErrorCode
 from kwire.primitives import uuid_from_text
 
 BACKOFF_MS = 15_000
@@ -508,6 +509,34 @@ def test_stopping_amid_a_swap_completes_it(bench: Bench) -> None:
     bench.cleaner.stop()
     assert not [name for name in bench.names() if name.endswith(".swap")]
     assert kept(bench.log) == expected
+
+
+@pytest.mark.parametrize("free_bytes", [0, 100, 300])
+def test_a_disk_that_is_full_while_cleaning_takes_its_directory_offline(free_bytes: int) -> None:
+    """As any other write there, and as in Kafka."""
+    bench = in_two_directories()
+    other = bench.create("u")
+    log = bench.log
+    fill(bench)
+    before = kept(log)
+    bench.disk.full_after_bytes = free_bytes
+    bench.pass_time()
+    bench.disk.full_after_bytes = None
+    assert isinstance(log.failure, StorageError)
+    assert log.name in str(log.failure)
+    assert other.failure is None
+    with pytest.raises(ApiError) as caught:
+        bench.send((b"k", b"v"))
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    bench.pass_time()
+    bench.cleaner.stop()
+    bench.manager.shutdown(bench.host.now_ms())
+    bench.open()
+    after = kept(bench.log)
+    assert {key: (offset, value) for offset, key, value in after} == {
+        key: (offset, value) for offset, key, value in before
+    }
+    assert set(after) <= set(before)
 
 
 def lives() -> Iterator[tuple[Bench, int]]:

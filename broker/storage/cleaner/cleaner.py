@@ -32,7 +32,7 @@ logger = logging.getLogger("kwire.cleaner")
 
 _LEAST_READ_BYTES = 64 * 1024
 _LATER_MS = 60_000
-"""When a log is tried again that could not be cleaned, for lack of space say."""
+"""When a log is tried again that could not be cleaned, for lack of a process say."""
 
 
 class CleanerSettings(Protocol):
@@ -357,7 +357,7 @@ class _Cleaning:
             self._broke(error)
 
     def _broke(self, error: StorageError) -> None:
-        """The disk failed while names were changed: who knows what is there now."""
+        """The disk failed: who knows what is there now."""
         self._cleaner.log_manager.log_failed(self._log, error)
         self._end(None)
 
@@ -372,6 +372,10 @@ class _Cleaning:
 
     def _reported(self, report: Report) -> None:
         if self._ended:
+            return
+        if isinstance(report, Failed) and report.is_of_disk and self._log.failure is None:
+            # As any other write that fails, and as in Kafka: nothing in that directory is served any more.
+            self._broke(StorageError(f"{self._log.name} cannot be cleaned: {report.why}"))
             return
         if not isinstance(report, Cleaned):
             self._end(report)

@@ -70,6 +70,8 @@ class Failed(NamedTuple):
     why: str
     for_good: bool
     """Whether the log itself is damaged, so that trying again would not help."""
+    is_of_disk: bool = False
+    """Whether the disk failed: it is full, say, or does not give what was written."""
 
 
 Report = Cleaned | Done | Failed

@@ -44,7 +44,7 @@ def reports(
         # Retention, or the deletion of the topic, was faster.
         yield Failed(str(error), for_good=False)
     except StorageError as error:
-        yield Failed(str(error), for_good=False)
+        yield Failed(str(error), for_good=False, is_of_disk=True)
     except CorruptBatch as error:
         yield Failed(str(error), for_good=True)
 
