@@ -229,6 +229,43 @@ def test_a_voter_that_is_none_is_refused_and_nothing_is_written(
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize(
+    ("settings", "stored"),
+    [
+        ({}, ("CONTROLLER", "127.0.0.1", 25093)),
+        ({"listeners": "PLAINTEXT://:9092,CONTROLLER://:9093"}, ("CONTROLLER", "localhost", 9093)),
+        (
+            {
+                "listeners": "PLAINTEXT://:9092,CONTROLLER://0.0.0.0:9093",
+                "advertised.listeners": "PLAINTEXT://a:9092",
+            },
+            ("CONTROLLER", "localhost", 9093),
+        ),
+        (
+            {"advertised.listeners": "PLAINTEXT://a:9092,CONTROLLER://b.example:9099"},
+            ("CONTROLLER", "b.example", 9099),
+        ),
+        (
+            {
+                "listeners": f"{LISTENERS},OTHER://127.1:9094",
+                "controller.listener.names": "OTHER,CONTROLLER",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,OTHER:PLAINTEXT",
+            },
+            ("OTHER", "127.0.0.1", 9094),
+        ),
+    ],
+    ids=["listeners", "every interface", "meta address", "advertised", "order"],
+)
+def test_the_only_voter_is_where_it_says_it_is_reached(
+    tmp_path: Path, settings: dict[str, str], stored: tuple[str, str, int]
+) -> None:
+    assert format_("-c", dynamic(tmp_path, **settings), "-t", CLUSTER, "-s") == 0
+    [*_, record] = read(tmp_path / "data" / VOTERS_FILE)[0].controls
+    assert isinstance(record, VotersRecord)
+    [[endpoint]] = [voter.endpoints for voter in record.voters]
+    assert (endpoint.name, endpoint.host, endpoint.port) == stored
+
+
 def test_spaces_around_a_feature_and_its_level_mean_nothing(tmp_path: Path) -> None:
     assert format_("-c", properties(tmp_path), "-t", CLUSTER, "-f", " group.version = +0 ") == 0
     assert "group.version" not in dict(levels(tmp_path / "data/bootstrap.checkpoint"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 from broker.config import BrokerConfig
+from broker.config.listeners import META_ADDRESS, parse_listeners
 from broker.controller.image import EndpointImage
 
 PROTOCOL_IDS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
@@ -25,10 +26,20 @@ def broker_endpoints(config: BrokerConfig, bound_ports: Mapping[str, int]) -> li
 
 
 def controller_endpoints(config: BrokerConfig) -> list[EndpointImage]:
-    """The listeners of the quorum."""
+    """Where the listeners of the quorum are reached, in the order of controller.listener.names.
+
+    As advertised (KIP-853), or else as in listeners; the host is empty where that is every interface.
+    """
+    advertised = cast("list[str] | None", config.value("advertised.listeners")) or []
+    found = {listener.name: listener for listener in config.controller_endpoints()}
+    found |= {listener.name: listener for listener in parse_listeners("advertised.listeners", advertised)}
     return [
         EndpointImage(
-            listener.name, listener.host, listener.port, PROTOCOL_IDS[config.protocol(listener.name)]
+            name,
+            "" if found[name].host == META_ADDRESS else found[name].host,
+            found[name].port,
+            PROTOCOL_IDS[config.protocol(name)],
         )
-        for listener in config.controller_endpoints()
+        for name in config.controller_listener_names
+        if name in found
     ]
