@@ -10,10 +10,13 @@ be. Flushing the log syncs it.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 
 from broker.storage.checkpoints import LEADER_EPOCHS, GarbledCheckpoint, read_epochs, write_epochs
 from broker.storage.disk import Disk, join
+
+logger = logging.getLogger("kwire.storage")
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
@@ -22,7 +25,7 @@ UNDEFINED_OFFSET = -1
 class LeaderEpochs:
     """The epochs of one log, in its `leader-epoch-checkpoint`."""
 
-    __slots__ = ("_disk", "_entries", "_path", "_written", "is_behind", "needs_sync")
+    __slots__ = ("_disk", "_entries", "_path", "_written", "is_behind", "is_garbled", "needs_sync")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -33,13 +36,17 @@ class LeaderEpochs:
         """Whether the file was replaced since it was last synced."""
         self.is_behind = False
         """Whether an epoch has begun that the file does not tell."""
+        self.is_garbled = False
+        """Whether the file was there and made no sense."""
 
     def load(self) -> None:
-        """Read the file. A garbled one counts as empty: recovery finds the epochs again. StorageError."""
+        """Read the file. A garbled one counts as empty: opening finds the epochs again. StorageError."""
         try:
             stored = read_epochs(self._disk, self._path)
-        except GarbledCheckpoint:
-            stored = []
+            self.is_garbled = False
+        except GarbledCheckpoint as error:
+            logger.warning("%s: the leader epochs are read from the batches instead", error)
+            stored, self.is_garbled = [], True
         self._entries = []
         for epoch, start_offset in stored:
             self.note(epoch, start_offset)
@@ -153,10 +160,10 @@ class LeaderEpochs:
             self._entries[:count] = [(self._entries[count - 1][0], start_offset)]
 
     def save(self) -> None:
-        """Write the file if it says anything else. StorageError."""
-        if self._entries != self._written:
+        """Write the file if it says anything else, or nothing that makes sense. StorageError."""
+        if self.is_garbled or self._entries != self._written:
             self.write()
-        self.is_behind = False
+        self.is_behind = self.is_garbled = False
 
     def clear(self) -> None:
         """Forget every epoch. StorageError."""

@@ -8,6 +8,7 @@ before was refused. State is kept in `.snapshot` files, so that recovery has to 
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from struct import Struct
@@ -31,6 +32,8 @@ from kwire.batch import (
 )
 from kwire.errors import ApiError, ErrorCode
 from kwire.primitives import Buffer
+
+logger = logging.getLogger("kwire.storage")
 
 BATCHES_KEPT: Final = 5
 GREATEST_EPOCH: Final = 0x7FFF
@@ -448,7 +451,9 @@ class ProducerStateManager:
                 break
             try:
                 self.load_snapshot(self._disk.read(self.snapshot_path(offset)), offset, now_ms=now_ms)
-            except CorruptSnapshot:
+            except CorruptSnapshot as error:
+                path = self.snapshot_path(offset)
+                logger.warning("%s is removed, producers are read from the batches instead: %s", path, error)
                 self._remove_snapshot(offset)
                 continue
             return offset

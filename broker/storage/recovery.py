@@ -284,6 +284,9 @@ class _Opening:
         """Take the files for what they say. StorageError."""
         self._check_indexes(self.segments, after_crash=False)
         self.epochs.load()
+        if self.epochs.is_garbled:
+            self._complete_epochs(self.segments, self.segments[0].base_offset)
+            self.epochs.save()
 
     def recover(self, producers: ProducerStateManager, recovery_point: int, log_start_offset: int) -> None:
         """Read every segment that may not have been synced, and end the log where it stops making sense.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import struct
 from collections.abc import Callable
@@ -248,12 +249,19 @@ def test_without_snapshots_producers_are_read_from_the_log(
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "crashed"])
 @pytest.mark.parametrize("content", [b"", b"\0\1garbage", bytes(70)], ids=["empty", "garbage", "zeros"])
 def test_garbled_snapshots_are_passed_over(
-    produced: Log, bench: LogBench, disk: MemoryDisk, content: bytes, clean: bool
+    produced: Log,
+    bench: LogBench,
+    disk: MemoryDisk,
+    content: bytes,
+    clean: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench.close(produced)
     for offset in (3, 6, 8):
         disk.write(bench.path(offset, ".snapshot"), content, sync=False)
-    assert_producer_goes_on(bench.open(clean=clean, recovery_point=8), bench)
+    with caplog.at_level(logging.WARNING):
+        assert_producer_goes_on(bench.open(clean=clean, recovery_point=8), bench)
+    assert f"{bench.path(8 if clean else 6, '.snapshot')} is removed" in caplog.text
 
 
 def test_snapshots_are_made_again_for_the_segments_that_were_read(
@@ -291,6 +299,24 @@ def test_epochs_are_found_in_the_batches(bench: LogBench, content: bytes | None)
     else:
         bench.disk.write(path, content, sync=False)
     assert bench.open().leader_epochs == [(1, 0), (4, 2), (6, 3)]
+    assert bench.disk.read(path) == b"0\n3\n1 0\n4 2\n6 3\n"
+
+
+@pytest.mark.parametrize("content", [b"xx", b"1\n0\n", b"0\n1\n1 zero\n"])
+def test_epochs_that_are_garbled_are_found_in_the_batches_of_a_clean_log_too(
+    bench: LogBench, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka takes the directory offline. Nothing is lost here, and whoever wonders is told."""
+    log = bench.open()
+    for epoch in (1, 1, 4, 6):
+        bench.append(log, b"v", epoch=epoch)
+    bench.close(log)
+    path = f"{bench.directory}/leader-epoch-checkpoint"
+    bench.disk.write(path, content, sync=False)
+    with caplog.at_level(logging.WARNING):
+        assert bench.open(clean=True).leader_epochs == [(1, 0), (4, 2), (6, 3)]
+    assert path in caplog.text
+    assert "the leader epochs are read from the batches instead" in caplog.text
     assert bench.disk.read(path) == b"0\n3\n1 0\n4 2\n6 3\n"
 
 
