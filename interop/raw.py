@@ -25,23 +25,27 @@ VOLATILE = {
     "PartitionSize",
     "TotalBytes",
     "UsableBytes",
-    "ErrorMessage",
-    "BatchIndexErrorMessage",
     "FinalizedFeaturesEpoch",
 }
+WORDS = {"ErrorMessage", "BatchIndexErrorMessage"}
 
 
-def comparable(value: Any, name: str = "") -> Any:
-    """A decoded answer without what chance decides, and with fetched records told by their headers."""
+def comparable(value: Any, name: str = "", *, words: bool = True) -> Any:
+    """A decoded answer without what chance decides, and with fetched records told by their headers.
+
+    Without `words`, what is said of an error counts only as said.
+    """
     if isinstance(value, dict):
-        return {key: comparable(item, key) for key, item in value.items() if not unset_leader(key, item)}
+        return {
+            key: comparable(item, key, words=words)
+            for key, item in value.items()
+            if not unset_leader(key, item)
+        }
     if isinstance(value, list):
-        return [comparable(item) for item in value]
+        return [comparable(item, words=words) for item in value]
     if name == "Records":
         return None if value is None else walk(value)
-    if name == "ErrorMessage" and value == "":
-        return value
-    if name in VOLATILE and value not in (None, "", 0, -1, bytes(16)):
+    if (name in VOLATILE or (name in WORDS and not words)) and value not in (None, "", 0, -1, bytes(16)):
         return f"<{name}>"
     return value
 

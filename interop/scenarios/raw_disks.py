@@ -319,12 +319,13 @@ def cordoned(broker: Broker) -> Any:
         seen["all"] = cordon("1", "*")
         until_true(lambda: described() == {"A": True, "B": True})
         seen["all described"] = described()
-        seen["refused"] = comparable(create(client, topic("refused")))
+        seen["refused"] = comparable(create(client, topic("refused")), words=False)
         seen["no more partitions"] = comparable(
             client.call(
                 "CreatePartitions", 3, TimeoutMs=10_000, ValidateOnly=False,
                 Topics=[{"Name": "t", "Count": 5, "Assignments": None}],
-            )
+            ),
+            words=False,
         )  # fmt: skip
         seen["none"] = cordon("1", None)
         until_true(lambda: described() == {"A": False, "B": False})
