@@ -14,12 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from interop.brokers import ApacheKafka, Broker, Kwire, answers_api_versions, tool_command
+from interop.brokers import ApacheKafka, Broker, Kwire, answers_api_versions
 from interop.raw_client import RawClient
 
 PARTITIONS = 4
-CLUSTER = "4L6g3nShT-eMCtK--X86sw"
-VOTER = "1@127.0.0.1:9093:JEXY6aqzQY-32P5TStzaFg"
 EXIT_SECONDS = 60.0
 
 
@@ -177,70 +175,3 @@ def test_both_start_or_neither(name: str, template: Path, tmp_path: Path, only: 
         finally:
             broker.discard()
             broker.log_path.unlink(missing_ok=True)
-
-
-STATIC = {"controller.quorum.voters": "1@127.0.0.1:9093"}
-DYNAMIC = {"controller.quorum.bootstrap.servers": "127.0.0.1:9093"}
-FORMATS: list[tuple[dict[str, str], list[str]]] = [
-    (STATIC, ["-t", CLUSTER]),
-    (STATIC, []),
-    (STATIC, ["-t", "my=cluster: x"]),
-    (STATIC, ["-t", CLUSTER, "-s"]),
-    (STATIC, ["-t", CLUSTER, "-S", "SCRAM-SHA-256=[name=a,password=x]", "-r", "4.0"]),
-    (STATIC, ["-t", CLUSTER, "-S", "SCRAM-SHA-256=[name=a]"]),
-    (STATIC, ["-t", CLUSTER, "-S", "SCRAM-SHA-512=[name=a,password=x]", "-r", "3.4"]),
-    (DYNAMIC, ["-t", CLUSTER]),
-    (DYNAMIC, ["-t", CLUSTER, "-s"]),
-    (DYNAMIC, ["-t", CLUSTER, "-s", "-N"]),
-    (DYNAMIC, ["-t", CLUSTER, "-I", VOTER]),
-    (DYNAMIC, ["-t", CLUSTER, "-I", f"{VOTER},{VOTER}"]),
-]
-
-
-@pytest.mark.parametrize(("quorum", "arguments"), FORMATS, ids=lambda value: " ".join(value))
-def test_both_format_alike(quorum: dict[str, str], arguments: list[str], tmp_path: Path) -> None:
-    """The exit status, the files and their modes; the content that does not hang on the time."""
-    told = [_formatted(name, quorum, arguments, tmp_path / name) for name in ("apache", "kwire")]
-    assert told[0] == told[1]
-
-
-def _formatted(
-    name: str, quorum: dict[str, str], arguments: list[str], root: Path
-) -> tuple[int, list[tuple[str, int, int]], list[str]]:
-    root.mkdir()
-    settings = {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
-        "controller.listener.names": "CONTROLLER",
-        "log.dirs": f"{root}/a,{root}/b",
-        **quorum,
-    }
-    file = root / "server.properties"
-    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    tool = tool_command("kafka.tools.StorageTool") if name == "apache" else Kwire().command()[:-2]
-    status = subprocess.run(
-        [*tool, "format", "-c", str(file), *arguments],
-        capture_output=True,
-        timeout=120,
-        check=False,
-        cwd=Path(__file__).resolve().parent.parent,
-    ).returncode
-    files = [path for path in sorted(root.glob("[ab]/**/*")) if path.is_file()]
-    # The size of meta.properties varies: Apache Kafka writes the time of day into it.
-    seen = [
-        (
-            str(path.relative_to(root)),
-            path.stat().st_mode,
-            path.stat().st_size * (path.suffix != ".properties"),
-        )
-        for path in files
-    ]
-    owners = [
-        line
-        for path in files
-        if path.suffix == ".properties"
-        for line in sorted(path.read_text().splitlines())
-        if not line.startswith(("#", "directory.id"))
-    ]
-    return status, seen, owners
