@@ -250,6 +250,8 @@ class BrokerConfig:
         for name in ATTRIBUTE_KEYS:
             setattr(self, name.replace(".", "_"), self._state.values[name])
         self.log_dirs = self._log_directories()
+        # Written as in log.dirs when they are checked, and compared with the paths that came of those.
+        self.cordoned_log_dirs = [normpath(entry) for entry in self.cordoned_log_dirs]
         self.controller_listener_names = [
             name.upper() for name in cast("list[str]", self._state.values["controller.listener.names"] or [])
         ]

@@ -176,6 +176,15 @@ def test_what_is_set_on_the_running_broker_wins() -> None:
     assert config.value("message.max.bytes") == 1000
 
 
+def test_a_directory_is_cordoned_as_log_dirs_writes_it() -> None:
+    config = load(None, {}, {"log.dirs": "/a/,/b"})
+    config.check_update({"cordoned.log.dirs": "/a/"}, per_broker=True)
+    config.update({}, {"cordoned.log.dirs": "/a/"})
+    assert (config.log_dirs, config.cordoned_log_dirs) == (["/a", "/b"], ["/a"])
+    with pytest.raises(ConfigError, match="Missing entries : /a$"):
+        config.check_update({"cordoned.log.dirs": "/a"}, per_broker=True)
+
+
 def test_a_read_only_key_does_not_change_while_the_broker_runs() -> None:
     config = load(None, {}, {})
     config.update({"num.partitions": "9"}, {})
