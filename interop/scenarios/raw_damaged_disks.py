@@ -1,0 +1,110 @@
+"""Starts on directories that somebody has had a hand in: what is refused, and what is served without them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import create_topic
+from interop.scenario import scenario
+from interop.scenarios.raw_disks import KEEP, Disks, disks, fill, other, until_true, values
+from interop.scenarios.raw_topics import until
+
+COPIES = ("0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210")
+CHECKPOINTS = ("recovery-point", "log-start", "replication")
+
+
+def refused(own: Disks) -> bool:
+    """Whether the broker, which is stopped, does not start."""
+    try:
+        own.broker.start()
+    except RuntimeError:
+        own.broker.process = None
+        return True
+    own.broker.stop()
+    return False
+
+
+def listed(own: Disks) -> list[str]:
+    return sorted(
+        str(found) for path in own.paths.values() for found in path.iterdir() if found.name.startswith("t-")
+    )
+
+
+@scenario(seconds=240)
+def doubled_partitions(broker: Broker) -> Any:
+    """One partition in two directories, and two copies of it on their way: the broker must not choose."""
+    seen: dict[str, Any] = {}
+    with disks(broker) as own:
+        with own.client() as client:
+            create_topic(client, "t", 1, KEEP)
+            fill(client, "t", 3)
+            home = own.place(client, "t")
+        own.broker.stop()
+        source, away = own.paths[home] / "t-0", own.paths[other(home)]
+        damages: dict[str, list[Path]] = {
+            "directories": [away / "t-0"],
+            "copies": [away / f"t-0.{copy}-future" for copy in COPIES],
+        }
+        for label, paths in damages.items():
+            for path in paths:
+                shutil.copytree(source, path)
+            before = listed(own)
+            told = len(own.broker.log_text())
+            seen[label] = {"refused": refused(own), "untouched": listed(own) == before}
+            both = [source, *paths][-2:]
+            seen[label]["both are named"] = all(str(path) in own.broker.log_text()[told:] for path in both)
+            for path in paths:
+                shutil.rmtree(path)
+        own.broker.start()
+        with own.client() as client:
+            until(lambda: values(client, "t")["error"] == 0)
+            seen["whole again"] = values(client, "t")
+    return seen
+
+
+@scenario(seconds=300)
+def garbled_checkpoints(broker: Broker) -> Any:
+    """A checkpoint that makes no sense takes its directory offline; without the file all is there."""
+    seen: dict[str, Any] = {}
+    with disks(broker) as own:
+        with own.client() as client:
+            create_topic(client, "x", configs=KEEP)
+            create_topic(client, "y", configs=KEEP)
+            beside, within = ("x", "y") if own.place(client, "x") == "A" else ("y", "x")
+            for name in (beside, within):
+                fill(client, name, 3)
+        own.broker.stop()
+
+        def start(label: str, expected: Callable[[], bool]) -> None:
+            own.broker.start()
+            with own.client() as client:
+                until(lambda: values(client, beside)["error"] == 0)
+                assert until_true(lambda: (values(client, within)["error"] == 0) == expected())
+                seen[label] = {
+                    "directories": {
+                        where: entry["ErrorCode"] for where, entry in own.describe(client).items()
+                    },
+                    "beside": values(client, beside),
+                    "within": values(client, within)["end"],
+                }
+            own.broker.stop()
+
+        for name in CHECKPOINTS:
+            path = own.paths["B"] / f"{name}-offset-checkpoint"
+            path.write_text("xx")
+            start(f"{name} garbled", lambda: False)
+            path.unlink()
+            start(f"{name} removed", lambda: True)
+            path.write_text("")
+            start(f"{name} empty", lambda: True)
+        first = own.paths["A"] / "replication-offset-checkpoint"
+        whole = first.read_bytes()
+        first.write_text("0\n7\nx 0 1\n")
+        seen["beside the metadata log"] = refused(own)
+        first.write_bytes(whole)
+        start("at last", lambda: True)
+    return seen
