@@ -181,7 +181,7 @@ def test_a_directory_is_cordoned_as_log_dirs_writes_it() -> None:
     config.check_update({"cordoned.log.dirs": "/a/"}, per_broker=True)
     config.update({}, {"cordoned.log.dirs": "/a/"})
     assert (config.log_dirs, config.cordoned_log_dirs) == (["/a", "/b"], ["/a"])
-    with pytest.raises(ConfigError, match="Missing entries : /a$"):
+    with pytest.raises(ConfigError, match=r"Missing entries : /a$"):
         config.check_update({"cordoned.log.dirs": "/a"}, per_broker=True)
 
 
