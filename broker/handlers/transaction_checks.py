@@ -55,11 +55,13 @@ def check_transaction(
     def answered(code: ErrorCode) -> None:
         done(None if code == ErrorCode.NONE else _refusal(code, adds=adds, knows_abortable=knows_abortable))
 
+    if not adds and not node.config.transaction_partition_verification_enable:
+        done(None)
+        return
     if TRANSACTIONS_TOPIC not in node.image.topics:
         answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return
-    verifies = adds or node.config.transaction_partition_verification_enable
-    if verifies and led is not None and header is not None:
+    if led is not None and header is not None:
         try:
             led.log.producers.begin_verification(header, raises_epochs=adds, now_ms=node.host.now_ms())
         except ApiError as error:
@@ -67,9 +69,6 @@ def check_transaction(
             return
     if adds:
         node.transactions.add_partitions(transactional_id, producer, [partition], VERSION_THAT_ADDS, answered)
-        return
-    if not verifies:
-        done(None)
         return
     try:
         codes = node.transactions.verify_partitions(transactional_id, producer, [partition])

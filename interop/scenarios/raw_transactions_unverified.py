@@ -1,0 +1,34 @@
+"""Writes in transactions that nobody verifies, before there is a coordinator of transactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from interop.batches import Batch
+from interop.brokers import Broker
+from interop.raw import comparable, create_topic, produce
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+
+TRANSACTIONAL = 16
+
+
+@scenario(seconds=120)
+def without_a_coordinator(broker: Broker) -> Any:
+    """`transaction.partition.verification.enable=false` lets them pass; one that adds its partition not."""
+    seen: dict[str, Any] = {}
+    for setting in ("false", "true"):
+        own = type(broker)({"transaction.partition.verification.enable": setting})
+        own.start()
+        try:
+            with RawClient(own.bootstrap) as client:
+                create_topic(client, "t")
+                for version in (12, 9, 11):
+                    batch = Batch(
+                        attributes=TRANSACTIONAL, producer_id=version, producer_epoch=0, base_sequence=0
+                    )
+                    answer = produce(client, "t", batch.encode(), version=version, TransactionalId="x")
+                    seen[f"{setting}, version {version}"] = comparable(answer)
+        finally:
+            own.discard()
+    return seen
