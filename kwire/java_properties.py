@@ -1,6 +1,7 @@
 """Java's properties files: read as `java.util.Properties.load` reads them, and values as `store` writes them.
 
-With how Java reads numbers and trims text.
+With how Java reads numbers and trims text. This is no library, because the one that is kept takes longer to
+import than the rest of a broker does to start.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def test_a_file_reads_as_in_java(text: str, settings: dict[str, str]) -> None:
 
 
 def test_an_escape_that_is_cut_short_is_refused() -> None:
-    with pytest.raises(ConfigError, match="incomplete"):
+    with pytest.raises(ConfigError, match="malformed"):
         parse_properties("a=\\u12")
 
 
