@@ -219,6 +219,22 @@ def test_a_restart_goes_on_with_a_move(rig: Rig, clean: bool) -> None:
     assert offsets(again) == list(range(101))
 
 
+def test_a_move_that_ends_when_the_old_directory_is_gone_and_the_new_one_not_there(rig: Rig) -> None:
+    fill(rig, 100, 100)
+    assert move(rig, "/d2") == [0]
+    rig.host.advance(1000)
+    assert rig.directory_of("a") == "/d2/a-0"
+    assert [name.endswith("-delete") for name in rig.disk.names("/d1") if name.startswith("a-0")] == [True]
+    rig.disk.kill()
+    rig.disk.rename("/d2/a-0", f"/d2/a-0.{7:032x}-future")
+    again = restarted(rig, clean=False)
+    assert again.directory_of("a") == "/d2/a-0"
+    assert offsets(again) == list(range(100))
+    again.host.advance(120_000)
+    assert not [name for name in again.disk.names("/d1") if name.startswith("a-0")]
+    assert offsets(again) == list(range(100))
+
+
 def test_a_topic_that_is_deleted_takes_its_copy_along(rig: Rig) -> None:
     fill(rig, 100, 10_000)
     held(rig)
