@@ -52,6 +52,7 @@ _INT32 = Struct(">i")
 _UINT32 = Struct(">I")
 _INT64 = Struct(">q")
 _CONTROL = Struct(">hh")
+_64_BITS = (1 << 64) - 1
 
 
 class CorruptBatch(Exception):
@@ -252,15 +253,14 @@ def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes:
 
 
 def _varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
-    """A zigzag varint of up to 64 bits."""
+    """A zigzag varint of up to 64 bits. As Kafka's readers do, it drops what ten bytes hold beyond them."""
     value = shift = 0
     while at < end:
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            if value >> 64:
-                break
+            value &= _64_BITS
             return (value >> 1) ^ -(value & 1), at
         shift += 7
         if shift > 63:

@@ -151,3 +151,12 @@ def test_what_does_not_decompress_is_refused() -> None:
     data[70:75] = b"\0\0\0\0\0"
     with pytest.raises(CorruptBatch, match="does not decompress"):
         decode(data, [(0, read_header(data))])
+
+
+@pytest.mark.parametrize("last_byte", [0x01, 0x03, 0x7F])
+def test_a_varint_of_ten_bytes_holds_64_bits_whatever_its_last_byte_says(last_byte: int) -> None:
+    """As Kafka reads one: what is beyond them is dropped."""
+    data = build([(0, b"k", b"v", []), (1 << 62, b"k", b"w", [])])
+    data[data.index(b"\x80" * 9 + b"\x01") + 9] = last_byte
+    assert [row[1] for row in one_by_one(bytes(data))] == [0, 1 << 62]
+    assert [row[1] for row in rows(decode(data, [(0, read_header(data))], fields=ALL))] == [0, 1 << 62]
