@@ -262,12 +262,17 @@ def _at_timestamp(scan: Scan, timestamp: int) -> int | None:
 
 
 def _check_producers(log: Log, promises: Promises, scan: Scan) -> None:
-    """The last batch of each producer that the log tells of is the last one that it remembers."""
+    """The last batch of each producer that the log tells of is the last one that it remembers.
+
+    But for those that were deleted, and came back by a loss of power: they may have been forgotten by then.
+    """
     last: dict[int, BatchHeader] = {}
     for batch in scan.batches:
         if batch.header.has_producer_id and batch.header.last_offset >= log.log_start_offset:
             last[batch.header.producer_id] = batch.header
     for producer_id, header in last.items():
+        if header.last_offset < promises.start:
+            continue
         state = log.producers.producers.get(producer_id)
         if state is None or not state.batches:
             raise Broken(f"producer {producer_id} is not known, which wrote {header}")
