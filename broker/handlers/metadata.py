@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from broker.controller.commands import CreateTopics
 from broker.controller.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from broker.controller.names import is_internal, name_fault
+from broker.controller.names import CLUSTER_METADATA_TOPIC, is_internal, name_fault
 from broker.controller.new_topics import creatable_topic
 from broker.controller.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from broker.handlers.context import RequestContext
@@ -135,7 +135,8 @@ def _missing(node: Node, names: list[str], allow_creation: bool) -> list[Metadat
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
         if name_fault(name) is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            wanted.append(name)
+            if name != CLUSTER_METADATA_TOPIC:  # It is no topic to clients, and its log is there.
+                wanted.append(name)
         out.append(MetadataResponseTopic(error_code=code, name=name, is_internal=is_internal(name)))
     if wanted and allow_creation and node.config.auto_create_topics_enable:
         node.metadata.submit(

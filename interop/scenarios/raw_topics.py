@@ -259,8 +259,14 @@ def auto_creation(broker: Broker) -> Any:
         seen["made"] = ask("raw-topics-auto", 9, AllowAutoTopicCreation=False)
         seen["old versions allow"] = ask("raw-topics-auto-old", 1)
         until(lambda: ask("raw-topics-auto-old", 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
-        for bad in ("", "a b", "..", "__cluster_metadata"):
+        bad_names = ("", "a b", "..", "__cluster_metadata")
+        for bad in bad_names:
             seen[f"name {bad!r}"] = ask(bad, 9, AllowAutoTopicCreation=True)
+        # What is asked for later is made later: none of those was.
+        ask("raw-topics-auto-last", 9, AllowAutoTopicCreation=True)
+        until(lambda: ask("raw-topics-auto-last", 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
+        for bad in bad_names:
+            seen[f"name {bad!r}, later"] = ask(bad, 9, AllowAutoTopicCreation=False)
     return seen
 
 
