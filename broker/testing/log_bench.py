@@ -9,7 +9,7 @@ from broker.storage.log import Appended, Log
 from broker.storage.log_config import LogConfig
 from broker.storage.recovery import open_log
 from broker.storage.trash import Trash
-from kwire.batch import batches, build, records
+from kwire.batch import Record, batches, build, records
 from kwire.compression import Codec
 
 NOW_MS = 1_700_000_000_000
@@ -36,6 +36,45 @@ def batch(
             transactional=transactional,
         )
     )
+
+
+def end_transaction(log: Log, producer_id: int, kind: int, *, now_ms: int = NOW_MS) -> None:
+    """Write a marker, and take it for replicated."""
+    marker = build(
+        [(now_ms, b"\0\0" + kind.to_bytes(2, "big"), bytes(6), [])],
+        base_offset=log.log_end_offset,
+        producer_id=producer_id,
+        producer_epoch=0,
+        transactional=True,
+        control=True,
+    )
+    log.append_stored(memoryview(marker))
+    log.commit()
+    log.high_watermark = log.log_end_offset
+
+
+def committed(log: Log) -> list[Record]:
+    """What a read_committed consumer takes from the log, as KIP-98 has it filter."""
+    found: list[Record] = []
+    offset = log.log_start_offset
+    while offset < log.last_stable_offset:
+        region = log.read(offset, max_bytes=1 << 20, up_to_offset=log.last_stable_offset)
+        pending = sorted(log.aborted_transactions(offset, region), key=lambda one: one.first_offset)
+        aborting: set[int] = set()
+        data = region.read()
+        for position, header in batches(data):
+            while pending and pending[0].first_offset <= header.last_offset:
+                aborting.add(pending.pop(0).producer_id)
+            if header.is_control:
+                aborting.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborting):
+                found += [
+                    record
+                    for record in records(data, position, header)
+                    if record.offset >= log.log_start_offset
+                ]
+            offset = header.next_offset
+    return found
 
 
 def values(log: Log) -> list[bytes | None]:

@@ -9,7 +9,7 @@ import pytest
 
 from broker.storage.log import Log
 from broker.storage.transaction_index import Aborted
-from kwire.batch import batches, build, records
+from broker.testing.log_bench import committed, end_transaction
 from tests.storage.test_cleaner import COMPACT, Bench
 
 ABORT, COMMIT = 0, 1
@@ -41,17 +41,7 @@ class World(Bench):
         return offset
 
     def end(self, producer_id: int, kind: int) -> None:
-        marker = build(
-            [(self.host.now_ms(), b"\0\0" + kind.to_bytes(2, "big"), bytes(6), [])],
-            base_offset=self.log.log_end_offset,
-            producer_id=producer_id,
-            producer_epoch=0,
-            transactional=True,
-            control=True,
-        )
-        self.log.append_stored(memoryview(marker))
-        self.log.commit()
-        self.log.high_watermark = self.log.log_end_offset
+        end_transaction(self.log, producer_id, kind, now_ms=self.host.now_ms())
 
     def roll(self) -> None:
         before = len(self.log.segments)
@@ -60,22 +50,7 @@ class World(Bench):
 
     def committed(self) -> dict[bytes | None, bytes | None]:
         """The last value of each key, but for fillers, as a read_committed consumer sees it."""
-        log = self.log
-        found: dict[bytes | None, bytes | None] = {}
-        offset = log.log_start_offset
-        while offset < log.last_stable_offset:
-            region = log.read(offset, max_bytes=1 << 20, up_to_offset=log.last_stable_offset)
-            pending = sorted(log.aborted_transactions(offset, region), key=lambda one: one.first_offset)
-            aborting: set[int] = set()
-            data = region.read()
-            for position, header in batches(data):
-                while pending and pending[0].first_offset <= header.last_offset:
-                    aborting.add(pending.pop(0).producer_id)
-                if header.is_control:
-                    aborting.discard(header.producer_id)
-                elif not (header.is_transactional and header.producer_id in aborting):
-                    found.update((one.key, one.value) for one in records(data, position, header))
-                offset = header.next_offset
+        found = {record.key: record.value for record in committed(self.log)}
         found.pop(b"filler", None)
         return found
 

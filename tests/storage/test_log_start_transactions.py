@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.storage.log import Log
-from broker.testing.log_bench import NOW_MS, LogBench, batch
+from broker.testing import log_bench
+from broker.testing.log_bench import NOW_MS, LogBench, batch, end_transaction
 from broker.testing.memory_disk import MemoryDisk
-from kwire.batch import batches, build, records
 from kwire.errors import ApiError, ErrorCode
 
 ABORT, COMMIT = 0, 1
@@ -26,42 +26,11 @@ def written(producer_id: int, sequence: int, value: bytes = b"open") -> memoryvi
 
 
 def end(log: Log, producer_id: int, kind: int) -> None:
-    """Write a marker, and take it for replicated."""
-    marker = build(
-        [(NOW_MS, b"\0\0" + kind.to_bytes(2, "big"), bytes(6), [])],
-        base_offset=log.log_end_offset,
-        producer_id=producer_id,
-        producer_epoch=0,
-        transactional=True,
-        control=True,
-    )
-    log.append_stored(memoryview(marker))
-    log.commit()
-    log.high_watermark = log.log_end_offset
+    end_transaction(log, producer_id, kind)
 
 
 def committed(log: Log) -> list[tuple[int, bytes | None]]:
-    """What a read_committed consumer takes from the log, as KIP-98 has it filter."""
-    found: list[tuple[int, bytes | None]] = []
-    offset = log.log_start_offset
-    while offset < log.last_stable_offset:
-        region = log.read(offset, max_bytes=1 << 20, up_to_offset=log.last_stable_offset)
-        pending = sorted(log.aborted_transactions(offset, region), key=lambda one: one.first_offset)
-        aborting: set[int] = set()
-        data = region.read()
-        for position, header in batches(data):
-            while pending and pending[0].first_offset <= header.last_offset:
-                aborting.add(pending.pop(0).producer_id)
-            if header.is_control:
-                aborting.discard(header.producer_id)
-            elif not (header.is_transactional and header.producer_id in aborting):
-                found += [
-                    (record.offset, record.value)
-                    for record in records(data, position, header)
-                    if record.offset >= log.log_start_offset
-                ]
-            offset = header.next_offset
-    return found
+    return [(record.offset, record.value) for record in log_bench.committed(log)]
 
 
 @pytest.fixture
