@@ -14,7 +14,7 @@ import pytest
 
 from broker.storage.disk import RealDisk
 from broker.storage.log import Log
-from broker.testing.log_bench import NOW_MS, LogBench, batch
+from broker.testing.log_bench import NOW_MS, LogBench, batch, end_transaction
 from kwire.batch import build, seal
 from kwire.compression import Codec
 from pipeline.segments.files import SegmentsError, partitions_in
@@ -72,21 +72,6 @@ def expected(log: Log) -> list[Row]:
     from broker.testing.log_bench import numbered
 
     return numbered(log)
-
-
-def end_transaction(bench: LogBench, log: Log, producer_id: int, kind: int) -> None:
-    marker = build(
-        [(bench.now_ms, b"\0\0" + kind.to_bytes(2, "big"), b"\0\0\0\0\0\0", [])],
-        base_offset=log.log_end_offset,
-        leader_epoch=0,
-        producer_id=producer_id,
-        producer_epoch=0,
-        transactional=True,
-        control=True,
-    )
-    log.append_stored(memoryview(marker))
-    log.commit()
-    log.high_watermark = log.log_end_offset
 
 
 def in_transaction(bench: LogBench, log: Log, producer_id: int, sequence: int, *values: bytes) -> None:
@@ -206,12 +191,12 @@ class TestTransactions:
         in_transaction(bench, log, 1, 0, b"a1")  # 0, aborted
         in_transaction(bench, log, 2, 0, b"c1")  # 1, committed
         bench.append(log, b"plain")  # 2
-        end_transaction(bench, log, 1, ABORT)  # 3
+        end_transaction(log, 1, ABORT, now_ms=bench.now_ms)  # 3
         in_transaction(bench, log, 1, 1, b"c2")  # 4, committed
-        end_transaction(bench, log, 2, COMMIT)  # 5
-        end_transaction(bench, log, 1, COMMIT)  # 6
+        end_transaction(log, 2, COMMIT, now_ms=bench.now_ms)  # 5
+        end_transaction(log, 1, COMMIT, now_ms=bench.now_ms)  # 6
         in_transaction(bench, log, 2, 1, b"a2")  # 7, aborted
-        end_transaction(bench, log, 2, ABORT)  # 8
+        end_transaction(log, 2, ABORT, now_ms=bench.now_ms)  # 8
         bench.append(log, b"before")  # 9
         in_transaction(bench, log, 1, 2, b"open")  # 10
         bench.append(log, b"after")  # 11
@@ -235,7 +220,7 @@ class TestTransactions:
         log.roll(bench.now_ms)  # takes a snapshot of the producers
         assert list(Path(bench.directory).glob("*.snapshot"))
         assert stable_offset(partition, 12) == 10
-        end_transaction(bench, log, 1, COMMIT)
+        end_transaction(log, 1, COMMIT, now_ms=bench.now_ms)
         assert stable_offset(partition, 13) == 13
 
 
