@@ -36,7 +36,7 @@ from broker.state_topic import StateTopic
 from broker.storage.cleaner.cleaner import Cleaner
 from broker.storage.disk import Disk, StorageError
 from broker.storage.log_config import LogConfig
-from broker.storage.log_dir import LogDirectory
+from broker.storage.log_dir import METADATA_TOPIC, LogDirectory
 from broker.storage.log_manager import LogManager
 from broker.storage.owners import give_directory_ids, may_start, read_owners
 from broker.topics_view import NodeTopics
@@ -79,7 +79,6 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
 NO_LEADER = -1
 UNKNOWN_EPOCH = -1
 FETCH_SESSION_EVICTION_MS = 120_000
-METADATA_TOPIC = "__cluster_metadata"
 HOUSEKEEPING_MS = 10_000
 """How often what is set aside long enough is removed, and silent producers are forgotten."""
 MAX_WARNINGS = 100

@@ -102,6 +102,10 @@ class BrokerConfig:
     offsets_topic_segment_bytes: int
     producer_id_expiration_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
+    share_coordinator_state_topic_min_isr: int
+    share_coordinator_state_topic_num_partitions: int
+    share_coordinator_state_topic_replication_factor: int
+    share_coordinator_state_topic_segment_bytes: int
     socket_listen_backlog_size: int
     socket_receive_buffer_bytes: int
     socket_request_max_bytes: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.config import BrokerConfig
-from broker.controller.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from broker.controller.names import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from kwire.messages.create_topics import CreatableTopic, CreatableTopicConfig
 
 
@@ -31,6 +31,19 @@ def creatable_topic(name: str, config: BrokerConfig) -> CreatableTopic:
                 "cleanup.policy": "compact",
                 "min.insync.replicas": str(config.transaction_state_log_min_isr),
                 "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            },
+        )
+    if name == SHARE_GROUP_STATE_TOPIC:
+        return _topic(
+            name,
+            config.share_coordinator_state_topic_num_partitions,
+            config.share_coordinator_state_topic_replication_factor,
+            {
+                "compression.type": "producer",
+                "cleanup.policy": "delete",
+                "retention.ms": "-1",
+                "min.insync.replicas": str(config.share_coordinator_state_topic_min_isr),
+                "segment.bytes": str(config.share_coordinator_state_topic_segment_bytes),
             },
         )
     return _topic(name, config.num_partitions, config.default_replication_factor, {})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.config.describe import describe_topic
 from broker.controller.commands import CreateTopics
+from broker.controller.names import CLUSTER_METADATA_TOPIC
 from broker.handlers.context import PARKED, Parked, RequestContext
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.create_topics import (
@@ -20,7 +21,6 @@ from kwire.messages.create_topics import (
 if TYPE_CHECKING:
     from broker.node import Node
 
-METADATA_TOPIC: Final = "__cluster_metadata"
 CONFIGS_SINCE: Final = 5
 
 
@@ -29,7 +29,9 @@ def handle(
 ) -> CreateTopicsResponse | Parked:
     """One outcome a topic name."""
     times = Counter(topic.name for topic in request.topics)
-    asked = [topic for topic in request.topics if times[topic.name] == 1 and topic.name != METADATA_TOPIC]
+    asked = [
+        topic for topic in request.topics if times[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC
+    ]
 
     if asked and request.timeout_ms <= 0:
         timed_out = ApiError(ErrorCode.REQUEST_TIMED_OUT)
@@ -44,13 +46,13 @@ def handle(
                 _add_configs(node, asked, results)
         duplicate = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         results.extend(_refused(name, duplicate) for name, count in times.items() if count > 1)
-        if times[METADATA_TOPIC] == 1:
+        if times[CLUSTER_METADATA_TOPIC] == 1:
             results.append(
                 _refused(
-                    METADATA_TOPIC,
+                    CLUSTER_METADATA_TOPIC,
                     ApiError(
                         ErrorCode.INVALID_REQUEST,
-                        f"Creation of internal topic {METADATA_TOPIC} is prohibited.",
+                        f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited.",
                     ),
                 )
             )

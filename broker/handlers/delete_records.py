@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.controller.names import is_internal
 from broker.handlers.context import RequestContext
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.delete_records import (
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 UP_TO_HIGH_WATERMARK = -1
 INVALID_LOW_WATERMARK = -1
-UNDELETABLE_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 def handle(node: Node, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
@@ -44,7 +44,7 @@ def handle(node: Node, context: RequestContext, request: DeleteRecordsRequest) -
 def _delete(node: Node, topic: str, index: int, offset: int) -> int:
     if not node.partition_exists(topic, index):
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if topic in UNDELETABLE_TOPICS:
+    if is_internal(topic):
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Records of the internal topic {topic} cannot be deleted."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.controller.names import CLUSTER_METADATA_TOPIC
 from broker.handlers.context import RequestContext
 from kwire.errors import ErrorCode
 from kwire.messages.describe_quorum import (
@@ -19,7 +20,6 @@ from kwire.messages.describe_quorum import (
 if TYPE_CHECKING:
     from broker.node import Node as Broker
 
-METADATA_TOPIC = "__cluster_metadata"
 METADATA_PARTITION = 0
 
 
@@ -30,7 +30,7 @@ def handle(node: Broker, context: RequestContext, request: DescribeQuorumRequest
         for topic in request.topics
         for partition in topic.partitions
     ]
-    if len(request.topics) != 1 or asked != [(METADATA_TOPIC, METADATA_PARTITION)]:
+    if len(request.topics) != 1 or asked != [(CLUSTER_METADATA_TOPIC, METADATA_PARTITION)]:
         return _unknown(request)
     quorum = node.metadata.quorum()
     # The leader has always just caught up with itself.
@@ -53,7 +53,7 @@ def handle(node: Broker, context: RequestContext, request: DescribeQuorumRequest
     )
     listeners = [Listener(name=name, host=host, port=port) for name, host, port in quorum.endpoints]
     response = DescribeQuorumResponse(
-        topics=[ResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])]
+        topics=[ResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])]
     )
     if context.api_version >= 2:
         response.nodes = [Node(node_id=node.node_id, listeners=listeners)]

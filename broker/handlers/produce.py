@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from broker.controller.names import is_internal
 from broker.handlers.context import PARKED, Parked, RequestContext
 from broker.handlers.transaction_checks import ToldError, check_transaction
 from broker.storage.validator import RecordErrors, check_produced, is_transactional
@@ -37,7 +38,6 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_THAT_ADDS_TO_TRANSACTIONS = 12
 FIRST_VERSION_WITH_ABORTABLE = 11
 FIRST_VERSION_WITH_CURRENT_LEADER = 10
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 ADMIN_CLIENT_ID = "__admin_client"
 """The client id that may write internal topics, as Kafka's own tools do."""
 
@@ -144,7 +144,7 @@ class _Produce:
         records = check_produced(records, self._version)
         if self._request.acks not in (-1, 0, 1):
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
-        if topic in INTERNAL_TOPICS and self._context.header.client_id != ADMIN_CLIENT_ID:
+        if is_internal(topic) and self._context.header.client_id != ADMIN_CLIENT_ID:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 "Clients may not append to the internal topic " + topic + ".",

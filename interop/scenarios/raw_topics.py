@@ -12,6 +12,9 @@ from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.wire import versions_of
 
+TOPIC_CONFIG = 1
+"""The source of a setting that is the topic's own."""
+
 
 def create(client: RawClient, *topics: dict[str, Any], version: int = 7, validate_only: bool = False) -> Any:
     """The answer to CreateTopics by topic name, the configurations as a dictionary of names."""
@@ -267,6 +270,16 @@ def auto_creation(broker: Broker) -> Any:
         until(lambda: ask("raw-topics-auto-last", 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
         for bad in bad_names:
             seen[f"name {bad!r}, later"] = ask(bad, 9, AllowAutoTopicCreation=False)
+
+        # The share coordinator's own topic has settings that its reader counts on.
+        own = "__share_group_state"
+        seen["own"] = ask(own, 9, AllowAutoTopicCreation=True)
+        until(lambda: ask(own, 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
+        seen["own, made"] = ask(own, 9, AllowAutoTopicCreation=False)
+        described = client.call("DescribeConfigs", 4, Resources=[{"ResourceType": 2, "ResourceName": own}])
+        configs = described["Results"][0]["Configs"]
+        seen["own, settings"] = {c["Name"]: c["Value"] for c in configs if c["ConfigSource"] == TOPIC_CONFIG}
+        seen["own, deleted"] = comparable(client.call("DeleteTopics", 1, TopicNames=[own], TimeoutMs=30_000))
     return seen
 
 

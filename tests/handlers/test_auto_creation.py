@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from broker.config import load
+from broker.controller.new_topics import creatable_topic
 from kwire.errors import ErrorCode
 from kwire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.handlers.test_failures import Rig
@@ -27,3 +29,27 @@ def test_which_names_may_be_made_on_first_use(name: str, code: ErrorCode) -> Non
     (topic,) = rig.call(12, request).topics
     assert topic.error_code == code
     assert bool(topic.partitions) == (code == ErrorCode.NONE)
+
+
+def test_the_share_coordinators_topic_has_its_own_settings() -> None:
+    config = load(
+        None,
+        {},
+        {
+            "log.dirs": "/d1",
+            "num.partitions": "2",
+            "share.coordinator.state.topic.num.partitions": "7",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "share.coordinator.state.topic.segment.bytes": "1048576",
+        },
+    )
+    topic = creatable_topic("__share_group_state", config)
+    assert (topic.num_partitions, topic.replication_factor) == (7, 1)
+    assert {entry.name: entry.value for entry in topic.configs} == {
+        "compression.type": "producer",
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "min.insync.replicas": "1",
+        "segment.bytes": "1048576",
+    }
