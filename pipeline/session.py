@@ -13,8 +13,10 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from kwire import java_properties
 from pipeline.config import METRICS_VARIABLE, MissingError
 
+JARS_KEY: Final = "spark.jars"
 JARS_VARIABLE: Final = "KWIRE_SPARK_JARS"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """What `spark-submit` sets, with a JVM that has its configuration already."""
@@ -64,7 +66,7 @@ def session(
     if needs_kafka and SUBMITTED not in os.environ:
         jars = connector_jars()
         if jars:
-            builder = builder.config("spark.jars", ",".join(map(str, jars)))
+            builder = builder.config(JARS_KEY, ",".join([*_own_jars(settings or {}), *map(str, jars)]))
     with _java_options():
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -147,6 +149,26 @@ def connector_jars() -> list[Path]:
     if not (cache / ".complete").exists():
         _fetch(cache)
     return _needed(sorted(cache.glob("*.jar")))
+
+
+def _own_jars(settings: Mapping[str, str]) -> list[str]:
+    """The jars that the user wants beside the connector's: a setting takes the place of the one in a file.
+
+    MissingError for a spark-defaults.conf that cannot be read.
+    """
+    given = settings.get(JARS_KEY)
+    if given is None:
+        import pyspark
+
+        home = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent))
+        defaults = Path(os.environ.get("SPARK_CONF_DIR", home / "conf")) / "spark-defaults.conf"
+        try:
+            given = java_properties.load(defaults.read_text("utf-8")).get(JARS_KEY, "")
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            raise MissingError(f"{defaults} cannot be read: {error}") from None
+    return [jar for jar in (part.strip() for part in given.split(",")) if jar]
 
 
 def _needed(jars: list[Path]) -> list[Path]:
