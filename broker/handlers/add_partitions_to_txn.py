@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from broker.controller.names import is_internal
 from broker.handlers.context import PARKED, Parked, RequestContext
 from coordinator.transactions.machine import Producer
 from coordinator.transactions.transaction import Partition
@@ -37,9 +38,9 @@ def handle(node: Node, context: RequestContext, request: AddPartitionsToTxnReque
         def answer(results: list[AddPartitionsToTxnTopicResult]) -> None:
             context.complete(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
 
-        missing = _missing(node, request.v3_and_below_topics)
-        if missing is not None:
-            answer(missing)
+        refused = _refused(node, request.v3_and_below_topics, of_client=True)
+        if refused is not None:
+            answer(refused)
             return PARKED
         producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         _add(
@@ -69,9 +70,9 @@ def handle(node: Node, context: RequestContext, request: AddPartitionsToTxnReque
                 context.complete(response)
 
         producer = Producer(transaction.producer_id, transaction.producer_epoch)
-        missing = _missing(node, transaction.topics)
-        if missing is not None:
-            answered(missing)
+        refused = _refused(node, transaction.topics, of_client=False)
+        if refused is not None:
+            answered(refused)
         elif transaction.verify_only:
             _verify(node, transaction.transactional_id, producer, transaction.topics, answered)
         else:
@@ -111,20 +112,21 @@ def _verify(
     answered(_by_topic(codes))
 
 
-def _missing(
-    node: Node, topics: Sequence[AddPartitionsToTxnTopic]
+def _refused(
+    node: Node, topics: Sequence[AddPartitionsToTxnTopic], *, of_client: bool
 ) -> list[AddPartitionsToTxnTopicResult] | None:
-    """The answer to a transaction some of whose partitions do not exist; None where all do."""
-    partitions = _partitions(topics)
-    missing = {partition for partition in partitions if not node.partition_exists(*partition)}
-    if not missing:
+    """The answer to a transaction that cannot have some of its partitions; None where it can have all.
+
+    These do not exist, or are of internal topics, which clients may not write.
+    """
+    codes = dict.fromkeys(_partitions(topics), ErrorCode.OPERATION_NOT_ATTEMPTED)
+    for name, index in codes:
+        if of_client and is_internal(name):
+            codes[name, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif not node.partition_exists(name, index):
+            codes[name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if all(code == ErrorCode.OPERATION_NOT_ATTEMPTED for code in codes.values()):
         return None
-    codes = {
-        partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if partition in missing
-        else ErrorCode.OPERATION_NOT_ATTEMPTED
-        for partition in partitions
-    }
     return _by_topic(codes)
 
 

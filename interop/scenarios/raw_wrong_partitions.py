@@ -96,6 +96,8 @@ def transactions(broker: Broker) -> Any:
         [(topic, [0, 0]), ("nosuch", [0, 0])],
         [("", [0])],
         [("a b", [0]), (topic, [-1])],
+        [("__transaction_state", [99])],
+        [("__consumer_offsets", [99]), ("nosuch", [0]), (topic, [0])],
     ]
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:

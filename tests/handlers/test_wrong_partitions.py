@@ -92,6 +92,23 @@ def test_partitions_of_a_transaction_are_there_before_it_is_looked_at(
         ] == answered
 
 
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_clients_cannot_add_internal_topics(rig: Rig, version: int) -> None:
+    topics = [
+        AddPartitionsToTxnTopic(name=name, partitions=[0])
+        for name in ("a", "b", "__consumer_offsets", "__transaction_state", "__share_group_state")
+    ]
+    found = rig.call(version, AddPartitionsToTxnRequest(v3_and_below_topics=topics))
+    assert [
+        (topic.name, [one.partition_error_code for one in topic.results_by_partition])
+        for topic in found.results_by_topic_v3_and_below
+    ] == [
+        ("a", [SKIPPED]),
+        ("b", [UNKNOWN]),
+        *((topic.name, [ErrorCode.TOPIC_AUTHORIZATION_FAILED]) for topic in topics[2:]),
+    ]
+
+
 def marker(producer_id: int, *named: tuple[str, list[int]], epoch: int = 0) -> WritableTxnMarker:
     return WritableTxnMarker(
         producer_id=producer_id,
