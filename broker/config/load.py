@@ -63,7 +63,8 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
     """
     given: dict[str, str] = dict(ALONE)
     if properties is not None:
-        with open(properties, encoding="utf-8") as file:
+        # As Java reads such a file, whatever was meant: the same text names the same directories.
+        with open(properties, encoding="iso-8859-1") as file:
             given = parse_properties(file.read())
         for name in given:
             _check_known(name, f"{PurePath(properties).name}: {name}")

@@ -56,6 +56,22 @@ def test_a_file_of_kafka_s_is_taken_as_it_is(tmp_path: Path) -> None:
     assert config.offsets_topic_replication_factor == 3
 
 
+@pytest.mark.parametrize(
+    ("line", "directory"),
+    [
+        (b"log.dirs=/data/\xe9", "/data/\xe9"),
+        # Two characters, as `Properties.load` has it, and the directory that Kafka made is called.
+        ("log.dirs=/data/\xe9".encode(), "/data/\xc3\xa9"),
+        (b"log.dirs=/data/\\u00e9", "/data/\xe9"),
+        (b"# J\xe4nner\nlog.dirs=/data", "/data"),
+    ],
+)
+def test_a_file_is_read_in_java_s_encoding(tmp_path: Path, line: bytes, directory: str) -> None:
+    path = tmp_path / "server.properties"
+    path.write_bytes(SERVER_PROPERTIES.encode() + line + b"\n")
+    assert load(str(path), {}, {}).log_dirs == [directory]
+
+
 def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text(SERVER_PROPERTIES + "num.partitions=2\ndefault.replication.factor=2\nbroker.rack=a\n")
