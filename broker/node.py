@@ -322,21 +322,18 @@ class Node:
         """How topic ids read as names, now."""
         return self._topic_names
 
-    def advertised_listener(self, listener: str) -> tuple[str, int]:
-        """Host and port that clients of this listener are told, verbatim as configured."""
-        for advertised in self.config.advertised_endpoints():
-            if advertised.name == listener:
-                return advertised.host, advertised.port or self.bound_ports.get(listener, 0)
-        raise ApiError(ErrorCode.LISTENER_NOT_FOUND)
-
     def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
-        """Where these brokers are reached through a listener; those without it are left out."""
-        found: list[Endpoint] = []
-        for node_id in sorted(node_ids):
-            if node_id == self.node_id:
-                host, port = self.advertised_listener(listener)
-                found.append(Endpoint(node_id, host, port, self.config.broker_rack))
-        return found
+        """Where these brokers are reached through a listener, as configured; else they are left out."""
+        return [
+            Endpoint(
+                self.node_id,
+                advertised.host,
+                advertised.port or self.bound_ports.get(listener, 0),
+                self.config.broker_rack,
+            )
+            for advertised in self.config.advertised_endpoints()
+            if advertised.name == listener and self.node_id in node_ids
+        ]
 
     def features(self) -> Features:
         """Feature levels for ApiVersions."""

@@ -28,6 +28,7 @@ from broker.config.dynamic import (
 )
 from broker.config.listeners import (
     META_ADDRESS,
+    SERVED_PROTOCOLS,
     ListenerEndpoint,
     check_protocols,
     parse_counts,
@@ -37,9 +38,6 @@ from broker.config.listeners import (
 from broker.config.topic_keys import SOURCES
 
 logger = logging.getLogger("kwire.config")
-
-FIXED_HERE: Final = "listeners", "listener.security.protocol.map"
-"""Kafka moves to other listeners while it runs; this broker does not."""
 
 ASSIGNORS: Final = {
     "uniform": "uniform",
@@ -159,9 +157,17 @@ class BrokerConfig:
         return shown + [name for name in given if name not in BROKER_KEYS]
 
     def listener_endpoints(self) -> list[ListenerEndpoint]:
-        """Where to accept connections: every listener but the controllers'."""
+        """Where to accept connections when starting: every listener but the controllers'."""
         controllers = self.controller_listener_names
         return [listener for listener in self._listeners if listener.name not in controllers]
+
+    def running_listeners(self) -> list[ListenerEndpoint]:
+        """The listeners that clients have now that the broker runs: by name, and where each may be new.
+
+        A listener that is there stays where it is, until it is given up or the broker starts elsewhere.
+        """
+        listening = self._state.listening
+        return [one for one in listening.of_brokers() if listening.protocols[one.name] in SERVED_PROTOCOLS]
 
     def controller_endpoints(self) -> list[ListenerEndpoint]:
         """The listeners that belong to the quorum of controllers."""
@@ -190,7 +196,7 @@ class BrokerConfig:
         """How many connections the listeners may have that have a limit of their own (KIP-402)."""
         return {
             listener.name: self._state.of_listener("max.connections", listener.name)
-            for listener in self._listeners
+            for listener in self._state.listening.endpoints
             if f"{LISTENER_PREFIX}{listener.name.lower()}.max.connections" in self._state.settings
         }
 
@@ -219,36 +225,25 @@ class BrokerConfig:
         check_settings(settings, per_broker=per_broker)
         layers = (self.cluster_wide, settings) if per_broker else (settings, self.per_broker)
         state = State(layered(self.given, *layers))
-        check_values(state.values)
-        for name in FIXED_HERE:
-            if name in settings and settings[name] != self.given.get(name):
-                raise ConfigError(
-                    f"{name} cannot be changed while the broker runs: this broker listens where it started"
-                )
-        check_change(self._state, state, self._served_listeners())
+        check_values(state)
+        check_change(self._state, state, self.given)
+        check_protocols(state.listening.of_brokers(), state.listening.protocols)
 
     def _apply(self, where: str) -> None:
         try:
             state = State(bounded(layered(self.given, self.cluster_wide, self.per_broker)))
-            check_values(state.values)
-            self._check_moved(state)
-            check_change(self._state, state, self._served_listeners())
+            check_values(state)
+            check_change(self._state, state, self.given)
         except ConfigError as error:
             logger.error("settings of the running %s are not applied: %s", where, error)
             return
         self._state = state
         self._set_attributes()
-
-    def _check_moved(self, state: State) -> None:
-        moved = [name for name in FIXED_HERE if state.settings.get(name) != self.given.get(name)]
-        if moved:
-            parse_listeners("listeners", cast("list[str]", state.values["listeners"]))
-            name = "listener.security.protocol.map"
-            parse_protocol_map(name, cast(str, state.values[name]))
-            logger.warning("%s takes effect at no time: this broker listens where it started", moved[0])
-
-    def _served_listeners(self) -> list[str]:
-        return [listener.name for listener in self.listener_endpoints()]
+        # It may be stored all the same: Apache Kafka may have served this data before.
+        for listener in state.listening.of_brokers():
+            protocol = state.listening.protocols[listener.name]
+            if protocol not in SERVED_PROTOCOLS:
+                logger.error("%s asks for %s, which is not served yet", listener.name, protocol)
 
     def _set_attributes(self) -> None:
         for name in ATTRIBUTE_KEYS:
@@ -318,7 +313,7 @@ class BrokerConfig:
                 f"inter.broker.listener.name is {self.inter_broker_listener_name}, which is not one of "
                 f"advertised.listeners: {', '.join(listener.name for listener in advertised)}"
             )
-        check_values(self._state.values)
+        check_values(self._state)
         if not self.group_consumer_assignors:
             raise ConfigError("group.consumer.assignors is empty: consumer groups need one at least")
         for name in self.group_consumer_assignors:

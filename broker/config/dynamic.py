@@ -12,11 +12,20 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 from broker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
 from broker.config.definition import ConfigError, Key, Update, Value
 from broker.config.listeners import parse_counts
+from broker.config.listening import (
+    Listening,
+    check_addresses,
+    check_names,
+    is_watched,
+    listeners_fault,
+    read_listening,
+)
 from broker.config.topic_keys import SOURCES
 
 logger = logging.getLogger("kwire.config")
@@ -223,13 +232,15 @@ def bounded(settings: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
-def check_values(values: Values) -> None:
+def check_values(state: State) -> None:
     """ConfigError where values contradict each other, in the order in which Kafka looks at them."""
+    values = state.values
     for name, low, high in ASSIGNMENT_INTERVALS:
         if _number(values, name) < _number(values, low):
             raise ConfigError(f"{name} must be greater than or equal to {low}")
         if _number(values, name) > _number(values, high):
             raise ConfigError(f"{name} must be less than or equal to {high}")
+    listening = state.listening
     if _either(values, ("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)) < 1:
         raise ConfigError("requirement failed: log.roll.ms must be greater than or equal to 1")
     if _either(values, ("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS)) < 0:
@@ -245,7 +256,9 @@ def check_values(values: Values) -> None:
         raise ConfigError(
             "requirement failed: log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
         )
+    check_names(listening)
     _check_cordoned(values)
+    check_addresses(listening)
     _check_connections(values)
 
 
@@ -317,6 +330,11 @@ class State:
         self.settings = settings
         self.values = parse_all(settings) if values is None else values
 
+    @cached_property
+    def listening(self) -> Listening:
+        """The listeners. ConfigError where what is said of them cannot be read."""
+        return read_listening(self.settings, self.values)
+
     def of_listener(self, name: str, listener: str) -> int:
         """A listener's number: its own, or that of all of them."""
         text = self.settings.get(f"listener.name.{listener.lower()}.{name}")
@@ -335,8 +353,9 @@ class State:
                     key.parse(text)
 
 
-def check_change(old: State, new: State, listeners: Collection[str]) -> None:
-    """ConfigError where the parts of a broker, with these listeners, cannot go from `old` to `new`."""
+def check_change(old: State, new: State, given: Mapping[str, str]) -> None:
+    """ConfigError where the parts of a broker, started with these settings, cannot go from `old` to `new`."""
+    listeners = [endpoint.name for endpoint in old.listening.of_brokers()]
     names = {*old.settings, *new.settings}
     changed = {name for name in names if old.settings.get(name) != new.settings.get(name)}
     faults = (
@@ -348,6 +367,15 @@ def check_change(old: State, new: State, listeners: Collection[str]) -> None:
             if name in changed
         ),
         _local_fault(new.values) if changed & TOPIC_DEFAULTS else None,
+        listeners_fault(
+            old.listening,
+            new.listening,
+            given,
+            new.settings,
+            PER_LISTENER_KEYS | CLUSTER_WIDE_LISTENER_KEYS,
+        )
+        if is_watched(changed)
+        else None,
         _cleaner_fault(*(_number(state.values, "log.cleaner.threads") for state in (old, new))),
     )
     for fault in faults:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broker.config.definition import ConfigError, invalid, parse_integer
@@ -54,21 +54,27 @@ def parse_protocol_map(key: str, text: str) -> dict[str, str]:
 
 def parse_counts(key: str, text: str) -> dict[str, int]:
     """Read `host:count` pairs. ConfigError, in Kafka's words where a pair has no colon or no number."""
+    counts: dict[str, int] = {}
+    for host, count in parse_pairs(key, text):
+        number = parse_integer(count)
+        if number is None:
+            raise ConfigError(f'For input string: "{count}"')
+        counts[host] = number
+    return counts
+
+
+def parse_pairs(key: str, text: str) -> Iterator[tuple[str, str]]:
+    """Read `left:right` pairs, one by one. ConfigError, in Kafka's words, where one has no colon."""
     pairs = re.split(r"\s*,\s*", text, flags=re.ASCII)
     while pairs and not pairs[-1]:
         pairs.pop()
-    counts: dict[str, int] = {}
     for pair in pairs:
-        host, colon, count = pair.rpartition(":")
+        left, colon, right = pair.rpartition(":")
         if not colon:
             raise ConfigError(
                 f"Error parsing configuration property '{key}': begin 0, end -1, length {len(pair)}"
             )
-        number = parse_integer(count.strip())
-        if number is None:
-            raise ConfigError(f'For input string: "{count.strip()}"')
-        counts[host.strip()] = number
-    return counts
+        yield left.strip(), right.strip()
 
 
 def check_protocols(listeners: Sequence[ListenerEndpoint], protocols: Mapping[str, str]) -> None:

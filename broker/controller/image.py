@@ -206,13 +206,9 @@ class MetadataImage:
         """Whether replicas that leave the in-sync set stay eligible to lead (KIP-966)."""
         return self.features.get(ELR_VERSION, 0) >= 1
 
-    def alive_brokers(self, listener: str) -> list[BrokerImage]:
-        """The brokers that are not fenced and have this listener, by id."""
-        return [
-            broker
-            for _, broker in sorted(self.brokers.items())
-            if not broker.fenced and listener in broker.endpoints
-        ]
+    def alive_brokers(self) -> list[BrokerImage]:
+        """The brokers that are not fenced, by id."""
+        return [broker for _, broker in sorted(self.brokers.items()) if not broker.fenced]
 
 
 def has_collision_chars(name: str) -> bool:

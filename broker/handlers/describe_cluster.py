@@ -55,7 +55,7 @@ def handle(node: Node, context: RequestContext, request: DescribeClusterRequest)
         )
         for endpoint in node.endpoints(shown, listener)
     ]
-    controller = controller_id(node, image, listener)
+    controller = controller_id(node, image)
     if all(broker.broker_id != controller for broker in brokers):
         controller = NO_CONTROLLER
     response = DescribeClusterResponse(

@@ -74,7 +74,7 @@ def handle(node: Node, context: RequestContext, request: MetadataRequest) -> Met
     response = MetadataResponse(
         brokers=brokers(node, image, listener),
         cluster_id=node.cluster_id,
-        controller_id=controller_id(node, image, listener),
+        controller_id=controller_id(node, image),
         topics=topics,
     )
     if request.include_cluster_authorized_operations:
@@ -97,9 +97,9 @@ def brokers(node: Node, image: MetadataImage, listener: str) -> list[MetadataRes
     ]
 
 
-def controller_id(node: Node, image: MetadataImage, listener: str) -> int:
-    """Any live broker: with KRaft all of them pass requests on to the controller."""
-    alive = image.alive_brokers(listener)
+def controller_id(node: Node, image: MetadataImage) -> int:
+    """Any live broker, also of other listeners: with KRaft all of them pass requests on to the controller."""
+    alive = image.alive_brokers()
     return node.host.rng.choice(alive).broker_id if alive else NO_CONTROLLER
 
 

@@ -88,6 +88,9 @@ async def serve(
         node.start()
         for listener in listeners:
             server.listen(listener)
+        # What was set while the broker ran before counts once it listens as it was told to start.
+        server.change_listeners(config.running_listeners())
+        node.config_changed.append(lambda: server.change_listeners(config.running_listeners()))
     except BaseException:
         for listener in listeners:
             listener.sock.close()

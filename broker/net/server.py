@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from select import EPOLLIN
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trio
 
@@ -20,6 +21,9 @@ from broker.net.connection import SCRATCH_BYTES, Connection
 from broker.net.limits import UNLIMITED, ConnectionLimits
 from broker.net.loop import Loop
 
+if TYPE_CHECKING:
+    from broker.config.listeners import ListenerEndpoint
+
 logger = logging.getLogger("kwire.net")
 
 ACCEPTS_PER_TURN = 64
@@ -27,6 +31,7 @@ ACCEPT_RETRY_MS = 1_000
 DRAIN_MS = 5_000
 """How long a stopping broker waits for its clients to take their last replies."""
 SYSTEM_DEFAULT = -1
+MAX_PORT = 65_535
 
 
 class Node(Protocol):
@@ -78,12 +83,16 @@ class Listener:
 def bind(name: str, host: str, port: int, settings: Settings) -> Listener:
     """Take an address, without listening yet. An empty host is every address. BindError."""
     where = f"{host or '*'}:{port}"
+    if not 0 <= port <= MAX_PORT:
+        raise BindError(f"cannot listen on {where} (listener {name}): a port is from 0 to {MAX_PORT}")
     try:
         if not host:
             host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
         sock = socket.socket(family, socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise BindError(f"cannot listen on {where} (listener {name}): no such host") from error
     except OSError as error:
         raise BindError(f"cannot listen on {where} (listener {name}): {error.strerror}") from error
     try:
@@ -119,6 +128,10 @@ class Server:
             inter_broker_listener=settings.inter_broker_listener,
         )
         self.listeners: list[Listener] = []
+        self._wanted: dict[str, object] = {}
+        """What was asked for under each name, last: it may not have come to that."""
+        self._left_over: list[Connection] = []
+        """Connections of listeners that are gone, to be closed when this turn has sent its replies."""
         self.connections: dict[int, Connection] = {}
         self._next_channel_id = 0
         self._dirty: list[Connection] = []
@@ -145,12 +158,63 @@ class Server:
             listener.sock.listen(self.settings.listen_backlog)
         except OSError as error:
             raise BindError(f"cannot listen on {listener.address}: {error.strerror}") from error
+        self._wanted.setdefault(listener.name, listener)
         self.listeners.append(listener)
         self.limits.listeners = len(self.listeners)
         self._start_accepting(listener)
 
+    def change_listeners(self, endpoints: Iterable[ListenerEndpoint]) -> None:
+        """Take up those whose names are new, and give up those that are not among these. KIP-226.
+
+        As Kafka: one that is there stays where it is, and one that cannot have its address is told in the
+        log, and not tried again before it was given up. What it takes to look hosts up is done beside.
+        """
+        wanted = {endpoint.name: endpoint for endpoint in endpoints}
+        for name in [name for name in self._wanted if name not in wanted]:
+            self._give_up(name)
+        for name, endpoint in wanted.items():
+            if name not in self._wanted and not self.draining:
+                self._wanted[name] = endpoint
+                self._take_up(endpoint)
+
+    def _take_up(self, endpoint: ListenerEndpoint) -> None:
+        name = endpoint.name
+
+        def bound(outcome: Listener | BaseException) -> None:
+            if isinstance(outcome, BaseException):
+                logger.error("%s is not served: %s", name, outcome)
+                return
+            if self.draining or self._wanted.get(name) is not endpoint:
+                outcome.sock.close()
+                return
+            try:
+                self.listen(outcome)
+            except BindError as error:
+                outcome.sock.close()
+                logger.error("%s is not served: %s", name, error)
+                return
+            logger.info("%s is served at %s", name, outcome.address)
+
+        work = partial(bind, name, endpoint.host, endpoint.port, self.settings)
+        self.loop.run_in_worker(work, bound)
+
+    def _give_up(self, name: str) -> None:
+        del self._wanted[name]
+        for listener in [listener for listener in self.listeners if listener.name == name]:
+            self._stop_accepting(listener)
+            self.listeners.remove(listener)
+            listener.sock.close()
+            logger.info("%s is no longer served at %s", name, listener.address)
+        self.limits.listeners = len(self.listeners)
+        left_over = [connection for connection in self.connections.values() if connection.listener == name]
+        self._left_over += left_over
+        if left_over and not self.loop.in_turn:
+            self.loop.wake()
+
     def _start_accepting(self, listener: Listener) -> None:
-        if not listener.accepting and not self.draining and self.limits.has_room(listener.name):
+        if listener not in self.listeners or self.draining:
+            return
+        if not listener.accepting and self.limits.has_room(listener.name):
             listener.accepting = True
             self.loop.watch(listener.fd, EPOLLIN, lambda mask: self._accept(listener))
 
@@ -251,6 +315,10 @@ class Server:
                 connection.dirty = False
                 if not connection.closed and connection.finish_turn():
                     self._again.append(connection)
+        if self._left_over:
+            left_over, self._left_over = self._left_over, []
+            for connection in left_over:
+                self.close(connection, "its listener is gone")
         if self.draining:
             self._close_drained()
         return bool(self._again or self._dirty or self._closed_in_turn)

@@ -288,7 +288,7 @@ def test_a_failure_that_cannot_be_told_closes_its_connection_alone(rig: Rig) -> 
         ("leader.replication.throttled.rate", "-1", "Value must be at least 0"),
         ("ssl.keystore.location", "/x", "only per-listener using the listener prefix"),
         ("ssl.engine.factory.class", "x", "Class x could not be found."),
-        ("listeners", "x", "cannot be changed while the broker runs"),
+        ("listeners", "x", "Unable to parse a listener name from x"),
         ("metric.reporters", "nosuch.Class", "update of Set(metric.reporters) failed"),
     ],
 )
