@@ -54,15 +54,15 @@ class FutureLog:
         return self.source.size_between(self.log.log_end_offset, self.source.written_end_offset)
 
     def _begin(self, now_ms: int) -> Log:
-        source = self.source
-        start_offset = source.log_start_offset
-        if start_offset < source.written_end_offset:
-            # A batch is copied whole, also where the log begins within it.
-            region = self._read_source(start_offset, 1)
-            start_offset = min(
-                start_offset, _BASE_AND_LENGTH.unpack(region.read()[: _BASE_AND_LENGTH.size])[0]
-            )
-        return self._log_manager.create_future(source, self.directory, start_offset, now_ms)
+        return self._log_manager.create_future(self.source, self.directory, self._first_offset(), now_ms)
+
+    def _first_offset(self) -> int:
+        """Where a copy begins: a batch is copied whole, also where the log begins within it."""
+        start_offset = self.source.log_start_offset
+        if start_offset >= self.source.written_end_offset:
+            return start_offset
+        head = self._read_source(start_offset, 1).read()[: _BASE_AND_LENGTH.size]
+        return min(start_offset, int(_BASE_AND_LENGTH.unpack(head)[0]))
 
     def _begin_again(self, now_ms: int) -> None:
         self._log_manager.delete(self.log, now_ms, sync=False)
@@ -91,13 +91,16 @@ class FutureLog:
         """What is to be read next of the source; None where it is copied as far as it is written."""
         self._raise_if_failed()
         source = self.source
-        if not source.log_start_offset <= max(self.log.log_end_offset, self.log.log_start_offset):
+        if self.log.log_end_offset < source.log_start_offset and (
+            self.log.log_end_offset < self._first_offset()
+        ):
             # The source has forgotten what comes next.
             self._begin_again(now_ms)
         if self.missing <= 0:
             self._follow_start()
             return None
-        return self._read_source(self.log.log_end_offset, min(self._piece_bytes, source.config.segment_bytes))
+        next_offset = max(self.log.log_end_offset, source.log_start_offset)
+        return self._read_source(next_offset, min(self._piece_bytes, source.config.segment_bytes))
 
     def _read_source(self, offset: int, max_bytes: int) -> FileRegion:
         source = self.source

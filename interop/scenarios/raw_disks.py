@@ -223,6 +223,30 @@ def moves(broker: Broker) -> Any:
     return seen
 
 
+@scenario(seconds=120)
+def moves_within_a_batch(broker: Broker) -> Any:
+    """Logs that begin within a batch move, there and back."""
+    seen: dict[str, Any] = {}
+    with disks(broker) as own, own.client() as client:
+        create_topic(client, "t", 1, KEEP)
+        home = own.place(client, "t")
+        for _ in range(3):
+            batch = Batch([Record(b"v" * 100) for _ in range(10)])
+            answer = produce(client, "t", batch.encode())
+            assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
+        for start, where in ((5, other(home)), (10, home), (25, other(home)), (29, home), (30, other(home))):
+            before = {"PartitionIndex": 0, "Offset": start}
+            deleted = client.call(
+                "DeleteRecords", 2, Topics=[{"Name": "t", "Partitions": [before]}], TimeoutMs=10_000
+            )
+            seen[f"{start}: deleted"] = comparable(deleted)
+            seen[f"{start}: move"] = own.move(client, {where: {"t": [0]}})
+            assert until_true(lambda where=where: own.place(client, "t") == where)  # type: ignore[misc]
+            seen[f"{start}: moved"] = comparable(fetch(client, "t", start))
+            seen[f"{start}: too early"] = comparable(fetch(client, "t", start - 1))
+    return seen
+
+
 def limit(client: RawClient, bytes_per_second: int | None) -> None:
     """How fast partitions may move: at one byte a second a copy gets one fetch, and then stands still."""
     change = {"Name": LIMIT, "ConfigOperation": 0, "Value": str(bytes_per_second)}

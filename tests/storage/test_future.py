@@ -9,10 +9,12 @@ import pytest
 
 from broker.storage.disk import StorageError
 from broker.storage.future import FutureLog
+from broker.storage.log import Log
 from broker.storage.log_config import LogConfig
+from broker.storage.log_dir import LogDirectory
 from broker.storage.log_manager import LogManager
 from broker.testing.memory_disk import MemoryDisk
-from kwire.batch import build
+from kwire.batch import build, read_header
 from kwire.errors import ApiError
 from kwire.primitives import uuid_from_text
 
@@ -107,3 +109,43 @@ def test_an_open_transaction_begins_with_the_first_batch_that_was_copied(
     assert copy.producers.producers[9].last_sequence == 1
     assert copy.producers.producers[9].txn_first_offset == first_offset
     assert (copy.high_watermark, copy.last_stable_offset) == (5, stable_offset)
+
+
+def batches_of_ten(manager: LogManager, count: int) -> tuple[Log, LogDirectory]:
+    manager.open(0)
+    source = manager.create("t", 0, TOPIC_ID, LogConfig(), 0)
+    target = manager.directory("/two")
+    assert target is not None
+    for _ in range(count):
+        sent = build([(1000, None, b"v" * 2_000, []) for _ in range(10)])
+        source.append(memoryview(sent), leader_epoch=0, now_ms=0)
+        source.commit()
+    source.high_watermark = source.log_end_offset
+    return source, target
+
+
+@pytest.mark.parametrize("log_start_offset", [0, 5, 9, 10, 25, 29, 30])
+def test_a_log_that_begins_within_a_batch_moves(log_start_offset: int) -> None:
+    manager = LogManager(MemoryDisk(), ["/one", "/two"], rng=random.Random(0))
+    source, target = batches_of_ten(manager, 3)
+    source.delete_records_before(log_start_offset)
+    copy = FutureLog(manager, source, target, 0).take_the_place(0)
+    assert (copy.log_start_offset, copy.log_end_offset) == (log_start_offset, 30)
+    if log_start_offset < 30:
+        found = copy.read(log_start_offset, max_bytes=1, up_to_offset=30).read()
+        assert read_header(found).base_offset == log_start_offset // 10 * 10
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 2, 5])
+@pytest.mark.parametrize("log_start_offset", [5, 10, 25, 39, 61, 99, 100])
+def test_its_source_may_forget_records_on_the_way(pieces: int, log_start_offset: int) -> None:
+    manager = LogManager(MemoryDisk(), ["/one", "/two"], rng=random.Random(0))
+    source, target = batches_of_ten(manager, 10)
+    copy = FutureLog(manager, source, target, 0)
+    for _ in range(pieces):
+        piece = copy.next_piece(0)
+        if piece is not None:
+            copy.take(piece.read(), 0)
+    source.delete_records_before(log_start_offset)
+    moved = copy.take_the_place(0)
+    assert (moved.log_start_offset, moved.log_end_offset) == (log_start_offset, 100)
