@@ -164,12 +164,7 @@ def validate(
             ErrorCode.INVALID_RECORD,
             f"The base offset of a batch appended to {partition} must be 0, not {header.base_offset}.",
         )
-    if header.size_bytes > config.max_message_bytes:
-        raise ApiError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"The batch appended to {partition} has {header.size_bytes} bytes, "
-            f"more than the {config.max_message_bytes} that are allowed.",
-        )
+    _check_size(header, config, partition)
     if header.size_bytes != len(batch) or not crc_is_valid(batch, 0, header):
         raise _corrupt(partition)
     if from_client:
@@ -189,6 +184,15 @@ def validate(
 
 def _corrupt(partition: str) -> ApiError:
     return ApiError(ErrorCode.CORRUPT_MESSAGE, f"A record batch appended to {partition} is corrupt.")
+
+
+def _check_size(header: BatchHeader, config: LogConfig, partition: str) -> None:
+    if header.size_bytes > config.max_message_bytes:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"The batch appended to {partition} has {header.size_bytes} bytes, "
+            f"more than the {config.max_message_bytes} that are allowed.",
+        )
 
 
 def _check_client_batch(header: BatchHeader, partition: str) -> None:
@@ -248,7 +252,9 @@ def _check_records(
                 base_sequence=header.base_sequence,
                 transactional=header.is_transactional,
             )
-            return Validated(rebuilt, [(0, read_header(rebuilt))])
+            rebuilt_header = read_header(rebuilt)
+            _check_size(rebuilt_header, config, partition)
+            return Validated(rebuilt, [(0, rebuilt_header)])
     else:
         count = count_records(batch, 0, header, MAX_DECOMPRESSED_BYTES)
         if count != header.records_count:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import time
+from random import Random
 from typing import Any
 
 import zstandard
@@ -150,6 +151,14 @@ def topics_with_rules(broker: Broker) -> Any:
         ),
         "compression gzip": ({"compression.type": "gzip"}, [keyed]),
         "compression uncompressed": ({"compression.type": "uncompressed"}, [Batch(attributes=1).encode()]),
+        "too large without compression": (
+            {"compression.type": "uncompressed", "max.message.bytes": "2000"},
+            [Batch([Record(b"x" * size)], attributes=1).encode() for size in (1000, 1900, 1950, 20_000)],
+        ),
+        "too large with compression": (
+            {"compression.type": "gzip", "max.message.bytes": "1000"},
+            [Batch([Record(Random(1).randbytes(925))]).encode()],
+        ),
     }
     seen: dict[str, Any] = {}
     for index, (name, (configs, batches)) in enumerate(cases.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -81,6 +82,20 @@ def test_batches_are_compressed_as_the_topic_says(source: Codec, target: str) ->
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 9)
     assert (header.base_timestamp, header.max_timestamp, header.last_offset_delta) == (NOW_MS, NOW_MS + 5, 1)
     assert [record[1:] for record in contents(taken)] == before
+
+
+@pytest.mark.parametrize("source", [Codec.NONE, Codec.GZIP], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("target", ["uncompressed", "lz4"])
+def test_what_another_compression_makes_of_a_batch_has_the_same_bound(source: Codec, target: str) -> None:
+    value = random.Random(1).randbytes(500) if source is Codec.NONE else b"a" * 20_000
+    sent = batch(value, codec=source)
+    config = replace(CONFIG, compression_type=target)
+    size_bytes = len(checked(memoryview(bytearray(sent)), config).data)
+    exact = replace(config, max_message_bytes=max(size_bytes, len(sent)))
+    checked(memoryview(bytearray(sent)), exact)
+    if size_bytes > len(sent):
+        below = replace(config, max_message_bytes=size_bytes - 1)
+        assert refusal(memoryview(bytearray(sent)), below).code == ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP], ids=lambda codec: codec.name)
