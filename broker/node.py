@@ -79,6 +79,8 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
 NO_LEADER = -1
 UNKNOWN_EPOCH = -1
 FETCH_SESSION_EVICTION_MS = 120_000
+FETCH_SESSION_CACHES = 8
+"""Kafka has so many, and gives each the same number of the slots: of fewer none gets any."""
 HOUSEKEEPING_MS = 10_000
 """How often what is set aside long enough is removed, and silent producers are forgotten."""
 MAX_WARNINGS = 100
@@ -105,7 +107,9 @@ class Node:
         self.host = host
         self.node_id = config.node_id
         self.fetch_sessions = FetchSessionCache(
-            config.max_incremental_fetch_session_cache_slots, FETCH_SESSION_EVICTION_MS, host.rng
+            config.max_incremental_fetch_session_cache_slots // FETCH_SESSION_CACHES * FETCH_SESSION_CACHES,
+            FETCH_SESSION_EVICTION_MS,
+            host.rng,
         )
         self.bound_ports: dict[str, int] = {}
         """The port that each listener is bound to, by listener name: the shell fills it in."""

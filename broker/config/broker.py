@@ -151,10 +151,10 @@ class BrokerConfig:
         return self._state.values[name]
 
     def names(self) -> list[str]:
-        """All keys that are shown: Kafka's, and those that were set though Kafka knows nothing of them."""
+        """All keys that are shown: Kafka's, and those that were set though Kafka tells nothing of them."""
         shown = [name for name, key in BROKER_KEYS.items() if not key.internal]
         given = dict.fromkeys([*self.given, *self.cluster_wide, *self.per_broker])
-        return shown + [name for name in given if name not in BROKER_KEYS]
+        return shown + [name for name in given if name not in BROKER_KEYS or BROKER_KEYS[name].internal]
 
     def listener_endpoints(self) -> list[ListenerEndpoint]:
         """Where to accept connections when starting: every listener but the controllers'."""

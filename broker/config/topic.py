@@ -26,8 +26,7 @@ def default_value(broker: BrokerConfig, name: str) -> Value:
     for source in SOURCES.get(name, ()):
         value = broker.value(source.name)
         if value is not None:
-            if source.units != 1:
-                assert isinstance(value, int)
+            if isinstance(value, int) and (source.units != 1 or name == "retention.ms"):
                 # A negative retention means for ever, whatever its unit.
                 return value * source.units if value >= 0 else -1
             return value

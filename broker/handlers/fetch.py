@@ -140,6 +140,7 @@ class _Fetch:
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
             records=b"",
+            aborted_transactions=None,
         )
         if target.last_fetched_epoch >= 0:
             epoch, epoch_end_offset = log.end_offset_for_epoch(target.last_fetched_epoch)
@@ -160,7 +161,6 @@ class _Fetch:
             if log.config.compression_type == "zstd" and self._context.api_version < FIRST_VERSION_WITH_ZSTD:
                 raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
             data.records = region
-        data.aborted_transactions = None
         if committed:
             data.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)

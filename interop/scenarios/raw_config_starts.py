@@ -10,9 +10,10 @@ import time
 from typing import Any
 
 from interop.brokers import Broker
+from interop.raw import create_topic, fetch
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.raw_config_values import BROKER, DELETE, SET, change, entries
+from interop.scenarios.raw_config_values import BROKER, DELETE, SET, TOPIC, change, entries
 
 FIRST = {
     "max.connections.per.ip.overrides": "127.0.0.1:900",
@@ -87,6 +88,37 @@ def started_again(broker: Broker) -> Any:
                 assert time.monotonic() < deadline, "never applied"
                 time.sleep(0.1)
             seen["then"] = shown(client)
+    finally:
+        own.discard()
+    return seen
+
+
+@scenario(seconds=150)
+def seldom_set(broker: Broker) -> Any:
+    """A key that is shown only where it is set, a retention below -1, and slots too few for any session."""
+    settings = {
+        "log.initial.task.delay.ms": "100",
+        "log.retention.ms": "-5",
+        "max.incremental.fetch.session.cache.slots": "7",
+    }
+    own = type(broker)(settings)
+    own.start()
+    try:
+        with RawClient(own.bootstrap) as client:
+            create_topic(client, "t")
+            seen: dict[str, Any] = {
+                "broker": sorted(
+                    entries(client, BROKER, "1", sorted(settings)), key=lambda entry: str(entry["Name"])
+                ),
+                "topic": entries(client, TOPIC, "t", ["retention.ms"]),
+            }
+            for slots in ("7", "8"):
+                own.stop()
+                own.properties["max.incremental.fetch.session.cache.slots"] = slots
+                own.start()
+                with RawClient(own.bootstrap) as again:
+                    answer = fetch(again, "t", 0, SessionId=0, SessionEpoch=0)
+                    seen[f"a session with {slots} slots"] = answer["SessionId"] != 0
     finally:
         own.discard()
     return seen

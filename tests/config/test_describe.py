@@ -55,6 +55,14 @@ def test_hours_and_minutes_become_milliseconds() -> None:
         == "300000"
     )
     assert topic(config(log_retention_hours="-1"), {}, "retention.ms").value == "-1"
+    assert topic(config(log_retention_ms="-5"), {}, "retention.ms").value == "-1"
+
+
+def test_an_internal_key_is_shown_where_it_is_set() -> None:
+    name = "log.initial.task.delay.ms"
+    assert name not in {entry.name for entry in describe_broker(config())}
+    shown = {entry.name: entry for entry in describe_broker(config(log_initial_task_delay_ms="100"))}
+    assert synonyms(shown[name]) == [(name, "100", 4), (name, "30000", 5)]
 
 
 def test_a_running_cluster_s_setting_stands_before_that_of_the_start() -> None:
