@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broker.config.definition import ConfigError, invalid, parse_integer
@@ -63,18 +63,20 @@ def parse_counts(key: str, text: str) -> dict[str, int]:
     return counts
 
 
-def parse_pairs(key: str, text: str) -> Iterator[tuple[str, str]]:
-    """Read `left:right` pairs, one by one. ConfigError, in Kafka's words, where one has no colon."""
+def parse_pairs(key: str, text: str) -> list[tuple[str, str]]:
+    """Read `left:right` pairs. ConfigError, in Kafka's words, where one has no colon."""
     pairs = re.split(r"\s*,\s*", text, flags=re.ASCII)
     while pairs and not pairs[-1]:
         pairs.pop()
+    found: list[tuple[str, str]] = []
     for pair in pairs:
         left, colon, right = pair.rpartition(":")
         if not colon:
             raise ConfigError(
                 f"Error parsing configuration property '{key}': begin 0, end -1, length {len(pair)}"
             )
-        yield left.strip(), right.strip()
+        found.append((left.strip(), right.strip()))
+    return found
 
 
 def check_protocols(listeners: Sequence[ListenerEndpoint], protocols: Mapping[str, str]) -> None:

@@ -34,6 +34,8 @@ WATCHED: Final = frozenset(
 )
 """Keys that make Kafka compare listeners when they change, beside those of SSL and SASL."""
 
+NAMELESS: Final = "The provided listener name is null or empty string"
+
 _ENDPOINT: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 
 
@@ -63,6 +65,8 @@ def read_listening(settings: Mapping[str, str], values: Mapping[str, Value]) -> 
     controllers = [name.upper() for name in cast("list[str] | None", values[CONTROLLER_NAMES]) or ()]
     protocols: dict[str, str] = {}
     for name, protocol in parse_pairs(PROTOCOL_MAP, cast(str, values[PROTOCOL_MAP])):
+        if not name:
+            raise ConfigError(NAMELESS)
         if protocol.upper() not in PROTOCOLS:
             raise ConfigError(f"Invalid security protocol `{protocol}` defined in {PROTOCOL_MAP}")
         protocols[name.upper()] = protocol.upper()
@@ -100,6 +104,8 @@ def _endpoints(
         match = _ENDPOINT.fullmatch(entry)
         if match is None:
             fault: str | None = f"Unable to parse {entry} to a broker endpoint"
+        elif not match[1].strip():
+            fault = NAMELESS
         elif match[1].upper() not in protocols:
             fault = f"No security protocol defined for listener {match[1].upper()}"
         elif not -(1 << 31) <= int(match[3]) < 1 << 31:
@@ -182,13 +188,8 @@ def check_names(listening: Listening) -> None:
 
 def check_addresses(listening: Listening) -> None:
     """ConfigError where clients would be told an address that is none."""
-    controllers = {
-        endpoint.name: endpoint
-        for endpoint in (*listening.endpoints, *listening.advertised)
-        if endpoint.name in listening.controllers
-    }
-    told = {endpoint.name: endpoint for endpoint in listening.advertised} | controllers
-    if any(endpoint.host == META_ADDRESS for endpoint in told.values()):
+    told = [endpoint for endpoint in listening.advertised if endpoint.name not in listening.controllers]
+    if any(endpoint.host == META_ADDRESS for endpoint in told):
         _fail(
             f"{ADVERTISED} cannot use the nonroutable meta-address {META_ADDRESS}. Use a routable IP address."
         )

@@ -1,11 +1,12 @@
 """Values of configurations, key by key: what is taken, what is refused, and in which words.
 
 Every key that can be set on a topic or a running broker is held against the same values, alone and beside
-others. What a broker says of a value of its own listeners is left out: this one stays where it listens.
+others.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from itertools import product
@@ -151,9 +152,9 @@ def entries(client: RawClient, kind: int, resource: str, names: Sequence[str] | 
 
 
 def told(name: str, value: str | None, outcome: list[Any]) -> list[Any] | int:
-    """The answer, without words that are a broker's own."""
-    if name in ("listeners", "listener.security.protocol.map"):
-        return int(outcome[0])
+    """The answer, without words and ports that are a broker's own."""
+    if name == "listener.security.protocol.map" and outcome[1] is not None:
+        return [outcome[0], re.sub(r"(//[0-9.]+):\d+", r"\1:<Port>", outcome[1])]
     if name == "log.cleaner.threads" and value is not None and value.strip() == "0":
         # Java's compiler leaves out the words of a division by zero once it knows it well.
         return int(outcome[0])

@@ -1,0 +1,328 @@
+"""Listeners of a running broker: taken up, given up, moved, refused, and what holds after the next start.
+
+What a request is told comes at once; what comes of it is looked at until it stays the same. Ports are told by
+names. An address that is stored for a listener that stays, which is then given up, is left out: Apache Kafka
+looks for the acceptor of the stored address, finds none, and leaves the port open until it ends.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from interop.brokers import Broker, answers_api_versions, free_port
+from interop.raw import comparable, create_topic
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_config_values import APPEND, BROKER, DELETE, SET, SUBTRACT, change, entries
+
+LISTENERS, MAP = "listeners", "listener.security.protocol.map"
+KEYS = (LISTENERS, MAP)
+TWO = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+THREE = f"{TWO},EXTRA:PLAINTEXT"
+FOUR = f"{THREE},MORE:PLAINTEXT"
+HERE = "127.0.0.1"
+TOPIC = "raw-listeners"
+PAUSE_S = 0.5
+SECONDS = 10.0
+
+Settings = Mapping[str, str | None]
+
+CHECKED: list[dict[str, str]] = [
+    {LISTENERS: "{now},EXTRA://127.0.0.1:{A}"},
+    *(
+        {LISTENERS: "{now},EXTRA://" + address, MAP: THREE}
+        for address in (
+            *(
+                "127.0.0.1:{A}",
+                "0.0.0.0:{A}",
+                ":{A}",
+                "[::1]:{A}",
+                "[::1]:{own}",
+                "::1:{own}",
+                "no.such.host:1",
+            ),
+            *("127.0.0.1:{own}", "127.0.0.2:{own}", "localhost:{own}", ":{own}", "127.0.0.1:{controller}"),
+            *("127.0.0.1:0", "127.0.0.1:-1", "127.0.0.1:65536", "127.0.0.1:2147483648", "127.0.0.1:x"),
+            *("127.0.0.1", "", "a b:{A}", "a/b:{A}", "[::1:{A}", "127.0.0.1:+1", "127.0.0.1: 1"),
+        )
+    ),
+    *(
+        {LISTENERS: text, MAP: THREE}
+        for text in (
+            *("", "x", ",", "x:y", "://", "://:1", "PLAINTEXT", "PLAINTEXT://127.0.0.1:{own}"),
+            *("CONTROLLER://127.0.0.1:{controller}", "EXTRA://127.0.0.1:{A}"),
+            "EXTRA://127.0.0.1:{A},CONTROLLER://127.0.0.1:{controller}",
+            *("{now},PLAINTEXT://127.0.0.1:{A}", "{now},plaintext://127.0.0.1:{A}", "{now},NONE://:{A}"),
+            *("{now},{now}", "{now},EXTRA://:{A},EXTRA://:{B}", "{now},http://EXTRA://:{A}"),
+            "plaintext://127.0.0.1:{own},controller://127.0.0.1:{controller}",
+            "PLAINTEXT://127.0.0.1:{A},CONTROLLER://127.0.0.1:{controller}",
+            "PLAINTEXT://127.0.0.1:{own},CONTROLLER://127.0.0.1:{A}",
+            "CONTROLLER://127.0.0.1:{controller},PLAINTEXT://127.0.0.1:{own}",
+        )
+    ),
+    {LISTENERS: "{now},EXTRA://[::1]:{A},MORE://127.0.0.1:{A}", MAP: FOUR},
+    {LISTENERS: "{now},EXTRA://localhost:{A},MORE://:{A}", MAP: FOUR},
+    {LISTENERS: "{now},EXTRA://[::1]:{own},MORE://:{own}", MAP: FOUR},
+    *(
+        {MAP: text}
+        for text in (
+            *("", ",", "x", "x:", ":x", ":PLAINTEXT", "PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT", TWO),
+            *(f"{TWO},EXTRA:NOPE", f"{TWO},EXTRA:", f"{TWO},EXTRA:SSL", f"{TWO},EXTRA:a:SSL", f"{TWO},,"),
+            *(f"{TWO},PLAINTEXT:SSL", f"{TWO},CONTROLLER:SSL", "plaintext:plaintext, controller : plaintext"),
+            "PLAINTEXT:SSL,CONTROLLER:PLAINTEXT",
+            "PLAINTEXT:SSL,CONTROLLER:SSL",
+        )
+    ),
+    {"advertised.listeners": "PLAINTEXT://127.0.0.1:{A}"},
+    {"controller.listener.names": "EXTRA"},
+    {"inter.broker.listener.name": "EXTRA"},
+    {"early.start.listeners": "EXTRA"},
+    {LISTENERS: "x", "log.roll.ms": "0"},
+    {LISTENERS: "x", "group.consumer.assignment.interval.ms": "15001"},
+    {LISTENERS: "x", "max.connections.per.ip": "0"},
+    {LISTENERS: "x", MAP: "x"},
+    {LISTENERS: "{now}", "log.retention.ms": "0"},
+    {LISTENERS: "PLAINTEXT://127.0.0.1:{own}", "log.retention.ms": "0"},
+    {LISTENERS: "PLAINTEXT://127.0.0.1:{own}", "max.connections.per.ip": "0"},
+    {LISTENERS: "{now}", MAP: "PLAINTEXT:SSL,CONTROLLER:PLAINTEXT", "num.io.threads": "1000"},
+    {"listener.name.plaintext.nope": "1"},
+    {"listener.name.plaintext.nope": "1", LISTENERS: "{now}"},
+    {"listener.name.plaintext.nope": "1", LISTENERS: "{now},EXTRA://:{A}", MAP: THREE},
+    {"listener.name.plaintext.nope": "1", "listener.name.plaintext.max.connections": "1"},
+    {"listener.name.plaintext.nope": "1", "max.connections": "5"},
+    {"listener.name.extra.nope": "1", LISTENERS: "{now},EXTRA://:{A}", MAP: THREE},
+    {"listener.name.plaintext.max.connections": "7", LISTENERS: "{now},EXTRA://:{A}", MAP: THREE},
+]
+"""Settings of the broker that are looked at and not made."""
+
+UNADVERTISED: list[dict[str, str]] = [
+    {LISTENERS: "{now},EXTRA://127.0.0.1:{A}"},
+    {LISTENERS: "{now},SSL://127.0.0.1:{A}"},
+    {LISTENERS: "{now},SSL://127.0.0.1:{A}", MAP: "PLAINTEXT:PLAINTEXT"},
+    {LISTENERS: "CONTROLLER://127.0.0.1:{controller}"},
+    {LISTENERS: "PLAINTEXT://127.0.0.1:{own}"},
+    {LISTENERS: "EXTRA://127.0.0.1:{A},CONTROLLER://127.0.0.1:{controller}", MAP: THREE},
+    {LISTENERS: "PLAINTEXT://0.0.0.0:{own},CONTROLLER://127.0.0.1:{controller}"},
+    {LISTENERS: "PLAINTEXT://:{own},CONTROLLER://127.0.0.1:{controller}"},
+    {LISTENERS: "PLAINTEXT://127.0.0.1:{own},CONTROLLER://0.0.0.0:{controller}"},
+    {LISTENERS: "{now},EXTRA://0.0.0.0:{A}", MAP: THREE},
+    {LISTENERS: "{now},EXTRA://127.0.0.1:{A}", MAP: "PLAINTEXT:PLAINTEXT,EXTRA:PLAINTEXT"},
+    {MAP: "EXTRA:PLAINTEXT"},
+    {MAP: TWO},
+    {LISTENERS: "x"},
+    {LISTENERS: ","},
+    {MAP: "x"},
+]
+
+
+class Ports:
+    """A broker's ports and some that are free, by names that stand for them in all that is told."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.numbers = {
+            "own": broker.port,
+            "controller": broker.controller_port,
+            **{name: free_port() for name in "ABD"},
+        }
+        self.now = f"PLAINTEXT://{HERE}:{broker.port},CONTROLLER://{HERE}:{broker.controller_port}"
+
+    def filled(self, text: str) -> str:
+        return text.format(now=self.now, **self.numbers)
+
+    def told(self, value: Any) -> Any:
+        """The value with names for numbers."""
+        if isinstance(value, dict):
+            return {self.told(key): self.told(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.told(item) for item in value]
+        for name, number in self.numbers.items():
+            if value == number and not isinstance(value, bool):
+                return f"<{name}>"
+            if isinstance(value, str):
+                value = value.replace(str(number), f"<{name}>")
+        return value
+
+
+class Observer:
+    """Changes a broker's listeners and looks at what comes of it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.ports = Ports(broker)
+        self.client = RawClient(broker.bootstrap)
+
+    def change(self, settings: Settings, *, check: bool = False) -> Any:
+        changes = [
+            (name, DELETE, None) if text is None else (name, SET, self.ports.filled(text))
+            for name, text in settings.items()
+        ]
+        return self.ports.told(change(self.client, BROKER, "1", changes, check=check))
+
+    def state(self) -> Any:
+        """Which ports answer, and the keys as described, once neither changes any more."""
+        deadline = time.monotonic() + SECONDS
+        before = None
+        while True:
+            found = {
+                "serving": {
+                    name: answers_api_versions(number)
+                    for name, number in self.ports.numbers.items()
+                    if name != "controller"
+                },
+                "described": sorted(
+                    entries(self.client, BROKER, "1", KEYS), key=lambda entry: str(entry["Name"])
+                ),
+            }
+            if found == before:
+                return self.ports.told(found)
+            assert time.monotonic() < deadline, found
+            before = found
+            time.sleep(PAUSE_S)
+
+    def connect(self, port: str) -> RawClient:
+        return RawClient(f"{HERE}:{self.ports.numbers[port]}")
+
+    def seen_through(self, port: str) -> Any:
+        """What clients of this port are told of the cluster."""
+        with self.connect(port) as client:
+            wanted = [{"TopicId": bytes(16), "Name": TOPIC}]
+            answers = [
+                client.call("Metadata", version, Topics=wanted, AllowAutoTopicCreation=False)
+                for version in (0, 1, 5, 6, 12)
+            ]
+            answers += [client.call("DescribeCluster", version, EndpointType=1) for version in (0, 1, 2)]
+            answers.append(
+                client.call("DescribeTopicPartitions", 0, Topics=[{"Name": TOPIC}], ResponsePartitionLimit=5)
+            )
+        for answer in answers:
+            for topic in answer.get("Topics", ()):
+                for partition in topic["Partitions"]:
+                    partition.pop("LeaderEpoch", None)
+        return [self.endpoints(answer) for answer in answers]
+
+    def endpoints(self, answer: Any) -> Any:
+        """The answer with its brokers' ports by name, which would be lost as a value of chance."""
+        for broker in answer.get("Brokers", ()):
+            broker["Host"] = f"{broker['Host']}:{self.ports.told(broker['Port'])}"
+        return comparable(answer)
+
+
+def is_alive(client: RawClient) -> bool:
+    """Whether a connection is still answered."""
+    try:
+        client.call("ApiVersions", 0)
+    except (OSError, EOFError):
+        return False
+    return True
+
+
+def checked(observer: Observer, settings: list[dict[str, str]]) -> list[Any]:
+    return [[observer.ports.told(each), observer.change(each, check=True)] for each in settings]
+
+
+@scenario()
+def looked_at(broker: Broker) -> Any:
+    """What a broker says of other listeners, in which words; nothing is made."""
+    observer = Observer(broker)
+    with observer.client as client:
+        cluster = [change(client, BROKER, "", [(name, SET, "x")]) for name in KEYS]
+        edits = [
+            observer.ports.told(change(client, BROKER, "1", [(name, how, observer.ports.filled(text))]))
+            for how in (APPEND, SUBTRACT)
+            for name, text in (
+                (LISTENERS, "EXTRA://127.0.0.1:{A}"),
+                (LISTENERS, "PLAINTEXT://127.0.0.1:{own}"),
+                (LISTENERS, "PLAINTEXT://:9092"),
+                (MAP, "EXTRA:PLAINTEXT"),
+            )
+        ]
+        return [cluster, edits, checked(observer, CHECKED), observer.state()]
+
+
+@scenario(seconds=150)
+def taken_up_and_given_up(broker: Broker) -> Any:
+    """One more listener, its connections, another address of it, and what the next starts make of it."""
+    own = type(broker)()
+    own.start()
+    try:
+        seen: list[Any] = []
+        observer = Observer(own)
+        with observer.client as client:
+            create_topic(client, TOPIC)
+            seen += [observer.state(), observer.seen_through("own")]
+            more: dict[str, str | None] = {LISTENERS: "{now},EXTRA://127.0.0.1:{A}", MAP: THREE}
+            seen += [observer.change(more), observer.state(), observer.seen_through("A")]
+            seen.append(observer.seen_through("own"))
+            with observer.connect("A") as one, observer.connect("A") as other:
+                seen.append([is_alive(one), is_alive(other)])
+                seen.append(observer.change({MAP: None}))
+                seen.append(observer.change({MAP: f"{TWO},EXTRA:SSL"}))
+                seen.append(observer.change({LISTENERS: "{now},extra://127.0.0.1:{A}"}))
+                seen += [observer.state(), is_alive(one)]
+                # A listener may be told to go through itself.
+                seen.append(change(one, BROKER, "1", [(LISTENERS, DELETE, None)], check=False))
+                seen += [observer.state(), is_alive(one), is_alive(other), is_alive(client)]
+            with socket.socket() as taken:
+                taken.bind((HERE, observer.ports.numbers["B"]))
+                blocked: dict[str, str | None] = {
+                    LISTENERS: "{now},EXTRA://127.0.0.1:{B}",
+                    "message.max.bytes": "12345",
+                }
+                seen += [observer.change(blocked), observer.state()]
+            seen += [observer.change({"message.max.bytes": None}), observer.state()]
+            seen += [observer.change({LISTENERS: None}), observer.state()]
+            for address in ("no.such.host:{A}", "127.0.0.1:-1", "127.0.0.1:65536", "a..b:{A}", ":{A}"):
+                seen += [observer.change({LISTENERS: "{now},EXTRA://" + address}), observer.state()]
+                seen += [observer.change({LISTENERS: None}), observer.state()]
+            moved = "PLAINTEXT://127.0.0.1:{D},CONTROLLER://127.0.0.1:{controller},EXTRA://127.0.0.1:{A}"
+            seen += [observer.change({LISTENERS: moved}), observer.state(), is_alive(client)]
+        own.restart()
+        observer.client = RawClient(own.bootstrap)
+        with observer.client:
+            seen += [observer.state(), observer.seen_through("own"), observer.seen_through("A")]
+        own.properties.update(
+            {
+                LISTENERS: observer.ports.filled("{now},EXTRA://127.0.0.1:{B}"),
+                MAP: THREE,
+                "advertised.listeners": observer.ports.filled(
+                    "PLAINTEXT://127.0.0.1:{own},EXTRA://127.0.0.1:{B}"
+                ),
+            }
+        )
+        own.restart()
+        observer.client = RawClient(own.bootstrap)
+        with observer.client:
+            seen += [observer.state(), observer.seen_through("B")]
+            seen.append(observer.change({LISTENERS: "{now}"}))
+            seen.append(observer.change({LISTENERS: None}))
+        return seen
+    finally:
+        own.discard()
+
+
+@scenario(seconds=120)
+def not_advertised(broker: Broker) -> Any:
+    """A broker without `advertised.listeners` takes listeners up, and never gives them up again."""
+    own = type(broker)()
+    del own.properties["advertised.listeners"]
+    del own.properties[MAP]
+    own.start()
+    try:
+        observer = Observer(own)
+        with observer.client as client:
+            create_topic(client, TOPIC)
+            seen: list[Any] = [checked(observer, UNADVERTISED)]
+            more: dict[str, str | None] = {LISTENERS: "{now},EXTRA://127.0.0.1:{A}", MAP: THREE}
+            seen += [observer.change(more), observer.state(), observer.seen_through("A")]
+            seen.append(observer.change({LISTENERS: None, MAP: None}))
+            seen.append(observer.change({LISTENERS: "{now}"}))
+            seen.append(observer.state())
+        own.restart()
+        observer.client = RawClient(own.bootstrap)
+        with observer.client:
+            seen += [observer.state(), observer.seen_through("own"), observer.seen_through("A")]
+        return seen
+    finally:
+        own.discard()
