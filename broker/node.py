@@ -82,7 +82,7 @@ FETCH_SESSION_EVICTION_MS = 120_000
 FETCH_SESSION_CACHES = 8
 """Kafka has so many, and gives each the same number of the slots: of fewer none gets any."""
 HOUSEKEEPING_MS = 10_000
-"""How often what is set aside long enough is removed, and silent producers are forgotten."""
+"""How often what is set aside long enough is removed."""
 MAX_WARNINGS = 100
 MAX_TOLD = 20
 """How many partitions a line of the log names."""
@@ -190,6 +190,7 @@ class Node:
         self._every(checkpoint_ms, self.log_manager.write_checkpoints)
         self._every(config.log_retention_check_interval_ms, self._apply_retention)
         self._every(HOUSEKEEPING_MS, self._keep_house)
+        self._every(config.producer_id_expiration_check_interval_ms, self._expire_producers)
         self._every(FLUSH_CHECK_MS, self._flush_due)
         self.end_turn()
 
@@ -224,6 +225,9 @@ class Node:
 
     def _apply_retention(self) -> None:
         self.log_manager.delete_old_segments(self.host.now_ms())
+
+    def _expire_producers(self) -> None:
+        self.log_manager.expire_producers(self.host.now_ms())
 
     def _keep_house(self) -> None:
         if self.log_manager.tick(self.host.now_ms()) and not self.stopping:

@@ -14,6 +14,7 @@ from broker.storage.checkpoints import (
     UNKNOWN_BROKER_EPOCH,
     OffsetCheckpoints,
     TopicPartition,
+    read_topic_id,
     take_clean_shutdown,
     write_clean_shutdown,
 )
@@ -37,12 +38,10 @@ from broker.storage.owners import StartRefused
 from broker.storage.producer_state import PRODUCER_ID_EXPIRATION_MS
 from broker.storage.recovery import open_log
 from broker.storage.trash import Trash
-from kwire.primitives import Uuid
+from kwire.primitives import ZERO_UUID, Uuid
 
 logger = logging.getLogger("kwire.storage")
 
-_EXPIRY_INTERVAL_MS = 10 * 60 * 1000
-"""How often silent producers are looked for: Kafka's producer.id.expiration.check.interval.ms."""
 _MAX_PREFERENCES = 10_000
 """For how many partitions it is remembered where they are to lie once they are made."""
 
@@ -85,7 +84,6 @@ class LogManager:
         self._preferences: dict[TopicPartition, LogDirectory] = {}
         self._parents: dict[Log, LogDirectory] = {}
         self._trash = Trash(disk)
-        self._expired_ms = 0
         self._checkpointed: set[TopicPartition] = set()
         """The partitions that the checkpoint files may still tell offsets of."""
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -195,20 +193,24 @@ class LogManager:
 
         A move between directories is interrupted between its two renames, or loses the old directory there.
         What the cluster was told before decides: the new one is whole by then, and may have been written to.
+        One that a full disk kept from being made tells no topic id, and the partition was made elsewhere.
         """
         log = self._logs[found.topic, found.partition]
         other = self._parents[log]
         place = self._place_of(found.topic, found.partition)
-        if place is None or place not in (directory.directory_id, other.directory_id):
-            raise StorageError(f"{join(directory.path, found.name)} is a second directory of {log.directory}")
-        if place != other.directory_id:
-            logger.warning("%s has moved to %s: set aside as stray", log.directory, directory.path)
+        path = join(directory.path, found.name)
+        if read_topic_id(self._disk, path) is None or (
+            log.topic_id != ZERO_UUID and place is not None and place == other.directory_id
+        ):
+            logger.warning("%s lies in %s: set aside as stray", path, other.path)
+            stray = set_aside_name(found.topic, found.partition, STRAY_SUFFIX, self._rng)
+            self._disk.rename(path, join(directory.path, stray))
+            self._disk.sync_directory(directory.path)
+        elif log.topic_id == ZERO_UUID or (place is not None and place == directory.directory_id):
+            logger.warning("%s lies in %s: set aside as stray", log.directory, directory.path)
             self.set_stray(log)
-            return
-        stray = set_aside_name(found.topic, found.partition, STRAY_SUFFIX, self._rng)
-        logger.warning("%s/%s has moved to %s: set aside as stray", directory.path, found.name, other.path)
-        self._disk.rename(join(directory.path, found.name), join(directory.path, stray))
-        self._disk.sync_directory(directory.path)
+        else:
+            raise StorageError(f"{path} is a second directory of {log.directory}")
 
     def _config(self, topic: str) -> LogConfig:
         return self._config_for(topic) if self._config_for is not None else LogConfig()
@@ -474,16 +476,13 @@ class LogManager:
             log.producers.expiration_ms = expiration_ms
 
     def tick(self, now_ms: int) -> bool:
-        """Remove what was set aside long enough, and forget producers that have been silent for too long.
+        """Remove what was set aside long enough. True where more is due: it should be called again soon."""
+        return self._trash.tick(now_ms)
 
-        True where more is due than was removed: then it should be called again soon.
-        """
-        more = self._trash.tick(now_ms)
-        if now_ms - self._expired_ms >= _EXPIRY_INTERVAL_MS:
-            self._expired_ms = now_ms
-            for log in self._logs.values():
-                log.producers.expire(now_ms)
-        return more
+    def expire_producers(self, now_ms: int) -> None:
+        """Forget producers that have been silent for too long."""
+        for log in self._logs.values():
+            log.producers.expire(now_ms)
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention to every log; how many segments went. Logs that fail go offline."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.storage.checkpoints import write_topic_id
 from broker.storage.disk import Disk, RealDisk, StorageError
 from broker.storage.log import Log
 from broker.storage.log_config import LogConfig
@@ -146,8 +147,24 @@ def test_logs_are_spread_over_the_directories(disk: MemoryDisk) -> None:
 def test_one_partition_in_two_directories_takes_the_second_offline(disk: MemoryDisk) -> None:
     for path in ("/a", "/b"):
         disk.make_directory(f"{path}/t-0")
+        write_topic_id(disk, f"{path}/t-0", TOPIC_ID)
     logs = opened(disk, "/a", "/b")
     assert [directory.offline for directory in logs.directories()] == [False, True]
+
+
+@pytest.mark.parametrize(("whole", "begun"), [("/a", "/b"), ("/b", "/a")])
+def test_a_directory_that_was_only_begun_does_not_count(disk: MemoryDisk, whole: str, begun: str) -> None:
+    """As a full disk leaves it, where the partition was made elsewhere then."""
+    append(opened(disk, whole).create("t", 0, TOPIC_ID, CONFIG, NOW_MS), b"kept")
+    disk.kill()
+    disk.make_directory(f"{begun}/t-0")
+    logs = opened(disk, "/a", "/b")
+    assert [directory.offline for directory in logs.directories()] == [False, False]
+    log = logs.get("t", 0)
+    assert log is not None
+    assert (log.directory, values(log)) == (f"{whole}/t-0", [b"kept"])
+    (aside,) = (name for name in disk.names(begun) if name.startswith("t-0"))
+    assert aside.endswith("-stray")
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["shut down", "killed"])
@@ -349,9 +366,9 @@ def test_silent_producers_are_forgotten(disk: MemoryDisk) -> None:
     log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     log.append(batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0), leader_epoch=0, now_ms=NOW_MS)
     log.commit()
-    logs.tick(NOW_MS + 23 * HOUR_MS)
+    logs.expire_producers(NOW_MS + 23 * HOUR_MS)
     assert log.producer_id_count == 1
-    logs.tick(NOW_MS + 24 * HOUR_MS)
+    logs.expire_producers(NOW_MS + 24 * HOUR_MS)
     assert log.producer_id_count == 0
 
 
