@@ -58,8 +58,8 @@ REMOVED: Final = frozenset(
 def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> BrokerConfig:
     """Read a broker's configuration, and warn of what it sets in vain.
 
-    `properties` is the path of a file, if there is one. ConfigError for an unknown key or a bad value;
-    OSError when the file cannot be read.
+    `properties` is the path of a file, if there is one. ConfigError for a bad value, or an unknown key in
+    `overrides`; OSError when the file cannot be read.
     """
     given: dict[str, str] = dict(ALONE)
     if properties is not None:
@@ -67,14 +67,16 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
         with open(properties, encoding="iso-8859-1") as file:
             given = parse_properties(file.read())
         for name in given:
-            _check_known(name, f"{PurePath(properties).name}: {name}")
+            if fault := _unknown(name):
+                logger.warning("%s: %s", PurePath(properties).name, fault)
     for name, (variable, value) in environment_settings(environ).items():
         if name not in BROKER_KEYS and not name.startswith(LISTENER_PREFIX):
             logger.warning("%s is passed over: Kafka has no configuration %s", variable, name)
             continue
         given[name] = value
     for name, value in overrides.items():
-        _check_known(name, name)
+        if fault := _unknown(name):
+            raise ConfigError(fault)
         given[name] = value
     if properties is None:
         _complete_alone(given, overrides)
@@ -82,7 +84,7 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
     for name in sorted(given):
         if name in REMOVED:
             logger.warning("%s is passed over: Kafka 4 has no such configuration any more", name)
-        elif name not in HONOURED and name not in ALONE:
+        elif name in BROKER_KEYS and name not in HONOURED and name not in ALONE:
             logger.warning("%s is set, but not honoured yet", name)
     return config
 
@@ -93,11 +95,12 @@ def _complete_alone(given: dict[str, str], overrides: Mapping[str, str]) -> None
         given["controller.listener.names"] = "CONTROLLER"
 
 
-def _check_known(name: str, where: str) -> None:
+def _unknown(name: str) -> str | None:
+    """What is wrong with a key that Kafka does not have, and which one was probably meant."""
     if name in BROKER_KEYS or name in REMOVED or name.startswith(LISTENER_PREFIX):
-        return
+        return None
     from difflib import get_close_matches
 
     close = get_close_matches(name, BROKER_KEYS, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    raise ConfigError(f"{where} is not a configuration of Kafka's{hint}")
+    return f"{name} is not a configuration of Kafka's{hint}"

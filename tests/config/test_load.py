@@ -135,9 +135,15 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
     )
 
 
-def test_a_file_names_the_key_that_it_should_not_have(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"server\.properties: nonsense is not"):
-        from_file(tmp_path, SERVER_PROPERTIES + "nonsense=1\n")
+def test_a_key_in_a_file_that_a_plugin_may_want_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = from_file(tmp_path, SERVER_PROPERTIES + "my.plugin.key=1\nnum.partition=3\n")
+    assert config.num_partitions == 1
+    assert caplog.messages == [
+        "server.properties: my.plugin.key is not a configuration of Kafka's",
+        "server.properties: num.partition is not a configuration of Kafka's; did you mean num.partitions?",
+    ]
 
 
 @pytest.mark.parametrize("missing", ["process.roles", "node.id"])
