@@ -61,6 +61,7 @@ class Connection:
         "_partial",
         "_paused",
         "_reading_ahead",
+        "_refusal",
         "_server",
         "_waiting",
         "_waiting_position",
@@ -105,6 +106,7 @@ class Connection:
         self._waiting: bytearray | None = None  # whole frames that had to wait, from `_waiting_position` on
         self._waiting_position = 0
         self._paused = False  # not receiving until replies have left
+        self._refusal: str | None = None  # why the connection is closed once all is answered
         self._blocked = False  # the socket takes no more for now
         self._reading_ahead = False  # a thread is reading what is to be sent next
         self._watched = EPOLLIN
@@ -238,7 +240,7 @@ class Connection:
             size: int = _SIZE.unpack_from(received, position)[0]
             if size < 0 or size > max_bytes:
                 limit = "negative" if size < 0 else f"above {max_bytes} (socket.request.max.bytes)"
-                server.refuse(self, f"a request's size is {size}, which is {limit}")
+                self._refuse(f"a request's size is {size}, which is {limit}")
                 return
             body = position + _PREFIX_BYTES
             if end - body < size:
@@ -254,7 +256,7 @@ class Connection:
             try:
                 handle_frame(channel, view[body:position])
             except WireError as error:
-                server.refuse(self, str(error))
+                self._refuse(str(error))
                 return
             except Exception:
                 logger.exception("%r: a request failed, and its connection is closed", self)
@@ -270,6 +272,15 @@ class Connection:
             self._own = self._grown(rest)
         else:
             self._partial = rest
+
+    def _refuse(self, reason: str) -> None:
+        """The peer broke the protocol: take nothing more, and close when what came before is answered."""
+        if self.channel.slots or self.queue:
+            self._refusal = reason
+            self._pause()
+            self._server.look_at(self)
+        else:
+            self._server.refuse(self, reason)
 
     def _pause(self) -> None:
         self._paused = True
@@ -309,6 +320,12 @@ class Connection:
         if channel.closing and not queue:
             self._server.close(self, "its last reply is sent")
             return False
+        if self._refusal is not None:
+            if not queue and not channel.slots:
+                self._server.refuse(self, self._refusal)
+                return False
+            self._watch()
+            return more
         if self._waiting is not None:
             if self._must_wait():
                 self._paused = True

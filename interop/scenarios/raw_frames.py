@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from interop.batches import Batch
 from interop.brokers import Broker
-from interop.raw import by_api, comparable, on_new_connection
+from interop.raw import by_api, comparable, create_topic, on_new_connection
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.wire import Layout, api_keys, definitions, encode_request, versions_of
@@ -197,6 +198,42 @@ def answers_in_order(broker: Broker) -> Any:
             got = struct.unpack(">i", client.read_frame()[:4])[0]
             order.append([api, version, got == correlation_id])
         return order
+
+
+@scenario()
+def answers_before_the_end(broker: Broker) -> Any:
+    """What was asked for before a frame that ends the connection, and arrives with it, is answered."""
+    topic = "raw-frames-before-the-end"
+    good = encode_request("Metadata", 9, {"Topics": []})
+    partitions = [{"Index": 0, "Records": Batch().encode()}]
+    produced = {"Acks": -1, "TimeoutMs": 10_000, "TopicData": [{"Name": topic, "PartitionData": partitions}]}
+    wait = {"MaxWaitMs": 300, "MinBytes": 1, "Topics": []}
+    firsts = {
+        "Metadata": [good],
+        "two": [good, good],
+        "Produce": [encode_request("Produce", 9, produced)],
+        "Fetch": [good, encode_request("Fetch", 11, wait)],
+    }
+    lasts = {
+        "version": framed(struct.pack(">hhih", 3, 99, 7, -1)),
+        "api": framed(struct.pack(">hhih", 9999, 0, 7, -1)),
+        "truncated": framed(good[:-2]),
+        "size": struct.pack(">i", 20_000_001),
+    }
+    seen = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, topic)
+    for name, asked in firsts.items():
+        for end, last in lasts.items():
+            with RawClient(broker.bootstrap) as client:
+                client.socket.settimeout(5)
+                client.send_bytes(b"".join(map(framed, asked)) + last)
+                seen[f"{name}, {end}"] = [outcome_of(client, None) for _ in range(len(asked) + 1)]
+    return seen
+
+
+def framed(frame: bytes) -> bytes:
+    return struct.pack(">i", len(frame)) + frame
 
 
 def outcome_of(client: RawClient, frame: bytes | None) -> str:

@@ -105,9 +105,7 @@ async def test_the_largest_size_allowed_is_allowed(make_rig: MakeRig) -> None:
     assert len(await client.ask(b"e" * 1000)) == 999
 
 
-async def test_a_peer_who_breaks_the_protocol_is_closed_after_its_earlier_replies_or_before(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_peer_who_breaks_the_protocol_is_closed(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     guilty, innocent = await rig.connect(), await rig.connect()
     assert await guilty.ask(b"efine") == b"fine"
     await guilty.send(b"w", b"enever handled")
@@ -116,6 +114,21 @@ async def test_a_peer_who_breaks_the_protocol_is_closed_after_its_earlier_replie
     assert b"enever handled" not in rig.node.frames
     assert "a peer that knows no better" in caplog.text
     assert len(rig.node.closed) == 1
+
+
+@pytest.mark.parametrize("broken", [b"\0\0\0\1w", struct.pack(">i", -1)], ids=["frame", "size"])
+async def test_what_was_asked_before_the_protocol_was_broken_is_answered(rig: Rig, broken: bytes) -> None:
+    client = await rig.connect()
+    later = b"\0\0\0\6elater"
+    await client.send_raw(b"\0\0\0\6ehello" + b"\0\0\0\6pnever" + broken + later)
+    assert await client.receive() == b"hello"
+    await rig.node.until(lambda: "never" in rig.node.parked)
+    assert not rig.node.closed
+    await client.send_raw(later)
+    rig.node.complete("never")
+    assert await client.receive() == b"never"
+    assert await client.is_closed()
+    assert b"elater" not in rig.node.frames
 
 
 async def test_our_own_bug_is_logged_with_its_traceback_and_costs_one_connection(
