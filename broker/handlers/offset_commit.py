@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.handlers.commit_answers import refused_first
 from broker.handlers.context import PARKED, Parked, RequestContext
 from coordinator.groups.offsets import PartitionCommit
 from coordinator.service import Commit
@@ -88,7 +89,8 @@ def handle(
             for topic_answer in asked:
                 for partition_answer in topic_answer.partitions:
                     partition_answer.error_code = code
-        context.complete(OffsetCommitResponse(topics=_merged(refused, asked)))
+        topics = refused_first(refused, asked, lambda topic: (topic.name, topic.topic_id))
+        context.complete(OffsetCommitResponse(topics=topics))
 
     node.groups.commit_offsets(
         Commit(
@@ -103,16 +105,3 @@ def handle(
         done,
     )
     return PARKED
-
-
-def _merged(
-    refused: dict[Who, OffsetCommitResponseTopic], asked: list[OffsetCommitResponseTopic]
-) -> list[OffsetCommitResponseTopic]:
-    """Apache Kafka's order: what was refused comes first, and then a topic has one place only."""
-    if not refused:
-        return asked
-    for topic in asked:
-        known = refused.setdefault((topic.name, topic.topic_id), topic)
-        if known is not topic:
-            known.partitions += topic.partitions
-    return list(refused.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.handlers.commit_answers import refused_first
 from broker.handlers.context import PARKED, Parked, RequestContext
 from broker.handlers.transaction_checks import check_transaction
 from coordinator.groups.offsets import PartitionCommit
@@ -33,23 +34,26 @@ def handle(
     node: Node, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse | Parked:
     """Answer for each partition once the offsets are stored."""
-    response = TxnOffsetCommitResponse()
     commits: list[PartitionCommit] = []
-    taken: list[TxnOffsetCommitResponsePartition] = []
+    refused: dict[str, TxnOffsetCommitResponseTopic] = {}
+    """What does not exist, by topic."""
+    asked: list[TxnOffsetCommitResponseTopic] = []
+    """What the coordinator is asked about, though it may be about whose request it is alone."""
     for topic in request.topics:
         image = node.image.topics.get(topic.name)
-        topic_answer = TxnOffsetCommitResponseTopic(name=topic.name)
-        response.topics.append(topic_answer)
+        missing = TxnOffsetCommitResponseTopic(name=topic.name)
+        there = TxnOffsetCommitResponseTopic(name=topic.name)
         for partition in topic.partitions:
             answer = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index)
-            topic_answer.partitions.append(answer)
             metadata = partition.committed_metadata or ""
             if image is None or not node.partition_exists(topic.name, partition.partition_index):
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(metadata) > node.config.offset_metadata_max_bytes:
+                missing.partitions.append(answer)
+                continue
+            there.partitions.append(answer)
+            if len(metadata) > node.config.offset_metadata_max_bytes:
                 answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
-                taken.append(answer)
                 commits.append(
                     PartitionCommit(
                         topic.name,
@@ -60,13 +64,22 @@ def handle(
                         image.topic_id,
                     )
                 )
-    if not commits:
-        return response
+        if missing.partitions or image is None:
+            known = refused.setdefault(topic.name, missing)
+            if known is not missing:
+                known.partitions += missing.partitions
+        if there.partitions:
+            asked.append(there)
+    if not asked:
+        return TxnOffsetCommitResponse(topics=list(refused.values()))
 
     def done(code: ErrorCode) -> None:
-        for answer in taken:
-            answer.error_code = code
-        context.complete(response)
+        if code:
+            for topic_answer in asked:
+                for partition_answer in topic_answer.partitions:
+                    partition_answer.error_code = code
+        topics = refused_first(refused, asked, lambda topic: topic.name)
+        context.complete(TxnOffsetCommitResponse(topics=topics))
 
     index = node.groups.offsets_partition(request.group_id)
     if index is None:

@@ -523,3 +523,39 @@ def _short(outcome: Any) -> Any:
     if isinstance(outcome, list):
         return [_short(value) for value in outcome]
     return f"{len(outcome)} letters" if isinstance(outcome, str) and len(outcome) > 1000 else outcome
+
+
+@scenario(seconds=120)
+def long_metadata(broker: Broker) -> Any:
+    """TxnOffsetCommit with more metadata than is stored: who asks, and for whom, is looked at first."""
+    topic, group = "raw-wrong-metadata", "raw-wrong-metadata"
+    words = {0: "note", 1: "x" * 4096, 2: "x" * 4097}
+
+    def commit(client: RawClient, version: int, indexes: list[int], **fields: Any) -> Any:
+        partitions = [
+            {"PartitionIndex": index, "CommittedOffset": 3, "CommittedMetadata": words.get(index, "")}
+            for index in indexes
+        ]
+        topics = [{"Name": topic, "Partitions": partitions}]
+        answer = client.call("TxnOffsetCommit", version, Topics=topics, GroupId=group, **fields)
+        return [one["ErrorCode"] for one in answer["Topics"][0]["Partitions"]]
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        wait_for_coordinator(client, group)
+        create_topic(client, topic, 3)
+        for version in range(6):
+            one = Id(client, f"raw-wrong-metadata-{version}")
+            one.init()
+            epoch = one.who["ProducerEpoch"]
+            member = {"GenerationId": 7, "MemberId": "nobody"} if version >= 3 else {}
+            for asked in ([0, 1, 2], [2], [2, 9]):
+                steps = {"not begun": commit(client, version, asked, **one.who)}
+                if version < 5:
+                    client.call("AddOffsetsToTxn", 3, **one.who, GroupId=group)
+                steps["of nobody"] = commit(client, version, asked, **one.who, **member)
+                steps["epoch"] = commit(client, version, asked, **{**one.who, "ProducerEpoch": epoch + 1})
+                steps["good"] = commit(client, version, asked, **one.who)
+                seen[f"v{version} {asked}"] = steps
+            seen[f"v{version} end"] = one.end(commit=True, version=min(max(version, 3), 5))[0]
+
+    return on_client(broker, work)
