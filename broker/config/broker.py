@@ -143,6 +143,7 @@ class BrokerConfig:
         self._state = State(self.given)
         self._set_attributes()
         self._listeners = self._check_listeners()
+        self._advertised = self._read_advertised()
         self._check_together()
 
     # --- reading
@@ -176,6 +177,9 @@ class BrokerConfig:
 
     def advertised_endpoints(self) -> list[ListenerEndpoint]:
         """What clients are told, verbatim as configured. Port 0 stands for the port that was bound."""
+        return self._advertised
+
+    def _read_advertised(self) -> list[ListenerEndpoint]:
         entries = cast("list[str] | None", self._state.values["advertised.listeners"])
         if not entries:
             return self.listener_endpoints()
