@@ -50,7 +50,7 @@ def handle(node: Node, context: RequestContext, request: FetchRequest) -> FetchR
         return FetchResponse(error_code=error.code)
     fetch = _Fetch(node, context, request, session)
     fetched, enough = fetch.read()
-    if enough or request.max_wait_ms <= 0:
+    if enough or request.max_wait_ms <= 0 or fetch.has_enough():
         return fetch.response(fetched)
     fetch.park()
     return PARKED
@@ -224,25 +224,31 @@ class _Fetch:
 
     def partition_grew(self) -> None:
         """Answer as soon as the partitions together hold min_bytes more."""
-        try:
-            enough = self._has_enough()
-        except ApiError:
-            enough = True  # the answer says which partition cannot be read
-        if enough:
+        if self.has_enough():
             self.complete()
 
-    def _has_enough(self) -> bool:
+    def has_enough(self) -> bool:
+        """Whether a wait is over: where a partition can be read no further, too, or not in this segment."""
         committed = self._request.isolation_level == READ_COMMITTED
         total_bytes = 0
         for partition, target in self._watched:
             if partition.offline:
                 return True
             log = partition.log
-            end_offset = log.last_stable_offset if committed else log.high_watermark
-            if target.fetch_offset > end_offset or target.fetch_offset < log.log_start_offset:
+            offset = target.fetch_offset
+            if not log.log_start_offset <= offset <= log.log_end_offset:
                 return True
-            if target.fetch_offset < end_offset:
-                total_bytes += min(log.size_between(target.fetch_offset, end_offset), target.max_bytes)
+            try:
+                end_offset = log.last_stable_offset if committed else log.high_watermark
+                if offset > end_offset:
+                    return True
+                if offset < end_offset:
+                    available_bytes = log.bytes_to(offset, end_offset)
+                    if available_bytes is None:
+                        return True
+                    total_bytes += min(available_bytes, target.max_bytes)
+            except ApiError:
+                return True  # the answer says which partition cannot be read
         return total_bytes >= self._min_bytes
 
     def complete(self) -> None:

@@ -25,7 +25,7 @@ from broker.storage.retention import deletable_segments
 from broker.storage.scan import Invalid
 from broker.storage.segment import Segment, TimestampOffset
 from broker.storage.segments import Segments
-from broker.storage.staging import Appended, Incoming, already_stamped, with_offsets
+from broker.storage.staging import Appended, Incoming, Staged, already_stamped, with_offsets
 from broker.storage.transaction_index import Aborted
 from broker.storage.trash import Trash
 from broker.storage.validator import validate
@@ -42,6 +42,7 @@ class Log:
     """One partition's log. Made by `recovery.open_log`; everything but a flush's work runs on the loop."""
 
     __slots__ = (
+        "_batch_at_start",
         "_disk",
         "_durability",
         "_epochs",
@@ -50,8 +51,6 @@ class Log:
         "_on_failure",
         "_rng",
         "_segments",
-        "_staged",
-        "_staged_bytes",
         "_trash",
         "config",
         "directory",
@@ -61,6 +60,7 @@ class Log:
         "name",
         "partition",
         "producers",
+        "staged",
         "topic",
         "topic_id",
     )
@@ -120,8 +120,9 @@ class Log:
             now_ms=now_ms,
         )
         self._on_failure = on_failure
-        self._staged: list[Incoming] = []
-        self._staged_bytes = 0
+        self.staged = Staged()
+        """What `commit` is to write."""
+        self._batch_at_start: int | None = None
 
     def __repr__(self) -> str:
         return f"Log({self.name}, {self.log_start_offset}..{self.log_end_offset})"
@@ -143,11 +144,6 @@ class Log:
         self.producers.replicated_up_to(offset)
 
     # --- appending
-
-    @property
-    def staged(self) -> bool:
-        """Whether there is something for `commit` to write."""
-        return bool(self._staged)
 
     def append(
         self,
@@ -171,20 +167,14 @@ class Log:
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"{len(validated.data)} bytes do not fit into a segment of {config.segment_bytes}.",
             )
-        producers = self.producers
-        for _, header in validated.batches:
-            if header.producer_id >= 0:
-                duplicate = producers.check(header, origin=origin)
-                if duplicate is not None:
-                    return Appended(
-                        duplicate.first_offset,
-                        duplicate.last_offset,
-                        duplicate.timestamp,
-                        self.log_start_offset,
-                        is_duplicate=True,
-                    )
         incoming = with_offsets(validated, self.log_end_offset, leader_epoch)
-        self._stage(incoming, now_ms)
+        # As in Kafka, a batch that is refused from here on, or known already, has rolled the segment too.
+        segment = self._roll_if_due(incoming, now_ms)
+        known = self.producers.check_all(validated.batches, origin)
+        if known is not None:
+            first, last = known.first_offset, known.last_offset
+            return Appended(first, last, known.timestamp, self.log_start_offset, is_duplicate=True)
+        self._stage(incoming, segment)
         return Appended(
             incoming.first_offset,
             incoming.last_offset,
@@ -200,12 +190,13 @@ class Log:
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         incoming = already_stamped(records, self.log_end_offset)
-        self._stage(incoming, self._now_ms if now_ms is None else now_ms)
+        segment = self._roll_if_due(incoming, self._now_ms if now_ms is None else now_ms)
+        self._stage(incoming, segment)
         return Appended(incoming.first_offset, incoming.last_offset, -1, self.log_start_offset)
 
-    def _stage(self, incoming: Incoming, now_ms: int) -> None:
+    def _roll_if_due(self, incoming: Incoming, now_ms: int) -> Segment:
+        """The segment that is active then. ApiError: KAFKA_STORAGE_ERROR."""
         self._now_ms = now_ms
-        epochs, producers = self._epochs, self.producers
         segment = self._segments.active
         try:
             if segment.should_roll(
@@ -213,10 +204,18 @@ class Log:
                 incoming.size_bytes,
                 incoming.max_timestamp,
                 incoming.last_offset,
-                self._staged_bytes,
+                self.staged.size_bytes,
                 now_ms,
             ):
                 segment = self._roll(now_ms, incoming.first_offset)
+        except StorageError as error:
+            self._fail(error)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        return segment
+
+    def _stage(self, incoming: Incoming, segment: Segment) -> None:
+        epochs, producers = self._epochs, self.producers
+        try:
             for epoch, start_offset in incoming.epochs:
                 if epoch != epochs.latest:
                     epochs.begin(epoch, start_offset)
@@ -231,36 +230,21 @@ class Log:
             else:
                 producers.update(header)
         producers.end_offset = incoming.last_offset + 1
-        if not segment.size_bytes and not self._staged_bytes:
+        if not segment.size_bytes and not self.staged:
             segment.starts_with(incoming.max_timestamp)
-        self._staged.append(incoming)
-        self._staged_bytes += incoming.size_bytes
+        self.staged.add(incoming)
         self.log_end_offset = incoming.last_offset + 1
 
     def commit(self) -> None:
         """Write what is staged. StorageError: none of it is in the log, which is offline from here on."""
         if self.failure is not None:
             raise self.failure
-        if not self._staged:
+        if not self.staged:
             return
         segment = self._segments.active
-        staged, self._staged = self._staged, []
-        self._staged_bytes = 0
         self._segments.about_to_write()
         try:
-            file = segment.file
-            try:
-                file.write_at(segment.size_bytes, [incoming.data for incoming in staged])
-            except StorageError:
-                file.truncate(segment.size_bytes)
-                raise
-            for incoming in staged:
-                segment.appended(
-                    incoming.size_bytes,
-                    incoming.last_offset,
-                    incoming.max_timestamp,
-                    incoming.offset_of_max_timestamp,
-                )
+            self.staged.write_to(segment)
             aborted = self.producers.take_aborted()
             if aborted:
                 segment.add_aborted(aborted)
@@ -335,6 +319,13 @@ class Log:
             lambda: self._segments.size_between(max(offset, self.log_start_offset), up_to_offset)
         )
 
+    def bytes_to(self, offset: int, up_to_offset: int) -> int | None:
+        """How many bytes lie between two offsets of one segment; None if they are not of the same.
+
+        ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        """
+        return self._look_up(lambda: self._segments.bytes_to(offset, up_to_offset))
+
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record that is not older than `timestamp`, in the first segment that ever had one.
 
@@ -377,15 +368,20 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where readers of committed transactions stop: at the first open one, or the high watermark."""
-        first_unstable = self.producers.first_unstable_offset
-        if first_unstable is None or first_unstable > self.high_watermark:
-            return self.high_watermark
-        return max(first_unstable, self.log_start_offset)
+        """Where readers of committed transactions stop: at the first open one, or the high watermark.
 
-    @property
-    def producer_id_count(self) -> int:
-        return len(self.producers)
+        ApiError as above, where an open transaction began before the log start.
+        """
+        stable = self.producers.first_unstable_offset
+        if stable is None:
+            return self._high_watermark
+        if stable < self.log_start_offset:
+            # As in Kafka it is where a batch begins, which may be before the log does.
+            if self._batch_at_start is None:
+                start = self.log_start_offset
+                self._batch_at_start = self._look_up(lambda: self._segments.base_of_batch(start))
+            stable = self._batch_at_start
+        return min(stable, self._high_watermark)
 
     # --- leader epochs
 
@@ -486,6 +482,7 @@ class Log:
 
     def _ends_at(self, offset: int) -> None:
         self.log_end_offset = self._segments.end_offset = offset
+        self._batch_at_start = None
         self._segments.forget_places()
         self._durability.cut_at(offset)
         self.high_watermark = min(self.high_watermark, offset)
@@ -523,6 +520,7 @@ class Log:
         if offset <= self.log_start_offset:
             return
         self.log_start_offset = offset
+        self._batch_at_start = None
         self._segments.forget_places()
         self._epochs.truncate_from_start(offset)
         self.producers.log_starts_at(offset)
@@ -589,8 +587,7 @@ class Log:
         """Take the log offline: its directory has failed, or it is being deleted."""
         if self.failure is None:
             self.failure = error
-            self._staged.clear()
-            self._staged_bytes = 0
+            self.staged.clear()
             self.log_end_offset = self.written_end_offset
 
     def _fail(self, error: StorageError) -> None:

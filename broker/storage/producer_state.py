@@ -180,6 +180,17 @@ class ProducerStateManager:
             raise self._is_old(header, state)
         self.verifications.begin(header, raises_epochs=raises_epochs, now_ms=now_ms)
 
+    def check_all(
+        self, batches: Iterable[tuple[int, BatchHeader]], origin: AppendOrigin
+    ) -> BatchMetadata | None:
+        """`check` for each that has a producer, up to the first duplicate. Batches by where they lie."""
+        for _, header in batches:
+            if header.producer_id >= 0:
+                duplicate = self.check(header, origin=origin)
+                if duplicate is not None:
+                    return duplicate
+        return None
+
     def check(
         self, header: BatchHeader, *, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> BatchMetadata | None:

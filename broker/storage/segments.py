@@ -182,6 +182,22 @@ class Segments:
             + self._position_within(self._segments[last - 1], up_to_offset)
         )
 
+    def bytes_to(self, offset: int, up_to_offset: int) -> int | None:
+        """From one place to another in the same segment; None if they are not. StorageError, Invalid."""
+        number = bisect_right(self.bases, offset)
+        if number != bisect_right(self.bases, up_to_offset):
+            return None
+        segment = self._segments[max(0, number - 1)]
+        return self._position_within(segment, up_to_offset) - self._position_within(segment, offset)
+
+    def base_of_batch(self, offset: int) -> int:
+        """Where the batch begins that holds `offset`, or the first one after it. StorageError, Invalid."""
+        for segment in self.holding(offset):
+            found = segment.find(offset)
+            if found is not None:
+                return found.base_offset
+        return offset
+
     def _locate(self, offset: int) -> tuple[Segment, int] | None:
         """Where the batch begins that holds `offset`, or the first one after it."""
         place = self._places.get(offset)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from broker.storage.disk import StorageError
+from broker.storage.segment import Segment
 from broker.storage.validator import Validated
 from kwire.batch import BatchHeader, CorruptBatch, batches, crc_is_valid, stamp
 from kwire.errors import ApiError, ErrorCode
@@ -35,6 +37,42 @@ class Incoming(NamedTuple):
     """Those with a producer id, by where they lie in the data."""
     epochs: list[tuple[int, int]]
     """Leader epochs, with the offsets where they begin."""
+
+
+class Staged:
+    """Appends that have their places, and are not in the file yet."""
+
+    __slots__ = ("_incoming", "size_bytes")
+
+    def __init__(self) -> None:
+        self._incoming: list[Incoming] = []
+        self.size_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._incoming)
+
+    def add(self, incoming: Incoming) -> None:
+        """The next one."""
+        self._incoming.append(incoming)
+        self.size_bytes += incoming.size_bytes
+
+    def clear(self) -> None:
+        """There is none any more."""
+        self._incoming = []
+        self.size_bytes = 0
+
+    def write_to(self, segment: Segment) -> None:
+        """Write all of them with one call. StorageError: none of them is in the file."""
+        incoming = self._incoming
+        self.clear()
+        file = segment.file
+        try:
+            file.write_at(segment.size_bytes, [one.data for one in incoming])
+        except StorageError:
+            file.truncate(segment.size_bytes)
+            raise
+        for one in incoming:
+            segment.appended(one.size_bytes, one.last_offset, one.max_timestamp, one.offset_of_max_timestamp)
 
 
 def with_offsets(validated: Validated, first_offset: int, leader_epoch: int) -> Incoming:

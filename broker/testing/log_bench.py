@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from broker.storage.disk import Disk, StorageError
 from broker.storage.log import Appended, Log
@@ -110,6 +111,11 @@ class LogBench:
         self.now_ms = NOW_MS
         self.trash = Trash(disk)
         self.failures: list[StorageError] = []
+
+    def small_segments(self, value: bytes) -> None:
+        """Configure segments that take three batches of one such value."""
+        size_bytes = 3 * len(batch(value))
+        self.config = replace(self.config, segment_bytes=size_bytes, index_interval_bytes=1)
 
     def open(self, *, clean: bool = False, recovery_point: int = 0, log_start_offset: int = 0) -> Log:
         """Open the log, after a crash unless it is said to be clean. StorageError."""

@@ -85,6 +85,8 @@ class TransactionMachine:
         self._config = config
         self._around = surroundings
         self.transactions: dict[str, Transaction] = {}
+        self._stuck: set[str] = set()
+        """Ids whose last command has no record in this cluster: Kafka waits for ever to write it."""
 
     # --- replay
 
@@ -133,10 +135,9 @@ class TransactionMachine:
         before = self.transactions.get(transactional_id)
         if before is None:
             before = Transaction(transactional_id, fresh_id, timeout_ms, now_ms)
+        self._check_is_not_moving(before)
         if expected is not None and not _may_be(before, expected):
             raise ApiError(ErrorCode.PRODUCER_FENCED)
-        if before.is_ending:
-            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if before.state is State.ONGOING:
             # Its end takes a moment: the client asks again, and is given the epoch after it.
             return self._abort(
@@ -166,9 +167,8 @@ class TransactionMachine:
 
         ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, UNSUPPORTED_VERSION.
         """
+        self._check_is_not_moving(self.transactions.get(transactional_id))
         transaction = self._of(transactional_id, producer)
-        if transaction.is_ending:
-            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         added = frozenset(partitions)
 
         def committed(error: ApiError | None) -> None:
@@ -176,7 +176,7 @@ class TransactionMachine:
 
         if transaction.state is State.ONGOING and added <= transaction.partitions:
             return Result((), committed)
-        self._check_is_storable(client_version)
+        self._check_is_storable(transactional_id, client_version)
         after = with_partitions(transaction, added, client_version, self._around.now_ms())
         return self._apply(after, committed)
 
@@ -235,12 +235,13 @@ class TransactionMachine:
             raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if not _is_its_epoch(transaction, producer, client_version, is_retry):
             raise ApiError(ErrorCode.PRODUCER_FENCED)
+        self._check_is_not_moving(transaction)
         state = transaction.state
         if state is State.ONGOING or (
             # Version 2: an abort of nothing raises the epoch, so that the producer knows where it stands.
             not commit and client_version >= 2 and not is_retry and not transaction.is_ending
         ):
-            self._check_is_storable(client_version)
+            self._check_is_storable(transactional_id, client_version)
             next_id = (
                 fresh_id if self.needs_next_producer_id(transactional_id, client_version) else NO_PRODUCER_ID
             )
@@ -255,15 +256,9 @@ class TransactionMachine:
             if next_id != NO_PRODUCER_ID:
                 going_on = Producer(next_id, 0)
             return self._ending(after, lambda error: done(going_on if error is None else _for_clients(error)))
-        wanted = (
-            (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
-            if commit
-            else (State.PREPARE_ABORT, State.COMPLETE_ABORT)
-        )
-        if state not in wanted or (client_version >= 2 and not is_retry):
+        wanted = State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT
+        if state is not wanted or (client_version >= 2 and not is_retry):
             raise ApiError(ErrorCode.INVALID_TXN_STATE)
-        if transaction.is_ending:
-            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         going_on = Producer(transaction.producer_id, transaction.producer_epoch)
         return Result((), lambda error: done(going_on if error is None else _for_clients(error)))
 
@@ -314,14 +309,29 @@ class TransactionMachine:
 
     def markers_written(self, ending_: Ending) -> Result:
         """Every marker is in its log: the transaction is over."""
+        transaction = self._ended_by(ending_)
+        if transaction is None:
+            return Result()
+        return self._apply(completed(transaction, self._around.now_ms()), ignore_outcome)
+
+    def markers_refused(self, ending_: Ending, partitions: frozenset[Partition]) -> None:
+        """These logs have heard of a later epoch: the transaction is ending until it is loaded again.
+
+        They are all that is left of it, as in Kafka.
+        """
+        transaction = self._ended_by(ending_)
+        if transaction is not None:
+            self.transactions[ending_.transactional_id] = transaction._replace(partitions=partitions)
+
+    def _ended_by(self, ending_: Ending) -> Transaction | None:
         transaction = self.transactions.get(ending_.transactional_id)
         if (
             transaction is None
             or not transaction.is_ending
             or transaction.producer_epoch != ending_.producer_epoch
         ):
-            return Result()
-        return self._apply(completed(transaction, self._around.now_ms()), ignore_outcome)
+            return None
+        return transaction
 
     # --- timers
 
@@ -331,7 +341,9 @@ class TransactionMachine:
         return [
             self._abort(transaction)
             for transaction in list(self.transactions.values())
-            if transaction.state is State.ONGOING and transaction.start_ms + transaction.timeout_ms < now_ms
+            if transaction.state is State.ONGOING
+            and transaction.start_ms + transaction.timeout_ms < now_ms
+            and transaction.transactional_id not in self._stuck
         ]
 
     def expire(self) -> list[StoredRecord]:
@@ -342,17 +354,24 @@ class TransactionMachine:
             for transaction in self.transactions.values()
             if transaction.state in (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
             and transaction.last_update_ms <= oldest_ms
+            and transaction.transactional_id not in self._stuck
         ]
 
     # --- records
 
-    def _check_is_storable(self, client_version: int) -> None:
+    def _check_is_storable(self, transactional_id: str, client_version: int) -> None:
         """ApiError UNSUPPORTED_VERSION: a cluster at transaction.version 0 has no record for such a client.
 
-        Apache Kafka finds that out while it writes, and answers CONCURRENT_TRANSACTIONS from then on.
+        Apache Kafka finds that out while it writes, and goes on waiting for what was not written.
         """
         if client_version >= 2 and self._around.transaction_version() == 0:
+            self._stuck.add(transactional_id)
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+
+    def _check_is_not_moving(self, transaction: Transaction | None) -> None:
+        """ApiError CONCURRENT_TRANSACTIONS: markers, or a record, have to be written first."""
+        if transaction is not None and (transaction.is_ending or transaction.transactional_id in self._stuck):
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
 
     def _record(self, transaction: Transaction) -> StoredRecord:
         version = VALUE_VERSION if self._around.transaction_version() > 0 else 0

@@ -33,12 +33,8 @@ MARKER_RETRY_MS = 100
 MAX_MARKER_RETRY_MS = 10_000
 COMMIT_TIMEOUT_MS = 5_000
 
-GONE = (
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.INVALID_PRODUCER_EPOCH,
-    ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-)
-"""A marker that nobody needs any more: the partition is deleted, or a later marker is in its log."""
+FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+"""A log that has heard of a later epoch takes no marker of this one, however often it is sent."""
 
 
 class ServiceConfig(TransactionConfig, Protocol):
@@ -299,42 +295,45 @@ class TransactionCoordinatorService:
 
     def write_markers(self, shard: Shard[TransactionMachine], ending: Ending) -> None:
         """Write a marker into every partition of a transaction, again where that fails, then end it."""
-        waiting = set(ending.partitions)
-        if not waiting:
+        markers = _Markers(ending)
+        if not markers.waiting:
             self._host.call_soon(lambda: self._all_written(shard, ending))
             return
-        for partition in sorted(waiting):
-            self._write_marker(shard, ending, partition, waiting, MARKER_RETRY_MS)
+        for partition in sorted(markers.waiting):
+            self._write_marker(shard, markers, partition, MARKER_RETRY_MS)
 
     def _write_marker(
-        self,
-        shard: Shard[TransactionMachine],
-        ending: Ending,
-        partition: Partition,
-        waiting: set[Partition],
-        retry_ms: int,
+        self, shard: Shard[TransactionMachine], markers: _Markers, partition: Partition, retry_ms: int
     ) -> None:
         if shard.ended:
             return
+        ending = markers.ending
 
         def written(error: ApiError | None) -> None:
-            if error is not None and error.code not in GONE:
-                logger.warning(
-                    "the marker of %s for %s-%d waits: %s",
-                    ending.transactional_id,
-                    *partition,
-                    error.code.name,
-                )
+            code = ErrorCode.NONE if error is None else error.code
+            # A partition that is deleted needs no marker.
+            if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, *FENCED):
+                self._log_marker("waits", ending, partition, code)
                 again_ms = min(2 * retry_ms, MAX_MARKER_RETRY_MS)
-                self._host.schedule(
-                    retry_ms, lambda: self._write_marker(shard, ending, partition, waiting, again_ms)
-                )
+                self._host.schedule(retry_ms, lambda: self._write_marker(shard, markers, partition, again_ms))
                 return
-            waiting.discard(partition)
-            if not waiting:
+            if code in FENCED:
+                self._log_marker("cannot be written", ending, partition, code)
+                markers.refused.add(partition)
+            markers.waiting.discard(partition)
+            if markers.waiting or shard.ended:
+                return
+            if markers.refused:
+                shard.machine.markers_refused(ending, frozenset(markers.refused))
+            else:
                 self._all_written(shard, ending)
 
         self._ports.write_marker(partition, ending, shard.leader_epoch, written)
+
+    @staticmethod
+    def _log_marker(what: str, ending: Ending, partition: Partition, code: int) -> None:
+        name = ErrorCode(code).name
+        logger.warning("the marker of %s for %s-%d %s: %s", ending.transactional_id, *partition, what, name)
 
     def _all_written(self, shard: Shard[TransactionMachine], ending: Ending) -> None:
         if not shard.ended:
@@ -352,6 +351,18 @@ class TransactionCoordinatorService:
             records = shard.machine.expire()
             if records:
                 shard.execute(Result(records))
+
+
+class _Markers:
+    """The markers of a transaction that are not written yet."""
+
+    __slots__ = ("ending", "refused", "waiting")
+
+    def __init__(self, ending: Ending) -> None:
+        self.ending = ending
+        self.waiting = set(ending.partitions)
+        self.refused: set[Partition] = set()
+        """Those that cannot be written any more."""
 
 
 def stored_records(data: memoryview) -> Iterator[StoredPair]:

@@ -105,28 +105,68 @@ def _delete(client: RawClient, how: str, name: str) -> Any:
     return [answer["ErrorCode"], *(partition["ErrorCode"] for partition in partitions)]
 
 
-@scenario(seconds=90)
+@scenario(seconds=150)
 def level_0(broker: Broker) -> Any:
-    """Clients of either protocol where transaction.version is 0, up to the first answer that refuses one.
+    """Clients of either protocol where transaction.version is 0, and what an id is told after a refusal.
 
-    After that Apache Kafka has the id wait for an append that has failed, and says CONCURRENT_TRANSACTIONS.
+    Apache Kafka has it wait for a record that was never written, until the coordinator is loaded again.
     """
-    topic = "raw-txn-level-0"
+    topic, group = "raw-txn-level-0", "raw-txn-level-0-group"
     seen: dict[str, Any] = {}
-    with on_another(broker, topic) as client:
+    often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+    with on_another(broker, topic, often) as client:
+        wait_for_coordinator(client, group)
         seen["to 0"] = transaction_version(client, 0)
         for produced, commit, version in product((11, 12), (True, False), (3, 4, 5)):
             one = Id(client, f"level-0-{produced}-{commit}-{version}")
-            steps = [one.init()]
+            steps = [one.init(timeout_ms=1_000)]
+            known = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
             if produced == 11:
                 steps.append(one.add((topic, 0)))
             steps.append(one.send(topic, version=produced)[0])
             if not steps[-1]:
                 steps.append(one.end(commit=commit, version=version))
-                if not steps[-1][0]:
-                    steps += [one.described(), one.init()]
+            if not steps[-1] or (isinstance(steps[-1], list) and not steps[-1][0]):
+                steps += [one.described(), one.init()]
+            else:
+                steps += _stuck(one, known, topic)
             seen[one.name] = steps
+        for version in (3, 4, 5):
+            one = Id(client, f"level-0-offsets-{version}")
+            one.init()
+            known = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
+            offsets = [{"PartitionIndex": 0, "CommittedOffset": 1}]
+            answer = client.call(
+                "TxnOffsetCommit",
+                version,
+                GroupId=group,
+                **one.who,
+                Topics=[{"Name": topic, "Partitions": offsets}],
+            )
+            committed = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+            seen[one.name] = [committed, *(_stuck(one, known, topic) if version == 5 else [])]
+        time.sleep(2)
+        # None of those that wait is aborted when its time is over.
+        seen["afterwards"] = [
+            [name, Id(client, name).described()] for name in seen if name.startswith("level-0-")
+        ]
     return seen
+
+
+def _stuck(one: Id, known: dict[str, int], topic: str) -> list[Any]:
+    """What somebody hears who is waited for: in each request, as himself, as another, as nobody."""
+    steps: list[Any] = [one.described()]
+    steps.append(one.add((topic, 0)))
+    steps.append(one.add((topic, 0), ProducerEpoch=7))
+    steps.append(one.add((topic, 0), ProducerId=987_654))
+    ends = product((4, 5), (True, False))
+    steps += [one.end(commit=commit, version=version, patient=False) for version, commit in ends]
+    steps.append(one.end(commit=True, patient=False, ProducerEpoch=7))
+    steps.append(one.send(topic, version=11)[0])
+    steps.append(one.init(**{**known, "ProducerEpoch": 7}))
+    steps.append(one.init(**known))
+    steps.append(one.init())
+    return steps
 
 
 @scenario(seconds=120)

@@ -65,15 +65,16 @@ class Partition:
         value_bytes: int = 1,
         timestamp: int = BASE_TIMESTAMP,
         key: bytes | None = None,
+        count: int = 1,
     ) -> int:
-        """One record, of a transaction or of nobody; its offset."""
-        batch = Batch([Record(bytes(value_bytes), key=key)], base_timestamp=timestamp)
+        """A batch of a transaction or of nobody; its offset."""
+        batch = Batch([Record(bytes(value_bytes), key=key)] * count, base_timestamp=timestamp)
         fields: dict[str, Any] = {}
         if who is not None:
             batch.attributes = TRANSACTIONAL
             batch.producer_id, batch.producer_epoch = who.producer_id, who.epoch
             batch.base_sequence = who.sequence
-            who.sequence += 1
+            who.sequence += count
             fields = {"TransactionalId": who.name, "version": 11}
         answer = produce(self.client, self.topic, batch.encode(), **fields)
         found = answer["Responses"][0]["PartitionResponses"][0]
@@ -211,6 +212,29 @@ def deleted_into(broker: Broker) -> Any:
                 steps += [partition.delete_before(8), partition.look()]
                 partition.write(None)
                 seen[partition.topic] = [*steps, partition.look()]
+    return seen
+
+
+@scenario(seconds=120)
+def deleted_into_a_batch(broker: Broker) -> Any:
+    """DeleteRecords up to every offset of batches of several records, of open transactions and of nobody."""
+    seen: dict[str, Any] = {}
+    with on_own(broker) as (_, client):
+        for offset in range(1, 13):
+            partition = Partition(client, f"into-a-batch-{offset}")
+            one, other = partition.id(), partition.id()
+            partition.write(None, count=2)
+            partition.write(one, count=3)
+            partition.write(None, count=2)
+            partition.write(other, count=2)
+            partition.write(one, count=3)
+            steps: list[Any] = [partition.delete_before(offset), partition.look()]
+            partition.write(None, count=2)
+            steps.append(partition.look())
+            partition.end(one, commit=False)
+            steps.append(partition.look())
+            partition.end(other, commit=True)
+            seen[partition.topic] = [*steps, partition.look()]
     return seen
 
 

@@ -210,8 +210,11 @@ def test_while_markers_are_written_everybody_waits() -> None:
     assert script.state() == "PrepareCommit 101/0"
     assert script.add(producer, B) == "CONCURRENT_TRANSACTIONS"
     assert script.end(producer) == "CONCURRENT_TRANSACTIONS"
-    assert script.end(producer, commit=False) == "INVALID_TXN_STATE"
+    assert script.end(producer, commit=False) == "CONCURRENT_TRANSACTIONS"
     assert script.init() == "CONCURRENT_TRANSACTIONS"
+    assert script.init(expected=Producer(7, 7)) == "CONCURRENT_TRANSACTIONS"
+    assert script.add(Producer(7, 7), B) == "CONCURRENT_TRANSACTIONS"
+    assert script.end(Producer(101, 7)) == "PRODUCER_FENCED"
     (written,) = script.broker.held
     written(None)
     script.host.run_pending()
@@ -231,6 +234,27 @@ def test_a_marker_that_cannot_be_written_is_tried_again() -> None:
     script.broker.held.pop()(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))  # it was deleted: nothing to end
     script.host.run_pending()
     assert script.state() == "CompleteCommit 101/0"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
+def test_a_log_that_has_heard_of_a_later_epoch_leaves_the_transaction_ending(code: ErrorCode) -> None:
+    script = Script()
+    script.broker.held = []
+    producer = script.init()
+    script.add(producer, A, B)
+    script.end(producer, version=2)
+    script.broker.held.pop(0)(ApiError(code))
+    script.broker.held.pop()(None)
+    script.host.advance(3_600_000)
+    assert script.state() == "PrepareCommit 101/1"
+    assert script.service.describe("t").partitions == {A}
+    assert script.init() == "CONCURRENT_TRANSACTIONS"
+    assert len(script.broker.markers) == 2
+    # A coordinator that is loaded again has a later epoch, and writes them all once more.
+    script.broker.held = None
+    script.start()
+    assert {partition for partition, _ in script.broker.markers[2:]} == {A, B}
+    assert script.state() == "CompleteCommit 101/1"
 
 
 def test_a_restart_goes_on_with_what_was_decided() -> None:
@@ -336,16 +360,25 @@ def test_records_are_of_version_0_before_transaction_version_1() -> None:
 
 
 def test_no_client_of_version_2_is_served_before_transaction_version_1() -> None:
-    script = Script(version=0)
-    producer = script.init()
-    assert script.add(producer, A, version=2) == "UNSUPPORTED_VERSION"
-    assert script.end(producer, commit=False, version=2) == "UNSUPPORTED_VERSION"
-    assert script.state() == "Empty 101/0"
-    assert script.add(producer, A) == "NONE"
-    assert script.end(producer, version=2) == "UNSUPPORTED_VERSION"
-    # Nothing has happened, and its own version ends it.
-    assert script.end(producer) == producer
-    assert script.state() == "CompleteCommit 101/0"
+    for ends in (False, True):
+        script = Script(version=0)
+        producer = script.init(timeout_ms=1_000)
+        if ends:
+            script.add(producer, A)
+            assert script.end(producer, version=2) == "UNSUPPORTED_VERSION"
+        else:
+            assert script.add(producer, A, version=2) == "UNSUPPORTED_VERSION"
+        state = script.state()
+        # As in Apache Kafka the id waits for a record that is never written.
+        for producer_ in (producer, Producer(7, 7)):
+            assert script.add(producer_, A) == "CONCURRENT_TRANSACTIONS"
+            assert script.init(expected=producer_) == "CONCURRENT_TRANSACTIONS"
+        assert script.end(producer) == "CONCURRENT_TRANSACTIONS"
+        assert script.end(Producer(101, 7)) == "PRODUCER_FENCED"
+        script.host.advance(604_800_000 + 7_200_000)
+        assert script.state() == state
+        script.start()
+        assert script.init() in (Producer(101, 1), "CONCURRENT_TRANSACTIONS")
 
 
 def test_a_transaction_of_version_2_outlives_a_downgrade_to_0() -> None:

@@ -1,4 +1,4 @@
-"""One log: when it rolls, what reads give at the edges, timestamps, flushes, failures."""
+"""One log: what is appended, what reads give at the edges, timestamps, flushes, failures."""
 
 from __future__ import annotations
 
@@ -22,11 +22,6 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 def size_of_one() -> int:
     return len(batch(VALUE))
-
-
-def small_segments(bench: LogBench) -> None:
-    """Configure segments that take three batches of one VALUE."""
-    bench.config = replace(bench.config, segment_bytes=3 * size_of_one(), index_interval_bytes=1)
 
 
 # --- appending
@@ -68,7 +63,7 @@ def test_a_refused_batch_stages_nothing(bench: LogBench) -> None:
     with pytest.raises(ApiError) as refused:
         log.append(garbled, leader_epoch=0, now_ms=NOW_MS)
     assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
-    assert (log.staged, log.log_end_offset) == (False, 0)
+    assert (bool(log.staged), log.log_end_offset) == (False, 0)
 
 
 def test_log_append_time_is_told_and_written(bench: LogBench) -> None:
@@ -111,106 +106,6 @@ def test_stored_batches_that_are_cut_short_are_corrupt(bench: LogBench, cut: int
     with pytest.raises(ApiError) as refused:
         log.append_stored(batch(b"value")[:cut])
     assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
-
-
-# --- rolling
-
-
-def test_a_full_segment_rolls(bench: LogBench) -> None:
-    small_segments(bench)
-    log = bench.open()
-    for _ in range(7):
-        bench.append(log, VALUE)
-    assert log.segment_base_offsets == [0, 3, 6]
-    assert [offset for offset, _ in numbered(log)] == list(range(7))
-
-
-def test_staged_bytes_count_for_rolling(bench: LogBench) -> None:
-    small_segments(bench)
-    log = bench.open()
-    for _ in range(7):
-        log.append(batch(VALUE), leader_epoch=0, now_ms=NOW_MS)
-    log.commit()
-    assert log.segment_base_offsets == [0, 3, 6]
-    assert [offset for offset, _ in numbered(log)] == list(range(7))
-
-
-def test_a_compacted_segment_rolls_in_time_for_its_cleaning(bench: LogBench) -> None:
-    bench.config = replace(
-        bench.config, segment_ms=1000, max_compaction_lag_ms=100, cleanup_policy=frozenset({"compact"})
-    )
-    assert bench.config.longest_segment_ms == 100
-    assert replace(bench.config, cleanup_policy=frozenset({"delete"})).longest_segment_ms == 1000
-    bench.config = replace(bench.config, cleanup_policy=frozenset({"compact", "delete"}), segment_ms=50)
-    assert bench.config.longest_segment_ms == 50
-
-
-def test_a_segment_rolls_when_timestamps_span_more_than_segment_ms(bench: LogBench) -> None:
-    bench.config = replace(bench.config, segment_ms=1000)
-    log = bench.open()
-    bench.append(log, b"a", timestamp=NOW_MS)
-    bench.append(log, b"b", timestamp=NOW_MS + 1000)
-    assert log.segment_base_offsets == [0]
-    bench.append(log, b"c", timestamp=NOW_MS + 1001)
-    assert log.segment_base_offsets == [0, 2]
-
-
-def test_a_segment_without_timestamps_rolls_by_the_clock(bench: LogBench) -> None:
-    bench.config = replace(bench.config, segment_ms=1000)
-    log = bench.open()
-    bench.append(log, b"a", timestamp=-1)
-    bench.now_ms += 1001
-    bench.append(log, b"b", timestamp=-1)
-    assert log.segment_base_offsets == [0, 1]
-
-
-def test_an_empty_segment_does_not_roll_by_time(bench: LogBench) -> None:
-    bench.config = replace(bench.config, segment_ms=1000)
-    log = bench.open()
-    bench.now_ms += DAY_MS
-    bench.append(log, b"a")
-    assert log.segment_base_offsets == [0]
-
-
-def test_a_full_index_rolls(bench: LogBench) -> None:
-    bench.config = replace(bench.config, segment_index_bytes=36, index_interval_bytes=0)
-    log = bench.open()
-    for number in range(6):
-        bench.append(log, b"v", timestamp=NOW_MS + number)
-    # The time index takes three entries of 12 bytes, of which the roll needs one.
-    assert log.segment_base_offsets == [0, 3]
-
-
-def test_offsets_too_far_apart_for_an_index_roll(bench: LogBench) -> None:
-    log = bench.open()
-    bench.append(log, b"a")
-    far = 1 << 31
-    log.append_stored(memoryview(build([(NOW_MS, None, b"v", [])], base_offset=far)))
-    log.commit()
-    assert log.segment_base_offsets == [0, far]
-    assert [offset for offset, _ in numbered(log)] == [0, far]
-
-
-def test_a_roll_leaves_indexes_cut_and_producers_in_a_snapshot(bench: LogBench, disk: MemoryDisk) -> None:
-    small_segments(bench)
-    log = bench.open()
-    for number in range(4):
-        bench.append(log, VALUE, timestamp=NOW_MS + number)
-    files = disk.tree(bench.directory)
-    assert len(files["00000000000000000000.index"]) == 2 * 8
-    assert len(files["00000000000000000000.timeindex"]) == 2 * 12
-    assert len(files["00000000000000000003.index"]) == bench.config.segment_index_bytes
-    assert "00000000000000000003.snapshot" in files
-
-
-def test_preallocated_space_is_given_back_when_the_segment_is_done(bench: LogBench, disk: MemoryDisk) -> None:
-    bench.config = replace(bench.config, preallocate=True, segment_bytes=4096)
-    log = bench.open()
-    bench.append(log, VALUE)
-    assert disk.size(bench.path(0, ".log")) == 4096
-    assert values(log) == [VALUE]
-    log.roll(NOW_MS)
-    assert disk.size(bench.path(0, ".log")) == size_of_one()
 
 
 # --- reading
@@ -256,6 +151,18 @@ def test_a_region_outlives_its_segment(filled: Log) -> None:
     filled.delete_records_before(6)
     assert filled.delete_old_segments(NOW_MS) == 1
     assert [header.base_offset for _, header in batches(region.read())] == [0, 2, 4]
+
+
+def test_bytes_to_counts_within_a_segment(filled: Log) -> None:
+    first, second = filled.segment_base_offsets[:2]
+    assert filled.bytes_to(first, second) is None
+    assert filled.bytes_to(second, first) is None
+    assert filled.bytes_to(first, second - 1) == filled.size_between(first, second - 1)
+    assert filled.bytes_to(second - 1, second - 1) == 0
+    end = filled.log_end_offset
+    assert filled.bytes_to(filled.segment_base_offsets[-1], end) == filled.size_between(
+        filled.segment_base_offsets[-1], end
+    )
 
 
 @pytest.mark.parametrize(
@@ -319,7 +226,7 @@ def test_records_before_the_log_start_are_not_found_by_timestamp(filled: Log) ->
 @pytest.fixture
 def aged(bench: LogBench) -> Log:
     """Timestamps 100, 5 and 70 in the first segment, 5 and 99 in the next; none is too old."""
-    small_segments(bench)
+    bench.small_segments(VALUE)
     bench.config = replace(bench.config, retention_ms=-1)
     log = bench.open()
     for timestamp in (100, 5, 70, 5, 99):
@@ -354,7 +261,7 @@ def test_the_greatest_timestamp_is_that_of_any_segment_that_is_there(aged: Log) 
 
 
 def test_the_greatest_timestamp_is_told_with_its_first_record(bench: LogBench) -> None:
-    small_segments(bench)
+    bench.small_segments(VALUE)
     log = bench.open()
     assert log.max_timestamp() is None
     for timestamp in (10, 40, 20, 30, 40, 5, 39):
@@ -373,7 +280,7 @@ def test_the_greatest_timestamp_is_told_with_its_first_record(bench: LogBench) -
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=40), st.integers(0, 31))
 def test_timestamp_lookups_agree_with_a_walk(timestamps: list[int], wanted: int) -> None:
     bench = LogBench(MemoryDisk())
-    small_segments(bench)
+    bench.small_segments(VALUE)
     log = bench.open()
     for timestamp in timestamps:
         bench.append(log, VALUE, timestamp=timestamp)
@@ -524,7 +431,7 @@ def test_an_offline_log_refuses_everything(bench: LogBench) -> None:
     bench.append(log, b"a")
     log.append(batch(b"b"), leader_epoch=0, now_ms=NOW_MS)
     log.fail(StorageError("gone"))
-    assert (log.staged, log.log_end_offset) == (False, 1)
+    assert (bool(log.staged), log.log_end_offset) == (False, 1)
     for attempt in (
         lambda: log.append(batch(b"c"), leader_epoch=0, now_ms=NOW_MS),
         lambda: log.append_stored(batch(b"c")),

@@ -57,6 +57,24 @@ def enter(log: Log, how: str) -> None:
     assert log.log_start_offset == 2
 
 
+def test_within_a_batch_of_an_open_transaction_nothing_is_stable_from_its_first_offset_on(
+    bench: LogBench,
+) -> None:
+    log = bench.open()
+    bench.append(log, b"0", b"1")
+    open_batch = batch(b"2", b"3", b"4", producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+    bench.send(log, open_batch)
+    bench.append(log, b"5", b"6", b"7")
+    found = []
+    for offset in range(1, 9):
+        log.delete_records_before(offset)
+        found.append(log.last_stable_offset)
+    assert found == [2, 2, 2, 2, 5, 5, 5, 8]
+    end(log, 9, ABORT)
+    log.high_watermark = log.log_end_offset
+    assert log.last_stable_offset == 9
+
+
 WAYS = ("asked for", "by retention")
 
 

@@ -1,0 +1,111 @@
+"""Markers that a client writes in the coordinator's place, and what becomes of the transaction then."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import create_topic
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_transactions import LOADING, WAIT_S, Id, offsets, ready
+from interop.scenarios.raw_transactions_log_start import on_own
+
+MARKERS_S = 1.0
+"""Far longer than they take."""
+AFTER_START_S = 4.0
+"""The same, where the connection over which they are sent has to be made."""
+
+
+def state(one: Id) -> Any:
+    """DescribeTransactions, without waiting for its end."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        answer = one.client.call("DescribeTransactions", 0, TransactionalIds=[one.name])
+        answer = answer["TransactionStates"][0]
+        if answer["ErrorCode"] not in LOADING or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    return [
+        answer["ErrorCode"],
+        answer["TransactionState"],
+        answer["ProducerEpoch"],
+        sorted([topic["Topic"], sorted(topic["Partitions"])] for topic in answer["Topics"]),
+    ]
+
+
+def lasting_state(one: Id) -> Any:
+    """The state once it is no longer one that passes, or stays where it is."""
+    deadline = time.monotonic() + MARKERS_S
+    while (found := state(one))[1].startswith("Prepare") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def mark(one: Id, topic: str, *, epoch: int, coordinator: int, commit: bool, version: int) -> Any:
+    """WriteTxnMarkers for partition 0: the error."""
+    marker = {
+        "ProducerId": one.producer_id,
+        "ProducerEpoch": epoch,
+        "TransactionResult": commit,
+        "Topics": [{"Name": topic, "PartitionIndexes": [0]}],
+        "CoordinatorEpoch": coordinator,
+        **({"TransactionVersion": 2} if version >= 2 else {}),
+    }
+    answer = one.client.call("WriteTxnMarkers", version, Markers=[marker])
+    return [
+        partition["ErrorCode"]
+        for found in answer["Markers"][0]["Topics"]
+        for partition in found["Partitions"]
+    ]
+
+
+@scenario(seconds=150)
+def ahead(broker: Broker) -> Any:
+    """Epochs of the coordinator and of the producer that are ahead, before the transaction is ended."""
+    seen: dict[str, Any] = {}
+    waiting: list[Id] = []
+    with on_own(broker) as (own, client):
+        for version, produced in ((1, 11), (2, 12)):
+            for coordinator, ahead_by in ((0, 0), (50, 0), (0, 1), (0, 2), (50, 2)):
+                for commit in (True, False):
+                    topic = f"ahead-{version}-{coordinator}-{ahead_by}-{commit}"
+                    create_topic(client, topic, 2)
+                    one = Id(client, topic)
+                    one.init()
+                    epoch = one.epoch + ahead_by
+                    if produced == 11:
+                        one.add((topic, 0), (topic, 1))
+                    steps: list[Any] = [one.send(topic, version=produced)[0]]
+                    steps.append(one.send(topic, 1, version=produced, sequence=0)[0])
+                    steps.append(
+                        mark(one, topic, epoch=epoch, coordinator=coordinator, commit=False, version=version)
+                    )
+                    steps.append([state(one), offsets(client, topic)])
+                    steps.append(one.end(commit=commit, version=5 if produced == 12 else 4))
+                    steps.append([lasting_state(one), offsets(client, topic)])
+                    if steps[-1][0][1].startswith("Prepare"):
+                        waiting.append(one)
+                        steps.append(_told(one, topic))
+                    seen[topic] = steps
+        for times in (1, 2):
+            own.stop()
+            own.start()
+            with RawClient(own.bootstrap) as client:
+                ready(client, "any")
+                for one in waiting:
+                    one.client = client
+                    state(one)
+                time.sleep(AFTER_START_S)
+                for one in waiting:
+                    seen[f"{one.name} restarted {times}"] = lasting_state(one)
+    return seen
+
+
+def _told(one: Id, topic: str) -> Any:
+    """What its producer hears meanwhile, and the next of its name."""
+    steps = [one.add((topic, 0))]
+    steps += [one.end(commit=commit, patient=False) for commit in (True, False)]
+    steps.append(one.init())
+    return steps

@@ -1,0 +1,181 @@
+"""What a waiting fetch counts: bytes up to the end of its own segment, and nothing beyond what is stable.
+
+Told of each fetch: its error, how many batches came, and whether it was answered before its time was over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from interop.batches import Batch, Record, walk
+from interop.brokers import Broker
+from interop.raw import create_topic, fetch, produce
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_transactions import TRANSACTIONAL, Id, ready
+
+SEGMENT_BYTES = 1 << 20
+"""The smallest that Apache Kafka takes."""
+LARGE_BYTES = 300_000
+"""The fourth of these begins a segment."""
+WAIT_MS = 1_200
+SOON_S = 0.6
+NEVER_BYTES = 16 << 20
+
+
+def write(
+    client: RawClient, topic: str, value_bytes: int, who: Id | None = None, **producer: int
+) -> list[int]:
+    """One record, of a transaction where there is somebody: the error, and the offset."""
+    batch = Batch([Record(bytes(value_bytes))], base_timestamp=1_700_000_000_000)
+    fields: dict[str, Any] = {}
+    if who is not None:
+        batch.attributes = TRANSACTIONAL
+        batch.producer_id, batch.producer_epoch, batch.base_sequence = (
+            who.producer_id,
+            who.epoch,
+            who.sequence,
+        )
+        who.sequence += 1
+        fields = {"TransactionalId": who.name, "version": 11}
+    for name, value in producer.items():
+        setattr(batch, name, value)
+    answer = produce(client, topic, batch.encode(), **fields)
+    found = answer["Responses"][0]["PartitionResponses"][0]
+    return [found["ErrorCode"], found["BaseOffset"]]
+
+
+@contextmanager
+def filled(broker: Broker, topic: str) -> Iterator[RawClient]:
+    """A topic of small segments, and a client."""
+    with RawClient(broker.bootstrap) as client:
+        ready(client, "any")
+        configs = {"segment.bytes": str(SEGMENT_BYTES), "retention.ms": "-1"}
+        create_topic(client, topic, configs=configs)
+        yield client
+
+
+def wait(client: RawClient, topic: str, offset: int, min_bytes: int, isolation: int, **fields: Any) -> Any:
+    """What a fetch from this offset is told, and when."""
+    began = time.monotonic()
+    answer = fetch(
+        client,
+        topic,
+        offset,
+        MaxWaitMs=WAIT_MS,
+        MinBytes=min_bytes,
+        IsolationLevel=isolation,
+        MaxBytes=NEVER_BYTES,
+        partition_fields={"PartitionMaxBytes": fields.get("partition_max_bytes", NEVER_BYTES)},
+    )
+    soon = time.monotonic() - began < SOON_S
+    found = answer["Responses"][0]["Partitions"][0]
+    batches = len(list(walk(found["Records"] or b"")))
+    return [found["ErrorCode"], batches, "soon" if soon else "late"]
+
+
+@scenario(seconds=120)
+def for_a_segment(broker: Broker) -> Any:
+    """More is wanted than there is, from each offset of three segments."""
+    topic = "raw-waits-segments"
+    seen: dict[str, Any] = {}
+    with filled(broker, topic) as client:
+        for _ in range(8):
+            write(client, topic, LARGE_BYTES)
+        for min_bytes in (1, NEVER_BYTES):
+            for offset in range(10):
+                seen[f"{min_bytes} from {offset}"] = wait(client, topic, offset, min_bytes, 0)
+        for limit in (1, LARGE_BYTES, 2 * LARGE_BYTES):
+            seen[f"at most {limit}"] = [
+                wait(client, topic, offset, 400_000, 0, partition_max_bytes=limit) for offset in (2, 6)
+            ]
+    return seen
+
+
+@scenario(seconds=150)
+def beyond_what_is_stable(broker: Broker) -> Any:
+    """Committed records are wanted from offsets before and after the start of an open transaction."""
+    seen: dict[str, Any] = {}
+    for name, before, within in (("one-segment", 1, 2), ("two-segments", 1, 5), ("from-the-next", 4, 2)):
+        topic = f"raw-waits-{name}"
+        with filled(broker, topic) as client:
+            one = Id(client, topic)
+            one.init()
+            one.add((topic, 0))
+            for _ in range(before):
+                write(client, topic, LARGE_BYTES)
+            for _ in range(within):
+                write(client, topic, LARGE_BYTES, one)
+            write(client, topic, 10)
+            end = before + within + 1
+            seen[name] = {
+                f"{min_bytes} from {offset}": wait(client, topic, offset, min_bytes, 1)
+                for min_bytes in (1, NEVER_BYTES)
+                for offset in range(end + 2)
+            }
+            one.end(commit=False)
+    return seen
+
+
+@scenario()
+def two_partitions(broker: Broker) -> Any:
+    """One partition is read beyond what is stable, which counts against what another has."""
+    topic = "raw-waits-two"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        ready(client, "any")
+        create_topic(client, topic, 2)
+        one = Id(client, topic)
+        one.init()
+        one.add((topic, 0))
+        for _ in range(2):
+            write(client, topic, 10_000, one)
+        assert produce(client, topic, Batch([Record(bytes(10_000))]).encode(), partition=1)
+        for offset in (0, 1, 2):
+            for min_bytes in (1, 5_000, 15_000):
+                began = time.monotonic()
+                partitions = [
+                    {"Partition": index, "FetchOffset": start, "PartitionMaxBytes": NEVER_BYTES}
+                    for index, start in ((0, offset), (1, 0))
+                ]
+                client.call(
+                    "Fetch",
+                    12,
+                    MaxWaitMs=WAIT_MS,
+                    MinBytes=min_bytes,
+                    MaxBytes=NEVER_BYTES,
+                    IsolationLevel=1,
+                    Topics=[{"Topic": topic, "Partitions": partitions}],
+                )
+                seen[f"{min_bytes} from {offset}"] = time.monotonic() - began < SOON_S
+        one.end(commit=True)
+    return seen
+
+
+@scenario()
+def rolled_for_nothing(broker: Broker) -> Any:
+    """A batch that is refused, or was there before, and for which the segment had no room."""
+    seen: dict[str, Any] = {}
+    first: dict[str, Any] = {"producer_id": 700, "producer_epoch": 1}
+    for name, last in {
+        "appended": {**first, "base_sequence": 3},
+        "duplicate": {**first, "base_sequence": 2},
+        "gap": {**first, "base_sequence": 9},
+        "epoch": {**first, "producer_epoch": 0, "base_sequence": 0},
+        "too large": {**first, "base_sequence": 3, "value_bytes": SEGMENT_BYTES},
+    }.items():
+        topic = f"raw-waits-rolled-{name.replace(' ', '-')}"
+        with filled(broker, topic) as client:
+            steps: list[Any] = [
+                write(client, topic, LARGE_BYTES, **first, base_sequence=sequence) for sequence in range(3)
+            ]
+            size_bytes = last.pop("value_bytes", LARGE_BYTES)
+            steps.append(write(client, topic, size_bytes, **last))
+            steps.append(write(client, topic, 10))
+            end = 5 if name == "appended" else 4
+            steps += [wait(client, topic, offset, 1, 0) for offset in range(end)]
+            seen[name] = steps
+    return seen
