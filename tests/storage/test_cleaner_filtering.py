@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.storage.cleaner.filtering import GONE, BatchFilter, LastOfProducer, Rules, plain_records
-from broker.storage.cleaner.offset_map import OffsetMap
+from broker.storage.cleaner.filtering import LastOfProducer, Rules
+from broker.storage.cleaner.offset_map import MapFilter, OffsetMap
+from broker.storage.cleaner.rebatching import GONE, plain_records
 from broker.storage.cleaner.record_keys import LONGEST_PLAIN_KEY
 from broker.storage.cleaner.transactions import Aborted, CleanedTransactions
 from kwire.batch import CorruptBatch, NewRecord, build, crc_is_valid, read_header, records
@@ -54,7 +55,7 @@ class Cleaning:
         rules = Rules(
             now_ms, delete_retention_ms, first_dirty_offset, upper_bound_offset, last_of_producers or {}
         )
-        self.filter = BatchFilter(self.map, rules, lambda offset: CleanedTransactions(aborted or []))
+        self.filter = MapFilter(self.map, rules, lambda offset: CleanedTransactions(aborted or []))
 
     def run(self) -> list[bytes]:
         """The batches that stay. The filter takes a log once, in order."""

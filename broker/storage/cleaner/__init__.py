@@ -2,10 +2,11 @@
 
 The broker chooses a log and how much of it may be cleaned (`candidates`), hands that to a worker as a line of
 JSON, and puts what the worker has written in place (`cleaner`, `swap`). The worker (`worker`, a process of
-its own, because a busy Python thread would hold every client up) reads the dirty part of the log into a map
-of keys and offsets (`offset_map`), and copies the log, group of segments by group, without the batches and
-records that the map says are superseded (`rewriting`, `filtering`). Records keep their offsets: what is gone
-leaves a gap, and a batch keeps its first and last offset whatever is left of it.
+its own, because a busy Python thread would hold every client up) reads the keys of the dirty part of the log,
+from its end into a set (`newest_keys`) or, where that cannot be, from its beginning into a map of keys and
+batches (`offset_map`), and copies the log, group of segments by group, without the batches and records that
+are superseded (`rewriting`, `filtering`, `rebatching`). Records keep their offsets: what is gone leaves a
+gap, and a batch keeps its first and last offset whatever is left of it.
 
 What stays although a later record has its key:
 - a producer's last batch, emptied, so that its sequence can go on after the producers are read from the log;

@@ -14,11 +14,15 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from broker.storage.cleaner.record_keys import offsets_of
+from broker.storage.cleaner.filtering import BatchFilter, Rules
+from broker.storage.cleaner.rebatching import last_of_each, plain_records
+from broker.storage.cleaner.record_keys import RecordKeys, offsets_of
 from broker.storage.cleaner.record_layouts import KeyReader
+from broker.storage.cleaner.transactions import CleanedTransactions
+from kwire.batch import BatchHeader
 
 ENTRY_BYTES: Final = 160
 """What an entry costs: the key as an object, and its place in a dictionary that grows by doubling."""
@@ -85,3 +89,66 @@ class Survivors:
             low = bisect_left(bases, base_offset, low)
         high = self._cursor = bisect_right(bases, base_offset, low, min(low + count, len(bases)))
         return self._keys[low:high]
+
+
+class MapFilter(BatchFilter):
+    """Goes by a map."""
+
+    def __init__(
+        self,
+        offset_map: OffsetMap,
+        rules: Rules,
+        transactions_from: Callable[[int], CleanedTransactions],
+    ) -> None:
+        """The map has to be complete."""
+        super().__init__(rules, transactions_from)
+        self._map = offset_map
+        self._survivors = offset_map.survivors()
+
+    def _data(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
+        base_offset, count = header.base_offset, header.records_count
+        offset_map = self._map
+        if (
+            base_offset >= self._rules.first_dirty_offset
+            and header.last_offset <= offset_map.latest_offset
+            and base_offset not in offset_map.with_tombstones
+        ):
+            # The map has read this batch already: how many of its records survive says enough, mostly.
+            survivors = self._survivors.of(base_offset, count)
+            if len(survivors) == count:
+                self.records_kept += count
+                return None
+            if not survivors:
+                return self._nothing(header)
+            payload, start, end = plain_records(data, at, header)
+            records = self._keys_of(payload, start, end, count)
+            chosen = last_of_each(records.keys, set(survivors))
+        else:
+            payload, start, end = plain_records(data, at, header)
+            records = self._keys_of(payload, start, end, count)
+            chosen = self._chosen(payload, records, header)
+        return self._left(payload, records, chosen, header)
+
+    def _chosen(self, data: bytes, records: RecordKeys, header: BatchHeader) -> list[int]:
+        """Which records stay, by their indexes."""
+        get = self._map.latest.get
+        latest_offset = self._map.latest_offset
+        base_offset = header.base_offset
+        if header.last_offset > latest_offset:
+            offsets = offsets_of(data, records.starts, base_offset)
+            beyond = bisect_right(offsets, latest_offset)
+        else:
+            beyond = len(records.keys)
+        known = records.keys[:beyond]
+        # The map says nothing of a record without a key, which goes, nor of one whose key was not seen since.
+        chosen = [
+            index
+            for index, latest in enumerate(map(get, known))
+            if latest == base_offset or (latest is None and known[index] is not None)
+        ]
+        if header.last_offset >= self._rules.first_dirty_offset:
+            last = set(last_of_each(known, {known[index] for index in chosen}))
+            chosen = [index for index in chosen if index in last or get(known[index]) is None]
+        chosen = self._without_old_tombstones(records, chosen, header)
+        chosen += range(beyond, len(records.keys))
+        return chosen

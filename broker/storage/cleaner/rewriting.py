@@ -8,9 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
-from broker.storage.cleaner.filtering import GONE, BatchFilter, LastOfProducer, Rules, plain_records
+from broker.storage.cleaner.filtering import BatchFilter, LastOfProducer, Rules
 from broker.storage.cleaner.job import Cleaned, Done, Job
-from broker.storage.cleaner.offset_map import OffsetMap
+from broker.storage.cleaner.newest_keys import NewestFilter, NewestKeys
+from broker.storage.cleaner.offset_map import MapFilter, OffsetMap
+from broker.storage.cleaner.reading import (
+    NOT_PLAIN,
+    Piece,
+    Throttle,
+    batches_backwards,
+    batches_in,
+    plain_pieces,
+    unhurried,
+)
+from broker.storage.cleaner.rebatching import GONE, plain_records
 from broker.storage.cleaner.transactions import CleanedTransactions, marker_kind
 from broker.storage.disk import Buffer, Disk, DiskFile, FileMissing
 from broker.storage.index import MAX_RELATIVE_OFFSET
@@ -25,18 +36,12 @@ from broker.storage.segment import (
     Segment,
 )
 from broker.storage.transaction_index import Aborted, read_aborted
-from kwire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, CorruptBatch, read_header
+from kwire.batch import BatchHeader, CorruptBatch, read_header
 
-Throttle = Callable[[int], None]
-"""Told of every byte read or written; it waits where that was too fast."""
 Sync = Callable[[Sequence[DiskFile]], Callable[[], None]]
 """Begins to make files durable; what it gives waits for that. StorageError there or here."""
 Source = tuple[int, int]
 """A segment of the log: base offset and size."""
-
-
-def _unhurried(size_bytes: int) -> None:
-    return
 
 
 def sync_at_once(files: Sequence[DiskFile]) -> Callable[[], None]:
@@ -44,37 +49,6 @@ def sync_at_once(files: Sequence[DiskFile]) -> Callable[[], None]:
     for file in files:
         file.sync()
     return lambda: None
-
-
-def batches_in(
-    file: DiskFile, end: int, read_bytes: int, throttle: Throttle = _unhurried
-) -> Iterator[tuple[bytes, int, BatchHeader]]:
-    """The batches of a segment: bytes that were read, where in them the batch begins, its header.
-
-    CorruptBatch for what is not a whole batch of format 2.
-    """
-    position = 0
-    chunk_bytes = read_bytes
-    while position < end:
-        data = file.read_at(position, min(chunk_bytes, end - position))
-        throttle(len(data))
-        chunk_bytes = read_bytes
-        at, size = 0, len(data)
-        while at + HEADER_BYTES <= size:
-            header = read_header(data, at)
-            size_bytes = LOG_OVERHEAD_BYTES + header.batch_length
-            if header.magic != MAGIC or size_bytes < HEADER_BYTES:
-                raise CorruptBatch(f"no batch of format {MAGIC} at byte {position + at}")
-            if at + size_bytes > size:
-                if position + at + size_bytes > end:
-                    raise CorruptBatch(f"the batch at byte {position + at} is cut short")
-                chunk_bytes = max(read_bytes, size_bytes)
-                break
-            yield data, at, header
-            at += size_bytes
-        if not at and (size < HEADER_BYTES or chunk_bytes <= size):
-            raise CorruptBatch(f"the batch at byte {position} is cut short")
-        position += at
 
 
 class LogCleaning:
@@ -85,7 +59,7 @@ class LogCleaning:
         job: Job,
         disk: Disk,
         *,
-        throttle: Throttle = _unhurried,
+        throttle: Throttle = unhurried,
         set_modified: Callable[[str, int], None] = lambda path, modified_ms: None,
         sync: Sync = sync_at_once,
     ) -> None:
@@ -96,15 +70,12 @@ class LogCleaning:
         self._set_modified = set_modified
         self._sync = sync
         self._config = LogConfig(index_interval_bytes=job.index_interval_bytes)
-        self._map = OffsetMap(job.map_bytes)
         self.bytes_before = 0
         self.bytes_kept = 0
 
     def run(self) -> Iterator[Cleaned | Done]:
         """Clean. What is given is complete on the disk. StorageError, CorruptBatch."""
         job = self._job
-        self._fill_map()
-        end_offset = self._map.latest_offset + 1
         rules = Rules(
             job.now_ms,
             job.delete_retention_ms,
@@ -115,7 +86,16 @@ class LogCleaning:
                 for producer_id, last_offset, epoch in job.last_of_producers
             },
         )
-        batches = BatchFilter(self._map, rules, self._transactions_from)
+        batches: BatchFilter
+        newest = self._newest_keys()
+        if newest is not None:
+            end_offset, keys = job.upper_bound_offset, len(newest.keys)
+            batches = NewestFilter(newest, rules, self._transactions_from)
+        else:
+            offset_map = OffsetMap(job.map_bytes)
+            self._fill(offset_map)
+            end_offset, keys = offset_map.latest_offset + 1, len(offset_map.latest)
+            batches = MapFilter(offset_map, rules, self._transactions_from)
         unsynced: tuple[Cleaned, Callable[[], None]] | None = None
         for group in self._groups([source for source in self._cleanable if source[0] < end_offset]):
             rewritten = self._rewrite(group, batches)
@@ -134,7 +114,7 @@ class LogCleaning:
             self.bytes_kept,
             batches.records_read,
             batches.records_kept,
-            len(self._map.latest),
+            keys,
         )
 
     @property
@@ -149,37 +129,63 @@ class LogCleaning:
         file = self._disk.open(self._path(base_offset, LOG_SUFFIX))
         return batches_in(file, size_bytes, self._job.read_bytes, self._throttle)
 
-    # --- the map
+    # --- the keys
 
-    def _fill_map(self) -> None:
-        job, offset_map = self._job, self._map
-        sources = self._cleanable
+    @property
+    def _dirty(self) -> list[Source]:
+        sources, start = self._cleanable, self._job.first_dirty_offset
+        return sources[
+            max((number for number, source in enumerate(sources) if source[0] <= start), default=0) :
+        ]
+
+    def _newest_keys(self) -> NewestKeys | None:
+        """The keys, read from the end; None where the log has to be read from its beginning."""
+        job, newest = self._job, NewestKeys(self._job.map_bytes)
+        found: list[tuple[DiskFile, Piece]] = []
+        try:
+            for base_offset, size_bytes in self._dirty:
+                file = self._disk.open(self._path(base_offset, LOG_SUFFIX))
+                pieces = plain_pieces(
+                    file, size_bytes, job.read_bytes, job.first_dirty_offset, self._throttle
+                )
+                if pieces is None:
+                    return None
+                found += [(file, piece) for piece in pieces]
+            for file, piece in reversed(found):
+                self._throttle(piece[1] - piece[0])
+                for data, at, header in batches_backwards(file, piece):
+                    newest.add_before(data, at, header)
+                    if newest.is_too_large:
+                        return None
+        except CorruptBatch:
+            # It may lie where the map would be full before.
+            return None
+        return newest
+
+    def _fill(self, offset_map: OffsetMap) -> None:
+        """Take in the dirty part, as far as there is room."""
+        job = self._job
         start = job.first_dirty_offset
-        first = max((number for number, source in enumerate(sources) if source[0] <= start), default=0)
         transactions: CleanedTransactions | None = None
-        for number, source in enumerate(sources[first:], first):
+        sources = self._dirty
+        for number, source in enumerate(sources):
             for data, at, header in self._batches(source):
                 if header.last_offset < start:
                     continue
-                if header.attributes & 0x30 and transactions is None:
+                if header.attributes & NOT_PLAIN and transactions is None:
                     transactions = self._transactions_from(start)
                 if header.is_control:
                     assert transactions is not None
                     transactions.marker(header, marker_kind(data, at, header))
                 elif not (header.is_transactional and transactions is not None and transactions.data(header)):
-                    self._take_in(data, at, header)
+                    payload, begin, end = plain_records(data, at, header)
+                    offset_map.add(payload, begin, end, header.base_offset, header.records_count, start)
                     if offset_map.is_full:
                         return
                 offset_map.latest_offset = header.last_offset
             after = sources[number + 1][0] if number + 1 < len(sources) else job.upper_bound_offset
             # Offsets at the end of a segment may be gaps.
             offset_map.latest_offset = after - 1
-
-    def _take_in(self, data: bytes, at: int, header: BatchHeader) -> None:
-        payload, start, end = plain_records(data, at, header)
-        self._map.add(
-            payload, start, end, header.base_offset, header.records_count, self._job.first_dirty_offset
-        )
 
     # --- transactions
 

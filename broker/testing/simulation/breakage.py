@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import broker.storage.recovery as recovery
 from broker.storage import checkpoints
-from broker.storage.cleaner import filtering
+from broker.storage.cleaner import offset_map
 from broker.storage.cleaner.offset_map import OffsetMap
 from broker.storage.flush import Durability, FlushTicket
 from broker.storage.producer_state import ProducerStateManager
@@ -104,7 +104,7 @@ def _a_full_map_claims_everything(replace: SetAttribute) -> None:
 
 
 def _what_the_map_does_not_know_goes(replace: SetAttribute) -> None:
-    replace(filtering, "bisect_right", lambda offsets, latest_offset: len(offsets))
+    replace(offset_map, "bisect_right", lambda offsets, latest_offset: len(offsets))
 
 
 BREAKAGES = [

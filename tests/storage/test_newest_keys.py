@@ -1,0 +1,162 @@
+"""Keys that are read from the end leave of a log what a map of them leaves, byte for byte."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from broker.storage.cleaner.job import Done, Job
+from broker.storage.cleaner.newest_keys import NewestKeys
+from broker.storage.cleaner.rewriting import LogCleaning
+from broker.testing.memory_disk import MemoryDisk
+from kwire.batch import CorruptBatch, build, read_header
+from kwire.compression import Codec
+
+NOW_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+DIRECTORY = "/data/t-0"
+ROOM = 1 << 24
+
+
+def key(draw: random.Random, keys: int) -> bytes | None:
+    if draw.random() < 0.03:
+        return None
+    name = b"%d" % draw.randrange(keys)
+    return name if draw.random() < 0.9 else name * 40
+
+
+def some_batch(draw: random.Random, base_offset: int, keys: int) -> bytes:
+    producer = {"producer_id": draw.randrange(3), "producer_epoch": 0, "base_sequence": base_offset}
+    count = draw.choice([1, 1, 2, 7, 60])
+    with_tombstones = draw.random() < 0.3
+    alike = draw.random() < 0.5
+    return bytes(
+        build(
+            [
+                (
+                    NOW_MS - draw.randrange(1000),
+                    key(draw, keys),
+                    None
+                    if with_tombstones and draw.random() < 0.2
+                    else bytes(20 if alike else draw.randrange(90)),
+                    [],
+                )
+                for _ in range(count)
+            ],
+            base_offset=base_offset,
+            codec=draw.choice([Codec.NONE, Codec.NONE, Codec.LZ4, Codec.GZIP]),
+            **(producer if draw.random() < 0.3 else {}),
+        )
+    )
+
+
+def segments_of(draw: random.Random, base_offset: int, batches: int, keys: int) -> list[tuple[int, bytes]]:
+    """Segments of a few batches each: base offset and content."""
+    segments: list[tuple[int, bytes]] = []
+    for _ in range(batches):
+        made = some_batch(draw, base_offset, keys)
+        if not segments or draw.random() < 0.2:
+            segments.append((base_offset, b""))
+        segments[-1] = segments[-1][0], segments[-1][1] + made
+        base_offset = int.from_bytes(made[:8], "big") + int.from_bytes(made[23:27], "big") + 1
+        base_offset += draw.choice([0, 0, 0, 5])
+    return segments
+
+
+def cleaned(
+    segments: list[tuple[int, bytes]], *, map_bytes: int = ROOM, first_dirty: int = 0, now_ms: int = NOW_MS
+) -> tuple[dict[str, bytes], Done]:
+    """The files that cleaning all but the last segment leaves."""
+    disk = MemoryDisk()
+    disk.make_directory(DIRECTORY)
+    for base_offset, content in segments:
+        disk.write(f"{DIRECTORY}/{base_offset:020d}.log", content, sync=True)
+    job = Job(
+        directory=DIRECTORY,
+        segments=[(base_offset, len(content)) for base_offset, content in segments],
+        first_dirty_offset=first_dirty,
+        upper_bound_offset=segments[-1][0],
+        now_ms=now_ms,
+        delete_retention_ms=DAY_MS,
+        segment_bytes=4000,
+        segment_index_bytes=1200,
+        index_interval_bytes=100,
+        map_bytes=map_bytes,
+        read_bytes=2000,
+        bytes_per_second=1e300,
+        last_of_producers=[(1, segments[-1][0] - 1, 0)],
+    )
+    *_, done = LogCleaning(job, disk).run()
+    assert isinstance(done, Done)
+    return disk.tree(DIRECTORY), done
+
+
+def by_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LogCleaning, "_newest_keys", lambda self: None)
+
+
+def swapped(
+    files: dict[str, bytes], segments: list[tuple[int, bytes]], done: Done
+) -> list[tuple[int, bytes]]:
+    """The log after it: a segment that was written anew stands for all up to the next one, or the end."""
+    suffix = ".log.cleaned"
+    made = {int(name[-32:-12]): content for name, content in files.items() if name.endswith(suffix)}
+    kept = [segment for segment in segments if segment[0] >= done.end_offset]
+    return sorted(made.items()) + kept
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_both_ways_leave_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    keys = draw.choice([5, 40, 300])
+    segments = segments_of(draw, 0, draw.randrange(2, 60), keys)
+    segments.append((segments[-1][0] + 10_000, b""))
+    with monkeypatch.context() as patched:
+        patched.setattr(LogCleaning, "_fill", None)
+        found, done = cleaned(segments)
+    # Once more, when what the first one has left is clean, or is not known to be, and the tombstones may go.
+    after = swapped(found, segments[:-1], done)
+    assert all(first < second for (first, _), (second, _) in pairwise(after))
+    more = segments_of(draw, segments[-1][0], 30, keys)
+    whole = [*after, *more, (more[-1][0] + 10_000, b"")]
+    first_dirty = draw.choice([0, segments[-1][0]])
+    later = NOW_MS + draw.choice([1, 2]) * DAY_MS
+    again, done_again = cleaned(whole, first_dirty=first_dirty, now_ms=later)
+    with monkeypatch.context() as patched:
+        by_map(patched)
+        assert cleaned(segments) == (found, done)
+        assert cleaned(whole, first_dirty=first_dirty, now_ms=later) == (again, done_again)
+
+
+def test_without_room_for_all_keys_the_oldest_part_is_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = segments_of(random.Random(1), 0, 80, 300)
+    segments.append((segments[-1][0] + 10_000, b""))
+    for map_bytes in (160 * 20, 160 * 100, 160 * 250):
+        found, done = cleaned(segments, map_bytes=map_bytes)
+        with monkeypatch.context() as patched:
+            by_map(patched)
+            assert cleaned(segments, map_bytes=map_bytes) == (found, done)
+        assert done.end_offset < segments[-1][0]
+
+
+def test_what_it_keeps_in_mind_is_bounded() -> None:
+    newest = NewestKeys(10_000)
+    for offset in range(1000, 0, -1):
+        batch = bytes(build([(NOW_MS, b"%d" % offset, b"", [])], base_offset=offset))
+        newest.add_before(batch, 0, read_header(batch))
+        if newest.is_too_large:
+            break
+    assert len(newest.keys) < 40
+
+
+@pytest.mark.parametrize("damaged", ["first", "last"])
+def test_a_damaged_batch_is_told_by_the_way_from_the_beginning(damaged: str) -> None:
+    segments = segments_of(random.Random(2), 0, 40, 20)
+    segments.append((segments[-1][0] + 10_000, b""))
+    place = 0 if damaged == "first" else len(segments) - 2
+    base_offset, content = segments[place]
+    segments[place] = base_offset, content[:-1] + bytes([content[-1] ^ 1])
+    with pytest.raises(CorruptBatch):
+        cleaned(segments)
