@@ -1,12 +1,13 @@
 """Incremental fetch sessions. KIP-227, topic ids KIP-516.
 
 A session remembers which partitions a consumer fetches, and what it was last told of each, so that requests
-and responses carry only what changed. The cache is bounded: a newcomer may push out a session that has not
-been used for `eviction_ms`, or one that is older than that and smaller than itself; otherwise it gets none.
+and responses carry only what changed. The cache is bounded, and in shards as Apache Kafka's is: clients can
+tell, for a session is made in the next shard in turn, and where that one is full, room elsewhere is no help.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,10 @@ INVALID_SESSION_ID = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 FIRST_VERSION_WITH_TOPIC_IDS = 13
+FIRST_VERSION_WITH_REPLICA_STATE = 15
+
+SHARDS = 8
+IDS_PER_SHARD = 0x7FFFFFFF // SHARDS
 
 TargetKey = tuple[str | Uuid, int]
 """A partition as the request names it: by topic name before version 13, by topic id from there on."""
@@ -67,7 +72,7 @@ class TopicNames:
 class FetchSession:
     """What the broker keeps of one client's incremental fetches."""
 
-    __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "targets", "uses_topic_ids")
+    __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "privileged", "targets", "uses_topic_ids")
 
     def __init__(
         self,
@@ -75,11 +80,14 @@ class FetchSession:
         targets: OrderedDict[TargetKey, FetchTarget],
         *,
         uses_topic_ids: bool,
+        privileged: bool,
         now_ms: int,
     ) -> None:
         self.id = session_id
         self.targets = targets
         self.uses_topic_ids = uses_topic_ids
+        self.privileged = privileged
+        """Whether it is a replica's, and not a consumer's."""
         self.created_ms = now_ms
         self.last_used_ms = now_ms
         self.epoch = 1
@@ -95,7 +103,7 @@ def next_epoch(epoch: int) -> int:
 class FetchContext:
     """What one request fetches, and how its response is trimmed for its session."""
 
-    __slots__ = ("_cache", "_creates", "_epoch", "_session", "_uses_topic_ids", "targets")
+    __slots__ = ("_creates", "_epoch", "_privileged", "_session", "_uses_topic_ids", "targets")
 
     def __init__(
         self,
@@ -104,12 +112,14 @@ class FetchContext:
         cache: FetchSessionCache | None = None,
         session: FetchSession | None = None,
         uses_topic_ids: bool = False,
+        privileged: bool = False,
     ) -> None:
         self.targets = targets
         self._creates = cache if session is None else None
         self._session = session
         self._epoch = session.epoch if session is not None else 0
         self._uses_topic_ids = uses_topic_ids
+        self._privileged = privileged
 
     def trim(
         self, fetched: Sequence[tuple[FetchTarget, PartitionData]], now_ms: int
@@ -130,10 +140,15 @@ class FetchContext:
             return session.id, told
         if self._creates is None:
             return INVALID_SESSION_ID, fetched
+        # The session has them in the order of this answer, where those that cannot be looked up come last.
+        targets: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
         for target, data in fetched:
             target.told_high_watermark = data.high_watermark
             target.told_log_start_offset = data.log_start_offset
-        session_id = self._creates.create(self.targets, uses_topic_ids=self._uses_topic_ids, now_ms=now_ms)
+            targets[_key(target, self._uses_topic_ids)] = target
+        session_id = self._creates.create(
+            targets, uses_topic_ids=self._uses_topic_ids, privileged=self._privileged, now_ms=now_ms
+        )
         return session_id, fetched
 
 
@@ -180,96 +195,164 @@ def _read_targets(
             yield (topic_id if by_id else topic.topic, asked.partition), target
 
 
-class FetchSessionCache:
-    """All sessions of this broker, at most `slots` of them."""
+def _is_of_a_replica(request: FetchRequest, version: int) -> bool:
+    if version >= FIRST_VERSION_WITH_REPLICA_STATE:
+        return request.replica_state.replica_id >= 0
+    return request.replica_id >= 0
 
-    def __init__(self, slots: int, eviction_ms: int, rng: random.Random) -> None:
+
+class FetchSessionCacheShard:
+    """The sessions whose ids are in one range, at most `slots` of them."""
+
+    __slots__ = ("_eviction_ms", "_ids", "_slots", "sessions")
+
+    def __init__(self, ids: range, slots: int, eviction_ms: int) -> None:
+        self._ids = ids
         self._slots = slots
         self._eviction_ms = eviction_ms
+        self.sessions: dict[int, FetchSession] = {}
+
+    def make_room(self, *, privileged: bool, size: int, now_ms: int) -> bool:
+        """Whether there is a slot for a session of `size` partitions, once another has been evicted for it.
+
+        That is the one unused for longest, if for more than `eviction_ms`; or else the one worth least of
+        those that have been in use for so long, if it is worth less than the newcomer.
+        """
+        sessions = self.sessions
+        if len(sessions) < self._slots:
+            return True
+        if not sessions:
+            return False
+        evicted = min(sessions.values(), key=lambda session: (session.last_used_ms, session.id))
+        if now_ms - evicted.last_used_ms <= self._eviction_ms:
+            evictable = [session for session in sessions.values() if self._may_yield(session, privileged)]
+            if not evictable:
+                return False
+            evicted = min(evictable, key=_worth)
+            if (privileged, size, INVALID_SESSION_ID) < _worth(evicted):
+                return False
+        del sessions[evicted.id]
+        return True
+
+    def _may_yield(self, session: FetchSession, to_privileged: bool) -> bool:
+        if to_privileged and not session.privileged:
+            return True
+        # Its age is the one that it had when it was last used: one that is not used again does not get older.
+        return session.last_used_ms - session.created_ms > self._eviction_ms
+
+    def new_id(self, rng: random.Random) -> int:
+        """An id that no session has."""
+        while (session_id := rng.randrange(self._ids.start, self._ids.stop)) in self.sessions:
+            pass
+        return session_id
+
+
+def _worth(session: FetchSession) -> tuple[bool, int, int]:
+    """What a session is measured by: a newcomer evicts one that is worth less than itself."""
+    return (session.privileged, len(session.targets), session.id)
+
+
+class FetchSessionCache:
+    """All sessions of this broker: each shard has an eighth of the slots, and of the ids."""
+
+    def __init__(self, slots: int, eviction_ms: int, rng: random.Random) -> None:
         self._rng = rng
-        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        """By id, least recently used first."""
+        self._shards = [
+            FetchSessionCacheShard(
+                range(max(1, number * IDS_PER_SHARD), (number + 1) * IDS_PER_SHARD),
+                slots // SHARDS,
+                eviction_ms,
+            )
+            for number in range(SHARDS)
+        ]
+        self._next_shard = itertools.cycle(self._shards)
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return sum(len(shard.sessions) for shard in self._shards)
 
     def context(self, request: FetchRequest, version: int, names: TopicNames, now_ms: int) -> FetchContext:
         """What this request fetches, after its changes to its session.
 
         Raises ApiError with the session errors, which are answered at the top of the response:
-        FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
+        FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR; and
+        UNKNOWN_SERVER_ERROR, of the whole request, where no shard serves such an id.
         """
         by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
         session_id, epoch = request.session_id, request.session_epoch
+        shard = self._shard_of(session_id)
+        asked = OrderedDict(_read_targets(request, by_id, names))
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             # A full request ends the session that it names.
-            self._sessions.pop(session_id, None)
-            targets = OrderedDict(_read_targets(request, by_id, names))
-            cache = self if epoch == INITIAL_EPOCH else None
-            return FetchContext(targets, cache=cache, uses_topic_ids=by_id)
-        session = self._sessions.get(session_id)
+            shard.sessions.pop(session_id, None)
+            return FetchContext(
+                asked,
+                cache=self if epoch == INITIAL_EPOCH else None,
+                uses_topic_ids=by_id,
+                privileged=_is_of_a_replica(request, version),
+            )
+        session = shard.sessions.get(session_id)
         if session is None:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != by_id:
             raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        self._update(session, request, by_id, names)
+        self._update(session, asked, request, by_id, names)
         if not session.targets:
-            del self._sessions[session.id]
-            return FetchContext(session.targets)
+            # Nothing is left to remember. What this request asks for is answered all the same.
+            del shard.sessions[session.id]
+            return FetchContext(asked)
         session.last_used_ms = now_ms
-        self._sessions.move_to_end(session.id)
         session.epoch = next_epoch(session.epoch)
         return FetchContext(session.targets, session=session, uses_topic_ids=by_id)
 
-    def _update(self, session: FetchSession, request: FetchRequest, by_id: bool, names: TopicNames) -> None:
+    def _shard_of(self, session_id: int) -> FetchSessionCacheShard:
+        # As Kafka's division rounds: negative ids short of a whole range are the first shard's.
+        if not -IDS_PER_SHARD < session_id < SHARDS * IDS_PER_SHARD:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        return self._shards[max(0, session_id) // IDS_PER_SHARD]
+
+    def _update(
+        self,
+        session: FetchSession,
+        asked: OrderedDict[TargetKey, FetchTarget],
+        request: FetchRequest,
+        by_id: bool,
+        names: TopicNames,
+    ) -> None:
         targets = session.targets
         if by_id:
             for target in targets.values():
                 if target.topic is None:
                     target.topic = names.of(target.topic_id)
-        for key, asked in _read_targets(request, by_id, names):
+        for key, wanted in asked.items():
             known = targets.get(key)
             if known is None:
-                targets[key] = asked
+                targets[key] = wanted
             else:
-                known.fetch_offset = asked.fetch_offset
-                known.max_bytes = asked.max_bytes
-                known.current_leader_epoch = asked.current_leader_epoch
-                known.last_fetched_epoch = asked.last_fetched_epoch
+                known.fetch_offset = wanted.fetch_offset
+                known.max_bytes = wanted.max_bytes
+                known.current_leader_epoch = wanted.current_leader_epoch
+                known.last_fetched_epoch = wanted.last_fetched_epoch
         for forgotten in request.forgotten_topics_data:
             topic: str | Uuid = forgotten.topic_id if by_id else forgotten.topic
             for index in forgotten.partitions:
                 targets.pop((topic, index), None)
 
     def create(
-        self, targets: OrderedDict[TargetKey, FetchTarget], *, uses_topic_ids: bool, now_ms: int
+        self,
+        targets: OrderedDict[TargetKey, FetchTarget],
+        *,
+        uses_topic_ids: bool,
+        privileged: bool,
+        now_ms: int,
     ) -> int:
-        """Keep these targets as a new session; its id, or 0 where there is no room."""
-        if len(self._sessions) >= self._slots and not self._evict(len(targets), now_ms):
+        """Keep these targets as a new session of the next shard; its id, or 0 where there is no room."""
+        shard = next(self._next_shard)
+        if not shard.make_room(privileged=privileged, size=len(targets), now_ms=now_ms):
             return INVALID_SESSION_ID
-        while (session_id := self._rng.randrange(1, 0x7FFFFFFF)) in self._sessions:
-            pass
-        self._sessions[session_id] = FetchSession(
-            session_id, targets, uses_topic_ids=uses_topic_ids, now_ms=now_ms
+        session_id = shard.new_id(self._rng)
+        shard.sessions[session_id] = FetchSession(
+            session_id, targets, uses_topic_ids=uses_topic_ids, privileged=privileged, now_ms=now_ms
         )
         return session_id
-
-    def _evict(self, size: int, now_ms: int) -> bool:
-        oldest = next(iter(self._sessions.values()), None)
-        if oldest is None:
-            return False
-        if now_ms - oldest.last_used_ms <= self._eviction_ms:
-            settled = [
-                session
-                for session in self._sessions.values()
-                if now_ms - session.created_ms > self._eviction_ms
-            ]
-            if not settled:
-                return False
-            oldest = min(settled, key=lambda session: (len(session.targets), session.id))
-            if size <= len(oldest.targets):
-                return False
-        del self._sessions[oldest.id]
-        return True

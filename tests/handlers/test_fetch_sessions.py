@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
-from broker.handlers.fetch_sessions import FetchSessionCache, TopicNames, next_epoch
+from broker.handlers.fetch_sessions import (
+    IDS_PER_SHARD,
+    SHARDS,
+    FetchContext,
+    FetchSessionCache,
+    TopicNames,
+    next_epoch,
+)
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 from kwire.primitives import Uuid
@@ -17,7 +25,7 @@ TOPIC_ID = Uuid(bytes(range(16)))
 EVICTION_MS = 120_000
 
 
-def cache(slots: int = 10) -> FetchSessionCache:
+def cache(slots: int = 10 * SHARDS) -> FetchSessionCache:
     return FetchSessionCache(slots, EVICTION_MS, random.Random(7))
 
 
@@ -34,13 +42,13 @@ def request(session_id: int = 0, epoch: int = 0, *, partitions: dict[int, int] |
     return FetchRequest(session_id=session_id, session_epoch=epoch, topics=topics)
 
 
-def answer(context: object, now_ms: int = 0, **told: int) -> tuple[int, list[int]]:
+def answer(context: FetchContext, now_ms: int = 0, **told: Any) -> tuple[int, list[int]]:
     """Answer every partition of the context alike; the session id and the partitions that are told of."""
     fetched = [
         (target, PartitionData(partition_index=target.index, records=b"", **told))
-        for target in context.targets.values()  # type: ignore[attr-defined]
+        for target in context.targets.values()
     ]
-    session_id, sent = context.trim(fetched, now_ms)  # type: ignore[attr-defined]
+    session_id, sent = context.trim(fetched, now_ms)
     return session_id, [data.partition_index for _, data in sent]
 
 
@@ -78,12 +86,22 @@ def test_an_error_is_told_each_time_and_its_end_too() -> None:
     assert answer(well_again, high_watermark=5)[1] == [0]
 
 
-def test_forgotten_partitions_end_the_session_with_the_last_of_them() -> None:
+@pytest.mark.parametrize(
+    ("asked", "forgotten", "told"),
+    [({}, [0], []), ({1: 7}, [1, 0], [1]), ({0: 7}, [0], [0]), ({2: 7, 1: 7}, [0, 1, 2], [2, 1])],
+    ids=["nothing", "another", "itself", "two"],
+)
+@pytest.mark.parametrize("version", [V12, V13])
+def test_a_session_ends_with_its_last_partition_and_what_was_asked_is_answered(
+    asked: dict[int, int], forgotten: list[int], told: list[int], version: int
+) -> None:
     sessions = cache()
-    session_id, _ = answer(sessions.context(request(partitions={0: 0}), V12, names(), 0))
-    forgetting = request(session_id, 1)
-    forgetting.forgotten_topics_data = [ForgottenTopic(topic="t", partitions=[0])]
-    assert answer(sessions.context(forgetting, V12, names(), 0)) == (0, [])
+    session_id, _ = answer(sessions.context(request(partitions={0: 0}), version, names(), 0))
+    forgetting = request(session_id, 1, partitions=asked)
+    forgetting.forgotten_topics_data = [ForgottenTopic(topic="t", topic_id=TOPIC_ID, partitions=forgotten)]
+    last = sessions.context(forgetting, version, names(), 0)
+    assert all(target.fetch_offset == 7 for target in last.targets.values())
+    assert answer(last) == (0, told)
     assert len(sessions) == 0
 
 
@@ -122,14 +140,107 @@ def test_a_response_after_the_session_moved_on_is_an_error() -> None:
     assert error.value.code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
-def test_a_full_cache_gives_no_session_until_one_is_stale() -> None:
-    sessions = cache(slots=1)
-    first, _ = answer(sessions.context(request(partitions={0: 0}), V12, names(), 0))
-    assert answer(sessions.context(request(partitions={0: 0}), V12, names(), 1), 1)[0] == 0
-    later = EVICTION_MS + 1
-    second, _ = answer(sessions.context(request(partitions={0: 0}), V12, names(), later), later)
+def one_shard() -> FetchSessionCache:
+    """A cache with one slot in each shard, where every session is made in the same shard, as `make` does."""
+    return cache(slots=SHARDS)
+
+
+def make(sessions: FetchSessionCache, size: int, now_ms: int, *, replica_id: int = -1) -> int:
+    """The id of a new session of so many partitions, or 0; the turn comes back to its shard."""
+    asking = request(partitions=dict.fromkeys(range(size), 0))
+    asking.replica_id = replica_id
+    made, _ = answer(sessions.context(asking, V12, names(), now_ms), now_ms)
+    for _ in range(SHARDS - 1):
+        other, _ = answer(sessions.context(request(), V12, names(), now_ms), now_ms)
+        sessions.context(request(other, -1), V12, names(), now_ms)
+    return made
+
+
+def use(sessions: FetchSessionCache, session_id: int, epoch: int, now_ms: int) -> None:
+    answer(sessions.context(request(session_id, epoch), V12, names(), now_ms), now_ms)
+
+
+def test_a_full_shard_gives_no_session_until_one_is_stale() -> None:
+    sessions = one_shard()
+    first = make(sessions, 1, 0)
+    assert first
+    assert make(sessions, 9, EVICTION_MS) == 0, "not used again, it does not get older"
+    second = make(sessions, 1, EVICTION_MS + 1)
     assert second not in (0, first)
     assert len(sessions) == 1
+
+
+def test_a_smaller_session_yields_when_it_was_old_at_its_last_use() -> None:
+    sessions = one_shard()
+    first = make(sessions, 2, 0)
+    use(sessions, first, 1, EVICTION_MS)
+    assert make(sessions, 9, EVICTION_MS + 1000) == 0, "it was not old enough then, whatever it is now"
+    use(sessions, first, 2, EVICTION_MS + 1001)
+    assert make(sessions, 2, EVICTION_MS + 1002) == 0, "as large is not larger"
+    second = make(sessions, 3, EVICTION_MS + 1002)
+    assert second
+    with pytest.raises(ApiError) as error:
+        use(sessions, first, 3, EVICTION_MS + 1003)
+    assert error.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_replica_evicts_any_consumer_and_no_young_replica() -> None:
+    sessions = one_shard()
+    assert make(sessions, 5, 0)
+    of_a_replica = make(sessions, 1, 1, replica_id=7)
+    assert of_a_replica
+    assert make(sessions, 9, 2, replica_id=7) == 0
+    use(sessions, of_a_replica, 1, EVICTION_MS + 2)
+    assert make(sessions, 9, EVICTION_MS + 3) == 0, "a consumer is worth less, however large"
+    assert make(sessions, 9, EVICTION_MS + 3, replica_id=7)
+
+
+def test_sessions_are_made_in_one_shard_after_the_other() -> None:
+    sessions = cache(slots=2 * SHARDS + 7)
+
+    def turn() -> int | None:
+        session_id, _ = answer(sessions.context(request(partitions={0: 0}), V12, names(), 0))
+        made.append(session_id)
+        return session_id // IDS_PER_SHARD if session_id else None
+
+    made: list[int] = []
+    assert [turn() for _ in range(2 * SHARDS)] == [*range(SHARDS), *range(SHARDS)]
+    assert turn() is None
+    sessions.context(request(made[3], -1), V12, names(), 0)
+    assert [turn() for _ in range(4)] == [None, None, 3, None]
+
+
+def test_too_few_slots_for_every_shard_are_none() -> None:
+    sessions = cache(slots=SHARDS - 1)
+    assert answer(sessions.context(request(partitions={0: 0}), V12, names(), 0)) == (0, [0])
+
+
+@pytest.mark.parametrize("epoch", [-2, -1, 0, 1])
+def test_an_id_of_no_shard_fails_the_request(epoch: int) -> None:
+    sessions = cache()
+    for session_id in (SHARDS * IDS_PER_SHARD, 2**31 - 1, -IDS_PER_SHARD, -(2**31)):
+        with pytest.raises(ApiError) as error:
+            sessions.context(request(session_id, epoch, partitions={0: 0}), V12, names(), 0)
+        assert error.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
+    for session_id in (SHARDS * IDS_PER_SHARD - 1, -IDS_PER_SHARD + 1):
+        if epoch in (0, -1):
+            assert answer(sessions.context(request(session_id, epoch), V12, names(), 0))[1] == []
+            continue
+        with pytest.raises(ApiError) as error:
+            sessions.context(request(session_id, epoch), V12, names(), 0)
+        assert error.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_session_is_in_the_order_of_its_first_answer() -> None:
+    sessions = cache()
+    full = sessions.context(request(partitions={2: 0, 0: 0, 1: 0}), V12, names(), 0)
+    missing, first, second = full.targets.values()
+    nothing = PartitionData(records=b"")
+    session_id, _ = full.trim(
+        [(first, nothing), (second, nothing), (missing, PartitionData(error_code=3))], 0
+    )
+    again = sessions.context(request(session_id, 1, partitions={3: 0, 2: 5}), V12, names(), 0)
+    assert [target.index for target in again.targets.values()] == [0, 1, 2, 3]
 
 
 def test_an_unknown_topic_id_is_resolved_once_the_topic_is_there() -> None:

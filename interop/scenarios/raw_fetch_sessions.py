@@ -1,0 +1,193 @@
+"""Fetch sessions (KIP-227) where they end, are full, or hold what cannot be looked up."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from interop.batches import walk
+from interop.brokers import Broker
+from interop.raw import comparable, create_topic, fill, wait_for_topic
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.wire import Fields
+
+SHARDS = 8
+IDS_PER_SHARD = (2**31 - 1) // SHARDS
+
+Parts = list[tuple[str | bytes, list[int]]]
+"""Topics, by name or by id, and partitions of them."""
+
+
+def call(
+    client: RawClient,
+    session: int,
+    epoch: int,
+    parts: Parts,
+    forget: Parts | None = None,
+    version: int = 11,
+    **fields: Any,
+) -> Fields:
+    """A fetch of these partitions from offset 0 that does not wait."""
+
+    def named(topic: str | bytes) -> Fields:
+        return {"TopicId": topic} if isinstance(topic, bytes) else {"Topic": topic}
+
+    return client.call(
+        "Fetch",
+        version,
+        MaxWaitMs=0,
+        MinBytes=0,
+        SessionId=session,
+        SessionEpoch=epoch,
+        Topics=[
+            {
+                **named(topic),
+                "Partitions": [
+                    {"Partition": index, "FetchOffset": 0, "PartitionMaxBytes": 1 << 20} for index in indexes
+                ],
+            }
+            for topic, indexes in parts
+        ],
+        ForgottenTopicsData=[{**named(topic), "Partitions": indexes} for topic, indexes in forget or []],
+        **fields,
+    )
+
+
+def told(answer: Fields) -> list[Any]:
+    """Each partition of an answer in its place: its index, its error and how many batches it has."""
+    return [
+        [topic.get("Topic", ""), partition["PartitionIndex"], partition["ErrorCode"], len(batches)]
+        for topic in answer["Responses"]
+        for partition in topic["Partitions"]
+        for batches in [walk(partition["Records"] or b"")]
+    ]
+
+
+@scenario()
+def emptied(broker: Broker) -> Any:
+    """A request that leaves its session without partitions is answered, and the session is gone."""
+    name = "raw-fetch-sessions-emptied"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        topic_id = create_topic(client, name, 3)
+        for partition in range(3):
+            fill(client, name, 2, partition=partition)
+        for version in (11, 13):
+            topic: str | bytes = topic_id if version >= 13 else name
+            for what, asked, forgotten in (
+                ("another", [1], [0, 1]),
+                ("itself", [0], [0]),
+                ("two", [2, 1], [1, 0, 2]),
+                ("one that is not there", [7], [7, 0]),
+                ("nothing", [], [0]),
+            ):
+                session = call(client, 0, 0, [(topic, [0])], version=version)["SessionId"]
+                parts: Parts = [(topic, asked)] if asked else []
+                last = call(client, session, 1, parts, [(topic, forgotten)], version)
+                after = call(client, session, 2, [], version=version)
+                seen[f"{what}, v{version}"] = [comparable(last), comparable(after)]
+        empty = call(client, 0, 0, [])["SessionId"]
+        seen["empty from the start"] = [comparable(call(client, empty, 1, [])), empty != 0]
+    return seen
+
+
+@scenario()
+def order(broker: Broker) -> Any:
+    """Partitions come in the order of the first answer, where those that are not there come last."""
+    name, later = "raw-fetch-sessions-order", "raw-fetch-sessions-order-later"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        topic_id = create_topic(client, name, 2)
+        by_name = call(client, 0, 0, [(later, [0]), (name, [3, 1, 0])])
+        by_id = call(client, 0, 0, [(bytes(15) + b"\7", [0]), (topic_id, [3, 1, 0])], version=13)
+        seen["at first"] = [told(by_name), told(by_id)]
+        sessions = {11: by_name["SessionId"], 13: by_id["SessionId"]}
+        added: Parts = [(name, [2])]
+        seen["added"] = [
+            told(call(client, sessions[11], 1, added)),
+            told(call(client, sessions[13], 1, [(topic_id, [2])], version=13)),
+        ]
+        create_topic(client, later)
+        client.call(
+            "CreatePartitions", 3, Topics=[{"Name": name, "Count": 4, "Assignments": None}], TimeoutMs=10_000
+        )
+        wait_for_topic(client, name, 4)
+        fill(client, later, 1)
+        for partition in range(4):
+            fill(client, name, 1, partition=partition)
+        for epoch in range(2, 8):
+            for version, session in sessions.items():
+                # Room for one batch: each in its turn.
+                answer = call(client, session, epoch, [], version=version, MaxBytes=1)
+                seen[f"epoch {epoch}, v{version}"] = told(answer)
+        for version, session in sessions.items():
+            seen[f"all, v{version}"] = told(call(client, session, 8, [], version=version, MaxBytes=1 << 20))
+    return seen
+
+
+@scenario(seconds=90)
+def full(broker: Broker) -> Any:
+    """Two slots in each shard: whose turn it is, room that comes free, and what a replica may evict.
+
+    No two sessions of consumers have as many partitions: among equals chance decides.
+    """
+    own = type(broker)({"max.incremental.fetch.session.cache.slots": "23"})
+    own.start()
+    seen: dict[str, Any] = {}
+    try:
+        with RawClient(own.bootstrap) as client:
+            create_topic(client, "t")
+            made: list[int] = []
+            sizes = itertools.count(9)
+
+            def make(partitions: int, **fields: Any) -> int | None:
+                answer = call(client, 0, 0, [("t", list(range(partitions)))], **fields)
+                session: int = answer["SessionId"]
+                if session:
+                    made.append(session)
+                return session // IDS_PER_SHARD if session else None
+
+            def alive() -> list[int]:
+                """Which of those made are still there: a wrong epoch changes nothing."""
+                return [
+                    index
+                    for index, session in enumerate(made)
+                    if call(client, session, 99, [])["ErrorCode"] == 71
+                ]
+
+            seen["made"] = [make(next(sizes)) for _ in range(2 * SHARDS)]
+            seen["no more"] = [make(next(sizes)) for _ in range(3)]
+            call(client, made[1], -1, [])
+            call(client, made[13], 0, [])  # makes one as well, in its turn
+            seen["two were closed"] = [make(next(sizes)) for _ in range(SHARDS)]
+            seen["alive"] = alive()
+            seen["of a replica"] = [make(1, ReplicaId=5) for _ in range(SHARDS)]
+            seen["alive then"] = alive()
+            seen["of other replicas"] = [
+                make(1, version=12, ReplicaId=5),
+                make(1, version=12, ReplicaId=-2),
+                make(1, version=12, ReplicaId=0),
+            ]
+            seen["of replicas, again"] = [make(index % 3, ReplicaId=5) for index in range(2 * SHARDS)]
+            seen["alive at last"] = alive()
+    finally:
+        own.discard()
+    return seen
+
+
+@scenario()
+def ids_of_no_shard(broker: Broker) -> Any:
+    """The ids at the ends of what the shards serve, and beyond."""
+    name = "raw-fetch-sessions-ids"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        topic_id = create_topic(client, name)
+        ends = (SHARDS * IDS_PER_SHARD, -IDS_PER_SHARD)
+        for session in (ends[0] - 1, ends[0], 2**31 - 1, -1, ends[1] + 1, ends[1], -(2**31)):
+            for epoch in (-2, -1, 0, 1):
+                for version in (11, 13):
+                    parts: Parts = [(topic_id if version >= 13 else name, [0, 5])]
+                    answer = call(client, session, epoch, parts, version=version)
+                    seen[f"id {session}, epoch {epoch}, v{version}"] = answer["ErrorCode"]
+    return seen
