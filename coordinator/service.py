@@ -23,7 +23,7 @@ from coordinator.groups.stored import offset_key, stored_records
 from coordinator.java import BLANKS, hash_map_order, string_hash, topic_partition_hash
 from coordinator.machine import Committed, Result, SameHeartbeat
 from coordinator.ports import OFFSETS_TOPIC, GroupSettings, StatePorts, TopicsView
-from coordinator.runtime import Kind, Runtime, Shard
+from coordinator.runtime import Kind, Runtime, Shard, partition_of
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from kwire.messages.consumer_group_heartbeat import (
@@ -54,6 +54,8 @@ class ServiceConfig(GroupConfig, ConsumerDefaults, Protocol):
     def offsets_commit_timeout_ms(self) -> int: ...
     @property
     def offsets_retention_check_interval_ms(self) -> int: ...
+    @property
+    def offsets_topic_num_partitions(self) -> int: ...
 
 
 class Commit(NamedTuple):
@@ -313,9 +315,10 @@ class GroupCoordinatorService:
             return
         shard.execute(Result(records, lambda error: done(_code(error)), producer))
 
-    def offsets_partition(self, group_id: str) -> int | None:
-        """The partition of the offsets topic that holds a group; None while there is no such topic."""
-        return self._runtime.partition_for(group_id)
+    def offsets_partition(self, group_id: str) -> int:
+        """The partition of the offsets topic that holds a group, or will once there is such a topic."""
+        index = self._runtime.partition_for(group_id)
+        return partition_of(group_id, self._config.offsets_topic_num_partitions) if index is None else index
 
     def append_gathered(self, index: int) -> None:
         """A partition of the offsets topic is about to get a marker: what was decided before goes first."""

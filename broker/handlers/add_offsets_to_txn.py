@@ -17,19 +17,15 @@ if TYPE_CHECKING:
 
 def handle(
     node: Node, context: RequestContext, request: AddOffsetsToTxnRequest
-) -> AddOffsetsToTxnResponse | Parked:
+) -> Parked:
     """The group's partition of the offsets topic becomes part of the transaction."""
-    index = node.groups.offsets_partition(request.group_id)
-    if index is None:
-        return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-
     def done(code: ErrorCode) -> None:
         context.complete(AddOffsetsToTxnResponse(error_code=fenced_for(code, context.api_version)))
 
     node.transactions.add_partitions(
         request.transactional_id,
         Producer(request.producer_id, request.producer_epoch),
-        [(OFFSETS_TOPIC, index)],
+        [(OFFSETS_TOPIC, node.groups.offsets_partition(request.group_id))],
         CLIENT_VERSION,
         done,
     )

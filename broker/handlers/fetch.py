@@ -13,6 +13,7 @@ from broker.handlers.context import PARKED, Parked, RequestContext
 from broker.handlers.fetch_sessions import FetchContext, FetchTarget
 from broker.host import Timer
 from broker.storage.disk import FileRegion
+from broker.storage.segments import INCOMPLETE
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.fetch import (
     AbortedTransaction,
@@ -61,11 +62,13 @@ class _Fetch:
 
     __slots__ = (
         "_context",
+        "_erroneous",
         "_max_bytes",
         "_min_bytes",
         "_node",
         "_request",
         "_session",
+        "_targets",
         "_timer",
         "_watched",
     )
@@ -79,45 +82,53 @@ class _Fetch:
         self._session = session
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
-        self._watched: list[tuple[Partition, FetchTarget]] = []
+        self._watched: list[tuple[Partition, FetchTarget, int]] = []
+        """With the base offset of the segment where the partition's read began."""
         self._timer: Timer | None = None
+        # What does not exist when the request comes does not for as long as it waits.
+        unknown_ids: Fetched = []
+        unknown: Fetched = []
+        self._targets: list[FetchTarget] = []
+        for target in session.targets.values():
+            if target.topic is None:
+                unknown_ids.append((target, _error(target, ErrorCode.UNKNOWN_TOPIC_ID)))
+            elif not node.partition_exists(target.topic, target.index):
+                unknown.append((target, _error(target, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+            else:
+                self._targets.append(target)
+        self._erroneous = unknown_ids + unknown
 
     def read(self) -> tuple[Fetched, bool]:
         """What there is now, and whether it is reason enough to answer at once."""
         fetched: Fetched = []
-        erroneous: Fetched = []
-        watched: list[tuple[Partition, FetchTarget]] = []
+        watched: list[tuple[Partition, FetchTarget, int]] = []
         left_bytes = self._max_bytes
         total_bytes = 0
         at_least_one = True
         urgent = False
-        for target in self._session.targets.values():
-            if target.topic is None:
-                erroneous.append((target, _error(target, ErrorCode.UNKNOWN_TOPIC_ID)))
-                continue
-            if not self._node.partition_exists(target.topic, target.index):
-                erroneous.append((target, _error(target, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
-                continue
+        for target in self._targets:
+            assert target.topic is not None
+            size_bytes = 0
             try:
                 partition = self._node.led_partition(target.topic, target.index)
                 data = self._read_one(partition, target, left_bytes, at_least_one)
             except ApiError as error:
                 fetched.append((target, self._refusal(target, error.code)))
                 urgent = True
-                continue
-            records = data.records
-            size_bytes = records.size_bytes if isinstance(records, FileRegion) else 0
+            else:
+                records = data.records
+                size_bytes = records.size_bytes if isinstance(records, FileRegion) else 0
+                if data.diverging_epoch.epoch >= 0:
+                    urgent = True
+                fetched.append((target, data))
+                watched.append((partition, target, partition.log.segment_base(target.fetch_offset)))
             if size_bytes:
                 at_least_one = False
                 total_bytes += size_bytes
-                left_bytes = max(0, left_bytes - size_bytes)
-            if data.diverging_epoch.epoch >= 0:
-                urgent = True
-            fetched.append((target, data))
-            watched.append((partition, target))
+            left_bytes = max(0, left_bytes - size_bytes)
         self._watched = watched
         enough = urgent or not fetched or total_bytes >= self._min_bytes
-        return fetched + erroneous, enough
+        return fetched + self._erroneous, enough
 
     def _read_one(
         self, partition: Partition, target: FetchTarget, left_bytes: int, at_least_one: bool
@@ -149,19 +160,17 @@ class _Fetch:
             if epoch < target.last_fetched_epoch or epoch_end_offset < target.fetch_offset:
                 data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=epoch_end_offset)
                 return data
-        if target.max_bytes < 0 or self._request.max_bytes < 0:
+        max_bytes = min(target.max_bytes, left_bytes)
+        if max_bytes < 0 and log.log_start_offset <= target.fetch_offset < end_offset:
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         region = log.read(
-            target.fetch_offset,
-            max_bytes=min(target.max_bytes, left_bytes),
-            up_to_offset=end_offset,
-            at_least_one=at_least_one,
+            target.fetch_offset, max_bytes=max_bytes, up_to_offset=end_offset, at_least_one=at_least_one
         )
         if region.size_bytes:
             if log.config.compression_type == "zstd" and self._context.api_version < FIRST_VERSION_WITH_ZSTD:
                 raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
             data.records = region
-        if committed:
+        if committed and region is not INCOMPLETE:
             data.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
                 for aborted in log.aborted_transactions(target.fetch_offset, region)
@@ -217,7 +226,7 @@ class _Fetch:
 
     def park(self) -> None:
         """Wait for the partitions to grow, up to max_wait_ms."""
-        for partition, _ in self._watched:
+        for partition, _, _ in self._watched:
             partition.waiters[self] = None
         self._timer = self._node.host.schedule(self._request.max_wait_ms, self.complete)
         self._context.channel.interrupt = self.complete
@@ -231,19 +240,17 @@ class _Fetch:
         """Whether a wait is over: where a partition can be read no further, too, or not in this segment."""
         committed = self._request.isolation_level == READ_COMMITTED
         total_bytes = 0
-        for partition, target in self._watched:
+        for partition, target, base in self._watched:
             if partition.offline:
                 return True
             log = partition.log
             offset = target.fetch_offset
-            if not log.log_start_offset <= offset <= log.log_end_offset:
-                return True
             try:
                 end_offset = log.last_stable_offset if committed else log.high_watermark
                 if offset > end_offset:
                     return True
                 if offset < end_offset:
-                    available_bytes = log.bytes_to(offset, end_offset)
+                    available_bytes = log.bytes_to(base, offset, end_offset)
                     if available_bytes is None:
                         return True
                     total_bytes += min(available_bytes, target.max_bytes)
@@ -253,7 +260,7 @@ class _Fetch:
 
     def complete(self) -> None:
         """Read again and answer with whatever there is."""
-        for partition, _ in self._watched:
+        for partition, _, _ in self._watched:
             partition.waiters.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()

@@ -30,6 +30,11 @@ _NOT_THERE = (
 class ToldError(ApiError):
     """A refusal whose message is told to producers, unlike others."""
 
+    def __init__(self, code: ErrorCode, message: str, underlying: ErrorCode) -> None:
+        super().__init__(code, message)
+        self.underlying = underlying
+        """What the transaction coordinator has said."""
+
 
 def check_transaction(
     node: Node,
@@ -85,11 +90,12 @@ def _refusal(code: ErrorCode, *, adds: bool, knows_abortable: bool) -> ApiError:
     if code == ErrorCode.PRODUCER_FENCED:
         code = ErrorCode.INVALID_PRODUCER_EPOCH
     if code == ErrorCode.INVALID_TXN_STATE:
-        return ToldError(code, "Partition was not added to the transaction")
+        return ToldError(code, "Partition was not added to the transaction", code)
     if code in _NOT_THERE or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
         return ToldError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             "Unable to verify the partition has been added to the transaction. Underlying error: "
             + code.name,
+            code,
         )
     return ApiError(code)

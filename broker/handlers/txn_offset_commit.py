@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from broker.handlers.commit_answers import refused_first
 from broker.handlers.context import PARKED, Parked, RequestContext
-from broker.handlers.transaction_checks import check_transaction
+from broker.handlers.transaction_checks import ToldError, check_transaction
 from coordinator.groups.offsets import PartitionCommit
 from coordinator.ports import OFFSETS_TOPIC
 from coordinator.service import Commit
@@ -81,16 +81,10 @@ def handle(
         topics = refused_first(refused, asked, lambda topic: topic.name)
         context.complete(TxnOffsetCommitResponse(topics=topics))
 
-    index = node.groups.offsets_partition(request.group_id)
-    if index is None:
-        done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return PARKED
-
     def checked(error: ApiError | None) -> None:
         if error is not None:
-            # A group's clients know what a coordinator's absence is, unlike a producer's.
-            not_there = error.code == ErrorCode.NOT_ENOUGH_REPLICAS
-            done(ErrorCode.COORDINATOR_NOT_AVAILABLE if not_there else error.code)
+            # A group's clients know what is wrong with a coordinator, unlike producers.
+            done(error.underlying if isinstance(error, ToldError) else error.code)
             return
         commit = Commit(
             group_id=request.group_id,
@@ -108,7 +102,7 @@ def handle(
         node,
         request.transactional_id,
         Producer(request.producer_id, request.producer_epoch),
-        (OFFSETS_TOPIC, index),
+        (OFFSETS_TOPIC, node.groups.offsets_partition(request.group_id)),
         adds=context.api_version >= FIRST_VERSION_THAT_ADDS,
         knows_abortable=context.api_version >= FIRST_VERSION_WITH_ABORTABLE,
         done=checked,

@@ -294,8 +294,8 @@ class Log:
     ) -> FileRegion:
         """The bytes from the batch that holds `offset`, up to `max_bytes`; the last batch may be cut short.
 
-        Nothing from `up_to_offset` on. With `at_least_one` the first batch comes whole, however large.
-        Of no bytes at the end. Raises ApiError: OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        None from `up_to_offset` on. The first batch comes whole, however large; without `at_least_one` it is
+        INCOMPLETE if it is too large (KIP-74). ApiError: OFFSET_OUT_OF_RANGE, and those below.
         """
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -319,12 +319,16 @@ class Log:
             lambda: self._segments.size_between(max(offset, self.log_start_offset), up_to_offset)
         )
 
-    def bytes_to(self, offset: int, up_to_offset: int) -> int | None:
-        """How many bytes lie between two offsets of one segment; None if they are not of the same.
+    def segment_base(self, offset: int) -> int:
+        """The base offset of the segment where a read from `offset` begins."""
+        return self._segments.base_of(offset)
+
+    def bytes_to(self, base: int, offset: int, up_to_offset: int) -> int | None:
+        """How many bytes lie between two offsets of the segment with this base; None if the second is not.
 
         ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
         """
-        return self._look_up(lambda: self._segments.bytes_to(offset, up_to_offset))
+        return self._look_up(lambda: self._segments.bytes_to(base, offset, up_to_offset))
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record that is not older than `timestamp`, in the first segment that ever had one.

@@ -42,6 +42,8 @@ class _NoFile:
 
 
 EMPTY = FileRegion(_NoFile(), 0, 0)
+INCOMPLETE = FileRegion(_NoFile(), 0, 0)
+"""Nothing either: there is a batch, and not even the first one fits."""
 
 
 class Segments:
@@ -120,7 +122,10 @@ class Segments:
         return self._segments[max(0, bisect_left(self.bases, recovery_point) - 1) :]
 
     def region(self, offset: int, up_to_offset: int, max_bytes: int, *, at_least_one: bool) -> FileRegion:
-        """From the batch that holds `offset`, within its segment. StorageError, Invalid."""
+        """From the batch that holds `offset`, within its segment; INCOMPLETE where that one is too large.
+
+        StorageError, Invalid.
+        """
         if offset >= min(up_to_offset, self.end_offset):
             return EMPTY
         found = self._locate(offset)
@@ -132,10 +137,10 @@ class Segments:
             return EMPTY
         file = segment.file
         if size_bytes > max_bytes:
-            least_bytes = _batch_bytes(file, position) if at_least_one else 0
+            least_bytes = _batch_bytes(file, position)
+            if not at_least_one and max_bytes < least_bytes:
+                return INCOMPLETE if max_bytes else EMPTY
             size_bytes = min(size_bytes, max(max_bytes, least_bytes))
-            if size_bytes <= 0:
-                return EMPTY
         return FileRegion(file, position, size_bytes)
 
     def aborted(self, offset: int, region: FileRegion, stable_offset: int) -> list[Aborted]:
@@ -182,12 +187,19 @@ class Segments:
             + self._position_within(self._segments[last - 1], up_to_offset)
         )
 
-    def bytes_to(self, offset: int, up_to_offset: int) -> int | None:
-        """From one place to another in the same segment; None if they are not. StorageError, Invalid."""
-        number = bisect_right(self.bases, offset)
-        if number != bisect_right(self.bases, up_to_offset):
+    def base_of(self, offset: int) -> int:
+        """The base offset of the segment in which `offset` is, or will be."""
+        return self.bases[max(0, bisect_right(self.bases, offset) - 1)]
+
+    def bytes_to(self, base: int, offset: int, up_to_offset: int) -> int | None:
+        """From one place to another in the segment that has this base; None if the other is not of it.
+
+        StorageError, Invalid.
+        """
+        number = bisect_right(self.bases, up_to_offset) - 1
+        if number < 0 or self.bases[number] != base:
             return None
-        segment = self._segments[max(0, number - 1)]
+        segment = self._segments[number]
         return self._position_within(segment, up_to_offset) - self._position_within(segment, offset)
 
     def base_of_batch(self, offset: int) -> int:

@@ -230,6 +230,8 @@ class TransactionMachine:
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if client_version >= 2:
+            self._check_is_not_moving(transaction)
         is_retry = client_version >= 2 and _is_retry(transaction, producer)
         if transaction.producer_id != producer.producer_id and not is_retry:
             raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)

@@ -6,12 +6,13 @@ import time
 from typing import Any
 
 from interop.brokers import Broker
-from interop.raw import create_topic
+from interop.raw import create_topic, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_transactions import LOADING, WAIT_S, Id, offsets, ready
 from interop.scenarios.raw_transactions_log_start import on_own
 
+GROUP = "raw-fenced"
 MARKERS_S = 1.0
 """Far longer than they take."""
 AFTER_START_S = 4.0
@@ -67,6 +68,7 @@ def ahead(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     waiting: list[Id] = []
     with on_own(broker) as (own, client):
+        wait_for_coordinator(client, GROUP)
         for version, produced in ((1, 11), (2, 12)):
             for coordinator, ahead_by in ((0, 0), (50, 0), (0, 1), (0, 2), (50, 2)):
                 for commit in (True, False):
@@ -104,8 +106,40 @@ def ahead(broker: Broker) -> Any:
 
 
 def _told(one: Id, topic: str) -> Any:
-    """What its producer hears meanwhile, and the next of its name."""
-    steps = [one.add((topic, 0))]
-    steps += [one.end(commit=commit, patient=False) for commit in (True, False)]
+    """What its producer hears meanwhile, others in its name, and the next of its name."""
+    steps: list[Any] = [one.add((topic, 0))]
+    wrong: tuple[dict[str, int], ...] = ({}, {"ProducerEpoch": one.epoch + 3}, {"ProducerId": 987_654})
+    for version in (4, 5):
+        for commit in (True, False):
+            steps += [one.end(commit=commit, version=version, patient=False, **who) for who in wrong]
+    steps += [_offsets(one, topic, version, who) for version in (2, 3, 4, 5) for who in wrong]
     steps.append(one.init())
     return steps
+
+
+def _offsets(one: Id, topic: str, version: int, who: dict[str, int]) -> Any:
+    """TxnOffsetCommit: the error."""
+    answer = one.client.call(
+        "TxnOffsetCommit",
+        version,
+        GroupId=GROUP,
+        **{**one.who, **who},
+        Topics=[{"Name": topic, "Partitions": [{"PartitionIndex": 0, "CommittedOffset": 1}]}],
+    )
+    return answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+
+
+@scenario()
+def before_the_first_group(broker: Broker) -> Any:
+    """AddOffsetsToTxn where nobody has asked for a group's coordinator yet, and what becomes of the id."""
+    seen: dict[str, Any] = {}
+    with on_own(broker) as (_, client):
+        for version in (3, 4):
+            one = Id(client, f"no-groups-{version}")
+            one.init()
+            steps = [client.call("AddOffsetsToTxn", version, GroupId=GROUP, **one.who)["ErrorCode"]]
+            steps.append(lasting_state(one))
+            steps.append(one.end(commit=True))
+            steps.append(lasting_state(one))
+            seen[one.name] = steps
+    return seen

@@ -6,7 +6,7 @@ Told of each fetch: its error, how many batches came, and whether it was answere
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -152,6 +152,108 @@ def two_partitions(broker: Broker) -> Any:
                 )
                 seen[f"{min_bytes} from {offset}"] = time.monotonic() - began < SOON_S
         one.end(commit=True)
+    return seen
+
+
+@scenario()
+def too_large_for_the_rest(broker: Broker) -> Any:
+    """First batches that do not fit into what a limit leaves of the answer: none is cut (KIP-74)."""
+    topic = "raw-waits-too-large"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, topic, 3)
+        for index, size_bytes in ((0, 10), (1, LARGE_BYTES), (2, 10)):
+            records = Batch([Record(bytes(size_bytes))]).encode()
+            assert produce(client, topic, records, partition=index)
+        order = ((0, 1, 2), (1, 0, 2), (2, 1, 0))
+        limits = ((1000, NEVER_BYTES), (NEVER_BYTES, 1000), (NEVER_BYTES, 100_000), (0, NEVER_BYTES), (1, 1))
+        wrong = ((-1, NEVER_BYTES), (NEVER_BYTES, -1))
+        for version in (4, 12):
+            for indexes in order:
+                for partition_bytes, all_bytes in (*limits, *wrong):
+                    for offset in (0, 1, 2) if (partition_bytes, all_bytes) in wrong else (0,):
+                        partitions = [
+                            {"Partition": index, "FetchOffset": offset, "PartitionMaxBytes": partition_bytes}
+                            for index in indexes
+                        ]
+                        answer = client.call(
+                            "Fetch",
+                            version,
+                            MaxWaitMs=0,
+                            MinBytes=1,
+                            MaxBytes=all_bytes,
+                            IsolationLevel=1,
+                            Topics=[{"Topic": topic, "Partitions": partitions}],
+                        )
+                        seen[f"v{version} {indexes} at {offset}: {partition_bytes}, {all_bytes}"] = [
+                            [
+                                found["PartitionIndex"],
+                                found["ErrorCode"],
+                                len(found["Records"] or b""),
+                                found["AbortedTransactions"],
+                            ]
+                            for found in answer["Responses"][0]["Partitions"]
+                        ]
+    return seen
+
+
+def _while_waiting(
+    client: RawClient, topic: str, offset: int, min_bytes: int, change: Callable[[], Any]
+) -> Any:
+    """What a fetch is told that waits while something is done, and whether it waits to the end."""
+    partitions = [
+        {"Partition": index, "FetchOffset": offset, "PartitionMaxBytes": NEVER_BYTES} for index in (0, 1)
+    ]
+    began = time.monotonic()
+    client.send(
+        "Fetch",
+        12,
+        MaxWaitMs=WAIT_MS,
+        MinBytes=min_bytes,
+        MaxBytes=NEVER_BYTES,
+        IsolationLevel=1,
+        Topics=[{"Topic": topic, "Partitions": partitions}],
+    )
+    time.sleep(0.3)
+    change()
+    answer = client.receive("Fetch", 12)
+    late = time.monotonic() - began > WAIT_MS / 1000 - 0.05
+    return [
+        "late" if late else "soon",
+        [
+            [found["PartitionIndex"], found["ErrorCode"], found["AbortedTransactions"] is None]
+            for found in answer["Responses"][0]["Partitions"]
+        ],
+    ]
+
+
+@scenario(seconds=90)
+def changed_meanwhile(broker: Broker) -> Any:
+    """A segment is rolled, records are deleted, a partition is made, while a fetch waits."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as other:
+        for before in (2, 3, 4):
+            topic = f"raw-waits-meanwhile-{before}"
+            with filled(broker, topic) as client:
+                for _ in range(before):
+                    write(client, topic, LARGE_BYTES)
+
+                def append(topic: str = topic) -> Any:
+                    return write(other, topic, LARGE_BYTES)
+
+                def delete(topic: str = topic, end: int = before + 1) -> Any:
+                    asked = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "Offset": end}]}]
+                    return other.call("DeleteRecords", 2, Topics=asked, TimeoutMs=10_000)
+
+                def grow(topic: str = topic) -> Any:
+                    asked = [{"Name": topic, "Count": 2, "Assignments": None}]
+                    return other.call(
+                        "CreatePartitions", 3, Topics=asked, TimeoutMs=10_000, ValidateOnly=False
+                    )
+
+                seen[f"{before} appended"] = _while_waiting(client, topic, before, 2 * LARGE_BYTES, append)
+                seen[f"{before} deleted"] = _while_waiting(client, topic, before, 2 * LARGE_BYTES, delete)
+                seen[f"{before} grown"] = _while_waiting(client, topic, before + 1, LARGE_BYTES, grow)
     return seen
 
 

@@ -39,6 +39,7 @@ class Config:
     offsets_commit_timeout_ms: int = 5_000
     offsets_retention_check_interval_ms: int = 600_000
     offsets_retention_minutes: int = 10_080
+    offsets_topic_num_partitions: int = 50
 
 
 class FakePorts:

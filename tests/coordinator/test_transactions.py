@@ -215,6 +215,7 @@ def test_while_markers_are_written_everybody_waits() -> None:
     assert script.init(expected=Producer(7, 7)) == "CONCURRENT_TRANSACTIONS"
     assert script.add(Producer(7, 7), B) == "CONCURRENT_TRANSACTIONS"
     assert script.end(Producer(101, 7)) == "PRODUCER_FENCED"
+    assert script.end(Producer(101, 7), version=2) == "CONCURRENT_TRANSACTIONS"
     (written,) = script.broker.held
     written(None)
     script.host.run_pending()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from broker.storage.disk import StorageError
 from broker.storage.log import Log
 from broker.storage.log_config import AppendOrigin, LogConfig
+from broker.storage.segments import INCOMPLETE
 from broker.testing.log_bench import NOW_MS, LogBench, batch, numbered, values
 from broker.testing.memory_disk import MemoryDisk
 from kwire.batch import batches, build, read_header
@@ -141,7 +142,7 @@ def test_offsets_beyond_either_end_are_out_of_range(filled: Log, offset: int) ->
 def test_the_first_batch_comes_whole_only_if_that_is_asked_for(filled: Log) -> None:
     one = len(batch(VALUE, VALUE))
     assert filled.read(0, max_bytes=1, up_to_offset=16).size_bytes == one
-    assert filled.read(0, max_bytes=1, up_to_offset=16, at_least_one=False).size_bytes == 1
+    assert filled.read(0, max_bytes=1, up_to_offset=16, at_least_one=False) is INCOMPLETE
     assert filled.read(0, max_bytes=0, up_to_offset=16, at_least_one=False).size_bytes == 0
     assert filled.read(0, max_bytes=one + 10, up_to_offset=16).size_bytes == one + 10
 
@@ -155,14 +156,12 @@ def test_a_region_outlives_its_segment(filled: Log) -> None:
 
 def test_bytes_to_counts_within_a_segment(filled: Log) -> None:
     first, second = filled.segment_base_offsets[:2]
-    assert filled.bytes_to(first, second) is None
-    assert filled.bytes_to(second, first) is None
-    assert filled.bytes_to(first, second - 1) == filled.size_between(first, second - 1)
-    assert filled.bytes_to(second - 1, second - 1) == 0
-    end = filled.log_end_offset
-    assert filled.bytes_to(filled.segment_base_offsets[-1], end) == filled.size_between(
-        filled.segment_base_offsets[-1], end
-    )
+    last, end = filled.segment_base_offsets[-1], filled.log_end_offset
+    assert filled.bytes_to(first, first, second) is None
+    assert filled.bytes_to(first, first, second - 1) == filled.size_between(first, second - 1)
+    assert filled.bytes_to(first, second - 1, second - 1) == 0
+    assert filled.bytes_to(last, last, end) == filled.size_between(last, end)
+    assert [filled.segment_base(offset) for offset in (0, second - 1, second, end)] == [0, 0, second, last]
 
 
 @pytest.mark.parametrize(
