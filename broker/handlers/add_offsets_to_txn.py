@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 
-def handle(
-    node: Node, context: RequestContext, request: AddOffsetsToTxnRequest
-) -> Parked:
+def handle(node: Node, context: RequestContext, request: AddOffsetsToTxnRequest) -> Parked:
     """The group's partition of the offsets topic becomes part of the transaction."""
+
     def done(code: ErrorCode) -> None:
         context.complete(AddOffsetsToTxnResponse(error_code=fenced_for(code, context.api_version)))
 

@@ -48,6 +48,8 @@ def handle(node: Node, context: RequestContext, request: FetchRequest) -> FetchR
     try:
         session = node.fetch_sessions.context(request, version, node.topic_names(), now_ms)
     except ApiError as error:
+        if error.code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            raise  # of the whole request: the answer names what the request does
         return FetchResponse(error_code=error.code)
     fetch = _Fetch(node, context, request, session)
     fetched, enough = fetch.read()

@@ -189,5 +189,8 @@ def ids_of_no_shard(broker: Broker) -> Any:
                 for version in (11, 13):
                     parts: Parts = [(topic_id if version >= 13 else name, [0, 5])]
                     answer = call(client, session, epoch, parts, version=version)
-                    seen[f"id {session}, epoch {epoch}, v{version}"] = answer["ErrorCode"]
+                    of_no_session = answer["ErrorCode"] == -1
+                    seen[f"id {session}, epoch {epoch}, v{version}"] = (
+                        [answer["SessionId"], comparable(answer)] if of_no_session else comparable(answer)
+                    )
     return seen
