@@ -205,8 +205,7 @@ class Node:
             timer.cancel()
         self._timers.clear()
         for partition in self._partitions.values():
-            for waiter in list(partition.waiters):
-                waiter.complete()
+            partition.end_waits()
 
     def finish_shutdown(self) -> None:
         """Write what is staged, then flush, checkpoint and mark the directories as cleanly shut down."""

@@ -7,6 +7,7 @@ Records go out as regions of the segment file, never through Python.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from broker.handlers.context import PARKED, Parked, RequestContext
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from broker.node import Node
     from broker.replication.partition import Partition
 
+logger = logging.getLogger("kwire.dispatch")
+
 READ_COMMITTED = 1
 CONSUMER_REPLICA_ID = -1
 DEBUGGING_REPLICA_ID = -2
@@ -53,7 +56,10 @@ def handle(node: Node, context: RequestContext, request: FetchRequest) -> FetchR
         return FetchResponse(error_code=error.code)
     fetch = _Fetch(node, context, request, session)
     fetched, enough = fetch.read()
-    if enough or request.max_wait_ms <= 0 or fetch.has_enough():
+    if enough or request.max_wait_ms <= 0:
+        return fetch.response(fetched)
+    if fetch.finds_enough():
+        fetched, _ = fetch.read()
         return fetch.response(fetched)
     fetch.park()
     return PARKED
@@ -63,6 +69,7 @@ class _Fetch:
     """One Fetch request under way; while it is parked, a waiter of its partitions."""
 
     __slots__ = (
+        "_bases",
         "_context",
         "_erroneous",
         "_max_bytes",
@@ -84,8 +91,9 @@ class _Fetch:
         self._session = session
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
-        self._watched: list[tuple[Partition, FetchTarget, int]] = []
-        """With the base offset of the segment where the partition's read began."""
+        self._watched: list[tuple[Partition, FetchTarget]] = []
+        self._bases: list[int] = []
+        """The base offset of the segment where the read of each began that is watched."""
         self._timer: Timer | None = None
         # What does not exist when the request comes does not for as long as it waits.
         unknown_ids: Fetched = []
@@ -103,7 +111,7 @@ class _Fetch:
     def read(self) -> tuple[Fetched, bool]:
         """What there is now, and whether it is reason enough to answer at once."""
         fetched: Fetched = []
-        watched: list[tuple[Partition, FetchTarget, int]] = []
+        watched: list[tuple[Partition, FetchTarget]] = []
         left_bytes = self._max_bytes
         total_bytes = 0
         at_least_one = True
@@ -123,7 +131,7 @@ class _Fetch:
                 if data.diverging_epoch.epoch >= 0:
                     urgent = True
                 fetched.append((target, data))
-                watched.append((partition, target, partition.log.segment_base(target.fetch_offset)))
+                watched.append((partition, target))
             if size_bytes:
                 at_least_one = False
                 total_bytes += size_bytes
@@ -226,23 +234,33 @@ class _Fetch:
             ]
         return response
 
+    def finds_enough(self) -> bool:
+        """Whether there is nothing to wait for, after a reading that did not say so by itself."""
+        try:
+            self._bases = [
+                partition.log.segment_base(target.fetch_offset) for partition, target in self._watched
+            ]
+        except ApiError:
+            return True
+        return self._has_enough()
+
     def park(self) -> None:
         """Wait for the partitions to grow, up to max_wait_ms."""
-        for partition, _, _ in self._watched:
+        for partition, _ in self._watched:
             partition.waiters[self] = None
         self._timer = self._node.host.schedule(self._request.max_wait_ms, self.complete)
         self._context.channel.interrupt = self.complete
 
     def partition_grew(self) -> None:
         """Answer as soon as the partitions together hold min_bytes more."""
-        if self.has_enough():
+        if self._has_enough():
             self.complete()
 
-    def has_enough(self) -> bool:
+    def _has_enough(self) -> bool:
         """Whether a wait is over: where a partition can be read no further, too, or not in this segment."""
         committed = self._request.isolation_level == READ_COMMITTED
         total_bytes = 0
-        for partition, target, base in self._watched:
+        for (partition, target), base in zip(self._watched, self._bases, strict=True):
             if partition.offline:
                 return True
             log = partition.log
@@ -262,7 +280,7 @@ class _Fetch:
 
     def complete(self) -> None:
         """Read again and answer with whatever there is."""
-        for partition, _, _ in self._watched:
+        for partition, _ in self._watched:
             partition.waiters.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
@@ -271,8 +289,14 @@ class _Fetch:
             channel.interrupt = None
         if channel.closed or self._context.completed:
             return
-        fetched, _ = self.read()
-        self._context.complete(self.response(fetched))
+        try:
+            fetched, _ = self.read()
+            response: object = self.response(fetched)
+        except Exception:
+            # Nobody else would ever answer it.
+            logger.exception("a fetch that has waited cannot be answered")
+            response = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        self._context.complete(response)
 
 
 def _error(target: FetchTarget, code: ErrorCode) -> PartitionData:

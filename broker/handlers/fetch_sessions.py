@@ -299,8 +299,10 @@ class FetchSessionCache:
             raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         self._update(session, asked, request, by_id, names)
         if not session.targets:
-            # Nothing is left to remember. What this request asks for is answered all the same.
+            # Nothing is left to remember. What this request asks for is answered all the same; a fetch that
+            # waits in the session is told that it has moved on.
             del shard.sessions[session.id]
+            session.epoch = FINAL_EPOCH
             return FetchContext(asked)
         session.last_used_ms = now_ms
         session.epoch = next_epoch(session.epoch)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 FIRST_VERSION_THAT_ADDS = 5
+FIRST_VERSION_WITH_LOADING = 2
 FIRST_VERSION_WITH_ABORTABLE = 4
 
 
@@ -74,6 +75,11 @@ def handle(
         return TxnOffsetCommitResponse(topics=list(refused.values()))
 
     def done(code: ErrorCode) -> None:
+        if (
+            code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            and context.api_version < FIRST_VERSION_WITH_LOADING
+        ):
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if code:
             for topic_answer in asked:
                 for partition_answer in topic_answer.partitions:
@@ -98,12 +104,17 @@ def handle(
         producer = (request.producer_id, request.producer_epoch)
         node.groups.commit_transactional_offsets(commit, producer, done)
 
+    adds = context.api_version >= FIRST_VERSION_THAT_ADDS
+    checks = adds or node.config.transaction_partition_verification_enable
+    if checks and OFFSETS_TOPIC not in node.image.topics:
+        done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return PARKED
     check_transaction(
         node,
         request.transactional_id,
         Producer(request.producer_id, request.producer_epoch),
         (OFFSETS_TOPIC, node.groups.offsets_partition(request.group_id)),
-        adds=context.api_version >= FIRST_VERSION_THAT_ADDS,
+        adds=adds,
         knows_abortable=context.api_version >= FIRST_VERSION_WITH_ABORTABLE,
         done=checked,
     )

@@ -195,6 +195,14 @@ class Partition:
                 logger.exception("%s-%d: a long poll failed", self.topic, self.index)
                 self.waiters.pop(waiter, None)
 
+    def end_waits(self) -> None:
+        """Have every long poll on this partition answered with what there is."""
+        for waiter in list(self.waiters):
+            try:
+                waiter.complete()
+            except Exception:
+                logger.exception("%s-%d: a long poll failed", self.topic, self.index)
+
     def take_offline(self, error: StorageError) -> None:
         """Stop serving: the log directory has failed."""
         waiting, self._uncommitted = self._uncommitted, []

@@ -320,8 +320,8 @@ class Log:
         )
 
     def segment_base(self, offset: int) -> int:
-        """The base offset of the segment where a read from `offset` begins."""
-        return self._segments.base_of(offset)
+        """The base offset of the segment where a read from `offset` begins. ApiError as below."""
+        return self._look_up(lambda: self._segments.base_of(offset))
 
     def bytes_to(self, base: int, offset: int, up_to_offset: int) -> int | None:
         """How many bytes lie between two offsets of the segment with this base; None if the second is not.
@@ -372,18 +372,17 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where readers of committed transactions stop: at the first open one, or the high watermark.
-
-        ApiError as above, where an open transaction began before the log start.
-        """
+        """Where readers of committed transactions stop: at the first open one, or the high watermark."""
         stable = self.producers.first_unstable_offset
         if stable is None:
             return self._high_watermark
         if stable < self.log_start_offset:
             # As in Kafka it is where a batch begins, which may be before the log does.
             if self._batch_at_start is None:
-                start = self.log_start_offset
-                self._batch_at_start = self._look_up(lambda: self._segments.base_of_batch(start))
+                try:
+                    self._batch_at_start = self._segments.base_of_batch(self.log_start_offset)
+                except (StorageError, Invalid):
+                    self._batch_at_start = self.log_start_offset
             stable = self._batch_at_start
         return min(stable, self._high_watermark)
 

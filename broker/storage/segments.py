@@ -188,7 +188,13 @@ class Segments:
         )
 
     def base_of(self, offset: int) -> int:
-        """The base offset of the segment in which `offset` is, or will be."""
+        """The base offset of the segment where a read from `offset` begins. StorageError, Invalid.
+
+        That is a later one where compaction has left nothing of that offset's own from there on.
+        """
+        if offset < self.end_offset:
+            found = self._locate(offset)
+            return (self.active if found is None else found[0]).base_offset
         return self.bases[max(0, bisect_right(self.bases, offset) - 1)]
 
     def bytes_to(self, base: int, offset: int, up_to_offset: int) -> int | None:

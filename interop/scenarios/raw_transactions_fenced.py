@@ -13,6 +13,8 @@ from interop.scenarios.raw_transactions import LOADING, WAIT_S, Id, offsets, rea
 from interop.scenarios.raw_transactions_log_start import on_own
 
 GROUP = "raw-fenced"
+OFFSETS_OF = "raw-fenced-offsets-of"
+WRONG: dict[str, int] = {"ProducerId": 987_654}
 MARKERS_S = 1.0
 """Far longer than they take."""
 AFTER_START_S = 4.0
@@ -131,14 +133,17 @@ def _offsets(one: Id, topic: str, version: int, who: dict[str, int]) -> Any:
 
 @scenario()
 def before_the_first_group(broker: Broker) -> Any:
-    """AddOffsetsToTxn where nobody has asked for a group's coordinator yet, and what becomes of the id."""
+    """Offsets for a transaction where nobody has asked for a group's coordinator yet, and its end."""
     seen: dict[str, Any] = {}
     with on_own(broker) as (_, client):
+        create_topic(client, OFFSETS_OF, 1)
         for version in (3, 4):
             one = Id(client, f"no-groups-{version}")
             one.init()
-            steps = [client.call("AddOffsetsToTxn", version, GroupId=GROUP, **one.who)["ErrorCode"]]
+            steps = [_offsets(one, OFFSETS_OF, asked, who) for asked in (2, 3, 4, 5) for who in ({}, WRONG)]
+            steps += [client.call("AddOffsetsToTxn", version, GroupId=GROUP, **one.who)["ErrorCode"]]
             steps.append(lasting_state(one))
+            steps += [_offsets(one, OFFSETS_OF, asked, who) for asked in (2, 3, 4, 5) for who in ({}, WRONG)]
             steps.append(one.end(commit=True))
             steps.append(lasting_state(one))
             seen[one.name] = steps
