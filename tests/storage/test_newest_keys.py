@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import weakref
 from itertools import pairwise
 
 import pytest
 
+from broker.storage.cleaner import rewriting
 from broker.storage.cleaner.job import Done, Job
 from broker.storage.cleaner.newest_keys import NewestKeys
+from broker.storage.cleaner.reading import batches_in, plain_pieces
 from broker.storage.cleaner.rewriting import LogCleaning
+from broker.storage.disk import DiskFile
 from broker.testing.memory_disk import MemoryDisk
 from kwire.batch import CorruptBatch, build, read_header
 from kwire.compression import Codec
@@ -90,7 +94,7 @@ def cleaned(
     )
     *_, done = LogCleaning(job, disk).run()
     assert isinstance(done, Done)
-    return disk.tree(DIRECTORY), done
+    return disk.tree(DIRECTORY), done._replace(from_the_end=False)
 
 
 def by_map(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +119,7 @@ def test_both_ways_leave_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) ->
     segments.append((segments[-1][0] + 10_000, b""))
     with monkeypatch.context() as patched:
         patched.setattr(LogCleaning, "_fill", None)
+        patched.setattr(rewriting, "LEAST_RECORDS", 0)
         found, done = cleaned(segments)
     # Once more, when what the first one has left is clean, or is not known to be, and the tombstones may go.
     after = swapped(found, segments[:-1], done)
@@ -160,3 +165,86 @@ def test_a_damaged_batch_is_told_by_the_way_from_the_beginning(damaged: str) -> 
     segments[place] = base_offset, content[:-1] + bytes([content[-1] ^ 1])
     with pytest.raises(CorruptBatch):
         cleaned(segments)
+
+
+def batch(base_offset: int, *keys: bytes) -> bytes:
+    return bytes(build([(NOW_MS, name, b"value", []) for name in keys], base_offset=base_offset))
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("wrong", [0, 2, 1020, 1030, 1 << 40])
+def test_an_offset_that_a_damaged_disk_has_turned_over_costs_no_record(
+    place: int, wrong: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Base offsets are not in the CRC."""
+    made = [batch(1000 + 10 * number, *(b"%d-%d" % (number, one) for one in range(5))) for number in range(4)]
+    made[place] = wrong.to_bytes(8, "big") + made[place][8:]
+    segments = [(1000, b"".join(made)), (1100, b"")]
+
+    def outcome() -> object:
+        try:
+            return cleaned(segments, first_dirty=1000)
+        except CorruptBatch as error:
+            return str(error)
+
+    found = outcome()
+    with monkeypatch.context() as patched:
+        by_map(patched)
+        assert outcome() == found
+
+
+class _File:
+    """A file that can be seen to be forgotten."""
+
+    def __init__(self, file: DiskFile) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+
+def test_files_are_opened_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, opened = MemoryDisk(), weakref.WeakSet[_File]()
+    disk.make_directory(DIRECTORY)
+    for number in range(50):
+        disk.write(f"{DIRECTORY}/{number * 5:020d}.log", batch(number * 5, *[b"k"] * 5), sync=True)
+    job = Job(
+        directory=DIRECTORY,
+        segments=[(number * 5, disk.size(f"{DIRECTORY}/{number * 5:020d}.log")) for number in range(50)],
+        first_dirty_offset=0,
+        upper_bound_offset=245,
+        now_ms=NOW_MS,
+        delete_retention_ms=DAY_MS,
+        segment_bytes=10_000,
+        segment_index_bytes=1200,
+        index_interval_bytes=100,
+        map_bytes=ROOM,
+        read_bytes=2000,
+        bytes_per_second=1e300,
+    )
+    most = 0
+
+    def open_file(path: str, *, create: bool = False) -> _File:
+        nonlocal most
+        file = _File(MemoryDisk.open(disk, path, create=create))
+        opened.add(file)
+        most = max(most, len(opened))
+        return file
+
+    monkeypatch.setattr(disk, "open", open_file)
+    *_, done = LogCleaning(job, disk).run()
+    assert isinstance(done, Done)
+    assert done.from_the_end
+    assert most < 10
+
+
+def test_a_file_that_ends_too_early_is_told() -> None:
+    disk = MemoryDisk()
+    disk.make_directory(DIRECTORY)
+    path = f"{DIRECTORY}/{0:020d}.log"
+    disk.write(path, batch(0, b"a", b"b")[:-3], sync=True)
+    file = disk.open(path)
+    with pytest.raises(CorruptBatch):
+        list(batches_in(file, file.size() + 3, 1 << 16))
+    with pytest.raises(CorruptBatch):
+        plain_pieces(file, file.size() + 100, 1 << 16, 0)

@@ -31,6 +31,8 @@ from broker.storage.segment import CLEANED_SUFFIX, Segment
 logger = logging.getLogger("kwire.cleaner")
 
 _LEAST_READ_BYTES = 64 * 1024
+_ROUNDS_WITHOUT = 7
+"""For so many cleanings a log is read from its beginning that could not be read from its end."""
 _LATER_MS = 60_000
 """When a log is tried again that could not be cleaned, for lack of a process say."""
 
@@ -73,6 +75,8 @@ class Cleaner:
         """What the checkpoint of each directory says, by path; not there where that is not known."""
         self._set_aside: dict[Log, int | None] = {}
         """Logs that could not be cleaned, and when to try again; None for never."""
+        self._from_the_beginning: dict[Log, int] = {}
+        """Logs that could not be read from their ends, and how often that is not to be tried now."""
         self._timer: Timer | None = None
         self.rounds = 0
         """How many logs were cleaned, as far as they were to be."""
@@ -250,9 +254,15 @@ class Cleaner:
             del self._cleaned_offsets[log]
         for log in [log for log in self._set_aside if log not in present]:
             del self._set_aside[log]
+        for log in [log for log in self._from_the_beginning if log not in present]:
+            del self._from_the_beginning[log]
         if gone:
             for directory in self.log_manager.directories():
                 self._write_checkpoint(directory)
+
+    def reads_from_the_end(self, log: Log) -> bool:
+        """Whether that is worth trying with its keys."""
+        return not self._from_the_beginning.get(log)
 
     # --- the end of a cleaning
 
@@ -262,6 +272,12 @@ class Cleaner:
         if isinstance(outcome, Done):
             self._cleaned_offsets[log] = outcome.end_offset
             self.rounds += 1
+            if outcome.from_the_end:
+                self._from_the_beginning.pop(log, None)
+            elif not self.reads_from_the_end(log):
+                self._from_the_beginning[log] -= 1
+            else:
+                self._from_the_beginning[log] = _ROUNDS_WITHOUT
             logger.info(
                 "%s is clean up to offset %d: %d of %d bytes and %d of %d records stay, %d keys",
                 log.name,
@@ -321,6 +337,7 @@ class _Cleaning:
                 (producer_id, state.batches[-1].last_offset if state.batches else None, state.epoch)
                 for producer_id, state in log.producers.producers.items()
             ],
+            from_the_end=self._cleaner.reads_from_the_end(log),
         )
 
     def begin(self) -> None:

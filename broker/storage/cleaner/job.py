@@ -30,6 +30,8 @@ class Job:
     bytes_per_second: float
     last_of_producers: list[tuple[int, int | None, int]] = field(default_factory=list)
     """Producer id, where its last data ends (if there is any), and its epoch."""
+    from_the_end: bool = True
+    """Whether it is worth trying to read the keys from the end of the log."""
 
     def line(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -62,6 +64,8 @@ class Done(NamedTuple):
     records_read: int
     records_kept: int
     keys: int
+    from_the_end: bool = False
+    """Whether they were read from the end of the log."""
 
 
 class Failed(NamedTuple):

@@ -24,6 +24,8 @@ from kwire.batch import BatchHeader
 KEPT_BYTES: Final = 200
 """What it costs to know that something of a batch stays: an entry in a dictionary, and an array."""
 PLACE_BYTES: Final = 8
+TAKEN_BYTES: Final = 9
+TOMBSTONE_BYTES: Final = 100
 
 Kept = tuple[int, "array[int] | None"]
 """How many records of a batch stay, and where: begin, end, end, from the first record on; None: all."""
@@ -38,36 +40,49 @@ class NewestKeys:
         self.with_tombstones: set[int] = set()
         """The base offsets of batches with a tombstone."""
         self._size_bytes = size_bytes
-        self._places_bytes = 0
+        self._more_bytes = 0
+        """What it takes beside the keys."""
+        self._taken = array("q")
+        """The base offsets of all the batches, the greatest first."""
         self._kept: dict[int, Kept] = {}
         self._keys_of = KeyReader().keys_of
 
     @property
     def is_too_large(self) -> bool:
         """Whether it takes more memory than it may."""
-        return len(self.keys) * ENTRY_BYTES + self._places_bytes > self._size_bytes
+        return len(self.keys) * ENTRY_BYTES + self._more_bytes > self._size_bytes
 
     def add_before(self, data: bytes, at: int, header: BatchHeader) -> None:
         """Take in the batch that lies before all the others. CorruptBatch."""
         payload, start, end = plain_records(data, at, header)
         records = self._keys_of(payload, start, end, header.records_count)
+        self._taken.append(header.base_offset)
+        self._more_bytes += TAKEN_BYTES
         if records.tombstones:
             self.with_tombstones.add(header.base_offset)
+            self._more_bytes += TOMBSTONE_BYTES
         new = set(records.keys) - self.keys
         if records.has_null:
             new.discard(None)
         if not new:
             return
         self.keys |= new
-        self._places_bytes += KEPT_BYTES
+        self._more_bytes += KEPT_BYTES
         if len(new) == header.records_count:
             self._kept[header.base_offset] = header.records_count, None
             return
         chosen = last_of_each(records.keys, new)
         ranges = ranges_of(records.starts, chosen)
-        self._places_bytes += PLACE_BYTES * len(ranges)
+        self._more_bytes += PLACE_BYTES * len(ranges)
         places = array("I", [place - start for place in chain.from_iterable(ranges)])
         self._kept[header.base_offset] = len(chosen), places
+
+    def takes_next(self, base_offset: int) -> bool:
+        """Whether this batch was taken in. To be asked for one after the other, the oldest first."""
+        taken = self._taken
+        while taken and taken[-1] < base_offset:
+            taken.pop()
+        return bool(taken) and taken[-1] == base_offset
 
     def kept_of(self, base_offset: int) -> Kept | None:
         """What stays of a batch that was taken in; None: nothing."""
@@ -93,6 +108,10 @@ class NewestFilter(BatchFilter):
             later = newest.keys
             chosen = [index for index, key in enumerate(records.keys) if key is not None and key not in later]
             return self._left(payload, records, self._without_old_tombstones(records, chosen, header), header)
+        if not newest.takes_next(base_offset):
+            # Whatever that is, nothing is known of it.
+            self.records_kept += count
+            return None
         kept = newest.kept_of(base_offset)
         if kept is None:
             return self._nothing(header)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from struct import Struct
+from typing import Final, NamedTuple
 
 from broker.storage.disk import DiskFile
 from kwire.batch import (
@@ -26,6 +27,13 @@ Piece = tuple[int, int]
 
 NOT_PLAIN: Final = TRANSACTIONAL_MASK | CONTROL_MASK
 
+_HEADERS_BYTES: Final = 4096
+"""What is read for the sake of headers at once: one of a large batch, or those of many small ones."""
+_HEAD = Struct(">qi4xb4xhi30xi")
+"""Of a batch's header: base offset, length, magic, attributes, last offset delta, count of records."""
+_LENGTH = Struct(">i")
+_LENGTH_AT: Final = 8
+
 
 def unhurried(size_bytes: int) -> None:
     """A throttle that never waits."""
@@ -36,8 +44,11 @@ def batches_in(file: DiskFile, end: int, read_bytes: int, throttle: Throttle = u
     position = 0
     chunk_bytes = read_bytes
     while position < end:
-        data = file.read_at(position, min(chunk_bytes, end - position))
+        wanted_bytes = min(chunk_bytes, end - position)
+        data = file.read_at(position, wanted_bytes)
         throttle(len(data))
+        if len(data) < wanted_bytes:
+            raise CorruptBatch(f"the file ends at byte {position + len(data)}, and not at {end}")
         chunk_bytes = read_bytes
         at, size = 0, len(data)
         while at + HEADER_BYTES <= size:
@@ -55,53 +66,72 @@ def batches_in(file: DiskFile, end: int, read_bytes: int, throttle: Throttle = u
         position += at
 
 
+class Pieces(NamedTuple):
+    """A segment's batches from some offset on, in pieces that are to be read at once."""
+
+    pieces: list[Piece]
+    batches: int
+    records: int
+    end_offset: int
+    """The offset after the last batch."""
+
+
 def plain_pieces(
     file: DiskFile, end: int, read_bytes: int, first_offset: int, throttle: Throttle = unhurried
-) -> list[Piece] | None:
-    """A segment's batches from `first_offset` on, in pieces to be read at once; only headers are read here.
+) -> Pieces | None:
+    """Divide what a segment has from `first_offset` on; not much more than the headers is read.
 
-    None where one is part of a transaction or ends one, or begins before that offset and ends behind it.
-    CorruptBatch.
+    None where a batch is part of a transaction or ends one, lies on both sides of that offset, or does not
+    follow the one before. CorruptBatch.
     """
     pieces: list[Piece] = []
     begin = position = 0
-    batches = 0
+    batches = total_records = 0
+    next_offset = -1
+    data, data_at = b"", 0
     while position < end:
-        head = file.read_at(position, HEADER_BYTES)
-        if len(head) < HEADER_BYTES:
-            raise CorruptBatch(f"the batch at byte {position} is cut short")
-        header = read_header(head)
-        after = position + _size_of(header, position)
-        if after > end:
-            raise CorruptBatch(f"the batch at byte {position} is cut short")
-        batches += 1
-        if header.last_offset < first_offset:
-            begin = after
-        elif header.attributes & NOT_PLAIN or header.base_offset < first_offset:
+        at = position - data_at
+        if at + HEADER_BYTES > len(data):
+            data, data_at, at = file.read_at(position, min(_HEADERS_BYTES, end - position)), position, 0
+            throttle(len(data))
+            if len(data) < HEADER_BYTES:
+                raise CorruptBatch(f"the batch at byte {position} is cut short")
+        base_offset, length, magic, attributes, delta, count = _HEAD.unpack_from(data, at)
+        after = position + LOG_OVERHEAD_BYTES + length
+        if magic != MAGIC or length < HEADER_BYTES - LOG_OVERHEAD_BYTES or after > end:
+            raise CorruptBatch(f"no whole batch of format {MAGIC} at byte {position}")
+        if base_offset < next_offset or delta < 0:
             return None
-        elif after - begin > read_bytes and position > begin:
-            pieces.append((begin, position))
-            begin = position
+        next_offset = base_offset + delta + 1
+        if next_offset <= first_offset:
+            begin = after
+        elif attributes & NOT_PLAIN or base_offset < first_offset:
+            return None
+        else:
+            batches += 1
+            total_records += count
+            if after - begin > read_bytes and position > begin:
+                pieces.append((begin, position))
+                begin = position
         position = after
     if position > begin:
         pieces.append((begin, position))
-    throttle(batches * HEADER_BYTES)
-    return pieces
+    return Pieces(pieces, batches, total_records, next_offset)
 
 
 def batches_backwards(file: DiskFile, piece: Piece) -> Iterator[Read]:
     """The batches of a piece, the last one first. CorruptBatch."""
     begin, end = piece
     data = file.read_at(begin, end - begin)
-    found: list[Read] = []
+    places: list[int] = []
     at = 0
     while at + HEADER_BYTES <= len(data):
-        header = read_header(data, at)
-        found.append((data, at, header))
-        at += _size_of(header, begin + at)
+        places.append(at)
+        at += LOG_OVERHEAD_BYTES + _LENGTH.unpack_from(data, at + _LENGTH_AT)[0]
     if at != end - begin or len(data) != at:
         raise CorruptBatch(f"what lies from byte {begin} to {end} are not whole batches")
-    return reversed(found)
+    for place in reversed(places):
+        yield data, place, read_header(data, place)
 
 
 def _size_of(header: BatchHeader, position: int) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from typing import Final
 
 from broker.storage.cleaner.filtering import BatchFilter, LastOfProducer, Rules
 from broker.storage.cleaner.job import Cleaned, Done, Job
@@ -42,6 +43,9 @@ Sync = Callable[[Sequence[DiskFile]], Callable[[], None]]
 """Begins to make files durable; what it gives waits for that. StorageError there or here."""
 Source = tuple[int, int]
 """A segment of the log: base offset and size."""
+
+LEAST_RECORDS: Final = 4
+"""From so many records a batch, on average, reading from the end is faster."""
 
 
 def sync_at_once(files: Sequence[DiskFile]) -> Callable[[], None]:
@@ -115,6 +119,7 @@ class LogCleaning:
             batches.records_read,
             batches.records_kept,
             keys,
+            newest is not None,
         )
 
     @property
@@ -140,26 +145,40 @@ class LogCleaning:
 
     def _newest_keys(self) -> NewestKeys | None:
         """The keys, read from the end; None where the log has to be read from its beginning."""
-        job, newest = self._job, NewestKeys(self._job.map_bytes)
-        found: list[tuple[DiskFile, Piece]] = []
+        job = self._job
+        if not job.from_the_end:
+            return None
+        found: list[tuple[str, Piece]] = []
+        batches = records = 0
+        next_offset = 0
         try:
             for base_offset, size_bytes in self._dirty:
-                file = self._disk.open(self._path(base_offset, LOG_SUFFIX))
-                pieces = plain_pieces(
+                path = self._path(base_offset, LOG_SUFFIX)
+                file = self._disk.open(path)
+                divided = plain_pieces(
                     file, size_bytes, job.read_bytes, job.first_dirty_offset, self._throttle
                 )
-                if pieces is None:
+                if divided is None or base_offset < next_offset:
                     return None
-                found += [(file, piece) for piece in pieces]
-            for file, piece in reversed(found):
-                self._throttle(piece[1] - piece[0])
-                for data, at, header in batches_backwards(file, piece):
-                    newest.add_before(data, at, header)
-                    if newest.is_too_large:
-                        return None
+                found += [(path, piece) for piece in divided.pieces]
+                batches += divided.batches
+                records += divided.records
+                next_offset = max(base_offset, divided.end_offset)
+            if next_offset > job.upper_bound_offset or records < LEAST_RECORDS * batches:
+                return None
+            return self._read_backwards(found)
         except CorruptBatch:
             # It may lie where the map would be full before.
             return None
+
+    def _read_backwards(self, found: list[tuple[str, Piece]]) -> NewestKeys | None:
+        newest = NewestKeys(self._job.map_bytes)
+        for path, piece in reversed(found):
+            self._throttle(piece[1] - piece[0])
+            for data, at, header in batches_backwards(self._disk.open(path), piece):
+                newest.add_before(data, at, header)
+                if newest.is_too_large:
+                    return None
         return newest
 
     def _fill(self, offset_map: OffsetMap) -> None:
@@ -246,6 +265,8 @@ class LogCleaning:
         """
         target = _Target(self._disk, self._job.directory, group[0][0], self._config, self._throttle)
         changed = len(group) > 1
+        next_offset = group[0][0]
+        greatest_offset = next_offset + MAX_RELATIVE_OFFSET
         for source in group:
             chunk = b""
             begin = end = 0
@@ -254,6 +275,9 @@ class LogCleaning:
                     target.copy(chunk, begin, end)
                     target.write()
                     chunk, begin, end = data, 0, 0
+                if header.base_offset < next_offset or header.last_offset > greatest_offset:
+                    raise CorruptBatch(f"offset {header.base_offset} comes after {next_offset - 1}")
+                next_offset = header.next_offset
                 left = batches.filtered(data, at, header)
                 if left is None:
                     if at != end:
