@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import weakref
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -69,6 +70,24 @@ def segments_of(draw: random.Random, base_offset: int, batches: int, keys: int) 
     return segments
 
 
+def job_for(segments: list[tuple[int, int]]) -> Job:
+    """All but the last of the segments, given by base offset and size, are to be cleaned."""
+    return Job(
+        directory=DIRECTORY,
+        segments=segments,
+        first_dirty_offset=0,
+        upper_bound_offset=segments[-1][0],
+        now_ms=NOW_MS,
+        delete_retention_ms=DAY_MS,
+        segment_bytes=4000,
+        segment_index_bytes=1200,
+        index_interval_bytes=100,
+        map_bytes=ROOM,
+        read_bytes=2000,
+        bytes_per_second=1e300,
+    )
+
+
 def cleaned(
     segments: list[tuple[int, bytes]], *, map_bytes: int = ROOM, first_dirty: int = 0, now_ms: int = NOW_MS
 ) -> tuple[dict[str, bytes], Done]:
@@ -77,19 +96,12 @@ def cleaned(
     disk.make_directory(DIRECTORY)
     for base_offset, content in segments:
         disk.write(f"{DIRECTORY}/{base_offset:020d}.log", content, sync=True)
-    job = Job(
-        directory=DIRECTORY,
-        segments=[(base_offset, len(content)) for base_offset, content in segments],
+    sizes = [(base_offset, len(content)) for base_offset, content in segments]
+    job = replace(
+        job_for(sizes),
         first_dirty_offset=first_dirty,
-        upper_bound_offset=segments[-1][0],
         now_ms=now_ms,
-        delete_retention_ms=DAY_MS,
-        segment_bytes=4000,
-        segment_index_bytes=1200,
-        index_interval_bytes=100,
         map_bytes=map_bytes,
-        read_bytes=2000,
-        bytes_per_second=1e300,
         last_of_producers=[(1, segments[-1][0] - 1, 0)],
     )
     *_, done = LogCleaning(job, disk).run()
@@ -208,19 +220,8 @@ def test_files_are_opened_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -
     disk.make_directory(DIRECTORY)
     for number in range(50):
         disk.write(f"{DIRECTORY}/{number * 5:020d}.log", batch(number * 5, *[b"k"] * 5), sync=True)
-    job = Job(
-        directory=DIRECTORY,
-        segments=[(number * 5, disk.size(f"{DIRECTORY}/{number * 5:020d}.log")) for number in range(50)],
-        first_dirty_offset=0,
-        upper_bound_offset=245,
-        now_ms=NOW_MS,
-        delete_retention_ms=DAY_MS,
-        segment_bytes=10_000,
-        segment_index_bytes=1200,
-        index_interval_bytes=100,
-        map_bytes=ROOM,
-        read_bytes=2000,
-        bytes_per_second=1e300,
+    job = job_for(
+        [(number * 5, disk.size(f"{DIRECTORY}/{number * 5:020d}.log")) for number in range(50)],
     )
     most = 0
 
