@@ -253,7 +253,7 @@ class _Fetch:
 
     def partition_grew(self) -> None:
         """Answer as soon as the partitions together hold min_bytes more."""
-        if self._has_enough():
+        if not self._context.completed and self._has_enough():
             self.complete()
 
     def _has_enough(self) -> bool:

@@ -248,4 +248,30 @@ def test_a_file_that_ends_too_early_is_told() -> None:
     with pytest.raises(CorruptBatch):
         list(batches_in(file, file.size() + 3, 1 << 16))
     with pytest.raises(CorruptBatch):
-        plain_pieces(file, file.size() + 100, 1 << 16, 0)
+        plain_pieces(file, 0, file.size() + 100, 1 << 16, 0)
+
+
+@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("bit", range(6))
+@pytest.mark.parametrize("first_dirty", [0, 15])
+def test_an_offset_out_of_its_segment_is_refused(
+    place: int, bit: int, first_dirty: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments of one batch, each a group of its own: nothing is made of another batch's offset."""
+    made = [batch(5 * number, *[b"%d" % one for one in range(number, number + 5)]) for number in range(6)]
+    wrong = 5 * place ^ 1 << bit
+    made[place] = wrong.to_bytes(8, "big") + made[place][8:]
+    segments = [(5 * number, content) for number, content in enumerate(made)] + [(30, b"")]
+    monkeypatch.setattr(rewriting, "LEAST_RECORDS", 0)
+
+    def outcome() -> str:
+        try:
+            cleaned(segments, first_dirty=first_dirty)
+        except CorruptBatch as error:
+            return str(error)
+        return "cleaned"
+
+    found = outcome()
+    assert found.startswith("a batch from")
+    by_map(monkeypatch)
+    assert outcome() == found

@@ -77,9 +77,14 @@ class Pieces(NamedTuple):
 
 
 def plain_pieces(
-    file: DiskFile, end: int, read_bytes: int, first_offset: int, throttle: Throttle = unhurried
+    file: DiskFile,
+    base_offset: int,
+    end: int,
+    read_bytes: int,
+    first_offset: int,
+    throttle: Throttle = unhurried,
 ) -> Pieces | None:
-    """Divide what a segment has from `first_offset` on; not much more than the headers is read.
+    """Divide what a segment, of this base, has from `first_offset` on; hardly more than headers is read.
 
     None where a batch is part of a transaction or ends one, lies on both sides of that offset, or does not
     follow the one before. CorruptBatch.
@@ -87,7 +92,7 @@ def plain_pieces(
     pieces: list[Piece] = []
     begin = position = 0
     batches = total_records = 0
-    next_offset = -1
+    next_offset = base_offset
     data, data_at = b"", 0
     while position < end:
         at = position - data_at
@@ -96,16 +101,16 @@ def plain_pieces(
             throttle(len(data))
             if len(data) < HEADER_BYTES:
                 raise CorruptBatch(f"the batch at byte {position} is cut short")
-        base_offset, length, magic, attributes, delta, count = _HEAD.unpack_from(data, at)
+        offset, length, magic, attributes, delta, count = _HEAD.unpack_from(data, at)
         after = position + LOG_OVERHEAD_BYTES + length
         if magic != MAGIC or length < HEADER_BYTES - LOG_OVERHEAD_BYTES or after > end:
             raise CorruptBatch(f"no whole batch of format {MAGIC} at byte {position}")
-        if base_offset < next_offset or delta < 0:
+        if offset < next_offset or delta < 0:
             return None
-        next_offset = base_offset + delta + 1
+        next_offset = offset + delta + 1
         if next_offset <= first_offset:
             begin = after
-        elif attributes & NOT_PLAIN or base_offset < first_offset:
+        elif attributes & NOT_PLAIN or offset < first_offset:
             return None
         else:
             batches += 1

@@ -126,6 +126,12 @@ class LogCleaning:
     def _cleanable(self) -> list[Source]:
         return [source for source in self._job.segments if source[0] < self._job.upper_bound_offset]
 
+    @cached_property
+    def _next_base(self) -> dict[int, int]:
+        """For each segment, by its base offset, what all of its offsets lie below."""
+        bases = [base_offset for base_offset, _ in self._cleanable]
+        return dict(zip(bases, [*bases[1:], self._job.upper_bound_offset], strict=True))
+
     def _path(self, base_offset: int, suffix: str) -> str:
         return f"{self._job.directory}/{base_offset:020d}{suffix}"
 
@@ -150,21 +156,19 @@ class LogCleaning:
             return None
         found: list[tuple[str, Piece]] = []
         batches = records = 0
-        next_offset = 0
         try:
             for base_offset, size_bytes in self._dirty:
                 path = self._path(base_offset, LOG_SUFFIX)
                 file = self._disk.open(path)
                 divided = plain_pieces(
-                    file, size_bytes, job.read_bytes, job.first_dirty_offset, self._throttle
+                    file, base_offset, size_bytes, job.read_bytes, job.first_dirty_offset, self._throttle
                 )
-                if divided is None or base_offset < next_offset:
+                if divided is None or divided.end_offset > self._next_base[base_offset]:
                     return None
                 found += [(path, piece) for piece in divided.pieces]
                 batches += divided.batches
                 records += divided.records
-                next_offset = max(base_offset, divided.end_offset)
-            if next_offset > job.upper_bound_offset or records < LEAST_RECORDS * batches:
+            if records < LEAST_RECORDS * batches:
                 return None
             return self._read_backwards(found)
         except CorruptBatch:
@@ -265,9 +269,9 @@ class LogCleaning:
         """
         target = _Target(self._disk, self._job.directory, group[0][0], self._config, self._throttle)
         changed = len(group) > 1
-        next_offset = group[0][0]
-        greatest_offset = next_offset + MAX_RELATIVE_OFFSET
         for source in group:
+            next_offset = source[0]
+            greatest_offset = min(group[0][0] + MAX_RELATIVE_OFFSET, self._next_base[next_offset] - 1)
             chunk = b""
             begin = end = 0
             for data, at, header in self._batches(source):
@@ -276,7 +280,10 @@ class LogCleaning:
                     target.write()
                     chunk, begin, end = data, 0, 0
                 if header.base_offset < next_offset or header.last_offset > greatest_offset:
-                    raise CorruptBatch(f"offset {header.base_offset} comes after {next_offset - 1}")
+                    raise CorruptBatch(
+                        f"a batch from {header.base_offset} to {header.last_offset}, where what comes lies "
+                        f"from {next_offset} to {greatest_offset}"
+                    )
                 next_offset = header.next_offset
                 left = batches.filtered(data, at, header)
                 if left is None:
