@@ -154,11 +154,12 @@ class _Fetch:
         log = partition.log
         committed = self._request.isolation_level == READ_COMMITTED
         high_watermark = log.high_watermark
-        end_offset = log.last_stable_offset if committed else high_watermark
+        stable_offset = log.last_stable_offset
+        end_offset = stable_offset if committed else high_watermark
         data = PartitionData(
             partition_index=target.index,
             high_watermark=high_watermark,
-            last_stable_offset=log.last_stable_offset,
+            last_stable_offset=stable_offset,
             log_start_offset=log.log_start_offset,
             records=b"",
             aborted_transactions=None,

@@ -241,7 +241,7 @@ class TransactionMachine:
         state = transaction.state
         if state is State.ONGOING or (
             # Version 2: an abort of nothing raises the epoch, so that the producer knows where it stands.
-            not commit and client_version >= 2 and not is_retry and not transaction.is_ending
+            not commit and client_version >= 2 and not is_retry
         ):
             self._check_is_storable(transactional_id, client_version)
             next_id = (

@@ -28,7 +28,7 @@ TAKEN_BYTES: Final = 9
 TOMBSTONE_BYTES: Final = 100
 
 Kept = tuple[int, "array[int] | None"]
-"""How many records of a batch stay, and where: begin, end, end, from the first record on; None: all."""
+"""How many records of a batch stay, and where: begin, end, begin, end, from the first one on; None: all."""
 
 
 class NewestKeys:
