@@ -66,9 +66,10 @@ check: $(READY) ## all that a change must pass: format, lint, types, tests
 # What takes long by itself, and is asked for by itself.
 LONG_INTEROP := interop/pipeline interop/test_pipeline_kills.py
 
+# The scenarios share two brokers and so a process, which mostly waits; what starts brokers of its own goes beside them.
 .PHONY: interop
 interop: interop-ready ## hold kwire against Apache Kafka, its tools, and Spark (Java 17, Maven)
-	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . interop $(LONG_INTEROP:%=--ignore=%) $(ARGS)
+	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . -n 2 --dist loadfile interop $(LONG_INTEROP:%=--ignore=%) $(ARGS)
 
 .PHONY: interop-pipeline
 interop-pipeline: interop-ready ## the pipeline's longer scenarios: mirrors, restores, kills (half an hour)

@@ -25,6 +25,11 @@ from interop.reference import kafka_jars, require_java
 
 CLUSTER_ID = "kwire-interop-cluster1"  # 22 characters: a uuid in Kafka's url-safe base64
 FIRST_PORT, LAST_PORT = map(int, os.environ.get("INTEROP_PORTS", "28000-28999").split("-"))
+WORKER, WORKERS = (
+    int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
+    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
+)
+"""Which test process this is, of how many. Each has ports of its own: a stopped broker holds none."""
 START_SECONDS = 90.0
 STOP_SECONDS = 60.0
 SMALL_JVM = ["-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
@@ -34,7 +39,7 @@ _given_ports: set[int] = set()
 
 def free_port() -> int:
     """A loopback port below the ephemeral range, so that no client's own end can take it during a restart."""
-    ports = list(range(FIRST_PORT, LAST_PORT + 1))
+    ports = list(range(FIRST_PORT + WORKER, LAST_PORT + 1, WORKERS))
     random.shuffle(ports)
     for port in ports:
         if port in _given_ports:

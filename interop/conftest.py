@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,20 @@ def _kinds_of(item: pytest.Item) -> set[str]:
         kinds = given if isinstance(given, tuple) else (given,)
         found |= {kind.name for kind in kinds if isinstance(kind, type) and issubclass(kind, brokers.Broker)}
     return found
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a worker process, which has no terminal: hand over what it found."""
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["differences"] = [astuple(difference) for difference in session.config.stash[FOUND]]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker process found; one that crashed hands nothing over."""
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[FOUND] += [Difference(*values) for values in output.get("differences", ())]
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from interop.brokers import SMALL_JVM
-from interop.reference import HERE, TARGET, Missing, kafka_jars, require_java
+from interop.reference import HERE, TARGET, Missing, alone_in_target, kafka_jars, require_java
 
 CLASSES = TARGET / "java"
 COMPILE_SECONDS = 120
@@ -22,6 +22,12 @@ STOP_SECONDS = 60
 @cache
 def compiled(name: str) -> Path:
     """The directory with the classes of ``interop/java/NAME.java``; raises Missing without a JDK."""
+    jars = kafka_jars()
+    with alone_in_target():
+        return _compiled(name, jars)
+
+
+def _compiled(name: str, jars: Path) -> Path:
     source, classes = HERE / "java" / f"{name}.java", CLASSES / name
     made_from = classes / "source"
     if made_from.exists() and made_from.read_text() == source.read_text():
@@ -33,7 +39,7 @@ def compiled(name: str) -> Path:
         )
     classes.mkdir(parents=True, exist_ok=True)
     subprocess.run(
-        [javac, "-cp", f"{kafka_jars()}/*", "-d", str(classes), str(source)],
+        [javac, "-cp", f"{jars}/*", "-d", str(classes), str(source)],
         check=True,
         timeout=COMPILE_SECONDS,
     )

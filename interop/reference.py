@@ -5,10 +5,13 @@ All of it is fetched once into ``interop/target``. What a machine lacks is told 
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +25,15 @@ SPARK_PACKAGES = ["pyspark==4.2.0", "pandas<3", "pyarrow"]
 
 class Missing(Exception):
     """Something that interop needs is not on this machine; the text is one sentence for a person."""
+
+
+@contextmanager
+def alone_in_target() -> Iterator[None]:
+    """Hold off every other process that would fetch or build something here, until the block ends."""
+    TARGET.mkdir(exist_ok=True)
+    with (TARGET / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def require_java() -> str:
@@ -73,14 +85,16 @@ def fetch_jars(pom: Path, destination: Path) -> Path:
 def kafka_jars() -> Path:
     """The directory of Apache Kafka's jars."""
     require_java()
-    return fetch_jars(HERE / "pom.xml", KAFKA_JARS)
+    with alone_in_target():
+        return fetch_jars(HERE / "pom.xml", KAFKA_JARS)
 
 
 @cache
 def spark_jars() -> list[Path]:
     """Jars that a SparkSession needs for format("kafka"), beside those of PySpark itself."""
     require_java()
-    jars = sorted(fetch_jars(HERE / "spark" / "pom.xml", SPARK_JARS).glob("*.jar"))
+    with alone_in_target():
+        jars = sorted(fetch_jars(HERE / "spark" / "pom.xml", SPARK_JARS).glob("*.jar"))
     # PySpark ships its own Scala library, Spark tags and logging; a second copy breaks the class loader.
     return [jar for jar in jars if not jar.name.startswith(("scala-library", "spark-tags", "slf4j-api"))]
 
@@ -98,13 +112,14 @@ def spark_python() -> str:
         return sys.executable
     python = SPARK_VENV / "bin" / "python"
     marker = SPARK_VENV / ".complete"
-    if not marker.exists():
-        for command in (
-            [sys.executable, "-m", "venv", str(SPARK_VENV)],
-            [str(python), "-m", "pip", "install", "-q", *SPARK_PACKAGES],
-        ):
-            run = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-            if run.returncode != 0:
-                raise Missing(f"PySpark could not be installed: {run.stderr[-500:]}")
-        marker.write_text("\n".join(SPARK_PACKAGES))
+    with alone_in_target():
+        if not marker.exists():
+            for command in (
+                [sys.executable, "-m", "venv", str(SPARK_VENV)],
+                [str(python), "-m", "pip", "install", "-q", *SPARK_PACKAGES],
+            ):
+                run = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+                if run.returncode != 0:
+                    raise Missing(f"PySpark could not be installed: {run.stderr[-500:]}")
+            marker.write_text("\n".join(SPARK_PACKAGES))
     return str(python)

@@ -13,6 +13,8 @@ from interop.exactly_once.load import SETTINGS, Outcomes, Plan, kill_under_load
 KILLS = 50
 COMMITS_A_KILL = 8
 """Fewer would mean that the load has not been one."""
+LOOKS = 3
+"""A fault is found only where a kill comes at the right moment, which a busy machine makes rarer."""
 
 GIVES_UP_MARKERS = "these partitions are likely deleted already and hence can be skipped"
 """Apache Kafka says so where a restarted coordinator, not knowing the leaders yet, ends a transaction without
@@ -63,5 +65,10 @@ def test_the_judge_finds_nothing_where_kwire_is_only_slow() -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found(name: str) -> None:
-    outcomes, _ = run(FaultyKwire(name, SETTINGS), Plan(4, longest_life_s=2.5))
-    assert {finding.kind for finding in outcomes.findings} & FAULTS[name].found_as, str(outcomes)
+    found: set[str] = set()
+    for _ in range(LOOKS):
+        outcomes, _ = run(FaultyKwire(name, SETTINGS), Plan(4, longest_life_s=2.5))
+        found |= {finding.kind for finding in outcomes.findings}
+        if found & FAULTS[name].found_as:
+            return
+    pytest.fail(f"found are only {sorted(found)}; in the end {outcomes}")
