@@ -16,6 +16,7 @@ from broker.storage.cleaner.offset_map import MapFilter, OffsetMap
 from broker.storage.cleaner.reading import (
     NOT_PLAIN,
     Piece,
+    Read,
     Throttle,
     batches_backwards,
     batches_in,
@@ -37,7 +38,7 @@ from broker.storage.segment import (
     Segment,
 )
 from broker.storage.transaction_index import Aborted, read_aborted
-from kwire.batch import BatchHeader, CorruptBatch, read_header
+from kwire.batch import BatchHeader, CorruptBatch, crc_is_valid, read_header
 
 Sync = Callable[[Sequence[DiskFile]], Callable[[], None]]
 """Begins to make files durable; what it gives waits for that. StorageError there or here."""
@@ -46,6 +47,8 @@ Source = tuple[int, int]
 
 LEAST_RECORDS: Final = 4
 """From so many records a batch, on average, reading from the end is faster."""
+PIECE_BYTES: Final = 200
+"""What it costs to know where neighbouring batches lie."""
 
 
 def sync_at_once(files: Sequence[DiskFile]) -> Callable[[], None]:
@@ -135,10 +138,28 @@ class LogCleaning:
     def _path(self, base_offset: int, suffix: str) -> str:
         return f"{self._job.directory}/{base_offset:020d}{suffix}"
 
-    def _batches(self, source: Source) -> Iterator[tuple[bytes, int, BatchHeader]]:
+    def _batches(self, source: Source) -> Iterator[Read]:
+        """The batches of a segment. CorruptBatch where one's offsets are not those that lie there.
+
+        No checksum covers the base offset. One that is wrong would have other batches taken for superseded,
+        or other transactions for aborted, and that in segments before it, too: so whoever reads looks here.
+        So are checksums of what may go without its records being read: markers, aborted data, empty batches.
+        """
         base_offset, size_bytes = source
         file = self._disk.open(self._path(base_offset, LOG_SUFFIX))
-        return batches_in(file, size_bytes, self._job.read_bytes, self._throttle)
+        next_offset = base_offset
+        greatest_offset = min(base_offset + MAX_RELATIVE_OFFSET, self._next_base[base_offset] - 1)
+        for data, at, header in batches_in(file, size_bytes, self._job.read_bytes, self._throttle):
+            if not next_offset <= header.base_offset <= header.last_offset <= greatest_offset:
+                raise CorruptBatch(
+                    f"a batch from {header.base_offset} to {header.last_offset}, where what comes lies "
+                    f"from {next_offset} to {greatest_offset}"
+                )
+            unread = header.attributes & NOT_PLAIN or not header.records_count
+            if unread and not crc_is_valid(data, at, header):
+                raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong CRC")
+            next_offset = header.next_offset
+            yield data, at, header
 
     # --- the keys
 
@@ -176,7 +197,7 @@ class LogCleaning:
             return None
 
     def _read_backwards(self, found: list[tuple[str, Piece]]) -> NewestKeys | None:
-        newest = NewestKeys(self._job.map_bytes)
+        newest = NewestKeys(self._job.map_bytes - len(found) * PIECE_BYTES)
         for path, piece in reversed(found):
             self._throttle(piece[1] - piece[0])
             for data, at, header in batches_backwards(self._disk.open(path), piece):
@@ -270,8 +291,6 @@ class LogCleaning:
         target = _Target(self._disk, self._job.directory, group[0][0], self._config, self._throttle)
         changed = len(group) > 1
         for source in group:
-            next_offset = source[0]
-            greatest_offset = min(group[0][0] + MAX_RELATIVE_OFFSET, self._next_base[next_offset] - 1)
             chunk = b""
             begin = end = 0
             for data, at, header in self._batches(source):
@@ -279,12 +298,6 @@ class LogCleaning:
                     target.copy(chunk, begin, end)
                     target.write()
                     chunk, begin, end = data, 0, 0
-                if header.base_offset < next_offset or header.last_offset > greatest_offset:
-                    raise CorruptBatch(
-                        f"a batch from {header.base_offset} to {header.last_offset}, where what comes lies "
-                        f"from {next_offset} to {greatest_offset}"
-                    )
-                next_offset = header.next_offset
                 left = batches.filtered(data, at, header)
                 if left is None:
                     if at != end:
