@@ -191,6 +191,12 @@ class Shard(Generic[M]):
                 self._waiting.remove(waiting)
             waiting.tell(error)
             return
+        except Exception:
+            # A fault of ours. The machine may know what its log does not, and nobody behind this is to wait.
+            logger.exception("%s-%d: an append failed", self._kind.topic, self.index)
+            self._refused = True
+            self._lost((waiting,), ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            return
         if self._watch is None and not self.ended:
             self._start_watch()
 

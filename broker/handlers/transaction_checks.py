@@ -66,9 +66,12 @@ def check_transaction(
     if TRANSACTIONS_TOPIC not in node.image.topics:
         answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return
-    if led is not None and header is not None:
+    if led is not None:
+        producers = led.log.producers
         try:
-            led.log.producers.begin_verification(header, raises_epochs=adds, now_ms=node.host.now_ms())
+            producers.check_epoch(producer.producer_id, producer.epoch)
+            if header is not None:
+                producers.begin_verification(header, raises_epochs=adds, now_ms=node.host.now_ms())
         except ApiError as error:
             done(error)
             return

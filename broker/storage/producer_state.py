@@ -174,10 +174,7 @@ class ProducerStateManager:
     # --- appending
 
     def begin_verification(self, header: BatchHeader, *, raises_epochs: bool, now_ms: int) -> None:
-        """A batch is about to be appended that may begin its transaction here. INVALID_PRODUCER_EPOCH."""
-        state = self.producers.get(header.producer_id)
-        if state is not None and header.producer_epoch < state.epoch:
-            raise self._is_old(header, state)
+        """A batch is about to be appended that may begin its transaction here, after `check_epoch`."""
         self.verifications.begin(header, raises_epochs=raises_epochs, now_ms=now_ms)
 
     def check_all(
@@ -209,8 +206,7 @@ class ProducerStateManager:
             for batch in state.batches:
                 if batch.last_sequence == last and batch.first_sequence == first:
                     return batch
-        if epoch < state.epoch:
-            raise self._is_old(header, state)
+        self.check_epoch(producer_id, epoch)
         if origin is AppendOrigin.CLIENT:
             self._check_sequence(state, header)
         if state.txn_first_offset is not None and not header.is_transactional and not header.is_control:
@@ -220,12 +216,15 @@ class ProducerStateManager:
             )
         return None
 
-    def _is_old(self, header: BatchHeader, state: ProducerState) -> ApiError:
-        return ApiError(
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"Epoch {header.producer_epoch} of producer {header.producer_id} in {self._partition} is smaller "
-            f"than the last seen epoch {state.epoch}.",
-        )
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Whether the log has heard of a later epoch of a producer. INVALID_PRODUCER_EPOCH."""
+        state = self.producers.get(producer_id)
+        if state is not None and epoch < state.epoch:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Epoch {epoch} of producer {producer_id} in {self._partition} is smaller than the last seen "
+                f"epoch {state.epoch}.",
+            )
 
     def _check_sequence(self, state: ProducerState, header: BatchHeader) -> None:
         self.verifications.check(header, is_unknown=not state.batches)

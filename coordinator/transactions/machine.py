@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from coordinator.machine import Committed, Result, StoredRecord, Surroundings, ignore_outcome
 from coordinator.transactions.transaction import (
     LAST_EPOCH,
+    MAX_EPOCH,
     NO_EPOCH,
     NO_PRODUCER_ID,
     Partition,
@@ -118,6 +119,8 @@ class TransactionMachine:
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return True
+        if transaction.state is State.ONGOING:
+            return self.needs_next_producer_id(transactional_id, self._around.transaction_version())
         return transaction.epochs_are_used_up and (
             expected is None or expected.epoch == transaction.producer_epoch
         )
@@ -127,7 +130,7 @@ class TransactionMachine:
     ) -> Result:
         """Give the epoch to write with, after fencing whoever wrote before.
 
-        ApiError: INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+        ApiError: INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, UNKNOWN_SERVER_ERROR.
         """
         if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
             raise ApiError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
@@ -141,9 +144,12 @@ class TransactionMachine:
         if before.state is State.ONGOING:
             # Its end takes a moment: the client asks again, and is given the epoch after it.
             return self._abort(
-                before, lambda error: done(_for_clients(error, ErrorCode.CONCURRENT_TRANSACTIONS))
+                before, fresh_id, lambda error: done(_for_clients(error, ErrorCode.CONCURRENT_TRANSACTIONS))
             )
-        if before.epochs_are_used_up and (expected is None or expected.epoch == before.producer_epoch):
+        if before.epochs_are_used_up:
+            if expected is not None and expected.epoch != before.producer_epoch:
+                # There is no next epoch for it. Apache Kafka comes upon that before it compares epochs.
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
             after = rotated(before, fresh_id, timeout_ms, now_ms, remember=expected is not None)
         else:
             found = initialized(before, timeout_ms, None if expected is None else expected.epoch, now_ms)
@@ -225,7 +231,7 @@ class TransactionMachine:
         """Decide how a transaction ends. `done` is told who to go on as.
 
         ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
-        UNSUPPORTED_VERSION.
+        UNSUPPORTED_VERSION, UNKNOWN_SERVER_ERROR.
         """
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
@@ -243,6 +249,9 @@ class TransactionMachine:
             # Version 2: an abort of nothing raises the epoch, so that the producer knows where it stands.
             not commit and client_version >= 2 and not is_retry
         ):
+            if commit and client_version >= 2 and transaction.producer_epoch == MAX_EPOCH:
+                # No client is given this epoch, which none follows.
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
             self._check_is_storable(transactional_id, client_version)
             next_id = (
                 fresh_id if self.needs_next_producer_id(transactional_id, client_version) else NO_PRODUCER_ID
@@ -264,20 +273,21 @@ class TransactionMachine:
         going_on = Producer(transaction.producer_id, transaction.producer_epoch)
         return Result((), lambda error: done(going_on if error is None else _for_clients(error)))
 
-    def _abort(self, transaction: Transaction, told: Committed = ignore_outcome) -> Result:
+    def _abort(self, transaction: Transaction, fresh_id: int, told: Committed = ignore_outcome) -> Result:
         """Fence a transaction's producer, and end it without anybody having asked.
 
         The end goes by the cluster's version, whatever its producer follows. In version 2 the end itself
         raises the epoch, so a producer that asks to abort what has timed out is told that it is done, and
-        which epoch to go on in.
+        which epoch to go on in, under another producer id where that was the last one.
         """
         version = self._around.transaction_version()
+        name = transaction.transactional_id
         return self._ending(
             ending(
                 transaction if version >= 2 else fenced(transaction),
                 commit=False,
                 client_version=version,
-                next_producer_id=NO_PRODUCER_ID,
+                next_producer_id=(fresh_id if self.needs_next_producer_id(name, version) else NO_PRODUCER_ID),
                 now_ms=self._around.now_ms(),
             ),
             told,
@@ -337,16 +347,27 @@ class TransactionMachine:
 
     # --- timers
 
-    def abort_timed_out(self) -> list[Result]:
-        """Fence and abort what has been going on for longer than its timeout."""
-        now_ms = self._around.now_ms()
-        return [
-            self._abort(transaction)
-            for transaction in list(self.transactions.values())
-            if transaction.state is State.ONGOING
-            and transaction.start_ms + transaction.timeout_ms < now_ms
-            and transaction.transactional_id not in self._stuck
-        ]
+    def timed_out(self) -> list[str]:
+        """Whose transactions have been going on for longer than their timeouts."""
+        return [name for name in self.transactions if self._is_timed_out(name)]
+
+    def abort_timed_out(self, transactional_id: str, fresh_id: int) -> Result:
+        """Fence and abort such a transaction, unless it has ended meanwhile.
+
+        `fresh_id` where `needs_next_producer_id`, for the cluster's version.
+        """
+        if not self._is_timed_out(transactional_id):
+            return Result()
+        return self._abort(self.transactions[transactional_id], fresh_id)
+
+    def _is_timed_out(self, transactional_id: str) -> bool:
+        transaction = self.transactions.get(transactional_id)
+        return (
+            transaction is not None
+            and transaction.state is State.ONGOING
+            and transaction.start_ms + transaction.timeout_ms < self._around.now_ms()
+            and transactional_id not in self._stuck
+        )
 
     def expire(self) -> list[StoredRecord]:
         """Tombstones for the ids that nobody has used for transactional.id.expiration.ms."""

@@ -343,8 +343,19 @@ class TransactionCoordinatorService:
 
     def _abort_timed_out(self) -> None:
         for shard in self._runtime.active():
-            for result in shard.machine.abort_timed_out():
-                shard.execute(result)
+            for transactional_id in shard.machine.timed_out():
+                self._abort_one(shard, transactional_id)
+
+    def _abort_one(self, shard: Shard[TransactionMachine], transactional_id: str) -> None:
+        def decide(fresh_id: int | ApiError) -> None:
+            # Without an id it is left to the next time.
+            if not isinstance(fresh_id, ApiError) and not shard.ended:
+                shard.execute(shard.machine.abort_timed_out(transactional_id, fresh_id))
+
+        if shard.machine.needs_next_producer_id(transactional_id, self.transaction_version()):
+            self._ports.allocate_producer_id(decide)
+        else:
+            decide(NO_PRODUCER_ID)
 
     def _expire(self) -> None:
         for shard in self._runtime.active():

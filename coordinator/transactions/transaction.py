@@ -151,17 +151,17 @@ def with_partitions(
 
 
 def fenced(transaction: Transaction) -> Transaction:
-    """With the next epoch, so that whoever uses this one writes no more."""
-    assert transaction.producer_epoch < MAX_EPOCH
-    return transaction._replace(producer_epoch=transaction.producer_epoch + 1, last_producer_epoch=NO_EPOCH)
+    """With the next epoch, so that whoever uses this one writes no more; the greatest one stays."""
+    epoch = min(transaction.producer_epoch + 1, MAX_EPOCH)
+    return transaction._replace(producer_epoch=epoch, last_producer_epoch=NO_EPOCH)
 
 
 def ending(
     transaction: Transaction, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int
 ) -> Transaction:
-    """About to end: its markers may be written once this is stored."""
+    """About to end: its markers may be written once this is stored. The greatest epoch stays."""
     epoch, last = transaction.producer_epoch, transaction.last_producer_epoch
-    if client_version >= 2:
+    if client_version >= 2 and epoch < MAX_EPOCH:
         epoch, last = epoch + 1, epoch
     return transaction.moved(State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, now_ms)._replace(
         producer_epoch=epoch,

@@ -11,7 +11,7 @@ import pytest
 from broker.testing.virtual import VirtualHost
 from coordinator.transactions.machine import Ending, Producer
 from coordinator.transactions.service import TransactionCoordinatorService
-from coordinator.transactions.transaction import LAST_EPOCH, MOVES, Partition, State
+from coordinator.transactions.transaction import LAST_EPOCH, MAX_EPOCH, MOVES, Partition, State
 from kwire import batch
 from kwire.errors import ApiError, ErrorCode
 
@@ -312,6 +312,78 @@ def test_when_the_epochs_are_used_up_the_producer_goes_on_under_a_new_id() -> No
     assert script.end(last, version=2) == Producer(102, 0)  # told again
     machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=LAST_EPOCH)
     assert script.init() == Producer(103, 0)
+
+
+def with_epoch(script: Script, epoch: int) -> Producer:
+    """The producer of `t`, after so many epochs."""
+    machine = next(iter(script.service._runtime.active())).machine
+    found = machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=epoch)
+    return Producer(found.producer_id, epoch)
+
+
+@pytest.mark.parametrize("epoch", [LAST_EPOCH, MAX_EPOCH])
+@pytest.mark.parametrize("how", ["timeout", "successor"])
+def test_in_version_2_an_abort_of_the_last_epoch_goes_on_under_a_new_id(epoch: int, how: str) -> None:
+    script = Script()
+    script.init(timeout_ms=1_000)
+    last = with_epoch(script, epoch)
+    assert script.add(last, A, version=2) == "NONE"
+    if how == "timeout":
+        script.host.advance(20_000)
+    else:
+        assert script.init() == "CONCURRENT_TRANSACTIONS"
+    assert script.state() == "CompleteAbort 102/0"
+    assert [(ending.producer_id, ending.producer_epoch) for _, ending in script.broker.markers] == [
+        (101, MAX_EPOCH)
+    ]
+    if epoch == LAST_EPOCH:
+        assert script.end(last, commit=False, version=2) == Producer(102, 0)  # what it comes to know
+    script.start()
+    assert script.add(Producer(102, 0), A, version=2) == "NONE"
+    assert script.end(Producer(102, 0), version=2) == Producer(102, 1)
+
+
+@pytest.mark.parametrize("how", ["timeout", "successor"])
+def test_in_version_1_nothing_is_raised_above_the_greatest_epoch(how: str) -> None:
+    script = Script(version=1)
+    script.init(timeout_ms=1_000)
+    assert script.add(with_epoch(script, MAX_EPOCH), A) == "NONE"
+    if how == "timeout":
+        script.host.advance(20_000)
+    else:
+        assert script.init() == "CONCURRENT_TRANSACTIONS"
+    assert script.state() == f"CompleteAbort 101/{MAX_EPOCH}"
+    assert script.init() == Producer(102, 0)
+
+
+def test_the_greatest_epoch_cannot_be_committed_in_version_2() -> None:
+    script = Script()
+    script.init()
+    last = with_epoch(script, MAX_EPOCH)
+    assert script.add(last, A, version=2) == "NONE"
+    assert script.end(last, version=2) == "UNKNOWN_SERVER_ERROR"
+    assert script.state() == f"Ongoing 101/{MAX_EPOCH}"
+    assert script.end(last, commit=False, version=2) == Producer(103, 0)
+
+
+@pytest.mark.parametrize("expected", [5, LAST_EPOCH - 1])
+def test_who_names_another_epoch_than_the_last_one_is_not_given_the_next(expected: int) -> None:
+    script = Script()
+    script.init()
+    with_epoch(script, LAST_EPOCH)
+    assert script.init(expected=Producer(101, expected)) == "UNKNOWN_SERVER_ERROR"
+    assert script.init(expected=Producer(101, LAST_EPOCH)) == Producer(102, 0)
+
+
+def test_what_cannot_be_encoded_holds_nobody_up() -> None:
+    script = Script()
+    script.init("other")
+    script.init()
+    assert script.add(with_epoch(script, 40_000), A, version=2) == "UNKNOWN_SERVER_ERROR"
+    # The machine knew more than its log, and is loaded anew.
+    assert script.state() == "Empty 102/0"
+    assert script.init("other") == Producer(101, 1)
+    assert script.init() == Producer(102, 1)
 
 
 def test_a_producer_that_recovers_names_who_it_was() -> None:
