@@ -1,0 +1,227 @@
+"""Transactional ids whose epochs are about to be used up: ended, fenced and timed out, in both protocols.
+
+No test has the time for 32,766 transactions, so such ids are written into the state topic, and loaded
+from it.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from coordinator.java import string_hash
+from interop.batches import Batch, Record
+from interop.brokers import Broker
+from interop.raw import create_topic, wait_for_coordinator
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_transactions import (
+    LOADING,
+    WAIT_S,
+    Id,
+    on_client,
+    ready,
+    settle,
+    transaction_version,
+)
+from interop.scenarios.raw_transactions_wrong import txn_commit
+from interop.tools import another
+from interop.wire import encode_request
+
+LAST, GREATEST = 32_766, 32_767
+EMPTY = 0
+TIMEOUT_MS = 1_000
+STATE_TOPIC, STATE_PARTITIONS = "__transaction_state", 4
+FIRST_ID = 70_000_000
+QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+
+
+def _store(client: RawClient, name: str, producer_id: int, epoch: int) -> None:
+    """Write an id that has no transaction, as its coordinator would."""
+    key = struct.pack(">hh", 0, len(name)) + name.encode()
+    now_ms = int(time.time() * 1000)
+    value = struct.pack(">hqhibiqq", 0, producer_id, epoch, 60_000, EMPTY, -1, now_ms, -1)
+    partition = {
+        "Index": string_hash(name) % (1 << 31) % STATE_PARTITIONS,
+        "Records": Batch([Record(value, key=key)]).encode(),
+    }
+    client.correlation_id += 1
+    fields = {
+        "Acks": -1,
+        "TimeoutMs": 10_000,
+        "TopicData": [{"Name": STATE_TOPIC, "PartitionData": [partition]}],
+    }
+    # Under another name Apache Kafka takes nothing for a topic of its own.
+    client.send_frame(
+        encode_request("Produce", 9, fields, correlation_id=client.correlation_id, client_id="__admin_client")
+    )
+    answer = client.receive("Produce", 9)
+    assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
+
+
+def _loaded(own: Broker, topic: str, names: Iterable[str], epoch: int) -> None:
+    """Restart a broker, so that it knows ids that were written into its state topic."""
+    with RawClient(own.bootstrap) as client:
+        ready(client, "any")
+        create_topic(client, topic, 1)
+        for number, name in enumerate(names):
+            warm = Id(client, f"warm-{name}")
+            assert warm.init()[0] == 0
+            _store(client, name, FIRST_ID + number, epoch)
+    own.restart()
+
+
+def _known(client: RawClient, name: str, number: int, epoch: int) -> Id:
+    one = Id(client, name)
+    deadline = time.monotonic() + WAIT_S
+    while one.described()[0] in LOADING and time.monotonic() < deadline:
+        time.sleep(0.05)
+    one.producer_id, one.epoch = FIRST_ID + number, epoch
+    return one
+
+
+def _wait_for_abort(one: Id) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while one.described()[1] == "Ongoing" and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _describe(one: Id) -> Any:
+    code, state, _, epoch, topics = one.described()
+    return [code, state, epoch, topics]
+
+
+@scenario(seconds=180)
+def last(broker: Broker) -> Any:
+    """The last epoch that a client is given, at each level of the cluster."""
+    seen: dict[str, Any] = {}
+    names = ["committed", "aborted", "of-nothing", "successor", "timed-out", "recovers", "others"]
+    for level in (2, 1):
+        topic = f"raw-epochs-{level}"
+        with another(broker, QUICK) as own:
+            if level == 1:
+                with RawClient(own.bootstrap) as client:
+                    ready(client, "any")
+                    seen["to 1"] = transaction_version(client, level)
+            _loaded(own, topic, names, LAST)
+            produced, ended = (12, 5) if level == 2 else (11, 4)
+            with RawClient(own.bootstrap) as client:
+                ready(client, "any")
+                assert Id(client, "fresh").init()[0] == 0  # so that producer ids are at hand
+                ids = {name: _known(client, name, number, LAST) for number, name in enumerate(names)}
+
+                def begin(one: Id, level: int = level, topic: str = topic, version: int = produced) -> Any:
+                    added = one.add((topic, 0)) if level == 1 else None
+                    return [added, one.send(topic, version=version)[0]]
+
+                for name in ("committed", "aborted", "of-nothing"):
+                    one = ids[name]
+                    before: dict[str, Any] = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
+                    commit = name == "committed"
+                    steps = [] if name == "of-nothing" else [begin(one)]
+                    steps += [one.end(commit=commit, version=ended), _describe(one)]
+                    steps += [one.end(commit=commit, version=ended, **before), _describe(one)]
+                    seen[f"{level} {name}"] = [*steps, begin(one), one.end(commit=True, version=ended)]
+                    settle(one)
+                one = ids["successor"]
+                seen[f"{level} successor"] = [
+                    begin(one),
+                    *_fenced(one, ended),
+                    begin(one),
+                    _describe(one),
+                    *_fenced(one, ended),
+                ]
+                one = ids["timed-out"]
+                steps = [one.init(timeout_ms=TIMEOUT_MS), begin(one)]
+                _wait_for_abort(one)
+                steps += [_describe(one), one.end(commit=False, version=ended), _describe(one)]
+                seen[f"{level} timed out"] = [*steps, one.init(), _describe(one)]
+                one = ids["recovers"]
+                for epoch in (5, LAST - 1, GREATEST, LAST):
+                    named = {"ProducerId": FIRST_ID + names.index("recovers"), "ProducerEpoch": epoch}
+                    steps = [one.init(version, **named) for version in (3, 4, 5)]
+                    seen[f"{level} recovers {epoch}"] = steps
+                seen[f"{level} others"] = [begin(ids["others"]), Id(client, "warm-others").init()]
+    return seen
+
+
+def _fenced(one: Id, ended: int) -> list[Any]:
+    """What the next one with this id is told, and then the one before."""
+    old: dict[str, Any] = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
+    steps = [Id(one.client, one.name).init(), _describe(one)]
+    steps.append(one.end(commit=False, version=ended, **old))
+    settle(one)
+    return [*steps, one.init(), _describe(one)]
+
+
+@scenario(seconds=180)
+def greatest(broker: Broker) -> Any:
+    """The epoch behind that, which a client of the first protocol comes by only if it makes it up."""
+    seen: dict[str, Any] = {}
+    names = ["committed", "aborted", "successor", "timed-out", "others"]
+    for level in (2, 1):
+        topic = f"raw-epochs-{level}"
+        with another(broker, QUICK) as own:
+            if level == 1:
+                with RawClient(own.bootstrap) as client:
+                    ready(client, "any")
+                    seen["to 1"] = transaction_version(client, level)
+            _loaded(own, topic, names, GREATEST)
+            with RawClient(own.bootstrap) as client:
+                ready(client, "any")
+                assert Id(client, "fresh").init()[0] == 0  # so that producer ids are at hand
+                ids = {name: _known(client, name, number, GREATEST) for number, name in enumerate(names)}
+                for version in (4, 5) if level == 2 else (4,):
+                    for commit in (True, False):
+                        one = ids["committed" if commit else "aborted"]
+                        one.producer_id, one.epoch = FIRST_ID + names.index(one.name[:9]), GREATEST
+                        steps = [one.add((topic, 0)), one.send(topic)[0]]
+                        steps += [one.end(commit=commit, version=version), _describe(one)]
+                        seen[f"{level} v{version} {one.name}"] = steps
+                one = ids["successor"]
+                seen[f"{level} successor"] = [one.add((topic, 0)), one.send(topic)[0], *_fenced(one, 4)]
+                one = ids["timed-out"]
+                steps = [one.init(timeout_ms=TIMEOUT_MS), one.add((topic, 0)), one.send(topic)[0]]
+                _wait_for_abort(one)
+                seen[f"{level} timed out"] = [*steps, _describe(one), one.init(), _describe(one)]
+                seen[f"{level} others"] = Id(client, "warm-others").init()
+    return seen
+
+
+@scenario()
+def offsets_of_another(broker: Broker) -> Any:
+    """Offsets under somebody else's transactional id, by a producer whose epoch is over."""
+
+    def work(client: RawClient, seen: dict[str, Any]) -> None:
+        create_topic(client, "raw-epochs-offsets", 1)
+        wait_for_coordinator(client, "raw-epochs-group")
+        mine, other = Id(client, "raw-epochs-mine"), Id(client, "raw-epochs-other")
+        for version in (0, 2, 3, 5):
+            mine.init()
+            other.init()
+            old = {"ProducerId": mine.producer_id, "ProducerEpoch": mine.epoch}
+            said: dict[str, Any] = {
+                "GroupId": "raw-epochs-group",
+                "GenerationId": -1,
+                "MemberId": "",
+                "TransactionalId": mine.name,
+            }
+            steps: list[Any] = []
+            who = {"ProducerId": mine.producer_id, "ProducerEpoch": mine.epoch}
+            added = client.call(
+                "AddOffsetsToTxn", 3, TransactionalId=mine.name, GroupId="raw-epochs-group", **who
+            )
+            steps.append(added["ErrorCode"])
+            steps.append(txn_commit(client, 3, "raw-epochs-offsets", **{**said, **who}))
+            steps.append(Id(client, mine.name).init())
+            settle(mine)
+            for name in (mine.name, other.name):
+                fields = {**said, **old, "TransactionalId": name}
+                steps.append(txn_commit(client, version, "raw-epochs-offsets", **fields))
+            fields = {**said, "ProducerId": other.producer_id, "ProducerEpoch": other.epoch}
+            steps.append(txn_commit(client, version, "raw-epochs-offsets", **fields))
+            seen[f"v{version}"] = steps
+
+    return on_client(broker, work)
