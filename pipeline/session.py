@@ -29,8 +29,6 @@ POM: Final = Path(__file__).with_name("pom.xml")
 SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Off unless told otherwise, and what makes `where("offset > 5")` read only that.
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.shuffle.partitions": "8",
 }

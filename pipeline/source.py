@@ -8,14 +8,15 @@ Its columns and options are those of Spark's Kafka source; see pipeline/segments
 tell a data source written in Python which columns a query needs: all are read unless a schema names fewer.
 
     spark.read.schema("key binary, offset bigint").format("kwire")...
+
+Nor can it be told of filters. What is to be left unread is said by options: `assign`, `startingOffsets`,
+`endingOffsets`, and their forms by timestamp.
 """
 
 from __future__ import annotations
 
-import datetime
 import gc
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -25,14 +26,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -44,7 +38,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.segments.files import Partition, SegmentsError
 from pipeline.segments.options import Options, parse
-from pipeline.segments.plan import Range, Window, checked, divided, plan, readable_end, resolve, tasks
+from pipeline.segments.plan import Range, checked, divided, plan, readable_end, resolve, tasks
 from pipeline.segments.read import TYPES, chosen, read
 
 
@@ -79,72 +73,18 @@ def _columns(schema: StructType) -> list[str]:
 
 
 class SegmentReader(DataSourceReader):
-    """One batch query."""
+    """One batch query.
+
+    It has no pushFilters: Spark keeps one plan for all uses of a table, so that a filter of one of them would
+    be that of all (docs/decisions/0008-filters-are-options.md).
+    """
 
     def __init__(self, options: Options, columns: list[str]) -> None:
         self.options = options
         self.columns = columns
-        self.window = Window()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Topics, partitions and offsets are filtered here. Timestamps only say where to begin."""
-        for filter_ in filters:
-            if not self._push(filter_):
-                yield filter_
-
-    def _push(self, filter_: Filter) -> bool:
-        """Take a filter into account; whether nothing is left of it for Spark to do."""
-        column = getattr(filter_, "attribute", ())
-        value: Any = getattr(filter_, "value", None)
-        match filter_, column:
-            case EqualTo(), ("topic" | "partition" as name,):
-                self._names(name, frozenset([value]))
-            case In(), ("topic" | "partition" as name,):
-                self._names(name, frozenset(value))
-            case EqualTo(), ("offset",):
-                self._offsets(value, value)
-            case GreaterThan(), ("offset",):
-                self._offsets(value + 1, None)
-            case GreaterThanOrEqual(), ("offset",):
-                self._offsets(value, None)
-            case LessThan(), ("offset",):
-                self._offsets(None, value - 1)
-            case LessThanOrEqual(), ("offset",):
-                self._offsets(None, value)
-            case ((GreaterThan() | GreaterThanOrEqual() | EqualTo()), ("timestamp",)):
-                if isinstance(value, datetime.datetime):
-                    known_ms = self.window.least_timestamp_ms
-                    least_ms = math.floor(value.timestamp() * 1000)
-                    self.window = self.window._replace(
-                        least_timestamp_ms=least_ms if known_ms is None else max(least_ms, known_ms)
-                    )
-                return False
-            case _:
-                return False
-        return True
-
-    def _names(self, column: str, asked: frozenset[Any]) -> None:
-        window = self.window
-        if column == "topic":
-            topics = asked if window.topics is None else window.topics & asked
-            self.window = window._replace(topics=topics)
-        else:
-            numbers = asked if window.partitions is None else window.partitions & asked
-            self.window = window._replace(partitions=numbers)
-
-    def _offsets(self, least: int | None, most: int | None) -> None:
-        window = self.window
-        if least is not None and window.least_offset is not None:
-            least = max(least, window.least_offset)
-        if most is not None and window.most_offset is not None:
-            most = min(most, window.most_offset)
-        self.window = window._replace(
-            least_offset=window.least_offset if least is None else least,
-            most_offset=window.most_offset if most is None else most,
-        )
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [TaskPartition(ranges) for ranges in tasks(self.options, plan(self.options, self.window))]
+        return [TaskPartition(ranges) for ranges in tasks(self.options, plan(self.options))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self.columns)

@@ -42,17 +42,6 @@ class Range(NamedTuple):
         return Partition(self.topic, self.partition, Path(self.directory), self.skipping)
 
 
-class Window(NamedTuple):
-    """What filters leave of the offsets and timestamps of a table; both ends are in it."""
-
-    partitions: frozenset[int] | None = None
-    topics: frozenset[str] | None = None
-    least_offset: int | None = None
-    most_offset: int | None = None
-    least_timestamp_ms: int | None = None
-    most_timestamp_ms: int | None = None
-
-
 def readable_end(log: Partition, options: Options) -> int:
     """Where a reader stops: at the end of the log, or at its last stable offset. SegmentsError."""
     end = end_offset(log)
@@ -100,20 +89,14 @@ def offset_for_timestamp(log: Partition, timestamp_ms: int) -> int | None:
     return None
 
 
-def plan(options: Options, window: Window) -> list[Range]:
+def plan(options: Options) -> list[Range]:
     """The ranges of a batch query. SegmentsError."""
     bounds = []
     for log in options.partitions():
         start = resolve(options, log, options.starting, is_start=True)
         end = resolve(options, log, options.ending, is_start=False)
         bounds.append((log, *checked(options, log, start, end)))
-    inside = [
-        (log, *_within(log, window, start, end))
-        for log, start, end in bounds
-        if (window.topics is None or log.topic in window.topics)
-        and (window.partitions is None or log.partition in window.partitions)
-    ]
-    return _more(divided(options, inside), options.min_partitions)
+    return _more(divided(options, bounds), options.min_partitions)
 
 
 def checked(options: Options, log: Partition, start: int, end: int) -> tuple[int, int]:
@@ -125,19 +108,6 @@ def checked(options: Options, log: Partition, start: int, end: int) -> tuple[int
             f"have been deleted by retention; set failOnDataLoss to false to read what there is"
         )
     return max(start, first), min(end, last)
-
-
-def _within(log: Partition, window: Window, start: int, end: int) -> tuple[int, int]:
-    """What a window may leave of the offsets from `start` to `end`."""
-    if window.least_offset is not None:
-        start = max(start, window.least_offset)
-    if window.most_offset is not None:
-        end = min(end, window.most_offset + 1)
-    if start < end and window.least_timestamp_ms is not None:
-        # Timestamps need not ascend, but nothing before the first that is late enough is.
-        found = offset_for_timestamp(log, window.least_timestamp_ms)
-        start = end if found is None else max(start, found)
-    return start, end
 
 
 def divided(options: Options, bounds: Sequence[tuple[Partition, int, int]]) -> list[Range]:

@@ -19,7 +19,7 @@ from pipeline.archive.direct import Dates, by_day, date_of, write_ranges
 from pipeline.archive.manifest import DataFile
 from pipeline.archive.staging import staged
 from pipeline.segments.options import parse
-from pipeline.segments.plan import Range, Window, plan
+from pipeline.segments.plan import Range, plan
 from pipeline.segments.read import SCHEMA_WITH_HEADERS, read
 
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
@@ -44,7 +44,7 @@ def ranges(tmp_path: Path) -> list[Range]:
         made.send(log, batch(*values, timestamp=time_ms, codec=draw.choice(list(Codec))))
         number += count
     options = {"path": str(Path(made.directory).parent), "subscribe": "topic"}
-    return plan(parse(options), Window())
+    return plan(parse(options))
 
 
 def written(place: Path, ranges: list[Range], *, records_per_file: int = 1000) -> list[DataFile]:

@@ -14,7 +14,7 @@ from broker.testing.log_bench import NOW_MS, LogBench, batch, numbered
 from kwire.batch import BatchHeader, batches
 from pipeline.segments.damage import Damage, recorded
 from pipeline.segments.options import parse
-from pipeline.segments.plan import Range, Window, plan
+from pipeline.segments.plan import Range, plan
 from pipeline.segments.read import read
 from pipeline.segments.scan import CorruptSegment
 
@@ -46,7 +46,7 @@ def log(bench: LogBench) -> Log:
 
 def ranges(bench: LogBench, **given: str) -> list[Range]:
     told = {"path": str(Path(bench.directory).parent), "subscribe": "topic", **given}
-    return plan(parse(told), Window())
+    return plan(parse(told))
 
 
 def rows(found: list[Range]) -> list[Row]:

@@ -19,9 +19,15 @@ from kwire.batch import build, seal
 from kwire.compression import Codec
 from pipeline.segments.files import SegmentsError, partitions_in
 from pipeline.segments.options import parse
-from pipeline.segments.plan import Range, Window, offset_for_timestamp, plan, tasks
+from pipeline.segments.plan import Range, offset_for_timestamp, plan, tasks
 from pipeline.segments.read import SCHEMA, SCHEMA_WITH_HEADERS, chosen, read
-from pipeline.segments.scan import CorruptSegment, chunks_between, end_offset, stable_offset
+from pipeline.segments.scan import (
+    CorruptSegment,
+    SegmentFile,
+    chunks_between,
+    end_offset,
+    stable_offset,
+)
 
 ABORT, COMMIT = 0, 1
 Row = tuple[int, bytes | None]
@@ -53,8 +59,8 @@ def options(bench: LogBench, **given: str) -> dict[str, str]:
     return {"path": str(Path(bench.directory).parent), "subscribe": "topic", **given}
 
 
-def ranges(bench: LogBench, window: Window = Window(), **given: str) -> list[Range]:  # noqa: B008
-    return plan(parse(options(bench, **given)), window)
+def ranges(bench: LogBench, **given: str) -> list[Range]:
+    return plan(parse(options(bench, **given)))
 
 
 def rows(found: list[Range]) -> list[Row]:
@@ -72,6 +78,20 @@ def expected(log: Log) -> list[Row]:
     from broker.testing.log_bench import numbered
 
     return numbered(log)
+
+
+def touching(monkeypatch: pytest.MonkeyPatch) -> dict[Path, int]:
+    """How many bytes are read of which segments from now on."""
+    found: dict[Path, int] = {}
+    read_at = SegmentFile.read_at
+
+    def noting(file: SegmentFile, position: int, size_bytes: int) -> bytes:
+        data = read_at(file, position, size_bytes)
+        found[file.path] = found.get(file.path, 0) + len(data)
+        return data
+
+    monkeypatch.setattr(SegmentFile, "read_at", noting)
+    return found
 
 
 def in_transaction(bench: LogBench, log: Log, producer_id: int, sequence: int, *values: bytes) -> None:
@@ -121,14 +141,43 @@ class TestWhatIsRead:
         ]
         assert [offset for offset, _ in found] == wanted
 
-    def test_what_filters_leave(self, bench: LogBench, log: Log) -> None:
-        assert rows(ranges(bench, Window(least_offset=40, most_offset=44))) == expected(log)[40:45]
-        assert rows(ranges(bench, Window(topics=frozenset({"other"})))) == []
-        assert rows(ranges(bench, Window(partitions=frozenset({1})))) == []
-        late = rows(ranges(bench, Window(least_timestamp_ms=NOW_MS + 300_000)))
-        assert late
-        assert late[-1][0] == 499
-        assert late[0][0] == offset_for_timestamp(ranges(bench)[0].log, NOW_MS + 300_000)
+    def test_only_what_options_leave_is_touched(
+        self, bench: LogBench, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = LogBench(RealDisk(), str(tmp_path), bench.config)
+        for name in ("topic-1", "other-0"):
+            other.directory = f"{tmp_path}/{name}"
+            other.append(other.open(), b"1")
+        touched = touching(monkeypatch)
+        before, inside, after = [(one.base_offset, Path(one.log_path)) for one in log.segments[4:7]]
+        last = Path(log.segments[-1].log_path)
+        given = {"path": str(tmp_path), "assign": '{"topic": [0]}'}
+
+        start, end = after[0] - 2, after[0] - 1
+        bounds = {"startingOffsets": start, "endingOffsets": end}
+        between = {name: f'{{"topic": {{"0": {offset}}}}}' for name, offset in bounds.items()}
+        assert rows(plan(parse({**given, **between}))) == expected(log)[start:end]
+        # Of the last segment it is looked where it ends.
+        assert touched.keys() == {inside[1], last}
+        assert touched[inside[1]] < inside[1].stat().st_size
+
+        touched.clear()
+        late_ms = NOW_MS + inside[0] * 1000
+        late = rows(plan(parse({**given, "startingTimestamp": str(late_ms)})))
+        assert [offset for offset, _ in late] == list(range(inside[0], 500))
+        assert min(touched) >= before[1]
+
+    def test_a_timestamp_that_only_some_partitions_reach(
+        self, bench: LogBench, log: Log, tmp_path: Path
+    ) -> None:
+        other = LogBench(RealDisk(), str(tmp_path), bench.config)
+        other.directory = f"{tmp_path}/topic-1"
+        other.append(other.open(), b"1")
+        given = {"startingTimestamp": str(NOW_MS + 300_000)}
+        with pytest.raises(SegmentsError, match="topic-1 has no record from"):
+            ranges(bench, **given)
+        found = ranges(bench, **given, startingOffsetsByTimestampStrategy="latest")
+        assert {one.partition for one in found} == {0}
 
     def test_columns_are_those_of_sparks_kafka_source(self, bench: LogBench) -> None:
         log = bench.open()
@@ -344,7 +393,7 @@ def test_what_is_asked_wrongly_gets_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SegmentsError, match=what) as caught:
-        plan(parse(given), Window())
+        plan(parse(given))
     assert "\n" not in str(caught.value)
 
 

@@ -1,0 +1,128 @@
+"""The segment source in anybody's Spark session, and what the jobs make of odd records in it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from broker.storage.disk import RealDisk
+from broker.testing.log_bench import LogBench
+from interop.pipeline_kills.processes import environment
+from interop.reference import spark_python
+
+PROGRAM_S = 180.0
+RECORDS = 300
+PARTITIONS = 4
+STOCK = """
+import json, sys
+from pyspark.sql import SparkSession
+from pipeline.source import SegmentSource
+
+data, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+spark.dataSource.register(SegmentSource)
+
+def load(**options):
+    return spark.read.format("kwire").options(path=data, **options).load()
+
+def told(**counts):
+    print(json.dumps({name: table.count() for name, table in counts.items()}))
+
+told(stock=load(subscribe="topic"))
+spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+spark.conf.set("spark.sql.shuffle.partitions", "1")
+table = load(subscribe="topic")
+first, late = table.where("partition = 0"), table.where("offset >= 290")
+keys = table.select("partition", "offset")
+told(all=table, first=first, again=table, late=late, first_again=first, all_at_last=table)
+told(
+    union=first.union(late),
+    union_with_all=first.union(table),
+    joined=first.alias("a").join(late.alias("b"), "offset"),
+    joined_with_itself=keys.alias("a").join(keys.where("offset < 10").alias("b"), ["partition", "offset"]),
+    nothing=table.where("topic = 'other'"),
+    or_=table.where("partition = 0 OR offset < 10"),
+)
+table.createOrReplaceTempView("records")
+told(
+    view=spark.sql("SELECT * FROM records WHERE partition IN (1, 2)"),
+    of_both=spark.sql("SELECT * FROM records WHERE offset IN (SELECT offset FROM records WHERE offset = 7)"),
+    view_again=spark.sql("SELECT * FROM records"),
+)
+first.cache()
+told(cached=first, beside=table, cached_again=first, in_cached=first.where("offset < 10"))
+ends = json.dumps({"topic": {"0": 20}})
+starts = json.dumps({"topic": {"0": 10}})
+told(by_options=load(assign='{"topic": [0]}', startingOffsets=starts, endingOffsets=ends))
+one = spark.read.schema("offset bigint").format("kwire").options(path=data, subscribe="topic").load()
+told(one_column=one.where("offset < 10"), one_column_again=one)
+stream = spark.readStream.format("kwire").options(path=data, subscribe="topic", startingOffsets="earliest")
+stream = stream.load().where("partition = 3")
+query = stream.writeStream.format("memory").queryName("seen").option("checkpointLocation", checkpoint)
+query = query.trigger(availableNow=True).start()
+query.awaitTermination()
+told(streamed=spark.table("seen"))
+spark.stop()
+"""
+
+
+def fill(root: Path, topic: str = "topic", partitions: int = PARTITIONS) -> None:
+    """A data directory with logs of small segments."""
+    bench = LogBench(RealDisk(), str(root))
+    bench.config = replace(bench.config, segment_bytes=1500, index_interval_bytes=300)
+    for partition in range(partitions):
+        bench.directory = f"{root}/{topic}-{partition}"
+        log = bench.open()
+        for number in range(0, RECORDS, 10):
+            bench.append(log, *(b"%d" % each for each in range(number, number + 10)))
+        bench.close(log)
+
+
+def run(program: str, *arguments: str) -> list[Any]:
+    """Have Spark's Python run a program, and take what it tells: JSON, a line each."""
+    done = subprocess.run(
+        [spark_python(), "-c", program, *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_filter_is_one_query_s_alone(tmp_path: Path) -> None:
+    fill(tmp_path / "data")
+    told = run(STOCK, str(tmp_path / "data"), str(tmp_path / "checkpoint"))
+    every = PARTITIONS * RECORDS
+    assert {name: count for counts in told for name, count in counts.items()} == {
+        "stock": every,
+        "all": every,
+        "first": RECORDS,
+        "again": every,
+        "late": 10 * PARTITIONS,
+        "first_again": RECORDS,
+        "all_at_last": every,
+        "union": RECORDS + 10 * PARTITIONS,
+        "union_with_all": RECORDS + every,
+        "joined": 10 * PARTITIONS,
+        "joined_with_itself": 10 * PARTITIONS,
+        "nothing": 0,
+        "or_": RECORDS + 10 * (PARTITIONS - 1),
+        "view": 2 * RECORDS,
+        "of_both": PARTITIONS,
+        "view_again": every,
+        "cached": RECORDS,
+        "beside": every,
+        "cached_again": RECORDS,
+        "in_cached": 10,
+        "by_options": 10,
+        "one_column": 10 * PARTITIONS,
+        "one_column_again": every,
+        "streamed": RECORDS,
+    }
