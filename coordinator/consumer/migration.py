@@ -158,8 +158,13 @@ class OnlineMigration:
         return None
 
     def _take_over(self, group: ConsumerGroup, member: ClassicMember, protocol: str) -> None:
-        """Put a member of a classic group into the consumer group. WireError, Malformed, CustomAssignor."""
+        """Put a member of a classic group into the consumer group. WireError, Malformed, CustomAssignor.
+
+        ApiError UNKNOWN_SERVER_ERROR: a member that joined in the meantime does not support the protocol.
+        """
         target = partitions_of(member.assignment, self._topics)
+        if protocol not in dict(member.protocols):
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         subscription = subscription_of(member.metadata(protocol))
         group.targets[member.id] = target
         group.put(

@@ -201,6 +201,20 @@ def test_the_generation_of_nobody_cannot_be_upgraded(script: Script) -> None:
     assert kinds(script) == ["classic"]
 
 
+def test_who_joins_without_the_groups_protocol_stops_the_upgrade(script: Script) -> None:
+    old = Old(script)
+    old.lead()
+    other = script.cluster.join(GROUP, "", protocols=(("rr", metadata("t")),), id_first=True)
+    assert other.error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    both = (("range", metadata("t")), ("rr", metadata("t")))
+    leader = script.cluster.join(GROUP, old.joined.member_id, protocols=both, id_first=False)
+    assert leader.error == NONE
+    pending = script.cluster.join(GROUP, "", protocols=(("rr", metadata("t")),), id_first=False)
+    assert pending.pending
+    assert script.run("join new t") == ["UNKNOWN_SERVER_ERROR: None"]
+    assert kinds(script) == ["classic"]
+
+
 @pytest.mark.parametrize(
     ("policy", "upgraded", "joined", "after"),
     [
