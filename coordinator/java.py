@@ -57,6 +57,11 @@ def buckets_of_copy(size: int) -> int:
     return buckets_of(max(size * 4 // 3 + 1, FEWEST_BUCKETS))
 
 
+def buckets_of_map_copy(size: int) -> int:
+    """How many buckets a `HashMap` has that was made from a map of this size."""
+    return buckets_of(size * 4 // 3 + 1) if size else FEWEST_BUCKETS
+
+
 def bucket_order(keys: Iterable[K], hash_of: Callable[[K], int], buckets: int) -> list[K]:
     """The keys in the order of a hash table of this size, and as they come where they share a bucket."""
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from coordinator.consumer.group import NO_TARGET, ConsumerGroup
 from coordinator.consumer.member import Member, Partitions
+from coordinator.java import hash_set_order, string_hash, string_order
 from coordinator.ports import TopicsView
 from kwire.messages.consumer_group_describe import (
     Assignment,
@@ -47,7 +48,8 @@ def _member(member: Member, target: Partitions, topics: TopicsView) -> Described
         member_epoch=member.epoch,
         client_id=member.client_id,
         client_host=member.client_host,
-        subscribed_topic_names=sorted(member.subscribed),
+        # They are stored in order, and read into a set.
+        subscribed_topic_names=hash_set_order(sorted(member.subscribed, key=string_order), string_hash),
         subscribed_topic_regex=member.regex,
         assignment=_assignment(current, topics),
         target_assignment=_assignment(

@@ -21,7 +21,7 @@ from coordinator.consumer.member import (
     removal_records,
     target_record,
 )
-from coordinator.java import hash_map_order, string_hash
+from coordinator.java import bucket_order, buckets_of_map_copy, string_hash, timeline_map_order
 from coordinator.machine import StoredRecord
 from kwire.errors import ApiError, ErrorCode
 from kwire.schema import Message
@@ -173,16 +173,25 @@ class ConsumerGroup:
         self.refresh_at_ms = 0
         self.refresh_epoch = 0
 
-    def preferred_assignor(self, old: Member | None = None, new: Member | None = None) -> str | None:
-        """The assignor that most members name, once `old` has become `new`; None where none names one."""
+    def preferred_assignor(self) -> str | None:
+        """The assignor that most members name; None where none names one."""
         counts = self.assignor_counts
-        if (old and old.assignor) != (new and new.assignor):
-            counts = dict(counts)
-            if old is not None:
-                _count(counts, old.assignor, -1)
-            if new is not None:
-                _count(counts, new.assignor, 1)
-        return max(hash_map_order(counts, string_hash), key=counts.__getitem__, default=None)
+        return max(timeline_map_order(counts, string_hash), key=counts.__getitem__, default=None)
+
+    def preferred_assignor_after(self, old: Member, new: Member) -> str | None:
+        """`preferred_assignor` once `old` has become `new`, which is another where as many name two of them.
+
+        Kafka counts `old` out of a copy, and `new` into it: a name that is new comes first in its bucket.
+        """
+        buckets = buckets_of_map_copy(len(self.assignor_counts))
+        counts = {
+            name: self.assignor_counts[name] for name in timeline_map_order(self.assignor_counts, string_hash)
+        }
+        _count(counts, old.assignor, -1)
+        if new.assignor and new.assignor not in counts:
+            counts = {new.assignor: 0, **counts}
+        _count(counts, new.assignor, 1)
+        return max(bucket_order(counts, string_hash, buckets), key=counts.__getitem__, default=None)
 
     def counts_after(self, old: Member, new: Member) -> Counts:
         """`counts` once `old` has become `new`."""

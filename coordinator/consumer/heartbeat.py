@@ -279,7 +279,7 @@ class ConsumerGroups:
             interval_ms = self._settings.assignment_interval_ms(group.id)
             last_ms = group.assignment_timestamp
             if not last_ms or not interval_ms or now_ms >= last_ms + interval_ms:
-                name = group.preferred_assignor(member, updated)
+                name = group.preferred_assignor_after(member, updated)
                 if name is None or name not in ASSIGNORS:
                     # None is named, or one that only another broker has.
                     name = self.default_assignor
