@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from kwire.batch import BatchHeader, CorruptBatch, crc_is_valid
 from kwire.columns import HEADERS_TYPE, Batches, Columns, decode_parts
-from pipeline.segments.files import SegmentsError
+from pipeline.segments.files import Partition, SegmentsError
 from pipeline.segments.plan import Range
 from pipeline.segments.scan import Chunk, CorruptSegment, chunks_between
 
@@ -47,6 +48,9 @@ _OF_RECORDS: Final = frozenset({"key", "value", "timestamp", "headers"})
 
 _LEAST_SAME: Final = 1 << 14
 """Records of one kind that a column is made for at once."""
+
+MOST_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
+"""The latest that Spark has, which counts microseconds in 64 bits; with a minus it has the earliest, too."""
 
 DECODE_BYTES: Final = 2 << 20
 """Batches are decoded together up to this size, decompressed; one may be larger."""
@@ -124,9 +128,13 @@ def _by_headers(batches: Batches) -> Columns:
 
 
 def _corrupt(range_: Range, position: int, header: BatchHeader, what: str) -> CorruptSegment:
-    log = range_.log
-    base = max(segment.base_offset for segment in log.segments() if segment.base_offset <= header.base_offset)
-    return CorruptSegment(log.directory / f"{base:020d}.log", position, header.base_offset, what)
+    path = _segment_of(range_.log, header.base_offset)
+    return CorruptSegment(path, position, header.base_offset, what)
+
+
+def _segment_of(log: Partition, offset: int) -> Path:
+    base = max(segment.base_offset for segment in log.segments() if segment.base_offset <= offset)
+    return log.directory / f"{base:020d}.log"
 
 
 class _Same:
@@ -165,6 +173,7 @@ def _array(range_: Range, columns: Columns, group: Batches, name: str, count: in
         case "offset":
             return pa.array(columns.offset)
         case "timestamp":
+            _check_times(range_, columns, group)
             return pa.array(columns.timestamp_ms * 1000, pa.int64()).view(pa.timestamp("us", tz="UTC"))
         case "timestampType":
             kinds = np.array([header.has_log_append_time for _, header in group], np.int32)
@@ -173,3 +182,19 @@ def _array(range_: Range, columns: Columns, group: Batches, name: str, count: in
             return pa.array(kinds.take(columns.batch))
         case _:
             return getattr(columns, name)
+
+
+def _check_times(range_: Range, columns: Columns, group: Batches) -> None:
+    """SegmentsError where a record of the range has a timestamp that microseconds have no room for."""
+    times_ms = columns.timestamp_ms
+    if not len(times_ms) or -MOST_TIMESTAMP_MS <= times_ms.min() <= times_ms.max() <= MOST_TIMESTAMP_MS:
+        return
+    beyond = (times_ms < -MOST_TIMESTAMP_MS) | (times_ms > MOST_TIMESTAMP_MS)
+    inside = (columns.offset >= range_.start) & (columns.offset < range_.end)
+    for at in np.flatnonzero(beyond & inside)[:1].tolist():
+        path = _segment_of(range_.log, group[int(columns.batch[at])][1].base_offset)
+        raise SegmentsError(
+            f"{path} has at offset {columns.offset[at]} of {range_.topic}-{range_.partition} the timestamp "
+            f"{times_ms[at]} ms, which Spark has no room for (is it in nanoseconds?): leave out the offset "
+            f"or the column timestamp"
+        )

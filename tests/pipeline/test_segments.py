@@ -20,7 +20,7 @@ from kwire.compression import Codec
 from pipeline.segments.files import SegmentsError, partitions_in
 from pipeline.segments.options import parse
 from pipeline.segments.plan import Range, offset_for_timestamp, plan, tasks
-from pipeline.segments.read import SCHEMA, SCHEMA_WITH_HEADERS, chosen, read
+from pipeline.segments.read import MOST_TIMESTAMP_MS, SCHEMA, SCHEMA_WITH_HEADERS, chosen, read
 from pipeline.segments.scan import (
     CorruptSegment,
     SegmentFile,
@@ -231,6 +231,40 @@ def batch_starts(log: Log) -> Iterator[tuple[int, int]]:
 
 def first_from(timestamps: dict[int, int], timestamp_ms: int) -> int:
     return next(offset for offset, at in sorted(timestamps.items()) if at >= timestamp_ms)
+
+
+class TestTimestampsBeyondSparks:
+    """Those that 64 bits of microseconds have no room for."""
+
+    @pytest.fixture
+    def bench(self, bench: LogBench) -> LogBench:
+        times = [NOW_MS, MOST_TIMESTAMP_MS, -MOST_TIMESTAMP_MS, NOW_MS, NOW_MS * 1_000_000, NOW_MS]
+        log = bench.open()
+        log.append_stored(memoryview(build([(time_ms, None, b"v", []) for time_ms in times])))
+        log.commit()
+        return bench
+
+    @pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
+    def test_are_an_error_of_one_sentence(self, bench: LogBench, on_corrupt: str) -> None:
+        with pytest.raises(SegmentsError) as raised:
+            rows(ranges(bench, onCorrupt=on_corrupt))
+        assert str(raised.value) == (
+            f"{bench.directory}/{0:020d}.log has at offset 4 of topic-0 the timestamp 1700000000000000000 "
+            "ms, which Spark has no room for (is it in nanoseconds?): leave out the offset or the column "
+            "timestamp"
+        )
+
+    def test_are_none_where_they_are_not_asked_for(self, bench: LogBench) -> None:
+        [found] = read(ranges(bench)[0], columns=["offset", "value"])
+        assert found.num_rows == 6
+        told = []
+        for start, end in ((0, 4), (5, 6)):
+            bounds = {"startingOffsets": start, "endingOffsets": end}
+            given = {name: f'{{"topic": {{"0": {offset}}}}}' for name, offset in bounds.items()}
+            for batch_ in read(ranges(bench, **given)[0]):
+                told += batch_.column("timestamp").cast(pa.int64()).to_pylist()
+        most_us = MOST_TIMESTAMP_MS * 1000
+        assert told == [NOW_MS * 1000, most_us, -most_us, NOW_MS * 1000, NOW_MS * 1000]
 
 
 class TestTransactions:
