@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from broker.storage.disk import RealDisk
-from broker.testing.log_bench import LogBench
+from broker.testing.log_bench import NOW_MS, LogBench
 from interop.pipeline_kills.processes import environment
 from interop.reference import spark_python
+from kwire.batch import build
 
 PROGRAM_S = 180.0
 RECORDS = 300
@@ -66,6 +68,20 @@ query = stream.writeStream.format("memory").queryName("seen").option("checkpoint
 query = query.trigger(availableNow=True).start()
 query.awaitTermination()
 told(streamed=spark.table("seen"))
+spark.stop()
+"""
+AUDITED = """
+import json, sys
+from pathlib import Path
+from pipeline.jobs import audit
+from pipeline.session import session
+from pipeline.tables import Side
+
+left, right = [Side("kwire", {"path": path, "subscribePattern": ".*"}, None, None) for path in sys.argv[1:]]
+spark = session("audit", master="local[1]", needs_kafka=False)
+for offsets in (True, False):
+    outcome = audit.run(spark, audit.AuditConfig(left, right, "1 hour", offsets, ""))
+    print(json.dumps([[one.topic, one.verdict] for one in outcome.differences]))
 spark.stop()
 """
 
@@ -126,3 +142,39 @@ def test_a_filter_is_one_query_s_alone(tmp_path: Path) -> None:
         "one_column_again": every,
         "streamed": RECORDS,
     }
+
+
+Content = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+UNLIKE: dict[str, tuple[Content, Content]] = {
+    "swapped": ((None, b"v", []), (b"v", None, [])),
+    "empty": ((b"k", b"", []), (b"k", None, [])),
+    "boundary": ((b"ab", b"c", []), (b"a", b"bc", [])),
+    "headers": ((None, None, [("a", None), ("b", b"c")]), (None, None, [("a", b"b"), ("c", None)])),
+    "header-empty": ((None, None, [("a", None)]), (None, None, [("a", b"")])),
+    "header-value": ((None, b"v", [("a", None)]), (None, None, [("v", None), ("a", None)])),
+    "all": ((None, b"v", [("a", None), ("b", b"c")]), (b"v", None, [("a", b"b"), ("c", None)])),
+    "lengths": ((b"\0\0\0\1", None, []), (b"\0\0\0\1", b"", [])),
+}
+ALIKE: Content = (None, b"v", [("a", None), ("b", b"")])
+
+
+def write(root: Path, topic: str, *contents: Content, times_ms: Sequence[int] = (NOW_MS,)) -> None:
+    """A partition with the contents, each at all the times."""
+    bench = LogBench(RealDisk(), str(root))
+    bench.directory = f"{root}/{topic}-0"
+    log = bench.open()
+    for time_ms in times_ms:
+        sent = build([(time_ms, *content) for content in contents], base_offset=log.log_end_offset)
+        log.append_stored(memoryview(sent))
+    log.commit()
+    bench.close(log)
+
+
+def test_an_audit_tells_what_is_null_and_where_fields_end(tmp_path: Path) -> None:
+    for topic, (one, other) in UNLIKE.items():
+        write(tmp_path / "left", topic, one)
+        write(tmp_path / "right", topic, other)
+    for side in ("left", "right"):
+        write(tmp_path / side, "alike", ALIKE)
+    told = run(AUDITED, str(tmp_path / "left"), str(tmp_path / "right"))
+    assert told == [[[topic, "different"] for topic in sorted(UNLIKE)]] * 2

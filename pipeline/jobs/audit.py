@@ -15,8 +15,8 @@
     directory = "/srv/archive"
 
 For each topic, partition and window of time the records are counted and their contents summed up: the sum of
-64-bit hashes of key, value, headers, timestamp, and offset if that matters. Equal sums of as many records are
-taken for equal records.
+64-bit hashes of key, value, headers, timestamp, and offset if that matters, and of what is null and how long
+each is. Equal sums of as many records are taken for equal records.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ SUMS: Final = ("records", "first", "last", "sum")
 
 def summed(side: DataFrame, config: AuditConfig) -> DataFrame:
     """A row for each topic, partition and window."""
-    content: list[Column] = [f.col("key"), f.col("value"), f.col("headers"), f.unix_micros("timestamp")]
+    content = [_shape(), f.col("key"), f.col("value"), f.col("headers"), f.unix_micros("timestamp")]
     if config.offsets:
         content.append(f.col("offset"))
     return side.groupBy(
@@ -142,6 +142,19 @@ def summed(side: DataFrame, config: AuditConfig) -> DataFrame:
         f.max("offset").alias("last"),
         f.sum(f.xxhash64(*content).cast("decimal(38,0)")).alias("sum"),
     )
+
+
+def _shape() -> Column:
+    """How long key, value and each header are, -1 for null, and how many headers there are.
+
+    Spark's hash passes over nulls and does not tell one column from the next. Sources say of records without
+    headers that these are null, or that there are none.
+    """
+    length = "coalesce(octet_length({}), -1)"
+    headers = "coalesce(headers, array())"
+    own = f"array({length.format('key')}, {length.format('value')}, size({headers}))"
+    each = f"array({length.format('h.key')}, {length.format('h.value')})"
+    return f.expr(f"concat({own}, flatten(transform({headers}, h -> {each})))")
 
 
 def _difference(row: Any) -> Difference | None:
