@@ -9,23 +9,35 @@ when.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
+from pipeline.archive.cluster import Cluster
 from pipeline.archive.compact import Busy, CompactConfig, compact, size_bytes
 from pipeline.archive.direct import DONE, write_ranges
-from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile, Offsets
+from pipeline.archive.manifest import Archive, Commit, DataFile
+from pipeline.archive.origins import Origins, of_files
 from pipeline.archive.staging import SKIPPED, STAGING, alone, attempt, describe, fresh, move, staged
+from pipeline.archive.steps import (
+    as_told,
+    check_within,
+    held_again,
+    of_told,
+    ranges_of,
+    step_offsets,
+    to_read,
+)
 from pipeline.config import CLEAN, ConfigError, Input, JobConfig
 from pipeline.progress import counted
-from pipeline.segments.damage import Damage, recorded
+from pipeline.segments.damage import recorded
 from pipeline.segments.options import parse
+from pipeline.segments.plan import Range
 from pipeline.session import session
 from pipeline.source import SegmentStreamReader
 from pipeline.values.dead_letters import DeadLetters, deliver
@@ -87,10 +99,12 @@ def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
     if config.on_corrupt == SKIP:
         options |= {"onCorrupt": SKIP, "skippedRangesPath": str(config.directory / STAGING / SKIPPED)}
     stream = spark.readStream.format(config.input.format).options(**options).load()
-    Archive(config.directory).directory.mkdir(parents=True, exist_ok=True)
+    config.directory.mkdir(parents=True, exist_ok=True)
+    ask = of_files(options) if config.input.format == "kwire" else Cluster(spark, options).origins
+    origins = Origins(Archive(config.directory), ask)
     plan = None if config.values is None else _plan(spark, config, config.values)
     writer = (
-        stream.writeStream.foreachBatch(_step(spark, config, options, plan))
+        stream.writeStream.foreachBatch(_step(spark, config, options, plan, origins))
         .option("checkpointLocation", str(config.checkpoint))
         .queryName("archive")
     )
@@ -113,7 +127,11 @@ def _plan(spark: SparkSession, config: ArchiveConfig, values: ValuesConfig) -> P
 
 
 def _step(
-    spark: SparkSession, config: ArchiveConfig, options: dict[str, str], plan: Plan | None
+    spark: SparkSession,
+    config: ArchiveConfig,
+    options: dict[str, str],
+    plan: Plan | None,
+    origins: Origins,
 ) -> Callable[[DataFrame, int], None]:
     archive = Archive(config.directory)
     # What is in the values is decoded by Spark's own expressions.
@@ -127,22 +145,30 @@ def _step(
         name = f"{job[:8]}-{batch_id:010d}"
         place = attempt(config.directory, name)
         told = fresh(config.directory, SKIPPED)
+        starts, ends = step_offsets(config.checkpoint, batch_id)
+        known = archive.ends()
         if is_direct:
-            files = _written_directly(spark, place, config, options, batch_id)
+            reader = SegmentStreamReader(parse(options, streaming=True), [])
+            if not batch_id:
+                starts = of_told(reader.initialOffset())
+            tasks = reader.tasks(*map(as_told, to_read(starts, ends, known)))
+            files = _written_directly(spark, place, config, tasks)
             counted(job, batch_id, sum(file.records for file in files))
         else:
+            batch = _without(batch, held_again(starts, ends, known))
             _write(batch if plan is None else decoded(batch, plan), place, config)
             files = described(spark, place)
         skipped = recorded(told)
-        ranges = ranges_of(config.checkpoint, batch_id, files, skipped)
+        ranges = ranges_of(starts, ends, known, files, skipped)
         check_within(ranges, files)
         if config.values is not None and config.values.dead_letter:
             letters = DeadLetters.of(
                 config.values.client, config.values.dead_letter, f"kwire-archive-{job[:8]}"
             )
             deliver(spark, letters, place, files)
+        whence = origins.check(ranges)
         moved = move(config.directory, place, name, files)
-        archive.add(Commit(-1, job, batch_id, ranges, moved, skipped=skipped))
+        archive.add(Commit(-1, job, batch_id, ranges, moved, skipped=skipped, origins=whence))
         if batch_id % STEPS_A_COMPACTION == STEPS_A_COMPACTION - 1:
             compact_small(config)
 
@@ -180,13 +206,18 @@ def _write(batch: DataFrame, place: Path, config: ArchiveConfig) -> None:
     )
 
 
+def _without(batch: DataFrame, held: Mapping[tuple[str, int], int]) -> DataFrame:
+    """The records of a step but those before an offset of their partition."""
+    for (topic, partition), end in held.items():
+        is_of = (f.col("topic") == topic) & (f.col("partition") == partition)
+        batch = batch.where(~(is_of & (f.col("offset") < end)))
+    return batch
+
+
 def _written_directly(
-    spark: SparkSession, place: Path, config: ArchiveConfig, options: dict[str, str], batch_id: int
+    spark: SparkSession, place: Path, config: ArchiveConfig, tasks: list[list[Range]]
 ) -> list[DataFile]:
     """Have the executors write a step of a data directory; its files. SegmentsError."""
-    reader = SegmentStreamReader(parse(options, streaming=True), [])
-    starts, ends = step_offsets(config.checkpoint, batch_id)
-    tasks = reader.tasks(_as_told(starts) if batch_id else reader.initialOffset(), _as_told(ends))
     where, compression, most = str(place), config.compression, config.records_per_file
     files: list[DataFile] = (
         spark.sparkContext.parallelize(tasks, max(1, len(tasks)))
@@ -196,10 +227,6 @@ def _written_directly(
     place.mkdir(exist_ok=True)
     (place / DONE).touch()
     return files
-
-
-def _as_told(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
-    return {topic: {str(number): offset for number, offset in of.items()} for topic, of in offsets.items()}
 
 
 def described(spark: SparkSession, place: Path) -> list[DataFile]:
@@ -218,61 +245,6 @@ def described(spark: SparkSession, place: Path) -> list[DataFile]:
 def job_id(checkpoint: Path) -> str:
     """The id that Spark has given to the stream of a checkpoint."""
     return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
-
-
-def ranges_of(
-    checkpoint: Path, batch_id: int, files: list[DataFile], skipped: Sequence[Damage] = ()
-) -> Offsets:
-    """Which offsets a step is about, by Spark's checkpoint. ArchiveError."""
-    starts, ends = step_offsets(checkpoint, batch_id)
-    first: dict[tuple[str, int], int] = {}
-    seen = [(file.topic, file.partition, file.first_offset) for file in files]
-    seen += [(damage.topic, damage.partition, damage.start_offset) for damage in skipped]
-    for topic, partition, offset in seen:
-        first[topic, partition] = min(first.get((topic, partition), offset), offset)
-    return {
-        topic: {
-            # What was not known before is read from its beginning.
-            partition: (starts.get(topic, {}).get(partition, first.get((topic, partition), end)), end)
-            for partition, end in partitions.items()
-        }
-        for topic, partitions in ends.items()
-    }
-
-
-def step_offsets(
-    checkpoint: Path, batch_id: int
-) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
-    """Where a step begins, as far as Spark has noted that, and where it ends. ArchiveError."""
-    ends = _offsets(checkpoint / "offsets" / str(batch_id))
-    if batch_id:
-        return _offsets(checkpoint / "offsets" / str(batch_id - 1)), ends
-    # Where Spark's Kafka source has noted its start.
-    noted_start = checkpoint / "sources" / "0" / "0"
-    return (_offsets(noted_start) if noted_start.exists() else {}), ends
-
-
-def _offsets(path: Path) -> dict[str, dict[int, int]]:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    try:
-        told: dict[str, Any] = json.loads(lines[-1])
-        return {
-            topic: {int(partition): int(offset) for partition, offset in partitions.items()}
-            for topic, partitions in told.items()
-        }
-    except (ValueError, AttributeError, IndexError) as error:
-        raise ArchiveError(f"{path} holds no offsets as Spark writes them: {error}") from None
-
-
-def check_within(ranges: Offsets, files: list[DataFile]) -> None:
-    """ArchiveError where records were written that the step is not about: that must not be committed."""
-    for file in files:
-        start, end = ranges.get(file.topic, {}).get(file.partition, (0, 0))
-        if not start <= file.first_offset <= file.last_offset < end:
-            raise ArchiveError(
-                f"{file.path} holds the offsets from {file.first_offset} to {file.last_offset}, and this "
-                f"step is about those from {start} to {end - 1}"
-            )
 
 
 def command(config: JobConfig, master: str | None) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from pipeline.origin import UNKNOWN, Origin
 from pipeline.segments.damage import Damage
 
 MANIFESTS: Final = "_manifests"
@@ -59,6 +60,8 @@ class Commit(NamedTuple):
     """Files of earlier commits whose records are in `files` now."""
     skipped: Sequence[Damage] = ()
     """Offsets that could not be read, and were left out because that was asked for."""
+    origins: Mapping[str, Origin] = {}
+    """Where topics came from, as far as that was known."""
 
     def encode(self) -> bytes:
         """As it stands in its file."""
@@ -73,6 +76,10 @@ class Commit(NamedTuple):
             "files": [file._asdict() for file in self.files],
             "replaced": list(self.replaced),
             "skipped": [damage._asdict() for damage in self.skipped],
+            "origins": {
+                topic: {"cluster": origin.cluster, "topic_id": origin.topic_id}
+                for topic, origin in sorted(self.origins.items())
+            },
         }
         return json.dumps(told, indent=1).encode()
 
@@ -93,6 +100,10 @@ class Commit(NamedTuple):
             [DataFile(**file) for file in told["files"]],
             tuple(told["replaced"]),
             tuple(Damage(**damage) for damage in told.get("skipped", ())),
+            {
+                topic: Origin(origin.get("cluster", UNKNOWN), topic, origin.get("topic_id", UNKNOWN))
+                for topic, origin in told.get("origins", {}).items()
+            },
         )
 
 
@@ -120,7 +131,7 @@ class Archive:
         path = self._path(number)
         try:
             return Commit.decode(number, path.read_bytes())
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArchiveError(f"{path} is no manifest: {error!r}") from None
 
     def files(self) -> list[DataFile]:
@@ -145,6 +156,23 @@ class Archive:
                         known[-1] = (known[-1][0], end)
                     else:
                         known.append((start, end))
+        return found
+
+    def ends(self) -> dict[tuple[str, int], int]:
+        """Where the archive goes on, by topic and partition. ArchiveError."""
+        return {
+            (topic, partition): end
+            for commit in self.commits()
+            for topic, partitions in commit.ranges.items()
+            for partition, (_, end) in partitions.items()
+        }
+
+    def origins(self) -> dict[str, Origin]:
+        """Where topics came from, as far as a commit has noted it. ArchiveError."""
+        found: dict[str, Origin] = {}
+        for commit in self.commits():
+            for topic, origin in commit.origins.items():
+                found[topic] = found.get(topic, origin).completed(origin)
         return found
 
     def skipped(self) -> list[Damage]:

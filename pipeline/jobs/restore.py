@@ -54,7 +54,8 @@ from pipeline.delivery import (
     end_offset,
     progress,
 )
-from pipeline.mirror.source import KafkaSource, Origin
+from pipeline.mirror.source import KafkaSource
+from pipeline.origin import Origin
 from pipeline.restore.batches import Limits
 from pipeline.restore.directory import DirectoryConfig, Task, check_target, restore
 from pipeline.restore.kept import Kept

@@ -9,7 +9,6 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -17,31 +16,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, Off
 
 from pipeline.config import ConfigError, Input
 from pipeline.offset_map import ANSWER_SECONDS, TIMEOUT_SECONDS, DeliveryError
+from pipeline.origin import Origin, of_log
 from pipeline.segments.options import parse
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-UNKNOWN: Final = "?"
-
-
-class Origin(NamedTuple):
-    """Where the records of a topic come from."""
-
-    cluster: str
-    topic: str
-    topic_id: str
-
-    def __str__(self) -> str:
-        return "/".join(self)
-
-    @classmethod
-    def of(cls, text: str) -> Origin:
-        """Of what is in a map; what is not there is not known."""
-        cluster, topic, topic_id = ([*text.rsplit("/", 2), UNKNOWN, UNKNOWN])[:3]
-        return cls(cluster, topic, topic_id)
-
-    def is_same(self, other: Origin) -> bool:
-        """As far as both are known: a copy of some directories does not tell all."""
-        return all(one == two or UNKNOWN in (one, two) for one, two in zip(self, other, strict=True))
 
 
 class SourceTopic(NamedTuple):
@@ -132,9 +110,7 @@ class FileSource:
         for log in parse(self._options, streaming=True).partitions():
             known = found.get(log.topic)
             if known is None:
-                cluster = _property(log.directory.parent / "meta.properties", "cluster.id", "=")
-                topic_id = _property(log.directory / "partition.metadata", "topic_id", ":")
-                known = SourceTopic(Origin(cluster, log.topic, topic_id), 0)
+                known = SourceTopic(of_log(log.directory, log.topic), 0)
             found[log.topic] = known._replace(partitions=max(known.partitions, log.partition + 1))
         if not found:
             raise DeliveryError(f"{self._options.get('path', 'the data directory')} has no topic that fits")
@@ -143,18 +119,6 @@ class FileSource:
     def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
         """What is in files may be old, and is not to be deleted for that."""
         return {"retention.ms": "-1"}
-
-
-def _property(path: Path, name: str, between: str) -> str:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return UNKNOWN
-    for line in lines:
-        key, _, value = line.partition(between)
-        if key.strip() == name:
-            return value.strip() or UNKNOWN
-    return UNKNOWN
 
 
 def client_of(input_: Input, given: Mapping[str, str]) -> dict[str, str]:

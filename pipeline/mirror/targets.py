@@ -9,7 +9,6 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from pipeline.mirror.source import Origin
 from pipeline.offset_map import (
     ANSWER_SECONDS,
     MAP_SUFFIX,
@@ -21,6 +20,7 @@ from pipeline.offset_map import (
     messages,
     reader,
 )
+from pipeline.origin import Origin
 
 MAP_SETTINGS: Final = {"cleanup.policy": "compact"}
 """Every entry has a key of its own, so that this keeps all of them."""

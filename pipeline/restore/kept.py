@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.archive.manifest import ArchiveError, sync_directory
-from pipeline.mirror.source import Origin
+from pipeline.origin import Origin
 
 RESTORES: Final = "_restores"
 FORMAT: Final = 1

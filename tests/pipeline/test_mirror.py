@@ -21,9 +21,10 @@ from pipeline.config import ConfigError, Input, JobConfig
 from pipeline.delivery import MappedDelivery, Outgoing, Target
 from pipeline.jobs.mirror import CLAIM, Mirror, MirrorConfig, claim
 from pipeline.mirror.groups import ACTIVE, AHEAD, COMMITTED, KEPT, SAME, Groups, Index
-from pipeline.mirror.source import FileSource, KafkaSource, Origin, SourceTopic, ends
+from pipeline.mirror.source import FileSource, KafkaSource, SourceTopic, ends
 from pipeline.mirror.steps import Part, Span, deliver_batches, first_offset, spans
 from pipeline.offset_map import MAP_SUFFIX, DeliveryError, Entry, Run, entries, reader
+from pipeline.origin import Origin
 from tests.durability.child import Child
 
 SECONDS = 30.0

@@ -1,0 +1,134 @@
+"""What a step of an archive takes: of topics that are what they were, and no offset again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pytest
+
+from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
+from pipeline.archive.origins import Origins, of_files
+from pipeline.archive.steps import held_again, ranges_of, to_read
+from pipeline.origin import UNKNOWN, Origin
+
+WAS = Origin("east", "t", "id1")
+
+
+def archive_of(directory: Path, *origins: Mapping[str, Origin]) -> Archive:
+    archive = Archive(directory)
+    for number, noted in enumerate(origins):
+        ranges = {"t": {0: (number * 10, number * 10 + 10)}}
+        archive.add(Commit(-1, "job", number, ranges, [], origins=noted))
+    return archive
+
+
+def says(*origins: Origin) -> dict[str, Origin]:
+    return {origin.topic: origin for origin in origins}
+
+
+class Input:
+    """Topics that may be made anew."""
+
+    def __init__(self, *origins: Origin) -> None:
+        self.topics = says(*origins)
+
+    def __call__(self, topics: Collection[str] | None) -> Mapping[str, Origin]:
+        return {name: found for name, found in self.topics.items() if topics is None or name in topics}
+
+
+class TestOrigins:
+    def test_they_are_in_the_manifest(self, tmp_path: Path) -> None:
+        archive = archive_of(tmp_path, says(WAS))
+        [commit] = archive.commits()
+        assert commit.origins == says(WAS)
+        [path] = (tmp_path / "_manifests").iterdir()
+        assert json.loads(path.read_text())["origins"] == {"t": {"cluster": "east", "topic_id": "id1"}}
+        assert archive.origins() == says(WAS)
+
+    def test_an_archive_of_before_has_none_and_gets_them(self, tmp_path: Path) -> None:
+        archive = archive_of(tmp_path, {})
+        [path] = (tmp_path / "_manifests").iterdir()
+        told = json.loads(path.read_text())
+        del told["origins"]
+        path.write_text(json.dumps(told))
+        assert archive.origins() == {}
+        assert Origins(archive, Input(WAS)).check(["t"]) == says(WAS)
+
+    def test_what_is_known_by_and_by_is_put_together(self, tmp_path: Path) -> None:
+        part, rest = WAS._replace(cluster=UNKNOWN), WAS._replace(topic_id=UNKNOWN)
+        archive = archive_of(tmp_path, says(part), {}, says(rest))
+        assert archive.origins() == says(WAS)
+        assert Origins(archive, Input(part)).check(None) == says(WAS)
+
+    def test_a_topic_that_was_made_anew_is_refused(self, tmp_path: Path) -> None:
+        archive = archive_of(tmp_path, says(WAS), {})
+        with pytest.raises(ArchiveError) as caught:
+            Origins(archive, Input(WAS._replace(topic_id="id2")))
+        assert str(caught.value) == (
+            f"topic t has been deleted and created anew since it was archived into {tmp_path}: choose "
+            f"another directory for the new one"
+        )
+
+    def test_another_cluster_is_refused(self, tmp_path: Path) -> None:
+        archive = archive_of(tmp_path, says(WAS))
+        with pytest.raises(ArchiveError) as caught:
+            Origins(archive, Input(Origin("west", "t", "id2")))
+        assert str(caught.value) == (
+            f"{tmp_path} holds topic t of cluster east, and the input is cluster west: choose another "
+            f"directory for that"
+        )
+
+    def test_it_is_noticed_while_a_stream_runs(self, tmp_path: Path) -> None:
+        topics = Input(WAS)
+        origins = Origins(archive_of(tmp_path), topics)
+        new = Origin("east", "new", "id3")
+        topics.topics |= says(new)
+        assert origins.check(["new"]) == says(new)
+        topics.topics |= says(new._replace(topic_id="id4"))
+        assert origins.check(["t"]) == says(WAS)
+        with pytest.raises(ArchiveError, match="topic new has been deleted and created anew"):
+            origins.check(["new"])
+
+    def test_files_tell_them_as_far_as_they_are_there(self, tmp_path: Path) -> None:
+        for name in ("t-0", "t-1", "u-0"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "t-1" / "partition.metadata").write_text("version: 0\ntopic_id: id1\n")
+        ask = of_files({"path": str(tmp_path), "subscribePattern": ".*"})
+        assert ask(None) == says(WAS._replace(cluster=UNKNOWN), Origin(UNKNOWN, "u", UNKNOWN))
+        (tmp_path / "meta.properties").write_text("#\nversion=1\ncluster.id=east\n")
+        assert ask(["t"]) == says(WAS)
+
+
+class TestSteps:
+    """A topic was archived up to offset 500, and then left out of the subscription for a while."""
+
+    KNOWN = {("t", 0): 500, ("u", 0): 7}
+
+    def test_where_a_topic_begins_anew_the_archive_goes_on(self) -> None:
+        starts, ends = {"u": {0: 7}}, {"t": {0: 520, 1: 3}, "u": {0: 9}}
+        assert held_again(starts, ends, self.KNOWN) == {("t", 0): 500}
+        assert to_read(starts, ends, self.KNOWN) == ({"t": {0: 500}, "u": {0: 7}}, ends)
+        files = [DataFile("p", "t", 1, "d", 2, 2, 1, 1, "")]
+        assert ranges_of(starts, ends, self.KNOWN, files) == {
+            "t": {0: (500, 520), 1: (2, 3)},
+            "u": {0: (7, 9)},
+        }
+
+    @pytest.mark.parametrize("start", [None, 100])
+    def test_a_step_that_does_not_come_so_far_takes_nothing(self, start: int | None) -> None:
+        starts = {} if start is None else {"t": {0: start}}
+        ends = {"t": {0: 200}}
+        assert to_read(starts, ends, self.KNOWN) == ({"t": {0: 500}}, {"t": {}})
+        assert ranges_of(starts, ends, self.KNOWN, []) == {"t": {0: (500, 500)}}
+
+    def test_where_spark_goes_on_by_itself_nothing_is_held_against_it(self) -> None:
+        starts, ends = {"t": {0: 500}}, {"t": {0: 400}}
+        assert held_again(starts, ends, self.KNOWN) == {}
+        assert to_read(starts, ends, self.KNOWN) == (starts, ends)
+
+    def test_an_archive_goes_on_where_its_last_step_has_ended(self, tmp_path: Path) -> None:
+        archive = archive_of(tmp_path, {}, {})
+        archive.add(Commit(-1, "", -1, {}, []))
+        assert archive.ends() == {("t", 0): 20}
