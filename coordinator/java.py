@@ -113,3 +113,49 @@ def timeline_map_order(keys: Iterable[K], hash_of: Callable[[K], int]) -> list[K
 
     distinct.reverse()
     return sorted(distinct, key=slot)
+
+
+def scala_map_order(keys: Iterable[K], hash_of: Callable[[K], int]) -> list[K]:
+    """The keys, each once, as Scala's mutable `HashMap` that got them in this order tells them.
+
+    Unlike Java's it grows already with the key that would fill three quarters of it, or then with one that it
+    has, and a bucket is in the order of hashes.
+    """
+    buckets = FEWEST_BUCKETS
+    distinct: dict[K, int] = {}
+    for key in keys:
+        if 4 * (len(distinct) + 1) >= 3 * buckets:
+            buckets *= 2
+        value = hash_of(key)
+        distinct[key] = value ^ value >> 16
+    return sorted(distinct, key=lambda key: (distinct[key] & (buckets - 1), distinct[key] ^ 1 << 31))
+
+
+def scala_trie_order(keys: Iterable[K], hash_of: Callable[[K], int]) -> list[K]:
+    """The keys, each once, as Scala's immutable `HashMap` that got them in this order tells them.
+
+    It is a trie by five bits of the hash at a time, the lowest first. A node tells the keys that it holds
+    before those of the nodes below it.
+    """
+    return _trie_order(dict.fromkeys(keys), lambda key: _scala_improved(hash_of(key)), 0)
+
+
+def _trie_order(keys: Iterable[K], hash_of: Callable[[K], int], shift: int) -> list[K]:
+    if shift >= 32:
+        # They have the same hash.
+        return list(keys)
+    branches: dict[int, list[K]] = {}
+    for key in keys:
+        branches.setdefault(hash_of(key) >> shift & 31, []).append(key)
+    own = [branches[at][0] for at in sorted(branches) if len(branches[at]) == 1]
+    below = (
+        _trie_order(branches[at], hash_of, shift + 5) for at in sorted(branches) if len(branches[at]) > 1
+    )
+    return [*own, *(key for order in below for key in order)]
+
+
+def _scala_improved(value: int) -> int:
+    value = value + ~(value << 9) & UINT32
+    value ^= value >> 14
+    value = value + (value << 4) & UINT32
+    return value ^ value >> 10

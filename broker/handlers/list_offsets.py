@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from broker.handlers.context import RequestContext
+from coordinator.java import scala_map_order, scala_trie_order, string_hash, topic_partition_hash
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -52,27 +53,41 @@ def handle(node: Node, context: RequestContext, request: ListOffsetsRequest) -> 
     asked = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )
-    topics: dict[str, ListOffsetsTopicResponse] = {}
-    answered: set[tuple[str, int]] = set()
+    answers: dict[tuple[str, int], ListOffsetsPartitionResponse] = {}
     for topic in request.topics:
         for partition in topic.partitions:
             place = (topic.name, partition.partition_index)
-            if place in answered:
+            if place in answers:
                 continue
-            answered.add(place)
             try:
                 if asked[place] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
-                answer = _look_up(node, context.api_version, request, topic.name, partition)
+                answers[place] = _look_up(node, context.api_version, request, topic.name, partition)
             except ApiError as error:
-                answer = ListOffsetsPartitionResponse(
+                answers[place] = ListOffsetsPartitionResponse(
                     partition_index=partition.partition_index, error_code=error.code, timestamp=-1, offset=-1
                 )
-            reply = topics.get(topic.name)
-            if reply is None:
-                reply = topics[topic.name] = ListOffsetsTopicResponse(name=topic.name, partitions=[])
-            reply.partitions.append(answer)
-    return ListOffsetsResponse(topics=list(topics.values()))
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(name=places[0][0], partitions=[answers[place] for place in places])
+            for places in _in_order(request)
+        ]
+    )
+
+
+def _in_order(request: ListOffsetsRequest) -> list[list[tuple[str, int]]]:
+    """The partitions, topic by topic, as Kafka's maps tell them: one of all, from that one for each topic."""
+    by_topic: dict[str, list[tuple[str, int]]] = {}
+    places = [
+        (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
+    ]
+    for place in scala_map_order(places, _hash):
+        by_topic.setdefault(place[0], []).append(place)
+    return [scala_map_order(by_topic[name], _hash) for name in scala_trie_order(by_topic, string_hash)]
+
+
+def _hash(place: tuple[str, int]) -> int:
+    return topic_partition_hash(*place)
 
 
 def _look_up(

@@ -130,6 +130,33 @@ def list_offsets_by_timestamp(broker: Broker) -> Any:
 
 
 @scenario()
+def list_offsets_in_order(broker: Broker) -> Any:
+    """Many partitions of many topics: the answer has an order of its own."""
+    topic = "raw-fetch-order"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, topic, 50)
+
+        def ask(*topics: tuple[str, list[int]]) -> Any:
+            wanted = [
+                {
+                    "Name": name,
+                    "Partitions": [{"PartitionIndex": index, "Timestamp": -1} for index in indexes],
+                }
+                for name, indexes in topics
+            ]
+            return comparable(client.call("ListOffsets", 7, ReplicaId=-1, Topics=wanted))
+
+        for count in (1, 10, 11, 12, 13, 24, 50, 100):
+            seen[f"{count} partitions"] = ask((topic, list(range(count))))
+        seen["backwards"] = ask((topic, list(range(9, -1, -1))))
+        seen["topics"] = ask(*((f"{topic}{suffix}", [1, 0, 2]) for suffix in ("", "-b", "-Aa", "-BB", "-a")))
+        seen["some twice"] = ask((topic, [*range(11), 3]), ("", [0]), (topic, [4, 20]), (f"{topic}-b", []))
+        seen["many topics"] = ask(*((f"{topic}-{index}", [0]) for index in range(60)))
+    return seen
+
+
+@scenario()
 def every_version(broker: Broker) -> Any:
     """A good fetch, an unknown topic and an offset out of range in each version."""
     topic = "raw-fetch-versions"

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from coordinator.java import hash_map_order, string_hash, topic_partition_hash
+from coordinator.java import (
+    hash_map_order,
+    scala_map_order,
+    scala_trie_order,
+    string_hash,
+    topic_partition_hash,
+)
 
 
 def test_strings() -> None:
@@ -23,3 +29,26 @@ def test_topic_partitions() -> None:
 def test_a_map_tells_its_keys_by_bucket_and_grows() -> None:
     assert hash_map_order([17, 3, 16, 1, 3], lambda key: key) == [16, 17, 1, 3]
     assert hash_map_order([*range(20, 8, -1), 33, 32], lambda key: key) == [32, 33, *range(9, 21)]
+
+
+def test_scalas_mutable_map_grows_a_key_earlier_and_orders_its_buckets() -> None:
+    assert scala_map_order([33, 17, 3, 16, 1, 3, 2**31 + 1], lambda key: key) == [16, 2**31 + 1, 1, 17, 33, 3]
+    assert scala_map_order([16, *range(1, 11)], lambda key: key) == [16, *range(1, 11)]
+    assert scala_map_order([16, *range(1, 12)], lambda key: key) == [*range(1, 12), 16]
+    # So it does with a key that it has.
+    assert scala_map_order([16, *range(1, 11), 1], lambda key: key) == [*range(1, 11), 16]
+    assert scala_map_order([], lambda key: key) == []
+
+
+def test_scalas_mutable_map_of_partitions() -> None:
+    def order(partitions: int) -> list[int]:
+        return scala_map_order(range(partitions), lambda index: topic_partition_hash("lo10", index))
+
+    assert order(10) == [1, 0, 3, 2, 9, 8, 5, 4, 7, 6]
+    assert order(13) == [12, 9, 8, 11, 10, 5, 4, 7, 6, 1, 0, 3, 2]
+
+
+def test_scalas_immutable_map() -> None:
+    assert scala_trie_order(["lo10", "lo3"], string_hash) == ["lo3", "lo10"]
+    names = ["Aa", "BB", "AaBB", "BBAa", "AaAa", "BBBB", "lo1"]
+    assert scala_trie_order(names, string_hash) == ["lo1", "Aa", "BB", "AaBB", "BBAa", "AaAa", "BBBB"]
