@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from broker.controller.commands import CreatePartitions, Fault
 from broker.handlers.context import PARKED, Parked, RequestContext
+from coordinator.java import hash_map_order, string_hash
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
+    CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
 
@@ -21,14 +22,16 @@ if TYPE_CHECKING:
 def handle(
     node: Node, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse | Parked:
-    """A topic named twice is refused; the others go to the controller."""
-    times = Counter(topic.name for topic in request.topics)
+    """A topic named twice is refused; the others go to the controller. Both as Kafka's sets tell them."""
+    named: dict[str, CreatePartitionsTopic] = {}
+    twice: dict[str, CreatePartitionsTopic] = {}
+    for topic in request.topics:
+        (twice if topic.name in named else named)[topic.name] = topic
     results = [
         _result(name, Fault(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
-        for name, count in times.items()
-        if count > 1
+        for name in hash_map_order(twice, string_hash)
     ]
-    asked = [topic for topic in request.topics if times[topic.name] == 1]
+    asked = [named[name] for name in hash_map_order(named, string_hash) if name not in twice]
 
     if asked and request.timeout_ms <= 0:
         timed_out = Fault(ErrorCode.REQUEST_TIMED_OUT)

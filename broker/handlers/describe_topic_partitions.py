@@ -39,6 +39,9 @@ def handle(
         cursor.partition_index < 0 or (not everything and cursor.topic_name not in names)
     ):
         return _refusal(request, ErrorCode.INVALID_REQUEST)
+    if cursor is None and "" in names:
+        # Kafka takes the empty name for that of the cursor, and fails for want of one.
+        return _refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR)
     left = max(1, min(node.config.max_request_partition_size_limit, request.response_partition_limit))
     response = DescribeTopicPartitionsResponse()
     for name in names:

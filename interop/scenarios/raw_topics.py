@@ -198,6 +198,14 @@ def create_partitions(broker: Broker) -> Any:
         seen["internal"] = grow(99, target="__cluster_metadata")
         twice = [{"Name": name, "Count": 20, "Assignments": None}] * 2
         seen["twice"] = comparable(client.call("CreatePartitions", 3, Topics=twice, TimeoutMs=1000))
+        for label, names in {
+            "in order": ["t1", "t2", "t3", "t4"],
+            "in order, one of no name": ["x", "", "y"],
+            "in order, some twice": ["y", "x", "b", "y", "a", "x", "raw-topics-nowhere"],
+            "in order, many": [f"raw-topics-{index}" for index in range(30)],
+        }.items():
+            many = [{"Name": target, "Count": 20, "Assignments": None} for target in names]
+            seen[label] = comparable(client.call("CreatePartitions", 3, Topics=many, TimeoutMs=1000))
 
         def partitions() -> int:
             return len(client.call("Metadata", 9, Topics=[{"Name": name}])["Topics"][0]["Partitions"])
@@ -430,6 +438,8 @@ def describe_topic_partitions(broker: Broker) -> Any:
         seen["cursor below zero"] = ask(both, 9, {"TopicName": f"{name}-a", "PartitionIndex": -1})
         seen["unknown"] = ask(["raw-topics-nowhere"])
         seen["bad name"] = ask(["a b"])
+        seen["no name"] = ask([*both, "", "a b"])
+        seen["no name under a cursor"] = ask([*both, ""], 9, {"TopicName": "", "PartitionIndex": 0})
         seen["limit 0"] = ask(both, 0)
         seen["limit -1"] = ask(both, -1)
         seen["twice"] = ask([f"{name}-b", f"{name}-b"])

@@ -1,0 +1,109 @@
+"""The order of answers about many topics or partitions, where Kafka's maps and sets decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from kwire.errors import ErrorCode
+from kwire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from kwire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    RequestCursor,
+    TopicRequest,
+)
+from kwire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.handlers.test_failures import Rig
+
+NO_OPERATIONS = -(2**31)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def offsets_asked(*topics: tuple[str, Iterable[int]]) -> ListOffsetsRequest:
+    return ListOffsetsRequest(
+        topics=[
+            ListOffsetsTopic(
+                name=name,
+                partitions=[ListOffsetsPartition(partition_index=index, timestamp=-1) for index in indexes],
+            )
+            for name, indexes in topics
+        ]
+    )
+
+
+def test_offsets_come_as_scalas_maps_tell_them(rig: Rig) -> None:
+    rig.create("lo10", partitions=10)
+    rig.create("lo3", partitions=3)
+
+    def order(*topics: tuple[str, Iterable[int]]) -> list[tuple[str, list[int]]]:
+        answer = rig.call(7, offsets_asked(*topics))
+        return [
+            (topic.name, [partition.partition_index for partition in topic.partitions])
+            for topic in answer.topics
+        ]
+
+    assert order(("lo10", range(10))) == [("lo10", [1, 0, 3, 2, 9, 8, 5, 4, 7, 6])]
+    assert order(("lo10", [2, 0]), ("lo3", [1, 0])) == [("lo3", [0, 1]), ("lo10", [0, 2])]
+    assert order(("lo10", []), ("lo3", [0])) == [("lo3", [0])]
+    assert order() == []
+
+
+def test_what_is_refused_of_offsets_keeps_its_answer(rig: Rig) -> None:
+    rig.create("lo10", partitions=10)
+    answer = rig.call(7, offsets_asked(("lo10", [0, 2, 0]), ("lo10", [77])))
+    (topic,) = answer.topics
+    assert {partition.partition_index: partition.error_code for partition in topic.partitions} == {
+        0: ErrorCode.INVALID_REQUEST,
+        2: ErrorCode.NONE,
+        77: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        (["t1", "t2", "t3", "t4"], ["t4", "t1", "t2", "t3"]),
+        (["x", "", "y"], ["", "x", "y"]),
+        (["y", "x", "b", "y", "a", "x"], ["x", "y", "a", "b"]),
+        ([], []),
+    ],
+)
+def test_topics_that_grow_come_as_javas_sets_tell_them(
+    rig: Rig, asked: list[str], answered: list[str]
+) -> None:
+    topics = [CreatePartitionsTopic(name=name, count=3, assignments=None) for name in asked]
+    answer = rig.call(3, CreatePartitionsRequest(topics=topics, timeout_ms=1_000))
+    assert [result.name for result in answer.results] == answered
+
+
+def described(*names: str, cursor: RequestCursor | None = None) -> DescribeTopicPartitionsRequest:
+    return DescribeTopicPartitionsRequest(
+        topics=[TopicRequest(name=name) for name in names], cursor=cursor, response_partition_limit=9
+    )
+
+
+def test_an_empty_name_without_a_cursor_fails_the_whole_description(rig: Rig) -> None:
+    rig.create("t")
+    answer = rig.call(0, described("t", "", "a b", "t"))
+    assert [topic.name for topic in answer.topics] == ["t", "", "a b", "t"]
+    for topic in answer.topics:
+        assert topic.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert topic.topic_authorized_operations == NO_OPERATIONS
+        assert topic.partitions == []
+    assert answer.next_cursor is None
+
+
+def test_an_empty_name_under_a_cursor_is_an_invalid_one(rig: Rig) -> None:
+    rig.create("t")
+    answer = rig.call(0, described("t", "", cursor=RequestCursor(topic_name="", partition_index=0)))
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [
+        ("", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("t", ErrorCode.NONE),
+    ]
+    answer = rig.call(0, described("t", "", cursor=RequestCursor(topic_name="t", partition_index=0)))
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [("t", ErrorCode.NONE)]
