@@ -14,6 +14,8 @@ from broker.testing.log_bench import NOW_MS, LogBench
 from interop.pipeline_kills.processes import environment
 from interop.reference import spark_python
 from kwire.batch import build
+from pipeline.report.times import END_MS
+from pipeline.segments.read import MOST_TIMESTAMP_MS
 
 PROGRAM_S = 180.0
 RECORDS = 300
@@ -70,10 +72,13 @@ query.awaitTermination()
 told(streamed=spark.table("seen"))
 spark.stop()
 """
-AUDITED = """
+JOBS = """
 import json, sys
 from pathlib import Path
-from pipeline.jobs import audit
+from pipeline.jobs import audit, profile
+from pipeline.report.differences import page_of
+from pipeline.report.page import render
+from pipeline.report.profile_page import page_of as profile_page
 from pipeline.session import session
 from pipeline.tables import Side
 
@@ -81,7 +86,14 @@ left, right = [Side("kwire", {"path": path, "subscribePattern": ".*"}, None, Non
 spark = session("audit", master="local[1]", needs_kafka=False)
 for offsets in (True, False):
     outcome = audit.run(spark, audit.AuditConfig(left, right, "1 hour", offsets, ""))
-    print(json.dumps([[one.topic, one.verdict] for one in outcome.differences]))
+    print(json.dumps([[one.topic, one.verdict] for one in outcome.differences if one.topic != "far"]))
+print(json.dumps([str(one) for one in outcome.differences if one.topic == "far"]))
+print(json.dumps("3 windows are not in the plot" in render(page_of("l", "r", "1 hour", outcome.all_windows))))
+far = left._replace(options={"path": sys.argv[1], "subscribe": "far"})
+wanted = profile.ProfileConfig(far, Path("x"), 20, False, {})
+found = profile.profile(spark, wanted, "far")
+print(json.dumps([found["timestamps"], found["rates"]]))
+print(json.dumps("3 records have timestamps outside" in render(profile_page([found]))))
 spark.stop()
 """
 
@@ -170,11 +182,31 @@ def write(root: Path, topic: str, *contents: Content, times_ms: Sequence[int] = 
     bench.close(log)
 
 
-def test_an_audit_tells_what_is_null_and_where_fields_end(tmp_path: Path) -> None:
+FAR_MS = (NOW_MS, END_MS - 1, END_MS, NOW_MS * 1000, MOST_TIMESTAMP_MS)
+
+
+def test_an_audit_tells_what_is_null_and_what_is_far_away(tmp_path: Path) -> None:
+    """And a profile, too, of what is far away."""
     for topic, (one, other) in UNLIKE.items():
         write(tmp_path / "left", topic, one)
         write(tmp_path / "right", topic, other)
     for side in ("left", "right"):
         write(tmp_path / side, "alike", ALIKE)
-    told = run(AUDITED, str(tmp_path / "left"), str(tmp_path / "right"))
-    assert told == [[[topic, "different"] for topic in sorted(UNLIKE)]] * 2
+    for side, key in (("left", b"l"), ("right", b"r")):
+        write(tmp_path / side, "far", (key, None, []), times_ms=FAR_MS)
+    told = run(JOBS, str(tmp_path / "left"), str(tmp_path / "right"))
+    assert told[:2] == [[[topic, "different"] for topic in sorted(UNLIKE)]] * 2
+    assert [line.partition(": different")[0] for line in told[2]] == [
+        "far-0 2023-11-14 22:00",
+        "far-0 9999-12-31 23:00",
+        f"far-0 after the year 9999 ({END_MS} ms)",
+        "far-0 after the year 9999 (1699999999200000 ms)",
+        "far-0 after the year 9999 (9223372036800000 ms)",
+    ]
+    assert told[3]
+    times, rates = told[4]
+    assert times["last"] == f"{MOST_TIMESTAMP_MS} ms"
+    assert times["from_the_future"] == 4
+    assert sum(point["records"] for point in rates["points"]) == 2
+    assert rates["records_outside_years_1_to_9999"] == 3
+    assert told[5]

@@ -22,7 +22,6 @@ each is. Equal sums of as many records are taken for equal records.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -33,10 +32,11 @@ from pipeline import config as statuses
 from pipeline.config import JobConfig
 from pipeline.report.differences import DIFFERENT, EXTRA, MISSING, SAME, Window, page_of
 from pipeline.report.page import write
+from pipeline.report.times import minute
 from pipeline.session import session
 from pipeline.tables import Side
 
-KEY: Final = ("topic", "partition", "window")
+KEY: Final = ("topic", "partition", "window_ms")
 
 
 class AuditConfig(NamedTuple):
@@ -71,7 +71,8 @@ class Difference(NamedTuple):
 
     topic: str
     partition: int
-    window: Any
+    window_ms: int
+    """When it begins."""
     verdict: str
     left_records: int
     right_records: int
@@ -80,7 +81,7 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.topic}-{self.partition} {self.window:%Y-%m-%d %H:%M}: {self.verdict}; "
+            f"{self.topic}-{self.partition} {minute(self.window_ms)}: {self.verdict}; "
             f"left {self.left_records} records {_span(self.left_offsets)}, "
             f"right {self.right_records} {_span(self.right_offsets)}"
         )
@@ -120,9 +121,9 @@ def run(spark: SparkSession, config: AuditConfig) -> Outcome:
         *[f.col(f"{side}.{name}").alias(f"{side}_{name}") for side in "lr" for name in SUMS],
     ).collect()
     found = [difference for row in rows if (difference := _difference(row)) is not None]
-    found.sort(key=lambda one: (one.topic, one.partition, one.window))
-    told = {(one.topic, one.partition, one.window): one for one in found}
-    windows = [_window(row, told.get((row.topic, row.partition, _start(row)))) for row in rows]
+    found.sort(key=lambda one: (one.topic, one.partition, one.window_ms))
+    told = {(one.topic, one.partition, one.window_ms): one for one in found}
+    windows = [_window(row, told.get((row.topic, row.partition, row.window_ms))) for row in rows]
     return Outcome(sum(row.l_records or 0 for row in rows), len(rows), found, windows)
 
 
@@ -134,9 +135,9 @@ def summed(side: DataFrame, config: AuditConfig) -> DataFrame:
     content = [_shape(), f.col("key"), f.col("value"), f.col("headers"), f.unix_micros("timestamp")]
     if config.offsets:
         content.append(f.col("offset"))
-    return side.groupBy(
-        "topic", "partition", f.window("timestamp", config.window).getField("start").alias("window")
-    ).agg(
+    # As a number: Spark cannot hand out times behind the year 9999.
+    start = f.window("timestamp", config.window).getField("start")
+    return side.groupBy("topic", "partition", f.unix_millis(start).alias("window_ms")).agg(
         f.count("*").alias("records"),
         f.min("offset").alias("first"),
         f.max("offset").alias("last"),
@@ -165,7 +166,7 @@ def _difference(row: Any) -> Difference | None:
     return Difference(
         row.topic,
         row.partition,
-        _start(row),
+        row.window_ms,
         verdict,
         left,
         right,
@@ -174,16 +175,11 @@ def _difference(row: Any) -> Difference | None:
     )
 
 
-def _start(row: Any) -> Any:
-    """When a window begins, in UTC: Spark hands out times of the machine's zone."""
-    return row.window.astimezone(UTC)
-
-
 def _window(row: Any, difference: Difference | None) -> Window:
     return Window(
         row.topic,
         row.partition,
-        _start(row),
+        row.window_ms,
         SAME if difference is None else difference.verdict,
         row.l_records or 0,
         row.r_records or 0,

@@ -30,6 +30,7 @@ from pipeline.report import figures as fig
 from pipeline.report.order import of_arrow
 from pipeline.report.page import write, write_text
 from pipeline.report.profile_page import page_of
+from pipeline.report.times import END_MS, FIRST_MS
 from pipeline.tables import Side
 
 if TYPE_CHECKING:
@@ -145,10 +146,12 @@ def profile(spark: SparkSession, config: ProfileConfig, topic: str) -> dict[str,
     try:
         partitions = counted.groupBy("partition").agg(*_again()).orderBy("partition").collect()
         types = counted.groupBy("timestampType").agg(f.sum("records").alias("records")).collect()
-        step_s = fig.step_s([(row.first_ms, row.last_ms) for row in partitions if row.first_ms is not None])
+        step_s = fig.step_s(
+            [(row.first_drawn_ms, row.last_drawn_ms) for row in partitions if row.first_drawn_ms is not None]
+        )
         rates = (
             counted.where("first_ms IS NOT NULL")
-            .groupBy((f.floor(f.col("minute") * 60 / step_s) * step_s).alias("start_s"))
+            .groupBy(f.expr(f"if({DRAWN}, floor(minute * 60 / {step_s}) * {step_s}, NULL)").alias("start_s"))
             .agg(f.sum("records").alias("records"), f.sum("bytes").alias("bytes"))
             .orderBy("start_s")
             .collect()
@@ -264,6 +267,10 @@ def counts(now_ms: int) -> Sequence[Column]:
     return [f.expr(expression).alias(name) for name, expression in told.items()]
 
 
+DRAWN: Final = f"(minute >= {FIRST_MS // 60_000} AND minute < {END_MS // 60_000})"
+"""Minutes that a plot over time has room for."""
+
+
 def _again() -> Sequence[Column]:
     """Those counts, of several minutes together."""
     from pyspark.sql import functions as f
@@ -274,6 +281,8 @@ def _again() -> Sequence[Column]:
         *[f.sum(name).alias(name) for name in sums],
         *[f.min(name).alias(name) for name in least],
         *[f.max(name).alias(name) for name in most],
+        f.expr(f"min(if({DRAWN}, first_ms, NULL))").alias("first_drawn_ms"),
+        f.expr(f"max(if({DRAWN}, last_ms, NULL))").alias("last_drawn_ms"),
     ]
 
 

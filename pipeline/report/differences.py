@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from pipeline.report import plots
 from pipeline.report.page import Page, Plot, Section, Table
+from pipeline.report.times import minute, moment
 
 SAME, MISSING, EXTRA, DIFFERENT = "same", "missing", "extra", "different"
 KINDS: Final = ((SAME, "#cfe3d4"), (EXTRA, "#e9a23b"), (MISSING, "#c0392b"), (DIFFERENT, "#7b3fa0"))
@@ -23,7 +24,7 @@ class Window(NamedTuple):
 
     topic: str
     partition: int
-    start: datetime
+    start_ms: int
     verdict: str
     left_records: int
     right_records: int
@@ -71,7 +72,7 @@ def _overview(left: str, right: str, window: str, windows: Sequence[Window]) -> 
 
 def _of_topic(topic: str, windows: Sequence[Window]) -> Section:
     partitions = sorted({one.partition for one in windows})
-    times, cells = fields(partitions, windows)
+    drawn = [one for one in windows if moment(one.start_ms) is not None]
     differing = sorted((one for one in windows if one.verdict != SAME), key=lambda one: one[:3])
     tables = [
         Table(
@@ -90,7 +91,7 @@ def _of_topic(topic: str, windows: Sequence[Window]) -> Section:
                 [
                     [
                         str(one.partition),
-                        f"{one.start:%Y-%m-%d %H:%M}",
+                        minute(one.start_ms),
                         one.verdict,
                         one.left_records,
                         one.right_records,
@@ -104,15 +105,18 @@ def _of_topic(topic: str, windows: Sequence[Window]) -> Section:
         notes.append(
             f"These are the first {MOST_ROWS:,} of {len(differing):,}; the job's output has them all."
         )
-    picture = plots.grid(
-        f"audit {topic}", [f"{topic}-{partition}" for partition in partitions], times, cells, KINDS
-    )
-    return Section(
-        topic,
-        plots=[Plot(picture, "Windows by partition and time; empty where neither side has records")],
-        tables=tables,
-        notes=notes,
-    )
+    pictures = []
+    if drawn:
+        times, cells = fields(partitions, drawn)
+        picture = plots.grid(
+            f"audit {topic}", [f"{topic}-{partition}" for partition in partitions], times, cells, KINDS
+        )
+        pictures.append(Plot(picture, "Windows by partition and time; empty where neither side has records"))
+    if len(drawn) < len(windows):
+        notes.append(
+            f"{len(windows) - len(drawn):,} windows are not in the plot, being outside the years 1 to 9999."
+        )
+    return Section(topic, plots=pictures, tables=tables, notes=notes)
 
 
 def _row(partition: int, windows: Sequence[Window]) -> list[str | int]:
@@ -128,25 +132,28 @@ def _row(partition: int, windows: Sequence[Window]) -> list[str | int]:
 def fields(
     partitions: Sequence[int], windows: Sequence[Window]
 ) -> tuple[list[datetime], list[list[int | None]]]:
-    """The plot's fields: when each of its steps begins, and for each partition the verdicts' numbers."""
-    starts = sorted({one.start for one in windows})
-    step = _step(starts)
-    count = (starts[-1] - starts[0]) // step + 1
-    times = [starts[0] + step * number for number in range(count)]
+    """The plot's fields: when each of its steps begins, and for each partition the verdicts' numbers.
+
+    The windows are within the years 1 to 9999.
+    """
+    starts_ms = sorted({one.start_ms for one in windows})
+    first_ms, step_ms = starts_ms[0], _step_ms(starts_ms)
+    count = (starts_ms[-1] - first_ms) // step_ms + 1
+    times = [found for number in range(count) if (found := moment(first_ms + step_ms * number)) is not None]
     rows = {partition: number for number, partition in enumerate(partitions)}
     cells: list[list[int | None]] = [[None] * count for _ in partitions]
     for one in windows:
-        row, at = cells[rows[one.partition]], (one.start - starts[0]) // step
+        row, at = cells[rows[one.partition]], (one.start_ms - first_ms) // step_ms
         row[at] = max(row[at] or 0, NUMBERS[one.verdict])
     return times, cells
 
 
-def _step(starts: Sequence[datetime]) -> timedelta:
+def _step_ms(starts_ms: Sequence[int]) -> int:
     """The least distance of two windows, or what leaves a bearable number of steps."""
-    least = min(_distances(starts), default=timedelta(hours=1))
-    span = starts[-1] - starts[0]
-    return least * max(1, -(-(span // least + 1) // MOST_STEPS))
+    least_ms = min(_distances(starts_ms), default=3_600_000)
+    span_ms = starts_ms[-1] - starts_ms[0]
+    return least_ms * max(1, -(-(span_ms // least_ms + 1) // MOST_STEPS))
 
 
-def _distances(starts: Sequence[datetime]) -> Iterable[timedelta]:
-    return (after - before for before, after in pairwise(starts))
+def _distances(starts_ms: Sequence[int]) -> Iterable[int]:
+    return (after - before for before, after in pairwise(starts_ms))

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pipeline.report.schemas import infer
+from pipeline.report.times import moment
 
 TOMBSTONE, EMPTY, JSON, FRAMED, TEXT, BINARY = "tombstone", "empty", "json", "framed", "text", "binary"
 KINDS: Final = (TOMBSTONE, EMPTY, JSON, FRAMED, TEXT, BINARY)
@@ -64,13 +65,11 @@ def filled(points: Sequence[Mapping[str, Any]], step: int) -> list[tuple[datetim
 
 
 def iso(time_ms: int | None) -> str | None:
-    """A time of Kafka as text."""
+    """A time of Kafka as text; its milliseconds outside the years 1 to 9999."""
     if time_ms is None:
         return None
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms"  # beyond the year 9999
+    found = moment(time_ms)
+    return f"{time_ms} ms" if found is None else found.isoformat(timespec="milliseconds")
 
 
 def key_text(key_hex: str) -> str:
@@ -92,14 +91,18 @@ def figures(
     sketched: Mapping[str, Any],
     partitions: Sequence[Mapping[str, Any]],
     types: Mapping[int, int],
-    rates: Sequence[tuple[int, int, int]],
+    rates: Sequence[tuple[int | None, int, int]],
     step_s: int,
     quantiles: Sequence[float],
     top: int,
 ) -> dict[str, Any]:
-    """All figures but the groups. `sketched` and `partitions` are rows of pipeline/jobs/profile.py."""
+    """All figures but the groups. `sketched` and `partitions` are rows of pipeline/jobs/profile.py.
+
+    `rates` are starts in seconds, records and bytes; None starts what is outside the years 1 to 9999.
+    """
     records = sum(row["records"] for row in partitions)
     size_bytes = sum(row["bytes"] for row in partitions)
+    starts = [None if start is None else moment(start * 1000) for start, _, _ in rates]
     names = ["least", *(f"p{q * 100:g}" for q in quantiles[1:-1]), "most"]
 
     def quantiles_of(name: str) -> dict[str, int] | None:
@@ -118,9 +121,17 @@ def figures(
         "rates": {
             "step_seconds": step_s,
             "points": [
-                {"start": iso(start * 1000), "records": count, "bytes": count_bytes}
-                for start, count, count_bytes in rates
+                {
+                    "start": start.isoformat(timespec="milliseconds"),
+                    "records": count,
+                    "bytes": count_bytes,
+                }
+                for start, (_, count, count_bytes) in zip(starts, rates, strict=True)
+                if start is not None
             ],
+            "records_outside_years_1_to_9999": sum(
+                count for start, (_, count, _) in zip(starts, rates, strict=True) if start is None
+            ),
         },
         "keys": _keys(sketched, records, top),
         "sizes": {

@@ -49,6 +49,10 @@ def over_time(name: str, times: Sequence[datetime], values: Sequence[float], uni
             where = DATES.date2num(list(times))
             axes.fill_between(where, values, step="post", color=COLOUR, alpha=0.25, linewidth=0)
             axes.step(where, values, where="post", color=COLOUR, linewidth=1.1)
+            # Matplotlib refuses an axis that leaves the years 1 to 9999, if only by its margin.
+            least, most = DATES.date2num([datetime.min, datetime(9999, 12, 31, 23, 59)])
+            left, right = axes.get_xlim()
+            axes.set_xlim(max(left, least), min(right, most))
             locator = DATES.AutoDateLocator()
             axes.xaxis.set_major_locator(locator)
             axes.xaxis.set_major_formatter(DATES.ConciseDateFormatter(locator))

@@ -64,8 +64,10 @@ def _overview(figures: Mapping[str, Any]) -> Section:
 def _rates(figures: Mapping[str, Any]) -> Section:
     step_s = figures["rates"]["step_seconds"]
     steps = filled(figures["rates"]["points"], step_s)
+    outside = figures["rates"]["records_outside_years_1_to_9999"]
+    notes = [f"{outside:,} records have timestamps outside the years 1 to 9999."] if outside else []
     if not steps:
-        return Section("Rate", notes=["No record has a timestamp."])
+        return Section("Rate", notes=notes or ["No record has a timestamp."])
     times = [start for start, _, _ in steps]
     each = duration(step_s)
     name = figures["topic"]
@@ -74,7 +76,7 @@ def _rates(figures: Mapping[str, Any]) -> Section:
         "Rate",
         [
             ("busiest step", f"{busiest[0]:%Y-%m-%d %H:%M}, {busiest[1]:,} records in {each}"),
-            ("mean", f"{figures['records'] / len(steps):,.1f} records in {each}"),
+            ("mean", f"{sum(records for _, records, _ in steps) / len(steps):,.1f} records in {each}"),
             ("steps without records", sum(1 for _, records, _ in steps if not records)),
         ],
         [
@@ -87,6 +89,7 @@ def _rates(figures: Mapping[str, Any]) -> Section:
                 f"Bytes of keys, values and headers, in steps of {each}",
             ),
         ],
+        notes=notes,
     )
 
 

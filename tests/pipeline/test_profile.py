@@ -19,6 +19,7 @@ from pipeline.report.order import behind_ms
 from pipeline.report.page import render
 from pipeline.report.profile_page import page_of
 from pipeline.report.schemas import infer
+from pipeline.report.times import END_MS
 from pipeline.tables import Side
 
 KAFKA = {
@@ -193,7 +194,7 @@ SKETCHED: dict[str, Any] = {
 }
 
 
-def example() -> dict[str, Any]:
+def example(*outside: tuple[int | None, int, int]) -> dict[str, Any]:
     found = fig.figures(
         topic="t",
         side="kwire /d",
@@ -204,7 +205,7 @@ def example() -> dict[str, Any]:
             {**PARTITION, "partition": 1, "records": 2, "last_ms": None, "first_ms": None},
         ],
         types={0: 10},
-        rates=[(0, 7, 70), (120, 3, 30)],
+        rates=[(0, 7, 70), (120, 3, 30), *outside],
         step_s=60,
         quantiles=(0.0, 0.5, 0.9, 0.99, 1.0),
         top=20,
@@ -247,6 +248,20 @@ def test_the_page_tells_them() -> None:
     assert "u: Keys" in two
     assert "u: Consumer groups" not in two
     assert "Spark had to repeat" in two
+
+
+def test_timestamps_outside_python_s_years_are_counted_and_not_drawn() -> None:
+    found = example((None, 4, 40), (END_MS // 1000, 1, 10))
+    assert [point["records"] for point in found["rates"]["points"]] == [7, 3]
+    assert found["rates"]["records_outside_years_1_to_9999"] == 5
+    text = render(page_of([found]))
+    assert "5 records have timestamps outside the years 1 to 9999" in text
+    assert "outside the years" not in render(page_of([example()]))
+    assert [fig.iso(time_ms) for time_ms in (None, END_MS - 1, END_MS)] == [
+        None,
+        "9999-12-31T23:59:59.999+00:00",
+        "253402300800000 ms",
+    ]
 
 
 def test_a_topic_without_records_has_a_page() -> None:

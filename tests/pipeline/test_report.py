@@ -13,6 +13,7 @@ from pipeline.config import ConfigError
 from pipeline.report import plots
 from pipeline.report.differences import DIFFERENT, EXTRA, MISSING, SAME, Window, fields, page_of
 from pipeline.report.page import Page, Plot, Section, Table, cell, duration, render, share, size, write
+from pipeline.report.times import END_MS, FIRST_MS
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 TIMES = [START + timedelta(hours=hour) for hour in range(30)]
@@ -120,7 +121,8 @@ def test_figures_are_told_as_people_read_them() -> None:
 
 
 def audited(partition: int, hour: int, verdict: str, told: str = "") -> Window:
-    return Window("flights", partition, START + timedelta(hours=hour), verdict, 10, 9, told)
+    start_ms = int((START + timedelta(hours=hour)).timestamp() * 1000)
+    return Window("flights", partition, start_ms, verdict, 10, 9, told)
 
 
 def test_an_audit_s_page_shows_where_sides_differ() -> None:
@@ -154,3 +156,35 @@ def test_windows_that_share_a_field_show_the_worst() -> None:
     assert set(row[1:]) == {0}
     many = [audited(0, hour, MISSING) for hour in range(1_500)]
     assert "the first 1,000 of 1,500" in render(page_of("a", "b", "1 hour", many))
+
+
+def test_windows_outside_python_s_years_are_told_and_not_drawn() -> None:
+    far = [
+        Window("flights", 0, time_ms, DIFFERENT, 1, 1, "told")
+        for time_ms in (FIRST_MS - 1, FIRST_MS, END_MS - 1, END_MS, 1 << 53)
+    ]
+    text = render(page_of("a", "b", "1 hour", far))
+    for told in (
+        f"before the year 1 ({FIRST_MS - 1} ms)",
+        "9999-12-31 23:59",
+        f"after the year 9999 ({END_MS} ms)",
+        "3 windows are not in the plot",
+    ):
+        assert told in text, told
+    assert text.count("<svg") == 1
+    assert "<svg" not in render(page_of("a", "b", "1 hour", far[3:]))
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "steps"),
+    [
+        (datetime(2013, 1, 1, tzinfo=UTC), timedelta(days=365 * 20), 390),
+        (datetime(9990, 1, 1, tzinfo=UTC), timedelta(days=7), 500),
+        (datetime(9999, 12, 31, 23, tzinfo=UTC), timedelta(minutes=59), 2),
+        (datetime(1, 1, 1, tzinfo=UTC), timedelta(minutes=1), 9),
+        (datetime(1, 1, 1, tzinfo=UTC), timedelta(days=365 * 25), 395),
+    ],
+)
+def test_plots_reach_to_the_ends_of_the_calendar(first: datetime, step: timedelta, steps: int) -> None:
+    times = [first + step * number for number in range(steps)]
+    ET.fromstring(plots.over_time("far", times, [1.0] * steps, "records"))
