@@ -15,6 +15,7 @@ from broker.config.describe import (
     describe_group,
     describe_topic,
 )
+from broker.config.topic import TOPIC_KEYS_BY_NAME
 from broker.controller.image import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -25,6 +26,7 @@ from broker.controller.image import (
 from broker.controller.names import name_fault
 from broker.handlers.context import RequestContext
 from broker.handlers.loggers import describe_loggers
+from coordinator.java import hash_map_order, string_hash
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -105,7 +107,7 @@ def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEn
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
         if name not in node.image.topics:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return describe_topic(node.config, node.image.config(RESOURCE_TOPIC, name))
+        return _in_order(describe_topic(node.config, node.image.config(RESOURCE_TOPIC, name)))
     if kind == RESOURCE_BROKER:
         if not name:
             return describe_brokers_default(node.config)
@@ -118,7 +120,7 @@ def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEn
     if kind == RESOURCE_GROUP:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
-        return describe_group(node.config, node.image.config(RESOURCE_GROUP, name))
+        return _in_order(describe_group(node.config, node.image.config(RESOURCE_GROUP, name)))
     if kind == RESOURCE_CLIENT_METRICS:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
@@ -126,6 +128,14 @@ def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEn
     if kind == RESOURCE_BROKER_LOGGER:
         return describe_loggers(node.node_id, name)
     raise ApiError(ErrorCode.INVALID_REQUEST, MALFORMED)
+
+
+def _in_order(entries: Iterable[ConfigEntry]) -> list[ConfigEntry]:
+    """The entries as the map tells them that Kafka puts them into; before it what is shown only where set."""
+    by_name = {entry.name: entry for entry in entries}
+    internal = [name for name in by_name if name in TOPIC_KEYS_BY_NAME and TOPIC_KEYS_BY_NAME[name].internal]
+    others = [name for name in by_name if name not in internal]
+    return [by_name[name] for name in (*internal, *hash_map_order(others, string_hash))]
 
 
 def _broker_id(name: str) -> int:

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 
+from broker.controller.image import RESOURCE_GROUP, RESOURCE_TOPIC
 from kwire.errors import ErrorCode
 from kwire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from kwire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kwire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     RequestCursor,
@@ -107,3 +109,28 @@ def test_an_empty_name_under_a_cursor_is_an_invalid_one(rig: Rig) -> None:
     ]
     answer = rig.call(0, described("t", "", cursor=RequestCursor(topic_name="t", partition_index=0)))
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [("t", ErrorCode.NONE)]
+
+
+def test_settings_come_as_javas_map_tells_them(rig: Rig) -> None:
+    rig.create("t")
+
+    def order(kind: int, name: str, *keys: str) -> list[str]:
+        wanted = DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
+        )
+        (result,) = rig.call(4, DescribeConfigsRequest(resources=[wanted])).results
+        return [entry.name for entry in result.configs]
+
+    assert order(RESOURCE_TOPIC, "t")[:3] == [
+        "compression.type",
+        "remote.log.delete.on.disable",
+        "leader.replication.throttled.replicas",
+    ]
+    assert len(order(RESOURCE_TOPIC, "t")) == 33
+    three = ("retention.ms", "segment.bytes", "cleanup.policy")
+    assert order(RESOURCE_TOPIC, "t", *three) == ["cleanup.policy", "segment.bytes", "retention.ms"]
+    assert order(RESOURCE_GROUP, "g")[:3] == [
+        "consumer.session.timeout.ms",
+        "consumer.assignment.interval.ms",
+        "share.auto.offset.reset",
+    ]
