@@ -75,6 +75,9 @@ spark.stop()
 JOBS = """
 import json, sys
 from pathlib import Path
+from pyarrow import parquet
+from pipeline.archive.manifest import DataFile
+from pipeline.archive.reading import Wanted, rows
 from pipeline.jobs import audit, profile
 from pipeline.report.differences import page_of
 from pipeline.report.page import render
@@ -94,6 +97,23 @@ wanted = profile.ProfileConfig(far, Path("x"), 20, False, {})
 found = profile.profile(spark, wanted, "far")
 print(json.dumps([found["timestamps"], found["rates"]]))
 print(json.dumps("3 records have timestamps outside" in render(profile_page([found]))))
+for kind in ("", "INT96"):
+    if kind:
+        spark.conf.set("spark.sql.parquet.outputTimestampType", kind)
+    place = Path(sys.argv[1]).parent / f"archive{kind}"
+    far.load(spark).drop("topic", "partition").repartition(1).write.parquet(str(place))
+    [path] = place.glob("*.parquet")
+    column = [one.name for one in parquet.read_schema(path)].index("timestamp")
+    written = parquet.read_metadata(path).schema.column(column).physical_type
+    file = DataFile(path.name, "far", 0, "", 0, 4, 5, 0, "")
+    told = [row.timestamp_ms for row in sorted(rows(place, [file], Wanted()))]
+    again = spark.read.parquet(str(place)).selectExpr("*", "'far' AS topic", "0 AS partition")
+    same = all(
+        audit.summed(one, config).exceptAll(audit.summed(other, config)).isEmpty()
+        for config in [audit.AuditConfig(left, right, "1 hour", True, "")]
+        for one, other in [(again, far.load(spark)), (far.load(spark), again)]
+    )
+    print(json.dumps([written, told, same]))
 spark.stop()
 """
 
@@ -186,7 +206,7 @@ FAR_MS = (NOW_MS, END_MS - 1, END_MS, NOW_MS * 1000, MOST_TIMESTAMP_MS)
 
 
 def test_an_audit_tells_what_is_null_and_what_is_far_away(tmp_path: Path) -> None:
-    """And a profile, too, of what is far away."""
+    """And a profile, too, and Parquet of either kind of timestamps."""
     for topic, (one, other) in UNLIKE.items():
         write(tmp_path / "left", topic, one)
         write(tmp_path / "right", topic, other)
@@ -210,3 +230,7 @@ def test_an_audit_tells_what_is_null_and_what_is_far_away(tmp_path: Path) -> Non
     assert sum(point["records"] for point in rates["points"]) == 2
     assert rates["records_outside_years_1_to_9999"] == 3
     assert told[5]
+    assert told[6] == ["INT64", [*FAR_MS], True]
+    # As INT96 Spark itself gets the last 6,700 years of its calendar wrong.
+    kind, times_ms, same = told[7]
+    assert (kind, times_ms[:-1], same) == ("INT96", [*FAR_MS[:-1]], True)
