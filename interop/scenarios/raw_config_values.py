@@ -13,11 +13,11 @@ from itertools import product
 from typing import Any
 
 from interop.brokers import Broker
-from interop.raw import comparable
+from interop.raw import comparable, create_topic
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 
-TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 SECONDS = 10.0
 NAME = "raw-config-values"
@@ -271,6 +271,28 @@ def lists(broker: Broker) -> Any:
         finally:
             change(client, BROKER, "", [(policy, DELETE, None)], check=False)
         wait_for(client, "", policy, None)
+    return seen
+
+
+@scenario()
+def in_order(broker: Broker) -> Any:
+    """All keys, some keys, and one more of a topic that is shown only where it is set."""
+    topic = f"{NAME}-order"
+    three = ["retention.ms", "segment.bytes", "cleanup.policy"]
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, topic)
+
+        def names(kind: int, resource: str, asked: Sequence[str] | None = None) -> list[str]:
+            return [entry["Name"] for entry in entries(client, kind, resource, asked)]
+
+        seen["topic"] = names(TOPIC, topic)
+        seen["three of a topic"] = names(TOPIC, topic, three)
+        seen["group"] = names(GROUP, NAME)
+        create_topic(
+            client, f"{topic}-set", configs={"internal.segment.bytes": "100000", "retention.ms": "5"}
+        )
+        seen["topic with settings"] = names(TOPIC, f"{topic}-set")
     return seen
 
 

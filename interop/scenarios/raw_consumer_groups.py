@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import product
 from typing import Any
 
 from interop.brokers import Broker
@@ -459,4 +460,50 @@ def after_a_restart(broker: Broker) -> Any:
         seen.append(first.leave())
         seen.append(second.leave(-2))
         seen.append(described(topics, group))
+    return seen
+
+
+@scenario()
+def assignors_tied(broker: Broker) -> Any:
+    """Two assignors that as many members name: which one is used, and which one is told of.
+
+    One assignor gives all of these topics to the first member, the other half of them.
+    """
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        wait_for_coordinator(client, "raw-848-tied")
+        topics = Topics(client)
+        names = [f"raw-848-tied-{letter}" for letter in "abcd"]
+        for name in names:
+            topics.create(name, 1)
+        for assignors in product(("uniform", "range"), repeat=2):
+            group = "-".join(["raw-848-tied", *assignors])
+            members = [Member(topics, group, f"m{number}") for number in range(2)]
+
+            def shown(group: str = group) -> Any:
+                answer = client.call("ConsumerGroupDescribe", VERSION, GroupIds=[group])["Groups"][0]
+                return [
+                    answer["AssignorName"],
+                    answer["AssignmentEpoch"],
+                    [
+                        [
+                            member["MemberId"],
+                            member["SubscribedTopicNames"],
+                            len(member["TargetAssignment"]["TopicPartitions"]),
+                        ]
+                        for member in sorted(answer["Members"], key=lambda one: one["MemberId"])
+                    ],
+                ]
+
+            for member, assignor in zip(members, assignors, strict=True):
+                member.join(*names, ServerAssignor=assignor)
+                time.sleep(INTERVAL_S)
+                seen[f"{assignors}, {member.member_id} joined"] = shown()
+            for member in members:
+                member.send(SubscribedTopicNames=names[:3])
+                time.sleep(INTERVAL_S)
+                seen[f"{assignors}, {member.member_id} wants less"] = shown()
+                member.send(SubscribedTopicNames=names)
+                time.sleep(INTERVAL_S)
+                seen[f"{assignors}, {member.member_id} wants all"] = shown()
     return seen
