@@ -360,6 +360,27 @@ def while_it_rebalances(broker: Broker) -> Any:
 
 
 @scenario()
+def a_member_without_the_protocol(broker: Broker) -> Any:
+    """Who waits to join, and does not know what the others go by, is in the way of an upgrade."""
+    seen: dict[str, Any] = {}
+    topic = "raw-migration-lacks"
+    with mixed(broker, "raw-migration-lacks") as group:
+        group.topics.create(topic, 2)
+        first, second = group.classic(topic), group.classic(topic)
+        group.form(first, {topic: [0, 1]})
+        sticky = second.protocols()[1:]
+        second.send_join(7, Protocols=sticky)
+        second.joined()
+        second.send_join(7, Protocols=sticky)
+        first.called()
+        seen["refused"] = group.consumer("new").join(topic, ServerAssignor="range")
+        seen["second is told"] = comparable(second.joined())
+        (asked,) = group.client.call("DescribeGroups", 5, Groups=[group.group])["Groups"]
+        seen["state"] = asked["GroupState"]
+        return group.steady(seen)
+
+
+@scenario()
 def static_members(broker: Broker) -> Any:
     """Static members come back with the other protocol, one by one, and back again."""
     seen: dict[str, Any] = {}
