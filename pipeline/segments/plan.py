@@ -54,14 +54,14 @@ def resolve(options: Options, log: Partition, bound: Bound, *, is_start: bool) -
     asked = bound.otherwise
     if bound.timestamp_ms is not None or key in bound.timestamps_ms:
         timestamp_ms = bound.timestamp_ms if bound.timestamp_ms is not None else bound.timestamps_ms[key]
-        found = offset_for_timestamp(log, timestamp_ms)
-        if found is None:
+        found, end = offset_for_timestamp(log, timestamp_ms), readable_end(log, options)
+        if found is None or found >= end:
             if is_start and not options.latest_if_no_timestamp:
                 raise SegmentsError(
                     f"{log.name} has no record from {timestamp_ms} ms on: set "
                     f"startingOffsetsByTimestampStrategy to 'latest' to begin at its end"
                 )
-            return readable_end(log, options)
+            return end
         return found
     asked = bound.offsets.get(key, asked)
     if asked is None:

@@ -306,6 +306,15 @@ class TestTransactions:
         end_transaction(log, 1, COMMIT, now_ms=bench.now_ms)
         assert stable_offset(partition, 13) == 13
 
+    def test_a_timestamp_that_only_what_is_not_stable_reaches(self, bench: LogBench, log: Log) -> None:
+        bench.send(log, batch(b"late", timestamp=NOW_MS + 60_000))  # 12
+        late, committed = str(NOW_MS + 30_000), "read_committed"
+        found = rows(ranges(bench, endingTimestamp=late, isolationLevel=committed))
+        assert [offset for offset, _ in found] == [1, 2, 4, 9]
+        assert [offset for offset, _ in rows(ranges(bench, startingTimestamp=late))] == [12]
+        with pytest.raises(SegmentsError, match="topic-0 has no record from"):
+            ranges(bench, startingTimestamp=late, isolationLevel=committed)
+
 
 class TestWhileABrokerIsAtWork:
     def test_a_batch_that_is_being_written_is_not_there_yet(self, bench: LogBench, log: Log) -> None:
