@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any
 
-from coordinator.java import string_hash
 from interop.batches import Batch, Record
 from interop.brokers import Broker
 from interop.raw import create_topic, wait_for_coordinator
@@ -38,13 +38,19 @@ FIRST_ID = 70_000_000
 QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 
 
+def _partition_of(name: str) -> int:
+    """Where the state of an id is: by Java's hash of its ASCII name, made positive."""
+    value = reduce(lambda hashed, byte: (31 * hashed + byte) & 0xFFFFFFFF, name.encode("ascii"), 0)
+    return min(value, (1 << 32) - value) % STATE_PARTITIONS
+
+
 def _store(client: RawClient, name: str, producer_id: int, epoch: int) -> None:
     """Write an id that has no transaction, as its coordinator would."""
     key = struct.pack(">hh", 0, len(name)) + name.encode()
     now_ms = int(time.time() * 1000)
     value = struct.pack(">hqhibiqq", 0, producer_id, epoch, 60_000, EMPTY, -1, now_ms, -1)
     partition = {
-        "Index": string_hash(name) % (1 << 31) % STATE_PARTITIONS,
+        "Index": _partition_of(name),
         "Records": Batch([Record(value, key=key)]).encode(),
     }
     client.correlation_id += 1
