@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pipeline import reaching
 from pipeline.config import FAILED, METRICS_VARIABLE, ConfigError, JobConfig, MissingError
+from pipeline.saying import sentence_of
 
 
 class Job(NamedTuple):
@@ -18,6 +20,8 @@ class Job(NamedTuple):
 
     what: str
     module: str
+    tables: tuple[str, ...] = ()
+    """Of its file, beside its own."""
     flags: Mapping[str, str] = {}
     """Options that stand for keys of the job's own table, and win over these; each with its help."""
 
@@ -26,22 +30,28 @@ JOBS: Final = {
     "archive": Job(
         "topics to Parquet, each offset once, with a manifest for each commit",
         "pipeline.archive.job",
+        ("input", "values"),
         {"on-corrupt": "what becomes of damage in a data directory: fail, or skip it and tell the manifest"},
     ),
     "compact": Job("the small files of an archive, merged", "pipeline.archive.compact"),
     "restore": Job(
         "an archive, or a part of it, back into topics",
         "pipeline.jobs.restore",
+        (),
         {"into-directory": "a data directory to make for a broker, instead of topics of a running one"},
     ),
-    "audit": Job("compare two sides: topics, archives, data directories", "pipeline.jobs.audit"),
-    "profile": Job("the shape of a topic, as a report with plots", "pipeline.jobs.profile"),
-    "windows": Job("figures by window of event time, kept in a compacted topic", "pipeline.jobs.windows"),
-    "mirror": Job("topics into another cluster, and the offsets of groups", "pipeline.jobs.mirror"),
+    "audit": Job(
+        "compare two sides: topics, archives, data directories", "pipeline.jobs.audit", ("left", "right")
+    ),
+    "profile": Job("the shape of a topic, as a report with plots", "pipeline.jobs.profile", ("side",)),
+    "windows": Job(
+        "figures by window of event time, kept in a compacted topic", "pipeline.jobs.windows", ("input",)
+    ),
+    "mirror": Job(
+        "topics into another cluster, and the offsets of groups", "pipeline.jobs.mirror", ("input",)
+    ),
     "replay": Job("real events into a topic, at any speed", "pipeline.jobs.replay"),
 }
-SAID: Final = ("SegmentsError: ", "CorruptSegment: ", "ArchiveError: ", "DeliveryError: ", "RegistryError: ")
-"""What stands before a sentence of ours within Spark's many lines."""
 NEEDED = {"pyspark": "pyspark", "pyarrow": "pyarrow", "confluent_kafka": "confluent-kafka"}
 
 
@@ -80,13 +90,18 @@ def main(arguments: Sequence[str]) -> int:
         for flag in JOBS[options.job].flags:
             if getattr(options, flag) is not None:
                 config = config.with_text(options.job, flag.replace("-", "_"), getattr(options, flag))
+        config.check_tables(options.job, {name: job.tables for name, job in JOBS.items()})
+        for key, servers in config.servers([options.job, *JOBS[options.job].tables]):
+            reaching.check(key, servers)
         return int(importlib.import_module(JOBS[options.job].module).command(config, options.master))
     except (ConfigError, ArchiveError, DeliveryError, SegmentsError, RegistryError, MissingError) as error:
         return _fail(str(error))
     except KafkaException as error:
         return _fail(f"the cluster says: {error.args[0].str()}")
     except Exception as error:
-        sentence = _sentence(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            return _fail(f"{error.filename}: {error.strerror}")
+        sentence = sentence_of(error)
         if sentence is None:
             raise
         return _fail(sentence)
@@ -95,16 +110,6 @@ def main(arguments: Sequence[str]) -> int:
 def _fail(why: str) -> int:
     print(f"kwire pipeline: {why}", file=sys.stderr)
     return FAILED
-
-
-def _sentence(error: Exception) -> str | None:
-    """What one of ours said within Spark's many lines; None where it was not one of ours."""
-    text = str(error)
-    for line in text.splitlines():
-        for name in SAID:
-            if name in line:
-                return line.partition(name)[2]
-    return None
 
 
 if __name__ == "__main__":

@@ -12,8 +12,10 @@ directory = "/srv/archive"
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +24,12 @@ CLEAN, FAILED, DIFFERENT = 0, 1, 3
 METRICS_VARIABLE: Final = "KWIRE_PIPELINE_METRICS"
 """In the environment: the file for a stream's metrics."""
 INPUT_FORMATS: Final = ("kafka", "kwire")
+TOPICS: Final = ("subscribe", "subscribePattern", "assign")
+"""The options of Spark's Kafka source that say what to read, of which it wants one."""
+AVAILABLE_NOW: Final = "availableNow"
+_UNIT: Final = r"(micro|milli)?seconds?|minutes?|hours?|days?|weeks?"
+_INTERVAL: Final = re.compile(rf"(interval\s+)?(\d+(\.\d+)?\s+({_UNIT})\s*)+", re.IGNORECASE)
+_SERVERS: Final = ("bootstrap.servers", "kafka.bootstrap.servers")
 
 
 class ConfigError(Exception):
@@ -80,6 +88,16 @@ class Table:
             for key, value in self._content.items()
         }
 
+    def trigger(self, key: str = "trigger") -> str:
+        """`availableNow`, which is the default, or an interval as Spark reads it. ConfigError."""
+        value = self.text(key, AVAILABLE_NOW)
+        if value != AVAILABLE_NOW and _INTERVAL.fullmatch(value.strip()) is None:
+            raise ConfigError(
+                f"{self._name}.{key} is {AVAILABLE_NOW}, or how often to look, like '10 seconds', "
+                f"not {value!r}"
+            )
+        return value
+
     def done(self) -> None:
         """ConfigError for a key that nobody asked for: it may be misspelt."""
         unknown = sorted(set(self._content) - self._asked)
@@ -134,4 +152,39 @@ class JobConfig:
         table = self.table(name)
         found = Input(table.text("format", "kafka", one_of=INPUT_FORMATS), table.table("options").texts())
         table.done()
+        given = {option.lower() for option in found.options}
+        if sum(option.lower() in given for option in TOPICS) != 1:
+            raise ConfigError(f"{name}.options say with one of {', '.join(TOPICS)} what to read")
         return found
+
+    def check_tables(self, job: str, known: Mapping[str, Iterable[str]]) -> None:
+        """ConfigError for a table of another name than those of the job, as it may be misspelt.
+
+        A file may be that of several jobs: `known` says which tables each has beside its own.
+        """
+        expected = {job, *known.get(job, ())}
+        for other, tables in known.items():
+            if other in self._content:
+                expected |= {other, *tables}
+        for name, content in self._content.items():
+            if name in expected:
+                continue
+            what = f"table [{name}]" if isinstance(content, dict) else f"key {name} outside of the tables"
+            near = get_close_matches(name, sorted(expected), 1)
+            has = f"did you mean [{near[0]}]" if near else f"{job} has [{'], ['.join(sorted(expected))}]"
+            raise ConfigError(f"there is no {what}: {has}")
+
+    def servers(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """The clusters that tables of those names speak of: the key, and the addresses there."""
+        for name in names:
+            yield from _servers(name, self._content.get(name))
+
+
+def _servers(name: str, content: Any) -> Iterator[tuple[str, str]]:
+    # The files of a broker are read without it, whatever the options say.
+    if not isinstance(content, dict) or content.get("format") in ("kwire", "archive"):
+        return
+    for key, value in content.items():
+        if key.lower() in _SERVERS and isinstance(value, str):
+            yield f'{name}."{key}"', value
+        yield from _servers(f"{name}.{key}", value)

@@ -33,7 +33,7 @@ from pipeline.archive.steps import (
     step_offsets,
     to_read,
 )
-from pipeline.config import CLEAN, ConfigError, Input, JobConfig
+from pipeline.config import AVAILABLE_NOW, CLEAN, ConfigError, Input, JobConfig
 from pipeline.progress import counted
 from pipeline.segments.damage import recorded
 from pipeline.segments.options import parse
@@ -78,7 +78,7 @@ class ArchiveConfig(NamedTuple):
             input=input_,
             directory=directory,
             checkpoint=Path(table.text("checkpoint", str(directory / "_checkpoint"))),
-            trigger=table.text("trigger", "availableNow"),
+            trigger=table.trigger(),
             compression=table.text("compression", "zstd", one_of=("zstd", "snappy", "gzip", "lz4", "none")),
             records_per_file=table.number("records_per_file", 5_000_000, least=1),
             compact_below_bytes=size_bytes("archive.compact_below", table.text("compact_below", "0")),
@@ -108,7 +108,7 @@ def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
         .option("checkpointLocation", str(config.checkpoint))
         .queryName("archive")
     )
-    if config.trigger == "availableNow":
+    if config.trigger == AVAILABLE_NOW:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=config.trigger).start()
 

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from pipeline.config import CLEAN, ConfigError, Input, JobConfig
+from pipeline.config import AVAILABLE_NOW, CLEAN, ConfigError, Input, JobConfig
 from pipeline.delivery import Target
 from pipeline.mirror.groups import COMMITTED, Groups, Moved
 from pipeline.mirror.source import Source, client_of, ends, source_of
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-AVAILABLE_NOW: Final = "availableNow"
 COPIED: Final = (
     "cleanup.policy,compression.type,delete.retention.ms,max.compaction.lag.ms,max.message.bytes,"
-    "min.cleanable.dirty.ratio,min.compaction.lag.ms,retention.bytes,retention.ms,segment.bytes,segment.ms"
+    "message.timestamp.after.max.ms,message.timestamp.before.max.ms,min.cleanable.dirty.ratio,"
+    "min.compaction.lag.ms,retention.bytes,retention.ms,segment.bytes,segment.ms"
 )
-"""What of a topic's settings goes with it: what says how long records are kept, and how large they may be."""
+"""What of a topic's settings goes with it: what says how long records are kept, and which there may be."""
 DEFAULTS: Final = {
     "startingOffsets": "earliest",
     "kafka.isolation.level": "read_committed",
@@ -99,7 +99,7 @@ class MirrorConfig(NamedTuple):
             input=input_,
             job=table.text("job"),
             checkpoint=Path(table.text("checkpoint")),
-            trigger=table.text("trigger", AVAILABLE_NOW),
+            trigger=table.trigger(),
             prefix=table.text("prefix", ""),
             suffix=table.text("suffix", ""),
             groups=table.text("groups", ".*"),

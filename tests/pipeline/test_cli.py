@@ -44,6 +44,29 @@ def test_what_is_wrong_is_one_line(
     )
 
 
+def test_a_table_that_is_misspelt_is_told_before_anything_is_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cli, "NEEDED", {})
+    config = tmp_path / "job.toml"
+    config.write_text("[archive]\n[input]\n[value]\n")
+    assert main(["pipeline", "archive", "--config", str(config)]) == FAILED
+    assert capsys.readouterr().err == ("kwire pipeline: there is no table [value]: did you mean [values]\n")
+
+
+def test_a_cluster_that_is_not_there_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cli, "NEEDED", {})
+    monkeypatch.setattr(cli.reaching.check, "__defaults__", (0.1,))
+    config = tmp_path / "job.toml"
+    config.write_text('[input.options]\n"kafka.bootstrap.servers" = "127.0.0.1:1"\n')
+    assert main(["pipeline", "archive", "--config", str(config)]) == FAILED
+    told = capsys.readouterr().err
+    assert told.startswith("kwire pipeline: nobody answers at 127.0.0.1:1, where input.options.")
+    assert told.count("\n") == 1
+
+
 def test_what_a_task_said_is_found_in_what_spark_says(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -68,3 +91,11 @@ def test_what_a_task_said_is_found_in_what_spark_says(
     monkeypatch.setattr(job, "command", fail_here)
     assert main(["pipeline", "audit", "--config", str(config)]) == FAILED
     assert capsys.readouterr().err == "kwire pipeline: there is no directory /x\n"
+
+    def fail_below(*_: object) -> int:
+        (config / "x").mkdir()
+        return 0
+
+    monkeypatch.setattr(job, "command", fail_below)
+    assert main(["pipeline", "audit", "--config", str(config)]) == FAILED
+    assert capsys.readouterr().err == f"kwire pipeline: {config}/x: Not a directory\n"

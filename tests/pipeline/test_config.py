@@ -37,6 +37,8 @@ def test_an_input_is_read(tmp_path: Path) -> None:
         ("[input]\nformat = 'csv'", "input.format is one of kafka, kwire, not 'csv'"),
         ("[input]\nformat = 3", "input.format is a string, not 3"),
         ("[input]\nformats = 'kafka'", "there is no input.formats; input has format, options"),
+        ("[input]", "input.options say with one of subscribe, subscribePattern, assign what to read"),
+        ("[input.options]\nassign='a'\nSubscribe='b'", "input.options say with one of subscribe"),
         ("[input]\n[input.options]\na = [1]", "input.options.a is a string, a number or a truth value"),
     ],
 )
@@ -61,3 +63,45 @@ def test_numbers_and_flags(tmp_path: Path) -> None:
         table.number("n", least=4)
     with pytest.raises(ConfigError, match=r"a\.absent is missing"):
         table.number("absent")
+
+
+TABLES = {"archive": ("input", "values"), "compact": (), "windows": ("input",)}
+
+
+@pytest.mark.parametrize(
+    ("job", "text", "what"),
+    [
+        ("archive", "[archiv]\n[input]", "there is no table [archiv]: did you mean [archive]"),
+        ("archive", "[archive]\n[input]\n[value]", "there is no table [value]: did you mean [values]"),
+        (
+            "archive",
+            "directory = 'x'\n[archive]",
+            "there is no key directory outside of the tables: archive has [archive], [input], [values]",
+        ),
+        ("windows", "[windows]\n[values]", "there is no table [values]: windows has [input], [windows]"),
+        ("archive", "[archive]\n[input]\n[values]", None),
+        ("compact", "[archive]\n[compact]\n[input]\n[values]", None),
+    ],
+)
+def test_tables_that_nobody_asks_for_are_named(tmp_path: Path, job: str, text: str, what: str | None) -> None:
+    config = load(tmp_path, text)
+    if what is None:
+        config.check_tables(job, TABLES)
+    else:
+        with pytest.raises(ConfigError) as caught:
+            config.check_tables(job, TABLES)
+        assert str(caught.value) == what
+
+
+@pytest.mark.parametrize("text", ["10 seconds", "1 minute 30 seconds", "interval 2 Hours", "availableNow"])
+def test_a_trigger(tmp_path: Path, text: str) -> None:
+    assert load(tmp_path, f"[a]\ntrigger = '{text}'").table("a").trigger() == text
+    assert load(tmp_path, "[a]").table("a").trigger() == "availableNow"
+
+
+@pytest.mark.parametrize("text", ["10 parsecs", "10", "seconds", "", "1 month"])
+def test_what_is_no_trigger(tmp_path: Path, text: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"a\.trigger is availableNow, or how often to look, like '10 seconds'"
+    ):
+        load(tmp_path, f"[a]\ntrigger = '{text}'").table("a").trigger()

@@ -1,0 +1,82 @@
+"""What is worth telling of what Spark says, whose exceptions are a hundred lines long."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+SAID: Final = (
+    "SegmentsError: ",
+    "CorruptSegment: ",
+    "ArchiveError: ",
+    "DeliveryError: ",
+    "RegistryError: ",
+    "ConfigError: ",
+    "MissingError: ",
+)
+"""What stands before a sentence of ours within Spark's many lines."""
+NO_TOPIC: Final = "UnknownTopicOrPartitionException"
+LOST: Final = "KafkaIllegalStateException: "
+"""What Spark's Kafka source says of offsets that are gone, and of records that it cannot hold."""
+_REASON: Final = "Reason: "
+_JAVA: Final = re.compile(r"^(?:Caused by: |: )?((?:org|java|scala|com)\.[\w.$]+(?:Exception|Error)): ?(.*)$")
+_PYSPARK: Final = re.compile(r"^pyspark\.errors\.[\w.]+: (.+)$")
+_SYSTEM: Final = re.compile(r"^\w*Error: \[Errno \d+\] (.+)$")
+_CLIENT: Final = re.compile(r'^cimpl\.KafkaException: KafkaError\{.*str="(.*)"\}$')
+_AROUND: Final = ("PythonException", "Py4JException", "StreamingQueryException")
+"""Exceptions of Java that only tell of others."""
+
+
+def sentence_of(error: Exception) -> str | None:
+    """What there is to say of an exception; None where nobody but its traceback can tell.
+
+    That is so for what our own code did not expect. What Java says is told by the innermost exception.
+    """
+    lines = [*str(error).splitlines(), *str(getattr(error, "_stackTrace", "")).splitlines()]
+    for line in lines:
+        for name in SAID:
+            if name in line:
+                return line.partition(name)[2]
+    for pattern in (_SYSTEM, _CLIENT):
+        found = _last(pattern, lines)
+        if found is not None:
+            return found[1]
+    return _of_java(lines, is_sparks=type(error).__module__.startswith(("pyspark.", "py4j.")))
+
+
+def _of_java(lines: Sequence[str], *, is_sparks: bool) -> str | None:
+    if not is_sparks:
+        return None
+    text = "\n".join(lines)
+    if NO_TOPIC in text:
+        return "the cluster has no such topic or partition"
+    if LOST in text:
+        return _lost(lines)
+    told_by = [match for match in map(_JAVA.match, lines) if match and not match[1].endswith(_AROUND)]
+    if told_by and not any(".PythonException" in line for line in lines):
+        return _sentence(told_by[-1][2] or told_by[-1][1])
+    found = _last(_PYSPARK, lines)
+    if found is not None:
+        return _sentence(found[1])
+    return None if "Traceback (most recent call last)" in text else _sentence(lines[0])
+
+
+def _lost(lines: Sequence[str]) -> str:
+    at = next(number for number, line in enumerate(lines) if LOST in line)
+    for line in lines[at : at + 8]:
+        if line.startswith(_REASON):
+            return (
+                f"offsets are gone that were to be read, {line.removeprefix(_REASON).strip()}: set the "
+                f"source's option failOnDataLoss to false to go on without them"
+            )
+    return _sentence(lines[at].partition(LOST)[2])
+
+
+def _sentence(text: str) -> str:
+    return f"Spark says: {text.strip()}"
+
+
+def _last(pattern: re.Pattern[str], lines: Sequence[str]) -> re.Match[str] | None:
+    found = [match for match in map(pattern.match, lines) if match]
+    return found[-1] if found else None

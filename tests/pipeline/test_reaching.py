@@ -1,0 +1,62 @@
+"""Whether somebody listens at the addresses that a job is told."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.config import ConfigError, JobConfig
+from pipeline.reaching import check
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening.getsockname()[1]
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+def test_one_that_answers_is_enough(port: int) -> None:
+    check("k", f"127.0.0.1:{free_port()}, PLAINTEXT://127.0.0.1:{port}", 5)
+
+
+def test_nobody_is_told_within_a_bound() -> None:
+    servers = f"127.0.0.1:{free_port()}"
+    began = time.monotonic()
+    with pytest.raises(ConfigError) as caught:
+        check('input.options."kafka.bootstrap.servers"', servers, 0.7)
+    assert time.monotonic() - began < 5
+    assert str(caught.value) == (
+        f'nobody answers at {servers}, where input.options."kafka.bootstrap.servers" says that a cluster is'
+    )
+
+
+@pytest.mark.parametrize("servers", ["one two:9092", "one:port", "one:1:2"])
+def test_what_is_no_address_is_told(servers: str) -> None:
+    with pytest.raises(ConfigError, match="k is a list like 'one:9092,two:9092', not"):
+        check("k", servers, 0)
+
+
+def test_the_tables_of_a_job_say_where_clusters_are() -> None:
+    config = JobConfig(
+        {
+            "input": {"format": "kafka", "options": {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}},
+            "side": {"format": "kwire", "options": {"kafka.bootstrap.servers": "b:1"}},
+            "mirror": {"client": {"bootstrap.servers": "c:1"}, "job": "m"},
+            "other": {"client": {"bootstrap.servers": "d:1"}},
+        }
+    )
+    assert list(config.servers(["input", "side", "mirror", "values"])) == [
+        ('input.options."kafka.bootstrap.servers"', "a:1"),
+        ('mirror.client."bootstrap.servers"', "c:1"),
+    ]
