@@ -13,6 +13,7 @@ and no need for them either, since the target's end says how far one has come.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -46,6 +47,13 @@ __all__ = ["MAP_SUFFIX", "DeliveryError", "MappedDelivery", "Outgoing", "Target"
 TRANSACTION_RECORDS: Final = 20_000
 TRANSACTION_BYTES: Final = 16 << 20
 TIMEOUT_SECONDS: Final = 60.0
+PRODUCER: Final = {
+    "linger.ms": 20,
+    "compression.type": "lz4",
+    # The topic has the last word on how large a record may be.
+    "message.max.bytes": 256 << 20,
+}
+"""What a producer has unless the client's settings say otherwise."""
 
 
 class Outgoing(NamedTuple):
@@ -123,6 +131,39 @@ def flushed(producer: Producer) -> int:
         raise ProducerEnded("the producer cannot go on") from lost
 
 
+class _Refused(NamedTuple):
+    """A record that was not taken, and why."""
+
+    record: Outgoing
+    error: KafkaError
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.record.key or b"") + len(self.record.value or b"")
+
+    def is_rather_it(self, other: _Refused) -> bool:
+        """Whether this one is rather why a batch was refused, of which all records are told to be."""
+        mine, its = self.error.code(), other.error.code()
+        if mine != its:
+            return its == KafkaError._INVALID_DIFFERENT_RECORD
+        if mine == KafkaError.INVALID_TIMESTAMP:
+            now_ms = time.time_ns() // 1_000_000
+            return abs(self.record.timestamp_ms - now_ms) > abs(other.record.timestamp_ms - now_ms)
+        return mine == KafkaError.MSG_SIZE_TOO_LARGE and self.size_bytes > other.size_bytes
+
+    def __str__(self) -> str:
+        why = self.error.str()
+        match self.error.code():
+            case KafkaError.INVALID_TIMESTAMP:
+                why += (
+                    f", which is {self.record.timestamp_ms} ms (see message.timestamp.after.max.ms and "
+                    f"message.timestamp.before.max.ms of the topic)"
+                )
+            case KafkaError.MSG_SIZE_TOO_LARGE:
+                why += f", which is {self.size_bytes} bytes (see max.message.bytes of the topic)"
+        return f"offset {self.record.source_offset} of the source: {why}"
+
+
 class _Sending:
     """Records handed to a producer, and what became of them."""
 
@@ -130,13 +171,15 @@ class _Sending:
         self._producer = producer
         self._target = target
         self.delivered: dict[int, int] = {}
-        self.failed: KafkaError | None = None
+        self._refused: _Refused | None = None
 
     def send(self, record: Outgoing) -> None:
         def done(error: KafkaError | None, message: Message) -> None:
             # Called within poll and flush, so by one thread.
             if error is not None:
-                self.failed = self.failed or error
+                refused = _Refused(record, error)
+                if self._refused is None or refused.is_rather_it(self._refused):
+                    self._refused = refused
             else:
                 self.delivered[record.source_offset] = int(message.offset() or 0)
 
@@ -154,6 +197,13 @@ class _Sending:
                 )
             except BufferError:
                 self._producer.poll(0.1)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
+                    raise
+                raise DeliveryError(
+                    f"{self._target.name} cannot be sent offset {record.source_offset} of the source, which "
+                    f"is larger than the client's message.max.bytes"
+                ) from None
             else:
                 self._producer.poll(0)
                 return
@@ -161,8 +211,8 @@ class _Sending:
     def wait(self) -> dict[int, int]:
         """Offsets of the target by those of the source, when all is delivered. DeliveryError."""
         left = flushed(self._producer)
-        if self.failed is not None or left:
-            why = self.failed.str() if self.failed is not None else f"{left} records got no answer"
+        if self._refused is not None or left:
+            why = str(self._refused) if self._refused is not None else f"{left} records got no answer"
             raise DeliveryError(f"{self._target.name} did not take all records: {why}")
         delivered, self.delivered = self.delivered, {}
         return delivered
@@ -179,13 +229,10 @@ class MappedDelivery:
         self.origin = origin
         self._producer = Producer(
             {
+                **PRODUCER,
                 **target.client,
                 "transactional.id": f"{target.job}-{target.name}",
                 "transaction.timeout.ms": 60_000,
-                "linger.ms": 20,
-                "compression.type": "lz4",
-                # The topic has the last word on how large a record may be.
-                "message.max.bytes": 256 << 20,
             }
         )
         # Fences older ones, and returns when their last transaction has come to its end.
@@ -340,9 +387,7 @@ def deliver_in_place(
     if next_offset < start:
         raise DeliveryError(f"{target.name} ends at offset {next_offset}, and the first to come is {start}")
     _check_goes_on(target, records_from, next_offset)
-    producer = Producer(
-        {**target.client, "enable.idempotence": True, "linger.ms": 20, "compression.type": "lz4"}
-    )
+    producer = Producer({**PRODUCER, **target.client, "enable.idempotence": True})
     sending = _Sending(producer, target)
     count = 0
     for part in _parts(records_from(next_offset), target.transaction_records):

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_AT_ONCE: Final = 8192
+SPARK_SCHEMA: Final = (
+    "offset BIGINT, timestamp TIMESTAMP, timestampType INT, key BINARY, value BINARY, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, topic STRING, date STRING, partition INT"
+)
+"""What a file holds of a record, and its path."""
 FILE_COLUMNS: Final = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
 
 
@@ -47,11 +52,13 @@ def frame(spark: SparkSession, archive: Archive, wanted: Wanted = Wanted()) -> D
     if not files:
         raise ArchiveError(f"{archive.directory} holds no such records")
     root = archive.directory
-    found = spark.read.option("basePath", f"{root}/data").parquet(*[str(root / file.path) for file in files])
+    # Of the path Spark would take a topic called 007 for the number 7.
+    reader = spark.read.schema(SPARK_SCHEMA).option("basePath", f"{root}/data")
+    found = reader.parquet(*[str(root / file.path) for file in files])
     return found.selectExpr(
         "key",
         "value",
-        "CAST(topic AS STRING) AS topic",
+        "topic",
         "partition",
         "offset",
         "timestamp",

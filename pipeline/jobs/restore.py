@@ -31,7 +31,7 @@ standalone = true                  # the only voter of a dynamic quorum, as with
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -48,6 +48,8 @@ from pipeline.delivery import (
     MAP_SUFFIX,
     TIMEOUT_SECONDS,
     TRANSACTION_RECORDS,
+    DeliveryError,
+    Outgoing,
     Target,
     deliver_in_place,
     deliver_with_map,
@@ -57,7 +59,7 @@ from pipeline.delivery import (
 from pipeline.mirror.source import KafkaSource
 from pipeline.origin import Origin
 from pipeline.restore.batches import Limits
-from pipeline.restore.directory import DirectoryConfig, Task, check_target, restore
+from pipeline.restore.directory import INTERNAL, DirectoryConfig, Task, check_target, restore, spans
 from pipeline.restore.kept import Kept
 from pipeline.restore.partition import Written
 
@@ -147,15 +149,24 @@ class Restored(NamedTuple):
     records: int
     """How many went out now."""
     next_offset: int
+    from_1970: int = 0
+    """How many of them had the timestamp 0, which librdkafka takes for now, and got 1."""
+
+    def __str__(self) -> str:
+        told = f"{self.topic}-{self.partition}: {self.records} records, offsets: {self.mode}"
+        return f"{told}, {self.from_1970} with the timestamp 1 instead of 0" if self.from_1970 else told
 
 
 def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
     """Restore. ArchiveError, DeliveryError, KafkaException."""
-    files = [file for file in Archive(config.directory).files() if config.wanted.has(file)]
-    if not files:
+    archive = Archive(config.directory)
+    partitions = by_partition(file for file in archive.files() if config.wanted.has(file))
+    known = spans(archive, config.wanted)
+    if not partitions and not known:
         raise ArchiveError(f"{config.directory} holds no such records")
-    partitions = by_partition(files)
-    modes = create_topics(config, partitions)
+    modes = create_topics(config, partitions, known)
+    if not partitions:
+        return []
     tasks = [(key, inside, modes[key]) for key, inside in partitions.items()]
     found: list[Restored] = (
         spark.sparkContext.parallelize(tasks, len(tasks)).map(partial(_restore, config)).collect()
@@ -169,20 +180,41 @@ def _restore(config: RestoreConfig, task: tuple[tuple[str, int], list[DataFile],
         dict(config.client), topic + config.suffix, partition, config.job, config.transaction_records
     )
     deliver = deliver_in_place if mode == SAME else deliver_with_map
-    source = partial(records, config.directory, files, config.wanted)
-    count, next_offset = deliver(target, source, config.wanted.start_offset)
-    return Restored(target.topic, partition, mode, count, next_offset)
+    source = Counting(partial(records, config.directory, files, config.wanted))
+    try:
+        count, next_offset = deliver(target, source, config.wanted.start_offset)
+    except KafkaException as error:
+        raise DeliveryError(f"{target.name} of the target: {error.args[0].str()}") from None
+    return Restored(target.topic, partition, mode, count, next_offset, source.from_1970)
+
+
+class Counting:
+    """Records from an offset on, and how many of those that were asked for last have the timestamp 0."""
+
+    def __init__(self, records_from: Callable[[int], Iterable[Outgoing]]) -> None:
+        self._records_from = records_from
+        self.from_1970 = 0
+
+    def __call__(self, start: int) -> Iterator[Outgoing]:
+        self.from_1970 = 0
+        for record in self._records_from(start):
+            self.from_1970 += record.timestamp_ms == 0
+            yield record
 
 
 def create_topics(
-    config: RestoreConfig, partitions: Mapping[tuple[str, int], list[DataFile]]
+    config: RestoreConfig,
+    partitions: Mapping[tuple[str, int], list[DataFile]],
+    known: Iterable[tuple[str, int]] = (),
 ) -> dict[tuple[str, int], str]:
-    """Create what is not there, and say for each partition which way its records go. KafkaException."""
+    """Create what is not there, and say for each partition which way its records go. KafkaException.
+
+    What is made has all partitions that the archive knows of, and what is there those that have records.
+    """
     admin = AdminClient({str(key): value for key, value in config.client.items()})
-    counts: dict[str, int] = {}
-    for topic, partition in partitions:
-        counts[topic] = max(counts.get(topic, 0), partition + 1)
-    create(admin, {topic + config.suffix: count for topic, count in counts.items()}, config.settings)
+    least = counted(partitions, config.suffix)
+    named = {(topic, partition) for topic, partition in known if topic not in INTERNAL}
+    create(admin, counted({*partitions, *named}, config.suffix), config.settings, least)
     modes = _modes(config, partitions)
     mapped = {topic + config.suffix + MAP_SUFFIX for (topic, _), mode in modes.items() if mode == MAP}
     create(admin, dict.fromkeys(mapped, 1), {"cleanup.policy": "compact"})
@@ -257,8 +289,24 @@ def _keep(config: RestoreConfig, kept: Kept, origin: Origin, target: Target, end
             ) from None
 
 
-def create(admin: Any, topics: Mapping[str, int], settings: Mapping[str, str] | None = None) -> None:
-    """Create topics with so many partitions; those that are there have to have as many. KafkaException."""
+def counted(partitions: Iterable[tuple[str, int]], suffix: str) -> dict[str, int]:
+    """How many partitions each topic has to have."""
+    found: dict[str, int] = {}
+    for topic, partition in partitions:
+        found[topic + suffix] = max(found.get(topic + suffix, 0), partition + 1)
+    return found
+
+
+def create(
+    admin: Any,
+    topics: Mapping[str, int],
+    settings: Mapping[str, str] | None = None,
+    least: Mapping[str, int] | None = None,
+) -> None:
+    """Create topics with so many partitions. KafkaException.
+
+    Those that are there have to have as many, or as `least` says. ArchiveError where they have not.
+    """
     if not topics:
         return
     new = [
@@ -271,9 +319,10 @@ def create(admin: Any, topics: Mapping[str, int], settings: Mapping[str, str] | 
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
             there = len(admin.list_topics(name, TIMEOUT_SECONDS).topics[name].partitions)
-            if there < topics[name]:
+            needed = topics[name] if least is None else least.get(name, 0)
+            if there < needed:
                 raise ArchiveError(
-                    f"topic {name} has {there} partitions, and {topics[name]} are needed: add some with "
+                    f"topic {name} has {there} partitions, and {needed} are needed: add some with "
                     f"kafka-topics --alter, or choose another suffix"
                 ) from None
 
@@ -296,7 +345,7 @@ def command(config: JobConfig, master: str | None) -> int:
                 )
         elif wanted is not None:
             for done in run(spark, wanted):
-                print(f"{done.topic}-{done.partition}: {done.records} records, offsets: {done.mode}")
+                print(done)
     finally:
         spark.stop()
     return CLEAN

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,22 @@ from pipeline.delivery import (
     offset_map,
     progress,
 )
-from pipeline.jobs.restore import AUTO, KEEP, MAP, SAME, RestoreConfig, create, create_topics
+from pipeline.jobs.restore import (
+    AUTO,
+    KEEP,
+    MAP,
+    SAME,
+    Counting,
+    RestoreConfig,
+    Restored,
+    create,
+    create_topics,
+)
 from tests.durability.child import Child
 
 SECONDS = 30.0
+FAR_MS = 9_000_000_000_000
+NOW_MS = time.time_ns() // 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +115,50 @@ def test_offsets_cannot_be_kept_over_a_gap(target: Target) -> None:
         deliver_in_place(target, outgoing(0, 1, 3), 0)
     with pytest.raises(DeliveryError, match="and the first to come is 100"):
         deliver_in_place(target, outgoing(100), 100)
+
+
+def of_now(*sizes: int, far: int = -1) -> Callable[[int], Iterator[Outgoing]]:
+    """Records of those sizes, all of now but one."""
+
+    def records_from(start: int) -> Iterator[Outgoing]:
+        for offset, size in enumerate(sizes):
+            if offset >= start:
+                value = random.Random(offset).randbytes(size)
+                yield Outgoing(offset, FAR_MS if offset == far else NOW_MS, None, value, [])
+
+    return records_from
+
+
+@pytest.mark.parametrize("deliver", [deliver_in_place, deliver_with_map])
+def test_a_record_that_the_broker_does_not_want_is_named(target: Target, deliver: Any) -> None:
+    topic = target._replace(topic=target.topic + ".strict", transaction_records=10)
+    client = AdminClient(dict(topic.client))
+    settings = {"max.message.bytes": "4000000", "message.timestamp.after.max.ms": "3600000"}
+    create(client, {topic.topic: 2}, settings)
+    create(client, {topic.topic + MAP_SUFFIX: 1}, {"cleanup.policy": "compact"})
+    begin = f"{topic.name} did not take all records: offset 2 of the source: Broker: "
+    with pytest.raises(DeliveryError) as caught:
+        deliver(topic, of_now(1, 1, 1, 1, far=2), 0)
+    assert str(caught.value).startswith(f"{begin}Invalid timestamp, which is {FAR_MS} ms (see message.")
+
+
+def test_a_record_that_is_too_large_is_named(target: Target) -> None:
+    client = AdminClient(dict(target.client))
+    topic = target._replace(topic=target.topic + ".strict", transaction_records=10)
+    create(client, {topic.topic: 2}, {"max.message.bytes": "4000000"})
+    with pytest.raises(DeliveryError) as caught:
+        deliver_in_place(topic, of_now(1, 1, 5_000_000), 0)
+    assert str(caught.value) == (
+        f"{topic.name} did not take all records: offset 2 of the source: Broker: Message size too large, "
+        f"which is 5000000 bytes (see max.message.bytes of the topic)"
+    )
+    assert deliver_in_place(topic, of_now(1, 1, 3_000_000), 0) == (1, 3)
+
+
+def test_what_the_client_does_not_send_is_named(target: Target) -> None:
+    small = target._replace(client={**target.client, "message.max.bytes": "20000"})
+    with pytest.raises(DeliveryError, match="cannot be sent offset 1 of the source, which is larger than"):
+        deliver_in_place(small, of_now(1, 30_000), 0)
 
 
 def test_somebody_else_who_writes_is_noticed(target: Target) -> None:
@@ -189,6 +247,37 @@ def way(archive: Path, target: Target, files: list[DataFile], **changed: Any) ->
     config = RestoreConfig(archive, target.job, Wanted(), AUTO, "", target.client, KEEP, 3)
     [mode] = create_topics(config._replace(**changed), by_partition(files)).values()
     return mode
+
+
+def test_partitions_without_records_are_made_too(target: Target, tmp_path: Path) -> None:
+    config = RestoreConfig(tmp_path, target.job, Wanted(), AUTO, ".r", target.client, KEEP, 3)
+    files = by_partition(dense(target, 10))
+    known = [(target.topic, 0), (target.topic, 1), (target.topic, 4), ("of.none", 2), ("of.few", 3)]
+    known.append(("__consumer_offsets", 49))
+    create(AdminClient(dict(target.client)), {"of.few.r": 1})
+    assert create_topics(config, files, known) == {(target.topic, 1): SAME}
+    topics = AdminClient(dict(target.client)).list_topics(timeout=SECONDS).topics
+    counts = {name: len(topics[name].partitions) for name in topics}
+    assert counts[target.topic + ".r"] == 5
+    assert counts["of.none.r"] == 3
+    # An earlier version made it: what is restored into it goes on.
+    assert counts["of.few.r"] == 1
+    assert "__consumer_offsets.r" not in counts
+
+
+def test_records_of_the_first_millisecond_are_counted(target: Target) -> None:
+    def records_from(start: int) -> Iterator[Outgoing]:
+        for offset in range(start, 3):
+            yield Outgoing(offset, offset // 2, None, b"v", [])
+
+    source = Counting(records_from)
+    assert deliver_in_place(target, source, 0) == (3, 3)
+    assert source.from_1970 == 2
+    assert [time_ms for _, time_ms, *_ in seen(target)] == [1, 1, 1]
+    told = str(Restored("t", 0, SAME, 3, 3, source.from_1970))
+    assert told == "t-0: 3 records, offsets: same, 2 with the timestamp 1 instead of 0"
+    assert deliver_in_place(target, source, 0) == (0, 3)
+    assert source.from_1970 == 0
 
 
 def intrude(target: Target) -> None:
