@@ -346,6 +346,18 @@ def test_an_abandoned_transaction_is_not_in_the_way(cluster: Cluster, topic: str
     assert cluster.values(topic + ".mirror") == [b"v0", b"v1"]
 
 
+def test_the_times_that_a_topic_takes_are_those_of_the_source(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    after, before = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
+    cluster.make(topic, 1, **{after: "9223372036854775807", before: "9000000000000000000"})
+    mirror = Mirror(config_of(cluster, topic, tmp_path))
+    mirror.prepare()
+    source = KafkaSource(cluster.client, {"subscribe": topic})
+    found = source.settings(topic + ".mirror", (after, before))
+    assert found == {after: "9223372036854775807", before: "9000000000000000000"}
+
+
 def test_partitions_grow_with_the_source(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     cluster.make(topic, 1, max_message_bytes="2000000")
     config = config_of(cluster, topic, tmp_path, settings={"segment.bytes": 1 << 20})
