@@ -60,6 +60,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Strangers: they speak the wire, or read the files.
     "interop": set(),
     "interop.exactly_once.faulty_broker": {*SHELL, "broker.cli"},  # breaks it on purpose, from inside
+    "interop.test_segment_source": {
+        "interop",
+        "kwire",
+        "broker.testing",
+        "broker.storage",
+        "pipeline",
+    },  # no broker
     "bench": {"pipeline"},  # the jobs are measured as a program that imports them runs them
     "pipeline": {"kwire", "broker.storage"},
 }
