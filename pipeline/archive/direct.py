@@ -126,13 +126,7 @@ class Dates:
                 f"part-{self._attempt}-{len(self.paths):05d}.parquet"
             )
             (self._place / path).parent.mkdir(parents=True, exist_ok=True)
-            writer = pq.ParquetWriter(
-                self._place / path,
-                self._schema,
-                compression=self._compression,
-                # As Spark writes timestamps, unless told otherwise: a table's files stay alike.
-                use_deprecated_int96_timestamps=True,
-            )
+            writer = pq.ParquetWriter(self._place / path, self._schema, compression=self._compression)
             file = _File(writer)
             self.paths.append(path)
         self._open[day] = file

@@ -104,7 +104,7 @@ def undecodable(place: Path, files: Sequence[DataFile], start: int) -> Iterator[
 
 
 def _of_file(path: Path, file: DataFile, start: int) -> Iterator[Outgoing]:
-    # Spark writes timestamps as INT96, of which nanoseconds would end in the year 2262.
+    # Older files have INT96, of which nanoseconds would end in the year 2262.
     with pq.ParquetFile(path, coerce_int96_timestamp_unit="ms") as opened:
         position = next(
             number

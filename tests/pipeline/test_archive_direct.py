@@ -61,7 +61,6 @@ def truth(ranges: list[Range]) -> pa.Table:
 
 
 def rows(table: pa.Table) -> list[dict[str, object]]:
-    # INT96, as Spark writes it, knows no time zones.
     number = table.schema.get_field_index("timestamp")
     times = table.column("timestamp").cast(pa.int64())
     return list(table.set_column(number, "timestamp", times).sort_by("offset").to_pylist())
@@ -87,7 +86,7 @@ def test_columns_are_those_that_spark_writes(ranges: list[Range], tmp_path: Path
     found = [(schema.column(at).path, schema.column(at).physical_type) for at in range(len(schema))]
     assert found == [
         ("offset", "INT64"),
-        ("timestamp", "INT96"),
+        ("timestamp", "INT64"),
         ("timestampType", "INT32"),
         ("key", "BYTE_ARRAY"),
         ("value", "BYTE_ARRAY"),
