@@ -55,6 +55,7 @@ def handle(
             if len(metadata) > node.config.offset_metadata_max_bytes:
                 answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
+                # Without the topic's id: Kafka stores it for what is committed at once, and not for these.
                 commits.append(
                     PartitionCommit(
                         topic.name,
@@ -62,7 +63,6 @@ def handle(
                         partition.committed_offset,
                         partition.committed_leader_epoch,
                         metadata,
-                        image.topic_id,
                     )
                 )
         if missing.partitions or image is None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.controller.commands import Fault, FeatureUpdate, UpdateFeatures
 from broker.handlers.context import PARKED, Parked, RequestContext
+from coordinator.java import hash_map_order, string_hash
 from kwire.errors import ApiError
 from kwire.messages.update_features import (
     UpdatableFeatureResult,
@@ -39,11 +40,12 @@ def handle(node: Node, context: RequestContext, request: UpdateFeaturesRequest) 
             ]
         context.complete(response)
 
-    # A feature named twice goes to the level named last.
-    updates = {
+    # A feature named twice goes to the level named last. Of several faults the first in Kafka's map is told.
+    named = {
         update.feature: FeatureUpdate(update.max_version_level, update.upgrade_type)
         for update in request.feature_updates
     }
+    updates = {name: named[name] for name in hash_map_order(named, string_hash)}
     command = UpdateFeatures(updates, request.validate_only, node.metadata.kraft_version)
     node.metadata.submit(command, done)
     return PARKED
