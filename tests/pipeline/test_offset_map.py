@@ -1,0 +1,87 @@
+"""The map of a mirror: what its entries tell, and how offsets are translated by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from pipeline import offset_map
+from pipeline.mirror.groups import Index
+from pipeline.offset_map import DeliveryError, Entry, Run, entries
+
+
+def test_an_entry_tells_of_runs_and_gaps_and_is_read_back() -> None:
+    [entry] = entries(
+        "m", 3, 120, 140, [*zip(range(120, 125), range(90, 95), strict=True), (135, 95), (136, 97)]
+    )
+    assert entry.runs == (Run(120, 90, 5), Run(135, 95, 1), Run(136, 97, 1))
+    assert (entry.source, entry.end, entry.target, entry.next_target) == (120, 140, 90, 98)
+    key, value = entry._replace(origin="c/t/i").encoded()
+    assert key == b"m/3/120"
+    assert json.loads(value) == {
+        "source": 120, "end": 140, "target": 90, "origin": "c/t/i", "runs": [0, 0, 5, 10, 0, 1, 0, 1, 1],
+    }  # fmt: skip
+    assert Entry.decoded(key, value, "") == entry._replace(origin="c/t/i")
+
+
+def test_a_range_without_records_is_one_entry() -> None:
+    [entry] = entries("m", 0, 5, 9, [], next_target=70)
+    assert (entry.source, entry.end, entry.runs, entry.next_target) == (5, 9, (), 70)
+    assert Entry.decoded(*entry.encoded(), "") == entry
+
+
+def test_many_runs_are_several_entries_that_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_map, "RUNS_PER_ENTRY", 2)
+    found = list(entries("m", 0, 0, 20, [(1, 0), (3, 1), (5, 2), (7, 3), (9, 4)]))
+    assert [(entry.source, entry.end, len(entry.runs)) for entry in found] == [
+        (0, 5, 2),
+        (5, 9, 2),
+        (9, 20, 1),
+    ]
+    assert [Entry.decoded(*entry.encoded(), "") for entry in found] == found
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(None, b"{}"), (b"m/0/1", None), (b"x", b"y"), (b"m/0/1", b'{"source": 1}')]
+)
+def test_what_is_no_entry_is_named(key: bytes | None, value: bytes | None) -> None:
+    with pytest.raises(DeliveryError, match="a-0 at offset 7 is no entry of an offset map"):
+        Entry.decoded(key, value, "a-0 at offset 7")
+
+
+def index_of(found: Iterable[Entry], next_record: Callable[[int], int]) -> Index:
+    kept = dict(enumerate(found))
+    index = Index(kept.__getitem__, next_record)
+    for offset, entry in kept.items():
+        index.add(offset, entry)
+    return index
+
+
+def test_offsets_are_translated_to_the_first_at_or_after() -> None:
+    index = index_of(
+        [
+            *entries("m", 0, 10, 10, []),
+            *entries("m", 0, 10, 20, [(12, 0), (13, 1), (16, 2)], next_target=0),
+            *entries("m", 0, 20, 30, [], next_target=3),
+            *entries("m", 0, 30, 40, [(31, 4), (32, 5)]),
+        ],
+        lambda offset: offset + 1,  # a marker is behind the last record
+    )
+    expected = {0: 0, 10: 0, 12: 0, 13: 1, 14: 2, 16: 2, 17: 4, 25: 4, 31: 4, 32: 5, 33: 7, 40: 7, 41: None}
+    assert {offset: index.translate(offset) for offset in expected} == expected
+
+
+def test_a_mirror_of_nothing_translates_its_end_only() -> None:
+    empty = index_of(entries("m", 0, 5, 5, []), lambda offset: offset)
+    assert [empty.translate(offset) for offset in (0, 5, 6)] == [0, 0, None]
+    assert index_of([], lambda offset: offset).translate(0) is None
+
+
+def test_a_map_with_a_hole_is_noticed() -> None:
+    with pytest.raises(DeliveryError, match="goes on with offset 7 of the source, after 5"):
+        index_of([*entries("m", 0, 0, 5, []), *entries("m", 0, 7, 9, [])], lambda offset: offset)
+
+
+# What a step is about.
