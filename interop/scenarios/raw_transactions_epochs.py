@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
@@ -88,6 +89,23 @@ def _known(client: RawClient, name: str, number: int, epoch: int) -> Id:
     return one
 
 
+@contextmanager
+def _ids(
+    broker: Broker, level: int, topic: str, names: Sequence[str], epoch: int
+) -> Iterator[tuple[RawClient, dict[str, Id]]]:
+    """Ids of that epoch, in a cluster of one's own at that level of transaction.version."""
+    with another(broker, QUICK) as own:
+        if level == 1:
+            with RawClient(own.bootstrap) as client:
+                ready(client, "any")
+                assert transaction_version(client, level) == 0
+        _loaded(own, topic, names, epoch)
+        with RawClient(own.bootstrap) as client:
+            ready(client, "any")
+            assert Id(client, "fresh").init()[0] == 0  # so that producer ids are at hand
+            yield client, {name: _known(client, name, number, epoch) for number, name in enumerate(names)}
+
+
 def _wait_for_abort(one: Id) -> None:
     deadline = time.monotonic() + WAIT_S
     while one.described()[1] == "Ongoing" and time.monotonic() < deadline:
@@ -106,50 +124,41 @@ def last(broker: Broker) -> Any:
     names = ["committed", "aborted", "of-nothing", "successor", "timed-out", "recovers", "others"]
     for level in (2, 1):
         topic = f"raw-epochs-{level}"
-        with another(broker, QUICK) as own:
-            if level == 1:
-                with RawClient(own.bootstrap) as client:
-                    ready(client, "any")
-                    seen["to 1"] = transaction_version(client, level)
-            _loaded(own, topic, names, LAST)
-            produced, ended = (12, 5) if level == 2 else (11, 4)
-            with RawClient(own.bootstrap) as client:
-                ready(client, "any")
-                assert Id(client, "fresh").init()[0] == 0  # so that producer ids are at hand
-                ids = {name: _known(client, name, number, LAST) for number, name in enumerate(names)}
+        produced, ended = (12, 5) if level == 2 else (11, 4)
+        with _ids(broker, level, topic, names, LAST) as (client, ids):
 
-                def begin(one: Id, level: int = level, topic: str = topic, version: int = produced) -> Any:
-                    added = one.add((topic, 0)) if level == 1 else None
-                    return [added, one.send(topic, version=version)[0]]
+            def begin(one: Id, level: int = level, topic: str = topic, version: int = produced) -> Any:
+                added = one.add((topic, 0)) if level == 1 else None
+                return [added, one.send(topic, version=version)[0]]
 
-                for name in ("committed", "aborted", "of-nothing"):
-                    one = ids[name]
-                    before: dict[str, Any] = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
-                    commit = name == "committed"
-                    steps = [] if name == "of-nothing" else [begin(one)]
-                    steps += [one.end(commit=commit, version=ended), _describe(one)]
-                    steps += [one.end(commit=commit, version=ended, **before), _describe(one)]
-                    seen[f"{level} {name}"] = [*steps, begin(one), one.end(commit=True, version=ended)]
-                    settle(one)
-                one = ids["successor"]
-                seen[f"{level} successor"] = [
-                    begin(one),
-                    *_fenced(one, ended),
-                    begin(one),
-                    _describe(one),
-                    *_fenced(one, ended),
-                ]
-                one = ids["timed-out"]
-                steps = [one.init(timeout_ms=TIMEOUT_MS), begin(one)]
-                _wait_for_abort(one)
-                steps += [_describe(one), one.end(commit=False, version=ended), _describe(one)]
-                seen[f"{level} timed out"] = [*steps, one.init(), _describe(one)]
-                one = ids["recovers"]
-                for epoch in (5, LAST - 1, GREATEST, LAST):
-                    named = {"ProducerId": FIRST_ID + names.index("recovers"), "ProducerEpoch": epoch}
-                    steps = [one.init(version, **named) for version in (3, 4, 5)]
-                    seen[f"{level} recovers {epoch}"] = steps
-                seen[f"{level} others"] = [begin(ids["others"]), Id(client, "warm-others").init()]
+            for name in ("committed", "aborted", "of-nothing"):
+                one = ids[name]
+                before: dict[str, Any] = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
+                commit = name == "committed"
+                steps = [] if name == "of-nothing" else [begin(one)]
+                steps += [one.end(commit=commit, version=ended), _describe(one)]
+                steps += [one.end(commit=commit, version=ended, **before), _describe(one)]
+                seen[f"{level} {name}"] = [*steps, begin(one), one.end(commit=True, version=ended)]
+                settle(one)
+            one = ids["successor"]
+            seen[f"{level} successor"] = [
+                begin(one),
+                *_fenced(one, ended),
+                begin(one),
+                _describe(one),
+                *_fenced(one, ended),
+            ]
+            one = ids["timed-out"]
+            steps = [one.init(timeout_ms=TIMEOUT_MS), begin(one)]
+            _wait_for_abort(one)
+            steps += [_describe(one), one.end(commit=False, version=ended), _describe(one)]
+            seen[f"{level} timed out"] = [*steps, one.init(), _describe(one)]
+            one = ids["recovers"]
+            for epoch in (5, LAST - 1, GREATEST, LAST):
+                named = {"ProducerId": FIRST_ID + names.index("recovers"), "ProducerEpoch": epoch}
+                steps = [one.init(version, **named) for version in (3, 4, 5)]
+                seen[f"{level} recovers {epoch}"] = steps
+            seen[f"{level} others"] = [begin(ids["others"]), Id(client, "warm-others").init()]
     return seen
 
 
@@ -169,30 +178,21 @@ def greatest(broker: Broker) -> Any:
     names = ["committed", "aborted", "successor", "timed-out", "others"]
     for level in (2, 1):
         topic = f"raw-epochs-{level}"
-        with another(broker, QUICK) as own:
-            if level == 1:
-                with RawClient(own.bootstrap) as client:
-                    ready(client, "any")
-                    seen["to 1"] = transaction_version(client, level)
-            _loaded(own, topic, names, GREATEST)
-            with RawClient(own.bootstrap) as client:
-                ready(client, "any")
-                assert Id(client, "fresh").init()[0] == 0  # so that producer ids are at hand
-                ids = {name: _known(client, name, number, GREATEST) for number, name in enumerate(names)}
-                for version in (4, 5) if level == 2 else (4,):
-                    for commit in (True, False):
-                        one = ids["committed" if commit else "aborted"]
-                        one.producer_id, one.epoch = FIRST_ID + names.index(one.name[:9]), GREATEST
-                        steps = [one.add((topic, 0)), one.send(topic)[0]]
-                        steps += [one.end(commit=commit, version=version), _describe(one)]
-                        seen[f"{level} v{version} {one.name}"] = steps
-                one = ids["successor"]
-                seen[f"{level} successor"] = [one.add((topic, 0)), one.send(topic)[0], *_fenced(one, 4)]
-                one = ids["timed-out"]
-                steps = [one.init(timeout_ms=TIMEOUT_MS), one.add((topic, 0)), one.send(topic)[0]]
-                _wait_for_abort(one)
-                seen[f"{level} timed out"] = [*steps, _describe(one), one.init(), _describe(one)]
-                seen[f"{level} others"] = Id(client, "warm-others").init()
+        with _ids(broker, level, topic, names, GREATEST) as (client, ids):
+            for version in (4, 5) if level == 2 else (4,):
+                for commit in (True, False):
+                    one = ids["committed" if commit else "aborted"]
+                    one.producer_id, one.epoch = FIRST_ID + names.index(one.name), GREATEST
+                    steps = [one.add((topic, 0)), one.send(topic)[0]]
+                    steps += [one.end(commit=commit, version=version), _describe(one)]
+                    seen[f"{level} v{version} {one.name}"] = steps
+            one = ids["successor"]
+            seen[f"{level} successor"] = [one.add((topic, 0)), one.send(topic)[0], *_fenced(one, 4)]
+            one = ids["timed-out"]
+            steps = [one.init(timeout_ms=TIMEOUT_MS), one.add((topic, 0)), one.send(topic)[0]]
+            _wait_for_abort(one)
+            seen[f"{level} timed out"] = [*steps, _describe(one), one.init(), _describe(one)]
+            seen[f"{level} others"] = Id(client, "warm-others").init()
     return seen
 
 
