@@ -42,6 +42,8 @@ from tests.durability.load import (
 )
 
 DEATHS = 50
+MOST_DEATHS = 2 * DEATHS
+"""On a busy machine a life brings less, and it takes more of them until enough has happened."""
 SEED = 20_240_607
 LONGEST_LOAD_SECONDS = 0.25
 AN_HOUR_MS = 3600 * 1000
@@ -360,7 +362,9 @@ def ordeal(tmp_path: Path) -> Iterator[Ordeal]:
 def test_nothing_that_was_acknowledged_is_lost_in_fifty_deaths(ordeal: Ordeal) -> None:
     ordeal.open()
     ordeal.prepare()
-    for death in range(DEATHS):
+    for death in range(MOST_DEATHS):
+        if death >= DEATHS and not lacking(ordeal):
+            break
         if death and ordeal.rng.random() < 0.15:
             # While it recovers, or just before or after.
             ordeal.child.wait_until_it_serves(ordeal.rng.uniform(0, 0.6))
@@ -374,7 +378,7 @@ def test_nothing_that_was_acknowledged_is_lost_in_fifty_deaths(ordeal: Ordeal) -
     ordeal.open()
     ordeal.check()
     read_all_again(ordeal)
-    check_that_it_was_an_ordeal(ordeal)
+    assert not lacking(ordeal)
 
     ordeal.connections.close()
     ordeal.child.stop()
@@ -434,12 +438,17 @@ def strangers_view(ordeal: Ordeal) -> dict[Place, list[tuple[int, bytes]]]:
     return found
 
 
-def check_that_it_was_an_ordeal(ordeal: Ordeal) -> None:
-    """Segments were rolled, batches were sent twice, and enough was done at all."""
-    for topic, index in PLACES:
-        segments = len(list((ordeal.data / f"{topic}-{index}").glob("*.log")))
-        assert segments > 1, f"{topic}-{index} was never rolled"
-    assert all(producer.sent_again > 10 for producer in ordeal.idempotent)
-    assert all(len(books.acked) > 100 for books in ordeal.books.values())
-    assert ordeal.organizer.counted > 10
-    assert ordeal.committer.acked
+def lacking(ordeal: Ordeal) -> list[str]:
+    """Why it was no ordeal yet: what was not rolled, sent twice or done often enough."""
+    found = [
+        f"{topic}-{index} was never rolled"
+        for topic, index in PLACES
+        if len(list((ordeal.data / f"{topic}-{index}").glob("*.log"))) < 2
+    ]
+    if any(producer.sent_again <= 10 for producer in ordeal.idempotent):
+        found.append("few batches were sent twice")
+    if any(len(books.acked) <= 100 for books in ordeal.books.values()):
+        found.append("few records were acknowledged")
+    if ordeal.organizer.counted <= 10 or not ordeal.committer.acked:
+        found.append("few topics were made, or no offsets committed")
+    return found
