@@ -37,6 +37,9 @@ logger = logging.getLogger("kwire.coordinator")
 LOAD_STEP_BYTES = 1 << 20
 """How much of a log is replayed before the loop gets to do something else."""
 
+RELOAD_MS = 1000
+"""How long a shard that a fault of ours has ended stays away: the fault may come again."""
+
 NAMES_KNOWN = 20_000
 """Of how many groups and transactional ids the partition is remembered: each request asks for it."""
 
@@ -143,6 +146,7 @@ class Shard(Generic[M]):
         """Appends that are neither committed nor lost."""
         self._on_refused = on_refused
         self._refused = False
+        self._reload_ms = 0
 
     # --- what the machine may ask
 
@@ -192,10 +196,7 @@ class Shard(Generic[M]):
             waiting.tell(error)
             return
         except Exception:
-            # A fault of ours. The machine may know what its log does not, and nobody behind this is to wait.
-            logger.exception("%s-%d: an append failed", self._kind.topic, self.index)
-            self._refused = True
-            self._lost((waiting,), ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            self._failed((waiting,))
             return
         if self._watch is None and not self.ended:
             self._start_watch()
@@ -240,6 +241,15 @@ class Shard(Generic[M]):
         except ApiError as error:
             self._refused = True
             self._lost(gathered_for, error)
+        except Exception:
+            self._failed(gathered_for)
+
+    def _failed(self, written_for: Sequence[_Waiting]) -> None:
+        """By a fault of ours. The machine may know what its log does not, and nobody behind is to wait."""
+        logger.exception("%s-%d: an append failed", self._kind.topic, self.index)
+        self._refused = True
+        self._reload_ms = RELOAD_MS
+        self._lost(written_for, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _append(
         self, records: Sequence[StoredRecord], waiting: _Waiting, producer: tuple[int, int] | None
@@ -305,7 +315,10 @@ class Shard(Generic[M]):
         # Not while something is under way: the log is read only as far as it is committed, without that.
         if self._refused and not self._under_way:
             self._refused = False
-            self._host.call_soon(self._on_refused)
+            if self._reload_ms:
+                self._host.schedule(self._reload_ms, self._on_refused)
+            else:
+                self._host.call_soon(self._on_refused)
 
     def _start_watch(self) -> None:
         # One timer for all: who waits when it starts is told when it ends, who came meanwhile the next time.
@@ -424,8 +437,11 @@ class Runtime(Generic[M]):
                 if size_bytes >= LOAD_STEP_BYTES:
                     self._host.call_soon(lambda: self._load(shard, batches))
                     return
-        except (ApiError, WireError, batch.CorruptBatch) as error:
-            logger.error("%s-%d cannot be loaded: %s", self._kind.topic, shard.index, error)
+        except Exception as error:
+            is_known = isinstance(error, ApiError | WireError | batch.CorruptBatch)
+            logger.error(
+                "%s-%d cannot be loaded: %s", self._kind.topic, shard.index, error, exc_info=not is_known
+            )
             shard.end(ErrorCode.NOT_COORDINATOR)
             return
         shard.loading = False

@@ -381,6 +381,8 @@ def test_what_cannot_be_encoded_holds_nobody_up() -> None:
     script.init()
     assert script.add(with_epoch(script, 40_000), A, version=2) == "UNKNOWN_SERVER_ERROR"
     # The machine knew more than its log, and is loaded anew.
+    assert script.init("other") == "NOT_COORDINATOR"
+    script.host.advance(1_000)
     assert script.state() == "Empty 102/0"
     assert script.init("other") == Producer(101, 1)
     assert script.init() == Producer(102, 1)
