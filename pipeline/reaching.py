@@ -26,7 +26,7 @@ def check(key: str, servers: str, seconds: float = SECONDS) -> None:
         for address in addresses:
             left = deadline - time.monotonic()
             with (
-                contextlib.suppress(OSError),
+                contextlib.suppress(OSError, OverflowError, UnicodeError),
                 socket.create_connection(address, max(0.1, min(left, _CONNECT_SECONDS))),
             ):
                 return

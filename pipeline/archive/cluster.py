@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,18 +57,25 @@ class Cluster:
         if "subscribe" in options:
             return sorted({name.strip() for name in options["subscribe"].split(",") if name.strip()})
         if "subscribepattern" in options:
-            try:
-                pattern = re.compile(options["subscribepattern"])
-            except re.error as error:
-                raise ConfigError(f"input.options.subscribePattern is no pattern: {error}") from None
             there = self._asked(lambda: self._admin.listTopics().names().get())
+            names = self._jvm.java.util.ArrayList(there)
+            names.removeIf(self._pattern(options["subscribepattern"]).asMatchPredicate().negate())
             # One call for all of them, as each costs as much as any.
-            names = self._jvm.java.lang.String.join("\n", there).split("\n")
-            return sorted(name for name in names if pattern.fullmatch(name))
+            joined = self._jvm.java.lang.String.join("\n", names)
+            return sorted(joined.split("\n")) if joined else []
         try:
             return sorted(json.loads(options["assign"]))
         except (ValueError, TypeError):
             raise ConfigError('input.options.assign looks like {"topic": [0, 1]}') from None
+
+    def _pattern(self, text: str) -> Any:
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            return self._jvm.java.util.regex.Pattern.compile(text)
+        except Py4JJavaError as error:
+            why = error.java_exception.getMessage()
+            raise ConfigError(f"input.options.subscribePattern is no pattern: {why}") from None
 
     def _asked(self, call: Any, topic: str = "") -> Any:
         from py4j.protocol import Py4JJavaError

@@ -90,7 +90,12 @@ def compact(config: CompactConfig) -> Compacted:
     before = after = 0
     with locked(config.directory):
         sweep(archive)
-        groups = plan(archive.files(), config)
+        groups = [
+            alike
+            for group in plan(archive.files(), config)
+            for alike in _alike(archive.directory, group)
+            if len(alike) > 1
+        ]
         for at in range(0, len(groups), GROUPS_A_COMMIT):
             part = groups[at : at + GROUPS_A_COMMIT]
             _commit(archive, part, config)
@@ -143,44 +148,46 @@ def _commit(archive: Archive, groups: Sequence[Sequence[DataFile]], config: Comp
                 enumerate(groups),
             )
         )
-    merged = [file for files in described for file in files]
-    moved = move(archive.directory, place, step, merged)
+    moved = move(archive.directory, place, step, described)
     replaced = [file.path for group in groups for file in group]
     archive.add(Commit(-1, "", -1, {}, moved, replaced))
 
 
 def _merge(
-    archive: Path, place: Path, number: int, group: Sequence[DataFile], config: CompactConfig
-) -> list[DataFile]:
-    """Merge files into one, or into as many as they have schemas; described as they lie in the place."""
-    for file in group:
+    archive: Path, place: Path, number: int, files: Sequence[DataFile], config: CompactConfig
+) -> DataFile:
+    """Merge files of the same columns; what came of it, described as it lies in the place. ArchiveError."""
+    for file in files:
         wrong = check(archive, file)
         if wrong:
             raise ArchiveError(wrong)
-    directory = Path(group[0].path).relative_to(DATA).parent
+    directory = Path(files[0].path).relative_to(DATA).parent
     (place / directory).mkdir(parents=True, exist_ok=True)
-    found = []
-    for part, alike in enumerate(_alike(archive, group)):
-        path = str(directory / f"{number}-{part}.parquet")
-        _write(archive, place / path, alike, config)
-        made = describe(str(place), path)
-        expected = (
-            min(file.first_offset for file in alike),
-            max(file.last_offset for file in alike),
-            sum(file.records for file in alike),
-        )
-        if (made.first_offset, made.last_offset, made.records) != expected:
-            raise ArchiveError(f"{place / path} holds {made.records} records, and {expected[2]} are merged")
-        found.append(made)
-    return found
+    path = str(directory / f"{number}.parquet")
+    _write(archive, place / path, files, config)
+    made = describe(str(place), path)
+    expected = (
+        min(file.first_offset for file in files),
+        max(file.last_offset for file in files),
+        sum(file.records for file in files),
+    )
+    if (made.first_offset, made.last_offset, made.records) != expected:
+        raise ArchiveError(f"{place / path} holds {made.records} records, and {expected[2]} are merged")
+    return made
 
 
 def _alike(archive: Path, group: Sequence[DataFile]) -> Iterator[list[DataFile]]:
-    """Files next to one another with the same columns: those of values may change with their schema."""
+    """Files next to one another with the same columns: those of values may change with their schema.
+
+    ArchiveError.
+    """
     alike: list[DataFile] = []
     known: Any = None
     for file in group:
-        schema = pq.read_metadata(archive / file.path).schema
+        try:
+            schema = pq.read_metadata(archive / file.path).schema
+        except (OSError, pa.ArrowException) as error:
+            raise ArchiveError(f"{archive / file.path} cannot be read: {error}") from None
         if alike and not schema.equals(known):
             yield alike
             alike = []

@@ -161,12 +161,13 @@ def _step(
         skipped = recorded(told)
         ranges = ranges_of(starts, ends, known, files, skipped)
         check_within(ranges, files)
+        # A topic of which there is nothing in this step may be gone by now.
+        whence = origins.check({topic for topic, of in ranges.items() if any(a < b for a, b in of.values())})
         if config.values is not None and config.values.dead_letter:
             letters = DeadLetters.of(
                 config.values.client, config.values.dead_letter, f"kwire-archive-{job[:8]}"
             )
             deliver(spark, letters, place, files)
-        whence = origins.check(ranges)
         moved = move(config.directory, place, name, files)
         archive.add(Commit(-1, job, batch_id, ranges, moved, skipped=skipped, origins=whence))
         if batch_id % STEPS_A_COMPACTION == STEPS_A_COMPACTION - 1:

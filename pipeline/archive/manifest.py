@@ -159,13 +159,16 @@ class Archive:
         return found
 
     def ends(self) -> dict[tuple[str, int], int]:
-        """Where the archive goes on, by topic and partition. ArchiveError."""
-        return {
-            (topic, partition): end
-            for commit in self.commits()
-            for topic, partitions in commit.ranges.items()
-            for partition, (_, end) in partitions.items()
-        }
+        """Where the archive goes on, by topic and partition. ArchiveError.
+
+        It never goes back, though a log may: what is there is not taken again.
+        """
+        found: dict[tuple[str, int], int] = {}
+        for commit in self.commits():
+            for topic, partitions in commit.ranges.items():
+                for partition, (_, end) in partitions.items():
+                    found[topic, partition] = max(end, found.get((topic, partition), end))
+        return found
 
     def origins(self) -> dict[str, Origin]:
         """Where topics came from, as far as a commit has noted it. ArchiveError."""

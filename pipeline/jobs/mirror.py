@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 COPIED: Final = (
     "cleanup.policy,compression.type,delete.retention.ms,max.compaction.lag.ms,max.message.bytes,"
-    "message.timestamp.after.max.ms,message.timestamp.before.max.ms,min.cleanable.dirty.ratio,"
+    "message.timestamp.after.max.ms,min.cleanable.dirty.ratio,"
     "min.compaction.lag.ms,retention.bytes,retention.ms,segment.bytes,segment.ms"
 )
 """What of a topic's settings goes with it: what says how long records are kept, and which there may be."""

@@ -225,7 +225,7 @@ def _modes(
     config: RestoreConfig, partitions: Mapping[tuple[str, int], list[DataFile]]
 ) -> dict[tuple[str, int], str]:
     """Which way the records of each partition go; that offsets are kept is remembered from here on."""
-    if config.offsets == MAP:
+    if config.offsets == MAP or not partitions:
         return dict.fromkeys(partitions, MAP)
     targets = {
         (topic, partition): Target(dict(config.client), topic + config.suffix, partition, config.job)

@@ -33,7 +33,9 @@ SCHEMA = pa.schema(
 STEPS = 3
 
 
-def put(place: Path, day: int, partition: int, offsets: range, schema: pa.Schema = SCHEMA) -> None:
+def put(
+    place: Path, day: int, partition: int, offsets: range, schema: pa.Schema = SCHEMA, *, int96: bool = True
+) -> None:
     directory = place / f"topic=t/date=2023-11-{day}/partition={partition}"
     directory.mkdir(parents=True, exist_ok=True)
     content = [
@@ -49,7 +51,7 @@ def put(place: Path, day: int, partition: int, offsets: range, schema: pa.Schema
     ]
     table = pa.Table.from_pylist(content, schema)
     path = directory / f"{offsets.start}.parquet"
-    pq.write_table(table, path, use_deprecated_int96_timestamps=True, compression="zstd")
+    pq.write_table(table, path, use_deprecated_int96_timestamps=int96, compression="zstd")
 
 
 def step(archive: Archive, number: int, write: Callable[[Path], None], *, end: int) -> None:
@@ -135,6 +137,16 @@ def test_files_stay_as_spark_writes_them(archive: Archive) -> None:
 def test_what_comes_later_is_merged_with_what_is_small_still(archive: Archive) -> None:
     compact(config(archive))
     step(archive, STEPS, lambda place: put(place, 14, 0, range(1000, 1050)), end=1050)
+    before = content(archive)
+    assert compact(config(archive)) == Compacted(2, 1)
+    assert content(archive) == before
+
+
+def test_two_kinds_of_files_are_not_merged_again_and_again(archive: Archive) -> None:
+    compact(config(archive))
+    step(archive, STEPS, lambda place: put(place, 14, 0, range(1000, 1050), int96=False), end=1050)
+    assert compact(config(archive)) == Compacted(0, 0)
+    step(archive, STEPS + 1, lambda place: put(place, 14, 0, range(1050, 1060), int96=False), end=1060)
     before = content(archive)
     assert compact(config(archive)) == Compacted(2, 1)
     assert content(archive) == before

@@ -132,3 +132,5 @@ class TestSteps:
         archive = archive_of(tmp_path, {}, {})
         archive.add(Commit(-1, "", -1, {}, []))
         assert archive.ends() == {("t", 0): 20}
+        archive.add(Commit(-1, "job", 9, {"t": {0: (20, 15)}}, []))  # the log went back
+        assert archive.ends() == {("t", 0): 20}

@@ -275,12 +275,13 @@ def test_the_times_that_a_topic_takes_are_those_of_the_source(
     cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     after, before = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
-    cluster.make(topic, 1, **{after: "9223372036854775807", before: "9000000000000000000"})
+    cluster.make(topic, 1, **{after: "9223372036854775807", before: "3600000"})
     mirror = Mirror(config_of(cluster, topic, tmp_path))
     mirror.prepare()
     source = KafkaSource(cluster.client, {"subscribe": topic})
     found = source.settings(topic + ".mirror", (after, before))
-    assert found == {after: "9223372036854775807", before: "9000000000000000000"}
+    # How old a record may be is said of when it came, and a mirror's come later.
+    assert found == {after: "9223372036854775807"}
 
 
 def test_partitions_grow_with_the_source(cluster: Cluster, topic: str, tmp_path: Path) -> None:
