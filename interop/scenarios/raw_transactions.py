@@ -134,6 +134,13 @@ def settle(*ids: Id) -> None:
         one.described()
 
 
+def wait_for_abort(one: Id) -> None:
+    """Until its transaction has timed out, or for a while."""
+    deadline = time.monotonic() + WAIT_S
+    while one.described()[1] == "Ongoing" and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
 def offsets(client: RawClient, topic: str) -> Any:
     """The last stable offset and the high watermark."""
     found = []

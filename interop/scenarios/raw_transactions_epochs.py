@@ -26,6 +26,7 @@ from interop.scenarios.raw_transactions import (
     ready,
     settle,
     transaction_version,
+    wait_for_abort,
 )
 from interop.scenarios.raw_transactions_wrong import txn_commit
 from interop.tools import another
@@ -106,12 +107,6 @@ def _ids(
             yield client, {name: _known(client, name, number, epoch) for number, name in enumerate(names)}
 
 
-def _wait_for_abort(one: Id) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while one.described()[1] == "Ongoing" and time.monotonic() < deadline:
-        time.sleep(0.1)
-
-
 def _describe(one: Id) -> Any:
     code, state, _, epoch, topics = one.described()
     return [code, state, epoch, topics]
@@ -150,7 +145,7 @@ def last(broker: Broker) -> Any:
             ]
             one = ids["timed-out"]
             steps = [one.init(timeout_ms=TIMEOUT_MS), begin(one)]
-            _wait_for_abort(one)
+            wait_for_abort(one)
             steps += [_describe(one), one.end(commit=False, version=ended), _describe(one)]
             seen[f"{level} timed out"] = [*steps, one.init(), _describe(one)]
             one = ids["recovers"]
@@ -190,7 +185,7 @@ def greatest(broker: Broker) -> Any:
             seen[f"{level} successor"] = [one.add((topic, 0)), one.send(topic)[0], *_fenced(one, 4)]
             one = ids["timed-out"]
             steps = [one.init(timeout_ms=TIMEOUT_MS), one.add((topic, 0)), one.send(topic)[0]]
-            _wait_for_abort(one)
+            wait_for_abort(one)
             seen[f"{level} timed out"] = [*steps, _describe(one), one.init(), _describe(one)]
             seen[f"{level} others"] = Id(client, "warm-others").init()
     return seen

@@ -11,12 +11,12 @@ from interop.raw import create_topic, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_transactions import (
-    WAIT_S,
     Id,
     on_another,
     on_client,
     settle,
     transaction_version,
+    wait_for_abort,
 )
 from interop.scenarios.raw_transactions_wrong import fetched, txn_commit
 
@@ -41,19 +41,13 @@ def ended_by_a_timeout(broker: Broker) -> Any:
                 seen[f"{one.name} sent"] = one.send(topic, version=produced)[0]
                 late.append((one, commit, version))
             for one, _, _ in late:
-                _wait_for_abort(one)
+                wait_for_abort(one)
             for one, commit, version in late:
                 steps = [one.described(), one.end(commit=commit, version=version), one.described()]
                 steps.append(one.end(commit=commit, version=version))
                 settle(one)
                 seen[one.name] = [*steps, one.init()]
     return seen
-
-
-def _wait_for_abort(one: Id) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while one.described()[1] == "Ongoing" and time.monotonic() < deadline:
-        time.sleep(0.1)
 
 
 @scenario(seconds=120)
