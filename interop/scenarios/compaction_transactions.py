@@ -1,7 +1,9 @@
 """Compaction of a log in which transactions overlap: what is left, and what the transaction indexes tell.
 
 A transaction ends while another is open, so that its marker lies where the log is neither stable nor may be
-cleaned. Its records are aborted all the same, and supersede nothing that is committed.
+cleaned. Its records are aborted all the same, and supersede nothing that is committed. Where cleaning begins
+inside a segment, what lies before tells of transactions from where the offset index is entered, and what
+ended before the log start is forgotten: both leave something behind.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from interop.brokers import Broker
 from interop.raw import produce
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.compaction import OWN, WAIT_S, Log
+from interop.scenarios.compaction import CHECKPOINT, OWN, WAIT_S, Log
 from interop.scenarios.raw_transactions import Id, ready
 from interop.tools import another
 
@@ -29,10 +31,11 @@ INDEX_ENTRY = 34
 class Overlapping:
     """A log, and the transactional ids that write to it."""
 
-    def __init__(self, broker: Broker, client: RawClient) -> None:
+    def __init__(self, broker: Broker, client: RawClient, configs: dict[str, str] | None = None) -> None:
         ready(client, "any")
         self.client = client
-        self.log = Log(broker, client, TOPIC, {"segment.ms": str(1 << 40), "delete.retention.ms": "0"})
+        own = {"segment.ms": str(1 << 40), "delete.retention.ms": "0"}
+        self.log = Log(broker, client, TOPIC, {**own, **(configs or {})})
         self.ids = {name: Id(client, name) for name in ("first", "second")}
         for one in self.ids.values():
             one.init()
@@ -68,6 +71,12 @@ class Overlapping:
             assert time.monotonic() < deadline, (self.log.cleaned_offset(), up_to)
             time.sleep(0.05)
         self.log.set_policy("delete")
+
+    def asks(self, client: RawClient) -> None:
+        """Go on with another connection."""
+        self.client = self.log.client = client
+        for one in self.ids.values():
+            one.client = client
 
     def seen(self) -> dict[str, Any]:
         return {
@@ -127,4 +136,68 @@ def ended_while_another_is_open(broker: Broker) -> Any:
             log.roll()
             log.clean(log.log.active_base())
             told[f"round {number}"] = log.seen()
+        return told
+
+
+EACH_BATCH = {"index.interval.bytes": "0"}
+"""Each batch but the first has an entry in the offset index."""
+
+
+def written_inside_a_segment(log: Overlapping) -> int:
+    """Transactions, and keys that come twice, in one segment and a little of the next: an offset between."""
+    log.write(b"key", b"old")
+    log.write(b"other", b"old", "second")
+    log.write(b"aborted", b"1", "first")
+    log.end("first", commit=False)
+    log.end("second", commit=True)
+    log.write(b"plain", b"1")
+    middle: int = log.log.records()[1]
+    log.write(b"plain", b"2")
+    log.write(b"key", b"new", "first")
+    log.write(b"other", b"new", "second")
+    log.end("first", commit=True)
+    log.end("second", commit=False)
+    log.write(b"key", b"newest", "first")
+    log.end("first", commit=False)
+    log.write(b"other", b"newest", "second")
+    log.end("second", commit=True)
+    log.roll()
+    return middle
+
+
+@scenario(seconds=240)
+def begins_inside_a_segment(broker: Broker) -> Any:
+    """The checkpoint of the cleaner lies inside one, behind an abort marker; then all is cleaned again."""
+    with another(broker, OWN) as own:
+        with RawClient(own.bootstrap) as client:
+            log = Overlapping(own, client, EACH_BATCH)
+            middle = written_inside_a_segment(log)
+            told = {"before": log.seen()}
+        own.stop()
+        (own.log_dir / CHECKPOINT).write_text(f"0\n1\n{TOPIC} 0 {middle}\n")
+        own.start()
+        with RawClient(own.bootstrap) as client:
+            log.asks(client)
+            for number in range(2):
+                log.clean(log.log.active_base())
+                told[f"round {number}"] = log.seen()
+                log.write(b"other", b"more", "second")
+                log.end("second", commit=False)
+                log.roll()
+        return told
+
+
+@scenario(seconds=240)
+def ended_before_the_log_start(broker: Broker) -> Any:
+    """DeleteRecords up to inside a segment: what was aborted before is not known as such any more."""
+    with another(broker, OWN) as own, RawClient(own.bootstrap) as client:
+        log = Overlapping(own, client, EACH_BATCH)
+        middle = written_inside_a_segment(log)
+        told = {"before": log.seen()}
+        wanted = [{"Name": TOPIC, "Partitions": [{"PartitionIndex": 0, "Offset": middle}]}]
+        told["deleted"] = client.call("DeleteRecords", 2, Topics=wanted, TimeoutMs=10_000)["Topics"]
+        for number in range(3):
+            log.clean(log.log.active_base())
+            told[f"round {number}"] = log.seen()
+            log.roll()
         return told

@@ -74,6 +74,7 @@ def reports(segments: list[Segment], first_dirty_offset: int = 0) -> tuple[list[
     job = Job(
         directory=DIRECTORY,
         segments=[(base_offset, sum(map(len, batches))) for base_offset, batches in segments],
+        log_start_offset=0,
         first_dirty_offset=first_dirty_offset,
         upper_bound_offset=segments[-1][0],
         now_ms=NOW_MS,

@@ -55,7 +55,7 @@ class Cleaning:
         rules = Rules(
             now_ms, delete_retention_ms, first_dirty_offset, upper_bound_offset, last_of_producers or {}
         )
-        self.filter = MapFilter(self.map, rules, lambda offset: CleanedTransactions(aborted or []))
+        self.filter = MapFilter(self.map, rules, lambda: CleanedTransactions(aborted or [], 0))
 
     def run(self) -> list[bytes]:
         """The batches that stay. The filter takes a log once, in order."""

@@ -7,9 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from broker.storage.checkpoints import CLEANED_OFFSETS, write_offsets
+from broker.storage.cleaner.cleaner import Cleaner
+from broker.storage.cleaner.transactions import CleanedTransactions
 from broker.storage.log import Log
 from broker.storage.transaction_index import Aborted
 from broker.testing.log_bench import committed, end_transaction
+from kwire.batch import BatchHeader, build, read_header
 from tests.storage.test_cleaner import COMPACT, Bench
 
 ABORT, COMMIT = 0, 1
@@ -144,3 +148,58 @@ def test_cleaning_changes_nothing_that_a_reader_of_committed_records_finds(seed:
         world.pass_time()
     assert world.cleaner.rounds > 2
     assert world.committed() == expected
+
+
+def header_of(offset: int, producer_id: int, kind: int | None = None) -> BatchHeader:
+    """Of a transactional batch of one record, or of a marker of this kind."""
+    record = (0, bytes(4), bytes(6), []) if kind is not None else (0, b"k", b"v", [])
+    built = build(
+        [record],
+        base_offset=offset,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=-1 if kind is not None else 0,
+        transactional=True,
+        control=kind is not None,
+    )
+    return read_header(built)
+
+
+def test_what_ended_before_the_log_start_is_not_known_to_be_aborted() -> None:
+    """Its data stays while it lies in the same segment, its marker does not, as in Apache Kafka."""
+    followed = CleanedTransactions([Aborted(1, 0, 1, 2)], log_start_offset=2)
+    assert not followed.data(header_of(0, 1))
+    assert followed.marker(header_of(1, 1, ABORT), ABORT)
+    assert not followed.marker(header_of(5, 1, COMMIT), COMMIT)
+    assert followed.kept == []
+
+
+def test_an_abort_marker_that_the_indexes_do_not_know_of_stays_while_there_is_data() -> None:
+    followed = CleanedTransactions([], log_start_offset=0)
+    assert not followed.data(header_of(0, 1))
+    assert not followed.marker(header_of(1, 1, ABORT), ABORT)
+    assert followed.marker(header_of(2, 1, ABORT), ABORT)
+
+
+def test_an_abort_marker_before_the_place_where_reading_begins_is_not_met() -> None:
+    """As in Apache Kafka: the producer's next transaction supersedes nothing, and loses nothing either."""
+    world = World()
+    world.config = replace(world.config, segment_bytes=1000)
+    world.log.config = world.config
+    world.write(b"k", b"old")
+    world.write(b"a", b"aborted", producer_id=1)
+    world.end(1, ABORT)
+    world.write(b"other", b"old")
+    middle = world.log.log_end_offset
+    world.write(b"other", b"new")
+    world.write(b"k", b"new", producer_id=1)
+    world.end(1, COMMIT)
+    world.roll()
+    write_offsets(world.disk, f"/data/{CLEANED_OFFSETS}", {("t", 0): middle})
+    world.cleaner.stop()
+    world.cleaner = Cleaner(world.manager, world.settings, world.host, world.disk)
+    world.cleaner.start()
+    world.pass_time()
+    assert world.cleaner.rounds == 1
+    found = [(record.key, record.value) for record in committed(world.log) if record.key != b"filler"]
+    assert found == [(b"k", b"old"), (b"other", b"new"), (b"k", b"new")]

@@ -47,6 +47,7 @@ def job(tmp_path: Path) -> Job:
     return Job(
         directory=log.directory,
         segments=[(segment.base_offset, segment.size_bytes) for segment in segments],
+        log_start_offset=0,
         first_dirty_offset=0,
         upper_bound_offset=segments[-1].base_offset,
         now_ms=bench.now_ms,
@@ -161,7 +162,7 @@ def test_a_disk_in_memory_has_its_workers_inside() -> None:
     assert isinstance(workers_for(RealDisk()), ChildWorkers)
     disk = MemoryDisk()
     disk.make_directory("/data")
-    job = Job("/data", [(0, 0)], 0, 0, 0, 0, 1, 1, 1, 1, 1, 1.0)
+    job = Job("/data", [(0, 0)], 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1.0)
     workers = workers_for(disk)
     assert isinstance(workers, InlineWorkers)
     worker = workers.start(job)

@@ -75,6 +75,7 @@ def job_for(segments: list[tuple[int, int]]) -> Job:
     return Job(
         directory=DIRECTORY,
         segments=segments,
+        log_start_offset=0,
         first_dirty_offset=0,
         upper_bound_offset=segments[-1][0],
         now_ms=NOW_MS,

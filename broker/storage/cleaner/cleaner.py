@@ -321,6 +321,7 @@ class _Cleaning:
         return Job(
             directory=log.directory,
             segments=[(segment.base_offset, segment.size_bytes) for segment in log.segments],
+            log_start_offset=log.log_start_offset,
             first_dirty_offset=candidate.first_dirty_offset,
             upper_bound_offset=candidate.upper_bound_offset,
             now_ms=self._cleaner.host.now_ms(),

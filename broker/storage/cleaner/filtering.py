@@ -50,12 +50,12 @@ class BatchFilter(ABC):
     def __init__(
         self,
         rules: Rules,
-        transactions_from: Callable[[int], CleanedTransactions],
+        transactions_of_log: Callable[[], CleanedTransactions],
     ) -> None:
-        """`transactions_from` is asked, at most once, at the offset of the first transactional batch."""
+        """`transactions_of_log` is asked, at most once, when the first transactional batch is met."""
         self._rules = rules
         self._horizon_ms = rules.now_ms + rules.delete_retention_ms
-        self._transactions_from = transactions_from
+        self._transactions_of_log = transactions_of_log
         self._transactions: CleanedTransactions | None = None
         self._keys_of = KeyReader().keys_of
         self.records_read = 0
@@ -81,7 +81,7 @@ class BatchFilter(ABC):
     def _in_transaction(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
         transactions = self._transactions
         if transactions is None:
-            transactions = self._transactions = self._transactions_from(header.base_offset)
+            transactions = self._transactions = self._transactions_of_log()
         if header.is_control:
             return self._control(data, at, header, transactions)
         if transactions.data(header):

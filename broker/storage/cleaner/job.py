@@ -15,6 +15,7 @@ class Job:
     segments: list[tuple[int, int]]
     """Base offset and size of each segment, oldest first. Those from `upper_bound_offset` on stay as they
     are: only their transaction indexes are read."""
+    log_start_offset: int
     first_dirty_offset: int
     upper_bound_offset: int
     """Where the first segment starts that is not cleaned."""

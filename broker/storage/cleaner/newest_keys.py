@@ -93,10 +93,10 @@ class NewestFilter(BatchFilter):
     """Goes by such keys."""
 
     def __init__(
-        self, newest: NewestKeys, rules: Rules, transactions_from: Callable[[int], CleanedTransactions]
+        self, newest: NewestKeys, rules: Rules, transactions_of_log: Callable[[], CleanedTransactions]
     ) -> None:
         """The whole dirty part has to be taken in."""
-        super().__init__(rules, transactions_from)
+        super().__init__(rules, transactions_of_log)
         self._newest = newest
 
     def _data(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:

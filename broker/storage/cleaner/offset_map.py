@@ -40,6 +40,8 @@ class OffsetMap:
         self.is_full = False
         self.with_tombstones: set[int] = set()
         """The base offsets of batches with a tombstone."""
+        self.doubted_producers: set[int] = set()
+        """Those whose batches of transactions may have been left out though they were not aborted."""
         self._keys_of = KeyReader().keys_of
 
     def add(self, data: bytes, at: int, end: int, base_offset: int, count: int, from_offset: int) -> None:
@@ -98,10 +100,10 @@ class MapFilter(BatchFilter):
         self,
         offset_map: OffsetMap,
         rules: Rules,
-        transactions_from: Callable[[int], CleanedTransactions],
+        transactions_of_log: Callable[[], CleanedTransactions],
     ) -> None:
         """The map has to be complete."""
-        super().__init__(rules, transactions_from)
+        super().__init__(rules, transactions_of_log)
         self._map = offset_map
         self._survivors = offset_map.survivors()
 
@@ -112,6 +114,7 @@ class MapFilter(BatchFilter):
             base_offset >= self._rules.first_dirty_offset
             and header.last_offset <= offset_map.latest_offset
             and base_offset not in offset_map.with_tombstones
+            and header.producer_id not in offset_map.doubted_producers
         ):
             # The map has read this batch already: how many of its records survive says enough, mostly.
             survivors = self._survivors.of(base_offset, count)
@@ -144,11 +147,11 @@ class MapFilter(BatchFilter):
         chosen = [
             index
             for index, latest in enumerate(map(get, known))
-            if latest == base_offset or (latest is None and known[index] is not None)
+            if (known[index] is not None if latest is None else latest <= base_offset)
         ]
         if header.last_offset >= self._rules.first_dirty_offset:
             last = set(last_of_each(known, {known[index] for index in chosen}))
-            chosen = [index for index in chosen if index in last or get(known[index]) is None]
+            chosen = [index for index in chosen if index in last or get(known[index]) != base_offset]
         chosen = self._without_old_tombstones(records, chosen, header)
         chosen += range(beyond, len(records.keys))
         return chosen

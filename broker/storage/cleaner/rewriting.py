@@ -26,7 +26,7 @@ from broker.storage.cleaner.reading import (
 from broker.storage.cleaner.rebatching import GONE, plain_records
 from broker.storage.cleaner.transactions import CleanedTransactions, marker_kind
 from broker.storage.disk import Buffer, Disk, DiskFile, FileMissing
-from broker.storage.index import MAX_RELATIVE_OFFSET
+from broker.storage.index import MAX_RELATIVE_OFFSET, CorruptIndex, OffsetIndex
 from broker.storage.log_config import LogConfig
 from broker.storage.scan import Place
 from broker.storage.segment import (
@@ -97,12 +97,12 @@ class LogCleaning:
         newest = self._newest_keys()
         if newest is not None:
             end_offset, keys = job.upper_bound_offset, len(newest.keys)
-            batches = NewestFilter(newest, rules, self._transactions_from)
+            batches = NewestFilter(newest, rules, self._transactions)
         else:
             offset_map = OffsetMap(job.map_bytes)
             self._fill(offset_map)
             end_offset, keys = offset_map.latest_offset + 1, len(offset_map.latest)
-            batches = MapFilter(offset_map, rules, self._transactions_from)
+            batches = MapFilter(offset_map, rules, self._transactions)
         unsynced: tuple[Cleaned, Callable[[], None]] | None = None
         for group in self._groups([source for source in self._cleanable if source[0] < end_offset]):
             rewritten = self._rewrite(group, batches)
@@ -212,40 +212,63 @@ class LogCleaning:
         start = job.first_dirty_offset
         transactions: CleanedTransactions | None = None
         sources = self._dirty
-        for number, source in enumerate(sources):
+        entered_at = self._position_of(sources[0], start)
+        offset_map.doubted_producers = {
+            entry.producer_id
+            for base_offset, entries in self._aborted
+            for entry in entries
+            if base_offset >= sources[0][0] and entry.last_offset < start
+        }
+        for source in sources:
+            end = 0
             for data, at, header in self._batches(source):
-                if header.last_offset < start:
+                end += header.size_bytes
+                is_dirty = header.last_offset >= start
+                # What lies before the dirty part tells of transactions, from where its index is entered.
+                if not is_dirty and end <= entered_at:
                     continue
                 if header.attributes & NOT_PLAIN and transactions is None:
-                    transactions = self._transactions_from(start)
+                    transactions = self._transactions(sources[0][0])
                 if header.is_control:
                     assert transactions is not None
                     transactions.marker(header, marker_kind(data, at, header))
-                elif not (header.is_transactional and transactions is not None and transactions.data(header)):
-                    payload, begin, end = plain_records(data, at, header)
-                    offset_map.add(payload, begin, end, header.base_offset, header.records_count, start)
+                elif header.is_transactional and transactions is not None and transactions.data(header):
+                    pass
+                elif is_dirty:
+                    payload, begin, after = plain_records(data, at, header)
+                    offset_map.add(payload, begin, after, header.base_offset, header.records_count, start)
                     if offset_map.is_full:
                         return
-                offset_map.latest_offset = header.last_offset
-            after = sources[number + 1][0] if number + 1 < len(sources) else job.upper_bound_offset
+                if is_dirty:
+                    offset_map.latest_offset = header.last_offset
             # Offsets at the end of a segment may be gaps.
-            offset_map.latest_offset = after - 1
+            offset_map.latest_offset = self._next_base[source[0]] - 1
+
+    def _position_of(self, source: Source, offset: int) -> int:
+        """Where a reader who wants a segment from `offset` on begins; 0 without an index that tells."""
+        try:
+            return OffsetIndex(self._disk, self._path(source[0], INDEX_SUFFIX), source[0]).lookup(offset)
+        except (FileMissing, CorruptIndex):
+            return 0
 
     # --- transactions
 
-    def _transactions_from(self, offset: int) -> CleanedTransactions:
-        """The transactions of the log from `offset` on, where the first one may be."""
-        return CleanedTransactions(entry for entry in self._aborted if entry.last_offset >= offset)
+    def _transactions(self, base_offset: int = 0) -> CleanedTransactions:
+        """The transactions of the log, as the indexes from that of the segment of this base on know them."""
+        known = (entry for base, entries in self._aborted for entry in entries if base >= base_offset)
+        return CleanedTransactions(known, self._job.log_start_offset)
 
     @cached_property
-    def _aborted(self) -> list[Aborted]:
-        """What the log's transaction indexes tell, those of segments that stay as they are included.
+    def _aborted(self) -> list[tuple[int, list[Aborted]]]:
+        """What the log's transaction indexes tell, by segment, those that stay as they are included.
 
         What is cleaned has no open transaction; but when others were open meanwhile, its markers may be
         anywhere behind it.
         """
-        paths = (self._path(base_offset, TRANSACTION_INDEX_SUFFIX) for base_offset, _ in self._job.segments)
-        return [entry for path in paths for entry in read_aborted(self._disk, path)]
+        return [
+            (base, read_aborted(self._disk, self._path(base, TRANSACTION_INDEX_SUFFIX)))
+            for base, _ in self._job.segments
+        ]
 
     # --- segments
 

@@ -22,15 +22,25 @@ def marker_kind(data: bytes, at: int, header: BatchHeader) -> int | None:
 
 
 class CleanedTransactions:
-    """Follows the transactions of a log from batch to batch, and says what may be discarded."""
+    """Follows the transactions of a log from batch to batch, and says what may be discarded.
 
-    def __init__(self, aborted: Iterable[Aborted]) -> None:
-        self._aborted = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
+    It goes by Apache Kafka's rules also where these are peculiar, so that both leave the same: a commit
+    marker stays after data that an abort marker ended before the log start, and an abort marker that is not
+    met, for reading began behind it, has the producer's next transaction taken for aborted.
+    """
+
+    def __init__(self, aborted: Iterable[Aborted], log_start_offset: int) -> None:
+        """`aborted`: what the indexes tell. Transactions that ended before the log start are no more."""
+        self._log_start_offset = log_start_offset
+        known = (entry for entry in aborted if entry.last_offset >= log_start_offset)
+        self._aborted = sorted(known, key=lambda entry: entry.first_offset, reverse=True)
         """Those that did not begin yet, the next one last."""
         self._ongoing_aborted: dict[int, Aborted] = {}
         self._seen_aborted: set[int] = set()
         """Producers whose ongoing transaction is aborted, and has left data."""
         self._ongoing_committed: set[int] = set()
+        self._unended: set[int] = set()
+        """Of the producers of data that is not known to be aborted, those that no marker followed."""
         self.kept: list[Aborted] = []
         """The aborted transactions whose marker stays because data was met, for the transaction index."""
 
@@ -47,25 +57,27 @@ class CleanedTransactions:
             self._seen_aborted.add(producer_id)
             return True
         self._ongoing_committed.add(producer_id)
+        self._unended.add(producer_id)
         return False
 
     def marker(self, header: BatchHeader, kind: int | None) -> bool:
         """A control batch: whether nothing is left that it says anything about."""
         self._begin(header.last_offset)
+        if kind not in (ABORT, COMMIT):
+            return not header.records_count
         producer_id = header.producer_id
+        is_unended = producer_id in self._unended
+        self._unended.discard(producer_id)
         if kind == COMMIT:
             had_data = producer_id in self._ongoing_committed
             self._ongoing_committed.discard(producer_id)
             return not had_data
-        if kind == ABORT:
-            entry = self._ongoing_aborted.pop(producer_id, None)
-            if producer_id in self._seen_aborted:
-                self._seen_aborted.discard(producer_id)
-                assert entry is not None
-                self.kept.append(entry)
-                return False
-            # Data that was not known to be aborted was kept, so its marker has to stay, too.
-            had_data = producer_id in self._ongoing_committed
-            self._ongoing_committed.discard(producer_id)
-            return not had_data
-        return not header.records_count
+        entry = self._ongoing_aborted.pop(producer_id, None)
+        if producer_id in self._seen_aborted:
+            self._seen_aborted.discard(producer_id)
+            assert entry is not None
+            self.kept.append(entry)
+            return False
+        # An index that lacks a transaction had its data kept, so its marker has to stay, too: without it, the
+        # transaction would be open for ever once the state of producers is made anew from the log.
+        return not is_unended or header.last_offset < self._log_start_offset
