@@ -265,7 +265,7 @@ class ProducerStateManager:
         )
         state.last_timestamp = header.max_timestamp
         if header.is_transactional:
-            self.verifications.over(header.producer_id)
+            self.verifications.over(header)
         if header.is_transactional and state.txn_first_offset is None:
             state.txn_first_offset = header.base_offset
             self.ongoing[header.producer_id] = header.base_offset
@@ -307,7 +307,7 @@ class ProducerStateManager:
         if kind not in (ABORT, COMMIT) or marker.value is None or len(marker.value) < _MARKER.size:
             return None
         _, coordinator_epoch = _MARKER.unpack_from(marker.value, 0)
-        self.verifications.over(header.producer_id)
+        self.verifications.over(header)
         state = self.producers.get(header.producer_id)
         if state is None:
             state = self.producers[header.producer_id] = ProducerState()

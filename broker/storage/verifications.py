@@ -61,9 +61,18 @@ class Verifications:
                 f"refused.",
             )
 
-    def over(self, producer_id: int) -> None:
-        """A batch of the transaction is in the log, or its marker."""
-        self._begun.pop(producer_id, None)
+    def over(self, header: BatchHeader) -> None:
+        """A batch of the transaction is in the log, or a marker.
+
+        In version 2 the marker of a transaction has a later epoch than its batches. One of the same epoch
+        ends what was before, and what is about to begin goes on.
+        """
+        begun = self._begun.get(header.producer_id)
+        if begun is None:
+            return
+        if header.is_control and begun.raises_epochs and begun.epoch == header.producer_epoch:
+            return
+        del self._begun[header.producer_id]
 
     def expire(self, oldest_ms: int) -> None:
         """Forget what began before a time, or then."""

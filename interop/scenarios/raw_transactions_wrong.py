@@ -104,9 +104,27 @@ def sequences(broker: Broker) -> Any:
         seen["new epoch begins"] = [one.send(topic, sequence=0)[0], one.send(topic, 1, sequence=3)[0]]
         end(one)
         settle(one)
+        for version in (4, 5):
+            seen[f"refused, then ended in v{version}"] = refused_then_ended(client, topic, version)
         seen["stable"] = [stable == last for stable, last in [offsets(client, topic)]]
 
     return on_client(broker, work)
+
+
+def refused_then_ended(client: RawClient, topic: str, version: int) -> list[Any]:
+    """A batch that is refused holds back later ones, until a marker of the next epoch. KIP-890."""
+    one = Id(client, f"raw-sequences-refused-v{version}")
+    one.init()
+    steps: list[Any] = [one.send(topic, 1, version=ADDS, sequence=-1)[0]]
+    for ends in (version, 5):
+        steps.append(one.end(commit=True, version=ends)[0])
+        settle(one)
+        batch = Batch(
+            [Record(b"plain")], producer_id=one.producer_id, producer_epoch=one.epoch, base_sequence=0
+        )
+        answer = produce(client, topic, batch.encode(), partition=1, version=11)
+        steps.append(answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"])
+    return steps
 
 
 @scenario()

@@ -232,6 +232,17 @@ def test_a_producer_that_was_replaced_does_not_hold_up_its_successor(producers: 
     assert producers.check(header(1, epoch=1, transactional=True)) is None
 
 
+def test_a_marker_of_the_epoch_that_is_tried_ends_it_only_in_version_1(
+    producers: ProducerStateManager,
+) -> None:
+    """In version 2 it ends what was before: a transaction's own marker has the next epoch."""
+    verify(producers, -1, raises=True)
+    end_transaction(producers, 0, ABORT)
+    assert refusal(producers, header(0, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    end_transaction(producers, 1, ABORT, epoch=1)
+    assert producers.check(header(0, epoch=2)) is None
+
+
 def test_a_marker_or_time_ends_what_was_tried(producers: ProducerStateManager) -> None:
     verify(producers, 0)
     end_transaction(producers, 0, ABORT)
