@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from interop.brokers import Broker, start_tool
+from interop.raw_client import RawClient
 from interop.scenario import scenario
+from interop.scenarios.raw_transactions import Id, ready
 from interop.tools import IMPATIENT, TOOLS, a_file, lines_of, run, said
 
 TOPICS = f"{TOOLS}.TopicCommand"
@@ -76,6 +78,15 @@ def stored_by_coordinators(broker: Broker) -> Any:
     consumed(broker, *reading)
     newer = ("--command-property", "group.protocol=consumer")
     consumed(broker, "--topic", topic, "--group", group + "-2", *reading[4:], *newer)
+    with RawClient(broker.bootstrap) as client:
+        ready(client, group)
+        one = Id(client, group)
+        one.init()
+        client.call("AddOffsetsToTxn", 3, **one.who, GroupId=group + "-3")
+        offset = {"PartitionIndex": 0, "CommittedOffset": 3, "CommittedMetadata": "in a transaction"}
+        topics = [{"Name": topic, "Partitions": [offset]}]
+        client.call("TxnOffsetCommit", 3, **one.who, GroupId=group + "-3", Topics=topics)
+        assert one.end(commit=True) == [0]
     seen: dict[str, Any] = {}
     for kind in ("Offsets", "GroupMetadata"):
         formatter = f"{TOOLS}.consumer.{kind}MessageFormatter"
