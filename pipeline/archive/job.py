@@ -140,7 +140,7 @@ def _step(
     def step(batch: DataFrame, batch_id: int) -> None:
         job = job_id(config.checkpoint)
         archive.check_owner(job)
-        if archive.batch_of(job, batch_id) is not None:
+        if archive.has_batch(job, batch_id):
             return
         name = f"{job[:8]}-{batch_id:010d}"
         place = attempt(config.directory, name)

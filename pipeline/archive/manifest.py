@@ -113,16 +113,28 @@ class Archive:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._manifests = directory / MANIFESTS
+        self._steps: list[Commit] = []
+        """Those that were read, without their files. A manifest is never changed."""
 
     def commits(self) -> Iterator[Commit]:
         """All of them, in their order. ArchiveError."""
+        for number in self._numbers():
+            yield self._read(number)
+
+    def steps(self) -> list[Commit]:
+        """The same without what they say of files; each manifest is read once. ArchiveError."""
+        for number in self._numbers()[len(self._steps) :]:
+            self._steps.append(self._read(number)._replace(files=(), replaced=()))
+        return self._steps
+
+    def _numbers(self) -> range:
         numbers = sorted(int(path.stem) for path in self._manifests.glob("*.json") if path.stem.isdigit())
         for expected, number in enumerate(numbers):
             if number != expected:
                 raise ArchiveError(
                     f"{self._manifests} lacks commit {expected}: restore {self._path(expected)}"
                 )
-            yield self._read(number)
+        return range(len(numbers))
 
     def _path(self, number: int) -> Path:
         return self._manifests / f"{number:020d}.json"
@@ -146,7 +158,7 @@ class Archive:
     def ranges(self) -> dict[str, dict[int, list[tuple[int, int]]]]:
         """Which offsets were looked at: where these do not touch, there is more than one range."""
         found: dict[str, dict[int, list[tuple[int, int]]]] = {}
-        for commit in self.commits():
+        for commit in self.steps():
             for topic, partitions in commit.ranges.items():
                 for partition, (start, end) in partitions.items():
                     known = found.setdefault(topic, {}).setdefault(partition, [])
@@ -164,7 +176,7 @@ class Archive:
         It never goes back, though a log may: what is there is not taken again.
         """
         found: dict[tuple[str, int], int] = {}
-        for commit in self.commits():
+        for commit in self.steps():
             for topic, partitions in commit.ranges.items():
                 for partition, (_, end) in partitions.items():
                     found[topic, partition] = max(end, found.get((topic, partition), end))
@@ -173,26 +185,22 @@ class Archive:
     def origins(self) -> dict[str, Origin]:
         """Where topics came from, as far as a commit has noted it. ArchiveError."""
         found: dict[str, Origin] = {}
-        for commit in self.commits():
+        for commit in self.steps():
             for topic, origin in commit.origins.items():
                 found[topic] = found.get(topic, origin).completed(origin)
         return found
 
     def skipped(self) -> list[Damage]:
         """Offsets that were left out because they could not be read. ArchiveError."""
-        return [damage for commit in self.commits() for damage in commit.skipped]
+        return [damage for commit in self.steps() for damage in commit.skipped]
 
-    def batch_of(self, job: str, batch_id: int) -> Commit | None:
-        """The commit of a stream's step, if it has happened."""
-        return next(
-            (commit for commit in self.commits() if (commit.job, commit.batch_id) == (job, batch_id)), None
-        )
+    def has_batch(self, job: str, batch_id: int) -> bool:
+        """Whether a stream's step has happened. ArchiveError."""
+        return any((commit.job, commit.batch_id) == (job, batch_id) for commit in self.steps())
 
     def check_owner(self, job: str) -> None:
         """ArchiveError where another stream has written into this archive: offsets would be in it twice."""
-        other = next(
-            (commit for commit in self.commits() if commit.batch_id >= 0 and commit.job != job), None
-        )
+        other = next((commit for commit in self.steps() if commit.batch_id >= 0 and commit.job != job), None)
         if other is not None:
             raise ArchiveError(
                 f"{self.directory} was written by the stream {other.job}, and this is {job}: go on with the "

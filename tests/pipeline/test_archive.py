@@ -36,8 +36,9 @@ def test_a_commit_is_read_as_it_was_written(tmp_path: Path) -> None:
     second = archive.add(commit(1, start=10, end=12))
     assert [first.number, second.number] == [0, 1]
     assert list(Archive(tmp_path).commits()) == [first, second]
-    assert archive.batch_of("job", 1) == second
-    assert archive.batch_of("job", 2) is None
+    assert archive.has_batch("job", 1)
+    assert not archive.has_batch("job", 2)
+    assert not archive.has_batch("other", 1)
     assert archive.ranges() == {"t": {3: [(0, 12)]}}
 
 
@@ -79,7 +80,25 @@ def test_what_was_left_out_is_told(tmp_path: Path) -> None:
     assert told["skipped"][0]["file"] == "/data/t-3/0.log"
     del told["skipped"]
     path.write_text(json.dumps(told))
-    assert archive.skipped() == []
+    assert Archive(tmp_path).skipped() == []
+
+
+def test_each_manifest_is_read_once_for_what_is_not_about_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = Archive(tmp_path)
+    read: list[int] = []
+    decode = Commit.decode
+    monkeypatch.setattr(Commit, "decode", lambda number, data: read.append(number) or decode(number, data))
+    for number in range(4):
+        archive.add(commit(number, start=10 * number, end=10 * number + 10))
+        assert archive.ends() == {("t", 3): 10 * number + 10}
+        assert archive.has_batch("job", number)
+        assert archive.ranges() == {"t": {3: [(0, 10 * number + 10)]}}
+    assert read == [0, 1, 2, 3]
+    # Somebody else may write, too.
+    Archive(tmp_path).add(commit(4, start=40, end=41))
+    assert archive.ends() == {("t", 3): 41}
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 2}', b'{"format": 1, "job": "a"}', b"[1]"])
