@@ -104,6 +104,9 @@ def handle(
         producer = (request.producer_id, request.producer_epoch)
         node.groups.commit_transactional_offsets(commit, producer, done)
 
+    if not request.group_id:
+        done(ErrorCode.INVALID_GROUP_ID)
+        return PARKED
     adds = context.api_version >= FIRST_VERSION_THAT_ADDS
     checks = adds or node.config.transaction_partition_verification_enable
     if checks and OFFSETS_TOPIC not in node.image.topics:

@@ -273,16 +273,21 @@ class ConsumerGroups:
         homogeneous: bool | None,
         records: list[StoredRecord],
     ) -> tuple[int, Partitions]:
-        """The member's target and its epoch: a new one, if the group epoch and the interval ask for that."""
+        """The member's target and its epoch: a new one, if the group epoch and the interval ask for that.
+
+        ApiError UNKNOWN_SERVER_ERROR: most members name an assignor that this broker does not have any more.
+        """
         if group.assignment_epoch < epoch:
             now_ms = self._around.now_ms()
             interval_ms = self._settings.assignment_interval_ms(group.id)
             last_ms = group.assignment_timestamp
             if not last_ms or not interval_ms or now_ms >= last_ms + interval_ms:
-                name = group.preferred_assignor_after(member, updated)
-                if name is None or name not in ASSIGNORS:
-                    # None is named, or one that only another broker has.
-                    name = self.default_assignor
+                name = group.preferred_assignor_after(member, updated) or self.default_assignor
+                if name not in assignor_names(self._config.group_consumer_assignors):
+                    # The broker had it when the members named it. They wait until one names another, as they
+                    # would with Kafka.
+                    logger.error("group %s prefers the assignor %s, which is not configured", group.id, name)
+                    raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
                 new_records, target = new_target(
                     group,
                     updated,

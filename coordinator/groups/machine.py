@@ -72,6 +72,8 @@ class GroupMachine:
             lambda consumer: OnlineMigration(config, around, topics, self.classic, consumer),
         )
         self.offsets = Offsets()
+        self._unseen: set[str] = set()
+        """Groups that commits have made of which nothing is stored. The next record has them seen."""
 
     # --- the classic protocol
 
@@ -152,7 +154,11 @@ class GroupMachine:
                 if api_version >= FIRST_COMMIT_VERSION_WITH_GROUP_NOT_FOUND:
                     raise group_not_found(group_id)
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-            # A consumer that assigns partitions to itself, or an administrator: its offsets make a group.
+            # A consumer that assigns partitions to itself, or an administrator: its offsets make a group,
+            # those that were refused for their metadata, too.
+            if not commits:
+                self.classic.create(group_id)
+                self._unseen.add(group_id)
         elif generation >= 0 or group.state is not State.EMPTY:
             if generation < 0 and not member_id and instance_id is None:
                 if is_transactional:
@@ -244,16 +250,21 @@ class GroupMachine:
             raise group_not_found(group_id)
         return group
 
+    def _seen(self, group_id: str) -> Group:
+        if group_id in self._unseen:
+            raise group_not_found(group_id)
+        return self._group(group_id)
+
     def describe(self, group_id: str) -> DescribedGroup:
         """One classic group. ApiError GROUP_ID_NOT_FOUND."""
-        group = self._group(group_id)
+        group = self._seen(group_id)
         if isinstance(group, ConsumerGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
         return group.described()
 
     def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup:
         """One consumer group. ApiError GROUP_ID_NOT_FOUND."""
-        group = self._group(group_id)
+        group = self._seen(group_id)
         if isinstance(group, ClassicGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         return described(group, self._topics, self.consumer.default_assignor)
@@ -270,6 +281,7 @@ class GroupMachine:
                     group_type=CLASSIC_TYPE,
                 )
                 for classic in self.classic.groups.values()
+                if classic.id not in self._unseen
             )
         if not types or CONSUMER_TYPE in types:
             listed += (
@@ -297,6 +309,7 @@ class GroupMachine:
 
     def replay(self, key: Message, value: Message | None) -> None:
         """Take in one record; None is a tombstone. Kinds of records that are not known here are skipped."""
+        self._unseen.clear()
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
             if value is not None:

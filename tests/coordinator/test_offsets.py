@@ -41,6 +41,20 @@ def test_a_consumer_without_a_group_keeps_offsets(cluster: Cluster) -> None:
     assert cluster.state() == "Empty"
 
 
+def test_a_commit_of_which_nothing_is_stored_makes_a_group_that_is_seen_later(cluster: Cluster) -> None:
+    groups = [group for group in map(str, range(9)) if partition_of(group, PARTITIONS) == 0]
+    unseen, other = groups[:2]
+    reply = Reply()
+    cluster.service.commit_offsets(Commit(unseen, -1, "", None, [], None, 8), reply)
+    cluster.host.run_pending()
+    assert reply.value == ErrorCode.NONE
+    assert cluster.state(unseen) is None
+    assert cluster.commit(1, group=other).value == ErrorCode.NONE
+    assert cluster.state(unseen) == "Empty"
+    assert delete(cluster, unseen) == {unseen: ErrorCode.NONE}
+    assert cluster.state(unseen) is None
+
+
 def test_who_may_commit(cluster: Cluster) -> None:
     assert cluster.commit(1, generation=1, member="m").value == ErrorCode.GROUP_ID_NOT_FOUND
     assert cluster.commit(1, generation=1, member="m", version=8).value == ErrorCode.ILLEGAL_GENERATION
