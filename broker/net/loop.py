@@ -11,11 +11,12 @@ A turn is: ready descriptors; then due timers, results of worker threads, and `c
 bounded work, so that the end of the turn comes soon.
 
 Going through the scheduler costs about 10 µs, and trio's own epoll is asked on the way. So where the loop
-is `alone` in its thread, it waits after a turn that served something for more in its own epoll, for up to a
-millisecond, before it gives itself up to trio: a client that asks, waits and asks again costs 15 µs of CPU
-a request instead of 24, and its answer comes that much sooner. `TURNS_PER_CHECKPOINT` bounds how long other
-tasks (signals among them) wait for that: some 20 ms at worst. Not where a client runs in the same trio,
-which could not send while the loop waits.
+is `alone` in its thread, it waits after a turn that served something for more in its own epoll, for some
+milliseconds, before it gives itself up to trio: a client that asks, waits and asks again costs 15 µs of CPU
+a request instead of 24, and its answer comes that much sooner. A wait that may end before the kernel's next
+tick (a millisecond, say) would have a timer programmed each time, which on a virtual machine costs another
+6 µs. `TURNS_PER_CHECKPOINT` and `CHECKPOINT_SECONDS` bound how long other tasks (signals among them) wait for
+that: some 40 ms at worst. Not where a client runs in the same trio, which could not send while the loop waits.
 
 Timers are a heap beside one timerfd that is armed for the earliest deadline seen. Cancelling does not
 disarm it, and neither does postponing: a wake-up too many now and then is cheaper than arming for every long
@@ -48,7 +49,9 @@ T = TypeVar("T")
 MAX_EVENTS = 512
 """Descriptors served in one turn; the others have their chance in the next."""
 TURNS_PER_CHECKPOINT = 16
-LINGER_SECONDS = 0.001
+CHECKPOINT_SECONDS = 0.02
+"""The turn that ends so long after the last checkpoint is followed by one, too."""
+LINGER_SECONDS = 0.02
 """How long a loop alone in its thread waits for something to serve after it had something."""
 MAX_WORKERS = 8
 
@@ -179,6 +182,7 @@ class Loop:
         epoll_fd = self._epoll.fileno()
         turns = 0
         linger = 0.0
+        checked = perf_counter()
         try:
             while not self._stopping:
                 if self.turn(linger):
@@ -189,11 +193,13 @@ class Loop:
                     turns = 0
                     linger = 0.0
                     await trio.lowlevel.wait_readable(epoll_fd)
+                    checked = perf_counter()
                     continue
                 turns += 1
-                if turns >= TURNS_PER_CHECKPOINT:
+                if turns >= TURNS_PER_CHECKPOINT or self.turn_began - checked >= CHECKPOINT_SECONDS:
                     turns = 0
                     await trio.lowlevel.checkpoint()
+                    checked = self.turn_began
         finally:
             self.running = False
 
