@@ -15,8 +15,9 @@ is `alone` in its thread, it waits after a turn that served something for more i
 milliseconds, before it gives itself up to trio: a client that asks, waits and asks again costs 15 µs of CPU
 a request instead of 24, and its answer comes that much sooner. A wait that may end before the kernel's next
 tick (a millisecond, say) would have a timer programmed each time, which on a virtual machine costs another
-6 µs. `TURNS_PER_CHECKPOINT` and `CHECKPOINT_SECONDS` bound how long other tasks (signals among them) wait for
-that: some 40 ms at worst. Not where a client runs in the same trio, which could not send while the loop waits.
+6 µs. `TURNS_PER_CHECKPOINT` and `CHECKPOINT_SECONDS` bound how long other tasks (signals among them) wait
+for that: some 40 ms at worst. Not where a client runs in the same trio, which could not send while the loop
+waits.
 
 Timers are a heap beside one timerfd that is armed for the earliest deadline seen. Cancelling does not
 disarm it, and neither does postponing: a wake-up too many now and then is cheaper than arming for every long

@@ -60,12 +60,36 @@ if TYPE_CHECKING:
 
 ADMIN: Final[Any] = confluent_kafka.admin  # its types are partial
 FUNCTIONS: Final = ("count", "nulls", "sum", "avg", "min", "max")
+FIRST_S: Final = -62_135_596_800
+"""The beginning of the year 1."""
+END_S: Final = 253_402_300_800
+"""The end of the year 9999. What adds lengths of time to an event's has room before and behind."""
+ZONELESS: Final = r"^\s*[+]?\d{4,6}(-\d{1,2}(-\d{1,2}([T ](\d{1,2}(:\d{1,2}(:\d{1,2}([.]\d*)?)?)?)?)?)?)?\s*$"
+"""A date, or a date and a time, that says nothing of its zone."""
+DATED: Final = r"^\s*[+]?\d{4,6}-"
+"""Else Spark makes something of `now` and of a time without a date: another one whenever it is asked."""
 EVENT_TIMES: Final = {
-    "iso": "try_cast(time_text AS TIMESTAMP)",
-    "epoch_ms": "timestamp_millis(try_cast(time_text AS BIGINT))",
-    "epoch_s": "timestamp_micros(CAST(try_cast(time_text AS DOUBLE) * 1000000 AS BIGINT))",
+    # What has no zone is in UTC, whatever the session's is.
+    "iso": f"CASE WHEN time_text RLIKE r'{ZONELESS}' THEN timestampdiff(MICROSECOND, "
+    "TIMESTAMP_NTZ '1970-01-01 00:00:00', try_cast(time_text AS TIMESTAMP_NTZ)) "
+    f"WHEN time_text RLIKE r'{DATED}' THEN unix_micros(try_cast(time_text AS TIMESTAMP)) END",
+    "epoch_ms": f"CASE WHEN try_cast(time_text AS BIGINT) BETWEEN {FIRST_S}000 AND {END_S}000 "
+    "THEN try_cast(time_text AS BIGINT) * 1000 END",
+    "epoch_s": f"CASE WHEN try_cast(time_text AS DOUBLE) BETWEEN {FIRST_S} AND {END_S} "
+    "THEN CAST(try_cast(time_text AS DOUBLE) * 1000000 AS BIGINT) END",
 }
-INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day|week)s?")
+"""Microseconds since 1970; null for what cannot be read, or is too far away to be told in them."""
+UNIT_MS: Final = {
+    "millisecond": 1,
+    "second": 1_000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
+INTERVAL: Final = re.compile(rf"(\d+) ({'|'.join(UNIT_MS)})s?")
+LONGEST_MS: Final = 10_000 * 365 * UNIT_MS["day"]
+"""Of a window, and of how late an event may be."""
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 PLAN: Final = "windows.json"
 COUNTS: Final = "counts"
@@ -126,16 +150,24 @@ class WindowsConfig(NamedTuple):
             event_time_format=table.text("event_time_format", "iso", one_of=tuple(EVENT_TIMES)),
             id=_names(table.text("id", "")),
             group=_names(table.text("group", "")),
-            window=_interval("window", table.text("window", "1 hour")),
-            slide=_interval("slide", table.text("slide", ""), empty=True),
+            window=_interval("window", table.text("window", "1 hour"), least_ms=1),
+            slide=_interval("slide", table.text("slide", ""), least_ms=1, empty=True),
             watermark=_interval("watermark", table.text("watermark", "1 day")),
             emit=table.text("emit", "update", one_of=("update", "final")),
-            trigger=table.text("trigger", "availableNow"),
+            trigger=table.trigger(),
             state=table.text("state", "rocksdb", one_of=("rocksdb", "memory")),
             aggregates=tuple(Aggregate.of(name, told) for name, told in aggregates.items()),
             client=table.table("client").texts(),
         )
         table.done()
+        if found.slide and length_ms(found.slide) > length_ms(found.window):
+            raise ConfigError(
+                f"windows.slide is at most windows.window, {found.window}, and not {found.slide}: "
+                f"events in between would be in no window"
+            )
+        for name in (found.event_time, *found.fields):
+            if "'" in name and '"' in name:
+                raise ConfigError(f"a field's name has one kind of quotes at most, not both like {name}")
         if not found.aggregates:
             raise ConfigError('windows.aggregates is empty: say what to count, like flights = "count"')
         if "bootstrap.servers" not in found.client:
@@ -173,10 +205,22 @@ def _names(told: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in told.split(",") if name.strip())
 
 
-def _interval(key: str, told: str, *, empty: bool = False) -> str:
-    if INTERVAL.fullmatch(told) is None and not (empty and not told):
+def _interval(key: str, told: str, *, least_ms: int = 0, empty: bool = False) -> str:
+    if empty and not told:
+        return told
+    if INTERVAL.fullmatch(told) is None:
         raise ConfigError(f'windows.{key} is a length of time like "1 hour" or "90 seconds", not {told!r}')
+    if not least_ms <= length_ms(told) <= LONGEST_MS:
+        least = "longer than nothing and " if least_ms else ""
+        raise ConfigError(f"windows.{key} is {least}no longer than 10,000 years, not {told!r}")
     return told
+
+
+def length_ms(told: str) -> int:
+    """How long that is."""
+    found = INTERVAL.fullmatch(told)
+    assert found is not None, "intervals are checked where they are read"
+    return int(found[1]) * UNIT_MS[found[2]]
 
 
 class Counts(NamedTuple):
@@ -339,11 +383,11 @@ def results(stream: DataFrame, config: WindowsConfig) -> DataFrame:
             for number, one in enumerate(config.aggregates)
         ]
     )
-    start = f.date_format("window.start", ISO).alias(WINDOW_START)
-    end = f.date_format("window.end", ISO).alias(WINDOW_END)
+    start, end = f.col("window.start").alias(WINDOW_START), f.col("window.end").alias(WINDOW_END)
     group = [f.col(columns[name]).alias(name) for name in config.group]
     values = [f.col(f"figure_{number}").alias(one.name) for number, one in enumerate(config.aggregates)]
-    keep = {"ignoreNullFields": "false"}
+    # Times are told in UTC, whatever the session's zone is.
+    keep = {"ignoreNullFields": "false", "timeZone": "UTC", "timestampFormat": ISO}
     return figures.select(
         f.to_json(f.struct(start, *group), keep).alias("key"),
         f.to_json(f.struct(start, end, *group, *values), keep).alias("value"),
@@ -357,12 +401,21 @@ def _text(field: str) -> Column:
     """A field of the JSON as text; None where it is missing."""
     from pyspark.sql import functions as f
 
-    path = "$" + "".join(f"['{name}']" for name in field.split("."))
-    return f.try_variant_get("json", path, "string")
+    return f.try_variant_get("json", path_of(field), "string")
+
+
+def path_of(field: str) -> str:
+    """Where a field is, as Spark's functions want to be told."""
+    names = field.split(".")
+    return "$" + "".join(f'["{name}"]' if "'" in name else f"['{name}']" for name in names)
 
 
 def _event_time(config: WindowsConfig) -> str:
-    return EVENT_TIMES[config.event_time_format] if config.event_time else "timestamp"
+    """When it happened; null where nobody can say, or where windows around it could not be told."""
+    micros = EVENT_TIMES[config.event_time_format] if config.event_time else "unix_micros(timestamp)"
+    inside = f"micros >= {FIRST_S}000000L AND micros < {END_S}000000L"
+    # A list of one gives what was worked out a name, and so it is not worked out thrice.
+    return f"transform(array({micros}), micros -> if({inside}, timestamp_micros(micros), NULL))[0]"
 
 
 def _identity(columns: Sequence[str]) -> str:

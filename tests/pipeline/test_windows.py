@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from pipeline.config import ConfigError, JobConfig
 from pipeline.jobs import windows
-from pipeline.jobs.windows import Aggregate, Counts, WindowsConfig, claim, note, total
+from pipeline.jobs.windows import Aggregate, Counts, WindowsConfig, claim, note, path_of, total
 
 
 def config(tmp_path: Path, **changes: Any) -> WindowsConfig:
@@ -47,6 +49,13 @@ def test_configuration(tmp_path: Path) -> None:
         ({"group": "window_start"}, "'window_start' twice"),
         ({"window": "1 fortnight"}, r"windows\.window is a length of time"),
         ({"watermark": ""}, r"windows\.watermark is a length of time"),
+        ({"window": "0 seconds"}, r"windows\.window is longer than nothing and no longer than 10,000 years"),
+        ({"slide": "0 hours"}, r"windows\.slide is longer than nothing"),
+        ({"slide": "2 hours"}, r"windows\.slide is at most windows\.window, 1 hour, and not 2 hours"),
+        ({"window": "600000 weeks"}, r"no longer than 10,000 years, not '600000 weeks'"),
+        ({"watermark": "9" * 30 + " weeks"}, r"windows\.watermark is no longer than 10,000 years"),
+        ({"trigger": "10 secs please"}, r"windows\.trigger is availableNow, or how often to look"),
+        ({"group": 'it\'s "it"'}, "one kind of quotes"),
         ({"slide": "soon"}, r"windows\.slide is a length of time"),
         ({"emit": "often"}, r"windows\.emit is one of update, final"),
         ({"client": {}}, r"bootstrap\.servers"),
@@ -56,6 +65,41 @@ def test_configuration(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         config(tmp_path, **changes)
+
+
+def test_slides_are_no_longer_than_windows(tmp_path: Path) -> None:
+    assert config(tmp_path, window="1 day", slide="24 hours", watermark="0 seconds").slide == "24 hours"
+
+
+def test_fields_of_any_name_have_a_path() -> None:
+    assert path_of("origin.airport") == "$['origin']['airport']"
+    assert path_of("it's.a b") == "$[\"it's\"]['a b']"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_zoneless", "is_dated"),
+    [
+        ("2013-01-31T05:06:07.008", True, True),
+        (" 2013-01-31 05:06 ", True, True),
+        ("2013-01-31", True, True),
+        ("2013", True, False),
+        ("2013-01-31T05:06:07Z", False, True),
+        ("2013-01-31T05:06:07-05:00", False, True),
+        ("2013-01-31 05:06:07 Europe/Berlin", False, True),
+        ("+294247-01-10T04:00:54.775807Z", False, True),
+        ("now", False, False),
+        ("05:06", False, False),
+        ("-0001-01-01T00:00:00Z", False, False),
+    ],
+)
+def test_times_are_in_a_zone_that_they_name_or_in_none(text: str, is_zoneless: bool, is_dated: bool) -> None:
+    assert bool(re.search(windows.ZONELESS, text)) == is_zoneless
+    assert bool(re.search(windows.DATED, text)) == is_dated
+
+
+def test_times_are_those_of_python_s_years() -> None:
+    assert datetime.fromtimestamp(windows.FIRST_S, UTC) == datetime(1, 1, 1, tzinfo=UTC)
+    assert datetime.fromtimestamp(windows.END_S - 1, UTC) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 def test_a_checkpoint_is_for_one_set_of_windows(tmp_path: Path) -> None:
