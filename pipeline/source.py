@@ -36,10 +36,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pipeline.segments.files import Partition, SegmentsError
 from pipeline.segments.options import Options, parse
-from pipeline.segments.plan import Range, checked, divided, plan, readable_end, resolve, tasks
+from pipeline.segments.plan import Range, plan, tasks
 from pipeline.segments.read import TYPES, chosen, read
+from pipeline.segments.stream import Offsets, beginnings, ends, goes_on, limited, step_tasks
 
 
 class TaskPartition(InputPartition):
@@ -106,10 +106,6 @@ def _freeze() -> None:
     gc.freeze()
 
 
-Offsets = dict[str, dict[str, int]]
-"""As Spark's Kafka source writes them: topic, then partition, then offset."""
-
-
 class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream that follows a directory while a broker writes it."""
 
@@ -120,87 +116,29 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query ends that is to read what there is now."""
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._last = self._ends()
+        self._last = ends(self.options)
 
     def initialOffset(self) -> dict[str, Any]:
-        found: Offsets = {}
-        for log in self.options.partitions():
-            start = resolve(self.options, log, self.options.starting, is_start=True)
-            first, end = log.start_offset(), readable_end(log, self.options)
-            if not first <= start <= end:
-                raise SegmentsError(f"{log.name} has the offsets from {first} to {end}, not {start}")
-            found.setdefault(log.topic, {})[str(log.partition)] = start
-        return found
+        return beginnings(self.options, self.options.partitions())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self.options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        ends = self._ends() if self._last is None else self._last
+        found = ends(self.options) if self._last is None else self._last
         if isinstance(limit, ReadMaxRows):
-            return _limited(start, ends, limit.max_rows)
-        return ends
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        return self._ends()
-
-    def _ends(self) -> Offsets:
-        found: Offsets = {}
-        for log in self.options.partitions():
-            found.setdefault(log.topic, {})[str(log.partition)] = readable_end(log, self.options)
+            return limited(goes_on(self.options, start, found), found, limit.max_rows)
         return found
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return ends(self.options)
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [TaskPartition(ranges) for ranges in self.tasks(start, end)]
-
-    def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[list[Range]]:
-        """What a step from one set of offsets to another reads. SegmentsError where that is gone."""
-        logs = {(log.topic, str(log.partition)): log for log in self.options.partitions()}
-        bounds: list[tuple[Partition, int, int]] = []
-        for topic, offsets in end.items():
-            for partition, stop in offsets.items():
-                log = self._log(logs, topic, partition)
-                # A partition that came while the stream ran is read from its beginning.
-                begin = start.get(topic, {}).get(partition)
-                begin = log.start_offset() if begin is None else begin
-                if begin > stop and self.options.fail_on_data_loss:
-                    raise SegmentsError(
-                        f"{log.name} ended at offset {begin} before, and at {stop} now: has the topic been "
-                        f"deleted and created anew? Set failOnDataLoss to false to go on"
-                    )
-                bounds.append((log, *checked(self.options, log, min(begin, stop), stop)))
-        return tasks(self.options, divided(self.options, bounds))
-
-    def _log(self, logs: dict[tuple[str, str], Partition], topic: str, partition: str) -> Partition:
-        log = logs.get((topic, partition))
-        if log is None:
-            raise SegmentsError(f"{topic}-{partition} is gone: has the topic been deleted?")
-        return log
+        return [TaskPartition(ranges) for ranges in step_tasks(self.options, start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self.columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is to be remembered beside Spark's own checkpoint."""
-
-
-def _limited(start: dict[str, Any], ends: Offsets, most: int) -> Offsets:
-    """The ends, drawn nearer so that no more than `most` offsets are between: each by its share."""
-    lags = {
-        (topic, partition): max(0, end - start.get(topic, {}).get(partition, 0))
-        for topic, offsets in ends.items()
-        for partition, end in offsets.items()
-    }
-    total = sum(lags.values())
-    if total <= most:
-        return ends
-    found: Offsets = {}
-    left = most
-    for (topic, partition), lag in lags.items():
-        # At least one where there is any, or a small partition would wait for ever.
-        share = min(left, max(1, lag * most // total) if lag else 0)
-        left -= share
-        begin = start.get(topic, {}).get(partition, 0)
-        found.setdefault(topic, {})[partition] = begin + share if lag else ends[topic][partition]
-    return found

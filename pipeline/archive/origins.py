@@ -59,7 +59,7 @@ def of_files(options: Mapping[str, str]) -> Ask:
 
     def ask(topics: Collection[str] | None) -> dict[str, Origin]:
         found: dict[str, Origin] = {}
-        for log in parse(options, streaming=True).partitions():
+        for log in parse(options, streaming=True).left():
             if topics is None or log.topic in topics:
                 origin = of_log(log.directory, log.topic)
                 found[log.topic] = found.get(log.topic, origin).completed(origin)

@@ -77,11 +77,13 @@ class Options(NamedTuple):
     skipping: Skipping | None = None
     """How to get past damage; None where it is an error."""
 
+    def left(self) -> list[Partition]:
+        """The same while a stream runs: what has gone since is lost data. SegmentsError if that matters."""
+        return self.partitions() if self.fail_on_data_loss else self._asked(partitions_in(self.directories))
+
     def partitions(self) -> list[Partition]:
         """The partitions that were asked for and are there. SegmentsError where one is not."""
         there = partitions_in(self.directories)
-        if self.pattern is not None:
-            return [partition for partition in there if self.pattern.fullmatch(partition.topic)]
         missing = self.topics - {partition.topic for partition in there}
         if missing:
             raise SegmentsError(
@@ -92,6 +94,11 @@ class Options(NamedTuple):
         if lacking:
             names = ", ".join(sorted(f"{topic}-{partition}" for topic, partition in lacking))
             raise SegmentsError(f"{', '.join(self.directories)} has no partition {names}")
+        return self._asked(there)
+
+    def _asked(self, there: Sequence[Partition]) -> list[Partition]:
+        if self.pattern is not None:
+            return [partition for partition in there if self.pattern.fullmatch(partition.topic)]
         return [
             partition
             for partition in there

@@ -1,0 +1,93 @@
+"""The segment source as a stream, while logs come, grow and go."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker.storage.disk import RealDisk
+from broker.testing.log_bench import LogBench, batch
+from pipeline.segments.files import SegmentsError
+from pipeline.segments.options import Options, parse
+from pipeline.segments.read import read
+from pipeline.segments.stream import Offsets, beginnings, ends, goes_on, limited, step_tasks
+
+
+def asked(tmp_path: Path, **given: str) -> Options:
+    return parse({"path": str(tmp_path), "startingOffsets": "earliest", **given}, streaming=True)
+
+
+def make(tmp_path: Path, name: str, records: int) -> Path:
+    """The log of a partition."""
+    directory = tmp_path / "making" / "topic-0"
+    bench = LogBench(RealDisk(), str(directory.parent))
+    log = bench.open()
+    for number in range(records):
+        bench.send(log, batch(b"%d" % number))
+    bench.close(log)
+    shutil.move(directory, tmp_path / name)
+    return tmp_path / name
+
+
+def offsets(options: Options, start: Offsets, end: Offsets) -> list[tuple[str, int]]:
+    return [
+        (range_.topic, offset)
+        for task in step_tasks(options, start, end)
+        for range_ in task
+        for found in read(range_, columns=["offset"])
+        for offset in found.column("offset").to_pylist()
+    ]
+
+
+def test_a_limited_stream_takes_a_new_log_from_where_it_begins(tmp_path: Path) -> None:
+    options = asked(tmp_path, subscribePattern="[ab]")
+    make(tmp_path, "a-0", 5)
+    start = ends(options)
+    make(tmp_path, "b-0", 100)
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nb 0 90\n")
+    found = []
+    for _ in range(3):
+        end = limited(goes_on(options, start, ends(options)), ends(options), 4)
+        found += offsets(options, start, end)
+        start = end
+    assert found == [("b", offset) for offset in range(90, 100)]
+
+
+@pytest.mark.parametrize("which", [{"subscribe": "a,b"}, {"subscribePattern": "[ab]"}])
+def test_a_topic_that_goes_after_its_step_was_planned(tmp_path: Path, which: dict[str, str]) -> None:
+    strict, lenient = asked(tmp_path, **which), asked(tmp_path, failOnDataLoss="false", **which)
+    make(tmp_path, "a-0", 5)
+    gone = make(tmp_path, "b-0", 5)
+    start, end = beginnings(strict, strict.partitions()), ends(strict)
+    shutil.move(gone, f"{gone}.0123456789abcdef-delete")
+    with pytest.raises(SegmentsError, match=r"has no topic b|b-0 is gone"):
+        offsets(strict, start, end)
+    assert offsets(lenient, start, end) == [("a", offset) for offset in range(5)]
+    assert ends(lenient) == {"a": {"0": 5}}
+    assert beginnings(lenient, lenient.left()) == {"a": {"0": 0}}
+    # A limited stream that was to end where there was something then.
+    assert goes_on(lenient, {"a": {"0": 3}}, end) == {"a": {"0": 3}, "b": {"0": 5}}
+
+
+def test_a_new_stream_of_a_topic_that_is_not_there_is_refused_all_the_same(tmp_path: Path) -> None:
+    make(tmp_path, "a-0", 5)
+    options = asked(tmp_path, failOnDataLoss="false", subscribe="a,b")
+    with pytest.raises(SegmentsError, match="has no topic b"):
+        beginnings(options, options.partitions())
+
+
+class TestLimited:
+    def test_each_gets_its_share(self) -> None:
+        begins: Offsets = {"t": {"0": 0, "1": 100, "2": 7}}
+        assert limited(begins, {"t": {"0": 300, "1": 200, "2": 7}}, 40) == {"t": {"0": 30, "1": 110, "2": 7}}
+        assert limited(begins, {"t": {"0": 3, "1": 110, "2": 7}}, 40) == {"t": {"0": 3, "1": 110, "2": 7}}
+
+    def test_none_starves_behind_busy_ones(self) -> None:
+        begins: Offsets = {"t": {str(number): 0 for number in range(4)}}
+        last = {"0": 50, "1": 50, "2": 50, "3": 50}
+        for _ in range(50):
+            begins = limited(begins, {"t": last}, 2)
+            last = {**last, "0": last["0"] + 1, "1": last["1"] + 1}
+        assert begins["t"]["2"] == begins["t"]["3"] == 50
