@@ -29,6 +29,9 @@ TOPICS: Final = ("subscribe", "subscribePattern", "assign")
 AVAILABLE_NOW: Final = "availableNow"
 _UNIT: Final = r"(micro|milli)?seconds?|minutes?|hours?|days?|weeks?"
 _INTERVAL: Final = re.compile(rf"(interval\s+)?(\d+(\.\d+)?\s+({_UNIT})\s*)+", re.IGNORECASE)
+PLACES: Final = frozenset({"directory", "checkpoint", "report", "into_directory", "properties"})
+"""Keys that name a place in the file system, in the table of whichever job."""
+_URL: Final = re.compile(r"file:|[A-Za-z][A-Za-z0-9+.-]+:(/|$)")
 _SERVERS: Final = ("bootstrap.servers", "kafka.bootstrap.servers")
 
 
@@ -60,7 +63,14 @@ class Table:
         value = self._value(key, str, default)
         if one_of and value not in one_of:
             raise ConfigError(f"{self._name}.{key} is one of {', '.join(one_of)}, not {value!r}")
+        if key in PLACES and _URL.match(value):
+            # Spark would go by it as a URL, and all else take it for a path: two places, not one.
+            raise ConfigError(f"{self._name}.{key} is a path like '/srv/kwire', not a URL like {value!r}")
         return str(value)
+
+    def path(self, key: str, default: str | None = None) -> Path:
+        """A directory or a file. ConfigError."""
+        return Path(self.text(key, default))
 
     def number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
         """A whole number. ConfigError."""

@@ -58,7 +58,7 @@ class CompactConfig(NamedTuple):
         """ConfigError."""
         table = config.table("compact")
         found = cls(
-            Path(table.text("directory")),
+            table.path("directory"),
             size_bytes("compact.below", table.text("below", BELOW)),
             size_bytes("compact.target", table.text("target", TARGET)),
             table.text("compression", "zstd", one_of=COMPRESSIONS),

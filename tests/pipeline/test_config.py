@@ -105,3 +105,16 @@ def test_what_is_no_trigger(tmp_path: Path, text: str) -> None:
         ConfigError, match=r"a\.trigger is availableNow, or how often to look, like '10 seconds'"
     ):
         load(tmp_path, f"[a]\ntrigger = '{text}'").table("a").trigger()
+
+
+@pytest.mark.parametrize("key", ["directory", "checkpoint", "report", "into_directory"])
+@pytest.mark.parametrize("url", ["file:///srv/a", "file:/srv/a", "file:a", "hdfs://n/a", "s3a://b/a", "gs:"])
+def test_a_place_is_a_path(tmp_path: Path, key: str, url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, f"[a]\n{key} = '{url}'").table("a").text(key)
+    assert str(caught.value) == f"a.{key} is a path like '/srv/kwire', not a URL like '{url}'"
+
+
+@pytest.mark.parametrize("path", ["/srv/a", "a", "a:b", "/srv/file:a", "/srv/x://y", "./file:a", ""])
+def test_any_path_will_do(tmp_path: Path, path: str) -> None:
+    assert load(tmp_path, f"[a]\ndirectory = '{path}'").table("a").path("directory") == Path(path)
