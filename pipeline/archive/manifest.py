@@ -208,25 +208,33 @@ class Archive:
             )
 
     def add(self, commit: Commit) -> Commit:
-        """Write the next manifest; the commit with its number. ArchiveError if somebody else was faster."""
+        """Write the next manifest; the commit with its number. ArchiveError where two take steps at once.
+
+        Steps and compaction have locks of their own, and may come at the same moment. Whichever is second has
+        the number that follows: a step adds files, and a compaction replaces some that only it may replace.
+        """
         self._manifests.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in self._manifests.glob("*.json"))
-        commit = commit._replace(number=number)
         temporary = self._manifests / f".{number:020d}.{os.getpid()}.tmp"
         with temporary.open("wb") as file:
             file.write(commit.encode())
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(temporary, self._path(number))
-        except FileExistsError:
-            raise ArchiveError(
-                f"{self._path(number)} is there already: another job writes into {self.directory}"
-            ) from None
+            while True:
+                try:
+                    os.link(temporary, self._path(number))
+                    break
+                except FileExistsError:
+                    if (self._read(number).batch_id >= 0) == (commit.batch_id >= 0):
+                        raise ArchiveError(
+                            f"{self._path(number)} is there already: another job writes into {self.directory}"
+                        ) from None
+                    number += 1
         finally:
             temporary.unlink()
         sync_directory(self._manifests)
-        return commit
+        return commit._replace(number=number)
 
 
 def sync_directory(path: Path) -> None:

@@ -69,6 +69,17 @@ def test_nobody_else_writes_into_an_archive(tmp_path: Path, monkeypatch: pytest.
         archive.add(commit(1))
 
 
+def test_a_step_and_a_compaction_may_come_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    merged = Commit(-1, "", -1, {}, [], replaced=["a"])
+    for first, second in ((commit(0), merged), (merged, commit(0))):
+        directory = tmp_path / str(first.batch_id)
+        Archive(directory).add(first)
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "glob", lambda self, pattern: iter(()))  # the first was not there yet
+            assert Archive(directory).add(second).number == 1
+        assert [one.batch_id for one in Archive(directory).commits()] == [first.batch_id, second.batch_id]
+
+
 def test_what_was_left_out_is_told(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     damage = Damage("t", 3, 4, 7, "/data/t-3/0.log", "since it is torn")
