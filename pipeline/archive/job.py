@@ -8,16 +8,16 @@ when.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
+from pipeline.archive.claim import check_before, claim, job_id
 from pipeline.archive.cluster import Cluster
 from pipeline.archive.compact import Busy, CompactConfig, compact, size_bytes
 from pipeline.archive.direct import DONE, write_ranges
@@ -26,6 +26,8 @@ from pipeline.archive.origins import Origins, of_files
 from pipeline.archive.staging import SKIPPED, STAGING, alone, attempt, describe, fresh, move, staged
 from pipeline.archive.steps import (
     as_told,
+    check_adjoining,
+    check_complete,
     check_within,
     held_again,
     of_told,
@@ -38,8 +40,8 @@ from pipeline.progress import counted
 from pipeline.segments.damage import recorded
 from pipeline.segments.options import parse
 from pipeline.segments.plan import Range
+from pipeline.segments.stream import beginnings, step_tasks
 from pipeline.session import session
-from pipeline.source import SegmentStreamReader
 from pipeline.values.dead_letters import DeadLetters, deliver
 from pipeline.values.decoder import DATA, DATA_ERROR, Plan
 from pipeline.values.frames import decoded, note, noted, plan_of, spark_type
@@ -72,12 +74,12 @@ class ArchiveConfig(NamedTuple):
     def of(cls, config: JobConfig) -> ArchiveConfig:
         """ConfigError."""
         table = config.table("archive")
-        directory = Path(table.text("directory"))
+        directory = table.path("directory")
         input_ = config.input()
         found = cls(
             input=input_,
             directory=directory,
-            checkpoint=Path(table.text("checkpoint", str(directory / "_checkpoint"))),
+            checkpoint=table.path("checkpoint", str(directory / "_checkpoint")),
             trigger=table.trigger(),
             compression=table.text("compression", "zstd", one_of=("zstd", "snappy", "gzip", "lz4", "none")),
             records_per_file=table.number("records_per_file", 5_000_000, least=1),
@@ -94,7 +96,11 @@ class ArchiveConfig(NamedTuple):
 
 
 def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
-    """Begin to archive. ArchiveError where the archive is another stream's; ConfigError, RegistryError."""
+    """Begin to archive. ArchiveError where the archive or the checkpoint is another stream's.
+
+    ConfigError, RegistryError.
+    """
+    claim(config.checkpoint, Archive(config.directory))
     options = {"startingOffsets": "earliest", **config.input.options, "includeHeaders": "true"}
     if config.on_corrupt == SKIP:
         options |= {"onCorrupt": SKIP, "skippedRangesPath": str(config.directory / STAGING / SKIPPED)}
@@ -142,22 +148,25 @@ def _step(
         archive.check_owner(job)
         if archive.has_batch(job, batch_id):
             return
+        check_before(archive, config.checkpoint, job, batch_id)
         name = f"{job[:8]}-{batch_id:010d}"
         place = attempt(config.directory, name)
         told = fresh(config.directory, SKIPPED)
         starts, ends = step_offsets(config.checkpoint, batch_id)
         known = archive.ends()
+        check_adjoining(starts, known)
         if is_direct:
-            reader = SegmentStreamReader(parse(options, streaming=True), [])
+            asked = parse(options, streaming=True)
             if not batch_id:
-                starts = of_told(reader.initialOffset())
-            tasks = reader.tasks(*map(as_told, to_read(starts, ends, known)))
+                starts = of_told(beginnings(asked, asked.left()))
+            tasks = step_tasks(asked, *map(as_told, to_read(starts, ends, known)))
             files = _written_directly(spark, place, config, tasks)
             counted(job, batch_id, sum(file.records for file in files))
         else:
             batch = _without(batch, held_again(starts, ends, known))
-            _write(batch if plan is None else decoded(batch, plan), place, config)
+            written = _write(batch if plan is None else decoded(batch, plan), place, config)
             files = described(spark, place)
+            check_complete(written, files, str(place))
         skipped = recorded(told)
         ranges = ranges_of(starts, ends, known, files, skipped)
         check_within(ranges, files)
@@ -188,12 +197,20 @@ def compact_small(config: ArchiveConfig) -> None:
             compact(CompactConfig(config.directory, below, 4 * below, config.compression))
 
 
-def _write(batch: DataFrame, place: Path, config: ArchiveConfig) -> None:
-    date = f.date_format("timestamp", "yyyy-MM-dd").alias("date")
+def utc_date() -> Column:
+    """The date of a record in UTC, as text, whatever the time zone of the session is."""
+    days = f.floor(f.unix_seconds("timestamp") / 86_400).cast("int")
+    return f.date_from_unix_date(days).cast("string")
+
+
+def _write(batch: DataFrame, place: Path, config: ArchiveConfig) -> int | None:
+    """Have Spark write a step; how many records it has counted on their way, None where it cannot say."""
+    seen = Observation()
     (
-        batch.select(
+        batch.observe(seen, f.count(f.lit(1)).alias("records"))
+        .select(
             "topic",
-            date,
+            utc_date().alias("date"),
             "partition",
             *COLUMNS,
             *[name for name in (DATA, DATA_ERROR) if name in batch.columns],
@@ -205,6 +222,8 @@ def _write(batch: DataFrame, place: Path, config: ArchiveConfig) -> None:
         .option("maxRecordsPerFile", config.records_per_file)
         .parquet(str(place))
     )
+    records: int | None = seen.get.get("records")
+    return records
 
 
 def _without(batch: DataFrame, held: Mapping[tuple[str, int], int]) -> DataFrame:
@@ -243,14 +262,11 @@ def described(spark: SparkSession, place: Path) -> list[DataFile]:
     return found
 
 
-def job_id(checkpoint: Path) -> str:
-    """The id that Spark has given to the stream of a checkpoint."""
-    return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
-
-
 def command(config: JobConfig, master: str | None) -> int:
     """The job, for the command line: its exit status."""
     wanted = ArchiveConfig.of(config)
+    # What is wrong with the checkpoint is said before Spark takes its time to start.
+    claim(wanted.checkpoint, Archive(wanted.directory))
     spark = session("kwire archive", master=master, needs_kafka=wanted.input.format == "kafka")
     before = sum(1 for _ in Archive(wanted.directory).commits())
     query = start(spark, wanted)

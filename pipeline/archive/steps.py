@@ -100,6 +100,31 @@ def _offsets(path: Path) -> dict[str, dict[int, int]]:
         raise ArchiveError(f"{path} holds no offsets as Spark writes them: {error}") from None
 
 
+def check_adjoining(starts: Ends, known: Known) -> None:
+    """ArchiveError where a step begins behind the archive's end: what is between would be lost silently.
+
+    Retention is no reason for that: it moves where a log begins, and not where Spark goes on.
+    """
+    for topic, partitions in starts.items():
+        for partition, start in partitions.items():
+            end = known.get((topic, partition), start)
+            if start > end:
+                raise ArchiveError(
+                    f"this step begins at offset {start} of {topic}-{partition}, and the archive ends at "
+                    f"{end}: the checkpoint is another archive's, or the archive is an older copy"
+                )
+
+
+def check_complete(written: int | None, files: Sequence[DataFile], place: str) -> None:
+    """ArchiveError where not all that was written is in the files that were found."""
+    found = sum(file.records for file in files)
+    if written is not None and written != found:
+        raise ArchiveError(
+            f"Spark has written {written} records below {place}, and the files that are there hold {found}: "
+            f"do all of Spark's machines see that directory?"
+        )
+
+
 def check_within(ranges: Offsets, files: list[DataFile]) -> None:
     """ArchiveError where records were written that the step is not about: that must not be committed."""
     for file in files:

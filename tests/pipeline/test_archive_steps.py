@@ -10,8 +10,9 @@ import pytest
 
 from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
 from pipeline.archive.origins import Origins, of_files
-from pipeline.archive.steps import held_again, ranges_of, to_read
+from pipeline.archive.steps import check_adjoining, check_complete, held_again, ranges_of, to_read
 from pipeline.origin import UNKNOWN, Origin
+from pipeline.segments.files import SegmentsError
 
 WAS = Origin("east", "t", "id1")
 
@@ -91,6 +92,13 @@ class TestOrigins:
         with pytest.raises(ArchiveError, match="topic new has been deleted and created anew"):
             origins.check(["new"])
 
+    def test_topics_that_are_gone_are_let_be_where_lost_data_is(self, tmp_path: Path) -> None:
+        (tmp_path / "t-0").mkdir()
+        options = {"path": str(tmp_path), "subscribe": "t,u"}
+        with pytest.raises(SegmentsError, match="has no topic u"):
+            of_files(options)(None)
+        assert list(of_files({**options, "failOnDataLoss": "false"})(None)) == ["t"]
+
     def test_files_tell_them_as_far_as_they_are_there(self, tmp_path: Path) -> None:
         for name in ("t-0", "t-1", "u-0"):
             (tmp_path / name).mkdir()
@@ -134,3 +142,22 @@ class TestSteps:
         assert archive.ends() == {("t", 0): 20}
         archive.add(Commit(-1, "job", 9, {"t": {0: (20, 15)}}, []))  # the log went back
         assert archive.ends() == {("t", 0): 20}
+
+    def test_a_step_behind_the_end_of_the_archive_is_refused(self) -> None:
+        check_adjoining({"t": {0: 500, 1: 900}, "u": {0: 3}}, self.KNOWN)
+        with pytest.raises(ArchiveError) as caught:
+            check_adjoining({"t": {0: 501}}, self.KNOWN)
+        assert str(caught.value) == (
+            "this step begins at offset 501 of t-0, and the archive ends at 500: the checkpoint is another "
+            "archive's, or the archive is an older copy"
+        )
+
+    def test_what_spark_has_written_has_to_be_there(self) -> None:
+        files = [DataFile("p", "t", 1, "d", 2, 2, 3, 1, "")] * 2
+        check_complete(6, files, "/staging")
+        check_complete(0, [], "/staging")
+        check_complete(None, files, "/staging")
+        with pytest.raises(ArchiveError, match="has written 6 records below /staging, and"):
+            check_complete(6, [], "/staging")
+        with pytest.raises(ArchiveError, match="has written 7 records"):
+            check_complete(7, files, "/staging")
