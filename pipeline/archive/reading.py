@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -23,6 +24,7 @@ SPARK_SCHEMA: Final = (
     "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, topic STRING, date STRING, partition INT"
 )
 """What a file holds of a record, and its path."""
+GLOB: Final = re.compile(r"[\\{}\[\]*?]")
 FILE_COLUMNS: Final = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
 
 
@@ -54,7 +56,7 @@ def frame(spark: SparkSession, archive: Archive, wanted: Wanted = Wanted()) -> D
     root = archive.directory
     # Of the path Spark would take a topic called 007 for the number 7.
     reader = spark.read.schema(SPARK_SCHEMA).option("basePath", f"{root}/data")
-    found = reader.parquet(*[str(root / file.path) for file in files])
+    found = reader.parquet(*[unglobbed(root / file.path) for file in files])
     return found.selectExpr(
         "key",
         "value",
@@ -68,6 +70,11 @@ def frame(spark: SparkSession, archive: Archive, wanted: Wanted = Wanted()) -> D
         f"offset >= {wanted.start_offset} AND offset < {wanted.end_offset} "
         f"AND unix_millis(timestamp) >= {wanted.start_ms} AND unix_millis(timestamp) < {wanted.end_ms}"
     )
+
+
+def unglobbed(path: Path) -> str:
+    """A path for Spark, which takes some characters for patterns of names unless they are escaped."""
+    return GLOB.sub(r"\\\g<0>", str(path))
 
 
 def by_partition(files: Iterable[DataFile]) -> dict[tuple[str, int], list[DataFile]]:
