@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -19,14 +21,17 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from pipeline.archive.manifest import DATA as FILES
 from pipeline.archive.manifest import Archive, ArchiveError
+from pipeline.archive.reading import unglobbed
 from pipeline.config import ConfigError
 from pipeline.values.avro import column_of
 from pipeline.values.avro_schema import AvroSchema
 from pipeline.values.columns import ValueFault
 from pipeline.values.decoder import AVRO, DATA, DATA_ERROR, JSON, Plan, with_data
-from pipeline.values.json_text import JsonReader
+from pipeline.values.json_text import JsonReader, document_of
 from pipeline.values.registry import Registry
 from pipeline.values.settings import ValuesConfig
+from pipeline.values.types import misfits, twice
+from pipeline.values.written import sample_of
 
 NOTE: Final = "_values.json"
 SAMPLE_RECORDS: Final = 1_000
@@ -43,15 +48,25 @@ def plan_of(
     `sample` gives records to infer the type of JSON from, where neither a schema nor a `known` type says it.
     """
     try:
+        plan = Plan(config.format)
         if config.format == AVRO:
-            return _avro_plan(config)
-        if config.format == JSON:
+            plan = _avro_plan(config)
+        elif config.format == JSON:
             type_ = arrow_type(_ddl(config.schema) if config.schema else known or _inferred(spark, sample()))
             JsonReader(type_)
-            return Plan(JSON, type_)
+            plan = Plan(JSON, type_)
     except ValueFault as fault:
         raise ConfigError(f"values cannot be read: {fault}") from None
-    return Plan(config.format)
+    _check_names(spark, spark_type(plan))
+    return plan
+
+
+def _check_names(spark: SparkSession, type_: DataType) -> None:
+    """ConfigError where Spark would not know one field from another."""
+    if spark.conf.get("spark.sql.caseSensitive") == "true":
+        return
+    for both in twice(_told(type_), DATA):
+        raise ConfigError(f"{both}, which are one to Spark: give values.schema, with one of them")
 
 
 def _avro_plan(config: ValuesConfig) -> Plan:
@@ -92,9 +107,15 @@ def _ddl(text: str) -> DataType:
 
 
 def _inferred(spark: SparkSession, sample: DataFrame) -> DataType:
-    rows = sample.selectExpr("CAST(value AS STRING) AS value").where("value IS NOT NULL")
-    texts = [row.value for row in rows.limit(SAMPLE_RECORDS).collect()]
-    found = spark.read.option("mode", "DROPMALFORMED").json(spark.sparkContext.parallelize(texts)).schema
+    rows = sample.select("value").where("value IS NOT NULL").limit(SAMPLE_RECORDS).collect()
+    documents = []
+    for row in rows:
+        with suppress(ValueFault):
+            documents.append(document_of(bytes(row.value)))
+    texts = spark.sparkContext.parallelize(sample_of(documents))
+    # Its own name for what is no JSON may be that of a field.
+    reader = spark.read.option("mode", "DROPMALFORMED").option("columnNameOfCorruptRecord", uuid4().hex)
+    found = reader.json(texts).schema
     if not found.fields:
         raise ConfigError("there is no JSON in the input yet to infer its schema from: give values.schema")
     return found
@@ -114,11 +135,37 @@ def _decode(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
 
 
 def note(archive: Path, plan: Plan, type_: DataType) -> None:
-    """Write down what the column of an archive is by now; appears whole or not at all."""
-    told = {"format": plan.format, "type": type_.jsonValue(), "reader": list(plan.reader)}
+    """Write down what the column of an archive is by now; appears whole or not at all.
+
+    ConfigError where what is there could not be read any more; ArchiveError.
+    """
+    type_told = _told(type_)
+    earlier = [there for there in _all_noted(archive) if there != type_told]
+    if earlier and not Archive(archive).files():
+        earlier = []
+    for there in earlier:
+        for why in misfits(there, type_told, DATA):
+            raise ConfigError(
+                f"{archive} holds values of another schema, which could not be read any more: {why}; "
+                f"give values.schema one that has them, or archive into another directory"
+            )
+    told = {"format": plan.format, "type": type_told, "reader": list(plan.reader), "earlier": earlier}
     temporary = archive / f".{NOTE}.{os.getpid()}.tmp"
     temporary.write_text(json.dumps(told, indent=1), encoding="utf-8")
     temporary.rename(archive / NOTE)
+
+
+def _told(type_: DataType) -> Any:
+    return type_.jsonValue()
+
+
+def _all_noted(archive: Path) -> list[Any]:
+    """The types of an archive's files, as JSON has them. ArchiveError."""
+    last = noted(archive)
+    if last is None:
+        return []
+    earlier = json.loads((archive / NOTE).read_text(encoding="utf-8")).get("earlier", [])
+    return [*earlier, _told(last)]
 
 
 def noted(archive: Path, format_: str | None = None) -> DataType | None:
@@ -159,5 +206,5 @@ def archived(spark: SparkSession, archive: Archive) -> DataFrame:
     ]
     schema = StructType(DataType.fromDDL(", ".join(fields)).fields)
     schema = StructType([*schema.fields, StructField(DATA, type_), StructField(DATA_ERROR, StringType())])
-    paths = [str(root / file.path) for file in files]
+    paths = [unglobbed(root / file.path) for file in files]
     return spark.read.schema(schema).option("basePath", f"{root}/{FILES}").parquet(*paths)

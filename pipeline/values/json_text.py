@@ -1,13 +1,15 @@
 """JSON values, by a schema in Spark's types: a document that does not fit it is undecodable, all of it.
 
 What a document lacks is null, and what the schema lacks is left out. Text takes any value, what is no string
-as JSON; numbers take numbers, without a loss; times are ISO 8601 (without a zone: UTC), binary is base64.
+as JSON, and numbers as they are written; numbers take numbers, without a loss; times are ISO 8601 (without a
+zone: UTC), binary is base64.
 """
 
 from __future__ import annotations
 
 import base64
-import json
+import math
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -25,9 +27,11 @@ from pipeline.values.columns import (
     Record,
     ValueFault,
 )
+from pipeline.values.written import Number, dumps, loads
 
 FRAME_BYTES: Final = 5
 """Confluent's serializer of JSON puts a zero and the id of a schema before it, which no JSON begins with."""
+WHOLE: Final = re.compile(r"-?\d+")
 
 
 class JsonReader:
@@ -39,18 +43,22 @@ class JsonReader:
 
     def read(self, value: bytes) -> Any:
         """The document. ValueFault."""
-        if value[:1] == b"\0":
-            value = value[FRAME_BYTES:]
-        try:
-            # Of fractions nothing is lost before it is known what they are to become.
-            found = json.loads(value.decode(), parse_float=Decimal)
-        except UnicodeDecodeError as error:
-            raise ValueFault(f"this is no UTF-8: {error.reason} at byte {error.start}") from None
-        except (ValueError, RecursionError) as error:
-            raise ValueFault(f"this is no JSON: {error}") from None
-        if found is None:
-            raise ValueFault("this is null, and no document")
-        return found
+        return document_of(value)
+
+
+def document_of(value: bytes) -> Any:
+    """What is in a value, with numbers as they are written. ValueFault where it is no JSON, or null."""
+    if value[:1] == b"\0":
+        value = value[FRAME_BYTES:]
+    try:
+        found = loads(value.decode())
+    except UnicodeDecodeError as error:
+        raise ValueFault(f"this is no UTF-8: {error.reason} at byte {error.start}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueFault(f"this is no JSON: {error}") from None
+    if found is None:
+        raise ValueFault("this is null, and no document")
+    return found
 
 
 class _Checked(Column):
@@ -70,7 +78,7 @@ class _Checked(Column):
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, default=float, ensure_ascii=False)
+    text = dumps(value)
     return text if len(text) <= 60 else f"{text[:60]} …"
 
 
@@ -92,7 +100,7 @@ def _column(type_: pa.DataType) -> Column:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=float, ensure_ascii=False)
+    return value if isinstance(value, str) else dumps(value)
 
 
 def _flag(value: Any) -> bool:
@@ -102,19 +110,28 @@ def _flag(value: Any) -> bool:
 
 
 def _integer(value: Any) -> int:
+    if isinstance(value, Number) and WHOLE.fullmatch(value.text):
+        return int(value.text)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueFault(f"{_shown(value)} is not a whole number")
     return value
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+    if isinstance(value, Number):
+        found = float(value.text)
+        if math.isinf(found):
+            raise ValueFault(f"{_shown(value)} is too large a number")
+        return found
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueFault(f"{_shown(value)} is not a number")
     return float(value)
 
 
 def _decimal(value: Any) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
+    if isinstance(value, Number):
+        return Decimal(value.text)
+    if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueFault(f"{_shown(value)} is not a decimal")
     return Decimal(value)
 

@@ -19,7 +19,9 @@ from pipeline.values.avro import column_of
 from pipeline.values.avro_schema import AvroSchema
 from pipeline.values.columns import ValueFault
 from pipeline.values.decoder import Decoder, Plan, with_data
+from pipeline.values.json_text import document_of
 from pipeline.values.registry import Registry, RegistryError
+from pipeline.values.written import loads, sample_of
 from tests.pipeline.schema_registry import SchemaRegistry
 
 HERE = SerializationContext("t", MessageField.VALUE)
@@ -437,8 +439,38 @@ class TestJson:
         assert faults[::2] == [None, None]
 
     @pytest.mark.parametrize(
+        "text",
+        [
+            "12345678901234567890.123456789",
+            "0.1000",
+            "1e400",
+            "1e2",
+            "-0",
+            "1" * 10_000,
+            '{"a": [1.50, {"b": -0}, [], {}], "ä": 1E+2}',
+            "[" * 500 + "1.0" + "]" * 500,
+        ],
+    )
+    def test_text_has_numbers_as_they_are_written(self, text: str) -> None:
+        assert decode_as("json", self.TYPE, f'{{"b": {text}}}'.encode())[0][0]["b"] == text
+
+    @pytest.mark.parametrize("text", ["1e400", "-1e400", "1" + "0" * 400])
+    def test_no_number_is_made_infinite(self, text: str) -> None:
+        [data], [fault] = decode_as("json", pa.struct({"x": pa.float64()}), f'{{"x": {text}}}'.encode())
+        assert data is None
+        assert "too large" in fault
+
+    @pytest.mark.parametrize(
         ("type_", "text", "wanted"),
         [
+            (
+                pa.decimal128(38, 9),
+                "12345678901234567890.123456789",
+                Decimal("12345678901234567890.123456789"),
+            ),
+            (pa.decimal128(20, 0), "1234567890123456789", Decimal("1234567890123456789")),
+            (pa.int64(), "-9223372036854775808", -(1 << 63)),
+            (pa.int64(), "-0", 0),
             (pa.decimal128(20, 10), "1.1234567891", Decimal("1.1234567891")),
             (pa.decimal128(20, 1), '"7.5"', Decimal("7.5")),
             (pa.date32(), '"2013-01-31"', date(2013, 1, 31)),
@@ -458,6 +490,42 @@ class TestJson:
     def test_types_that_json_has_not(self) -> None:
         with pytest.raises(ValueFault, match="JSON has nothing for the type null"):
             Decoder(Plan("json", pa.null()))
+
+
+class TestSample:
+    def test_of_keys_that_differ_by_case_the_most_frequent_stays(self) -> None:
+        documents = [
+            {"A": 5},
+            {"a": 1, "b": {"c": [{"D": 1}]}},
+            {"a": 0},
+            {"a": 1, "A": 2, "b": {"c": [{"d": 1}, {"d": 2}]}},
+            {"B": {"x": 1}},
+        ]
+        assert sample_of(documents) == [
+            "{}",
+            '{"a": 1, "b": {"c": [{}]}}',
+            '{"a": 0}',
+            '{"a": 1, "b": {"c": [{"d": 1}, {"d": 2}]}}',
+            "{}",
+        ]
+
+    def test_of_a_doubled_key_the_last_stays_as_it_does_when_values_are_decoded(self) -> None:
+        value = b'{"a": "x", "a": 2}'
+        assert sample_of([document_of(value)]) == ['{"a": 2}']
+        assert decode_as("json", pa.struct({"a": pa.int32()}), value) == ([{"a": 2}], [None])
+
+    def test_numbers_stay_what_they_are_inferred_from(self) -> None:
+        assert sample_of([loads('{"a": 1.0, "b": 1e2, "c": 9223372036854775808}')]) == [
+            '{"a": 1.0, "b": 1e2, "c": 9223372036854775808}'
+        ]
+
+    def test_what_is_no_column_is_left_out(self) -> None:
+        deep = "[" * 700 + "]" * 700
+        documents = [
+            loads(text) for text in ("[1]", '"s"', '{"a": "\\ud800"}', f'{{"a": {deep}}}', '{"a": 1}')
+        ]
+        assert sample_of(documents) == ['{"a": 1}']
+        assert sample_of(documents[:3]) == []
 
 
 def test_text() -> None:

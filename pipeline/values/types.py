@@ -1,0 +1,74 @@
+"""Types of Spark's as its JSON has them: whether a column that was written with one is read with another.
+
+A reader of Parquet takes narrower numbers than its own, and null for the fields that a file has not:
+https://spark.apache.org/docs/latest/sql-data-sources-parquet.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+WIDER: Final = {
+    "byte": ("short", "integer", "long", "double"),
+    "short": ("integer", "long", "double"),
+    "integer": ("long", "double"),
+    "float": ("double",),
+}
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
+
+
+def misfits(there: Any, here: Any, name: str) -> Iterator[str]:
+    """What of a column that was written with the one type is not read with the other; clauses for people."""
+    kind = _kind(there)
+    if kind != _kind(here):
+        yield f"{name} is {_shown(there)} there and {_shown(here)} here"
+    elif kind == "struct":
+        known = {field["name"].lower(): field["type"] for field in there["fields"]}
+        for field in here["fields"]:
+            if field["name"].lower() in known:
+                yield from misfits(known[field["name"].lower()], field["type"], f"{name}.{field['name']}")
+    elif kind == "array":
+        yield from misfits(there["elementType"], here["elementType"], f"{name}[]")
+    elif kind == "map":
+        yield from misfits(there["keyType"], here["keyType"], f"the key of {name}")
+        yield from misfits(there["valueType"], here["valueType"], f"{name}[]")
+    elif not _is_read(there, here):
+        yield f"{name} is {_shown(there)} there and {_shown(here)} here"
+
+
+def twice(type_: Any, name: str) -> Iterator[str]:
+    """The fields that a type has several times, if case says nothing; as clauses for people."""
+    kind = _kind(type_)
+    if kind == "struct":
+        known: dict[str, str] = {}
+        for field in type_["fields"]:
+            lower = field["name"].lower()
+            if lower in known:
+                yield f"{name} has {known[lower]!r} and {field['name']!r}"
+            known[lower] = field["name"]
+            yield from twice(field["type"], f"{name}.{field['name']}")
+    elif kind == "array":
+        yield from twice(type_["elementType"], f"{name}[]")
+    elif kind == "map":
+        yield from twice(type_["valueType"], f"{name}[]")
+
+
+def _kind(type_: Any) -> str:
+    """Of what has parts; empty for what has none."""
+    return str(type_["type"]) if isinstance(type_, dict) else ""
+
+
+def _is_read(there: str, here: str) -> bool:
+    if there == here or here in WIDER.get(there, ()):
+        return True
+    old, new = _DECIMAL.fullmatch(there), _DECIMAL.fullmatch(here)
+    if old is None or new is None:
+        return False
+    scales = int(old[2]), int(new[2])
+    return scales[0] <= scales[1] and int(old[1]) - scales[0] <= int(new[1]) - scales[1]
+
+
+def _shown(type_: Any) -> str:
+    return _kind(type_) or str(type_)

@@ -1,0 +1,127 @@
+"""JSON whose numbers stay as they are written, until it is known what they are to become."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final
+
+PLAIN_DIGITS: Final = 18
+"""Whole numbers of no more are integers at once, which any type can be made of."""
+
+DEEPEST: Final = 100
+"""What is nested more deeply says nothing of the type of its kind."""
+
+
+class Number:
+    """A number as its document has it: what a type makes of it is up to the type, and text loses nothing."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _whole(text: str) -> int | Number:
+    # An integer has no minus of a zero.
+    return int(text) if len(text) <= PLAIN_DIGITS and text != "-0" else Number(text)
+
+
+def loads(text: str) -> Any:
+    """What is in a document: as `json` has it, but for numbers. ValueError, RecursionError."""
+    return json.loads(text, parse_float=Number, parse_int=_whole)
+
+
+class _Verbatim(Number):
+    """What stands between values."""
+
+    __slots__ = ()
+
+
+def dumps(value: Any) -> str:
+    """Such a value as JSON. It may be nested as deeply as `loads` has gone."""
+    parts: list[str] = []
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, Number):
+            parts.append(item.text)
+        elif isinstance(item, dict):
+            inside = [part for key, one in item.items() for part in (_Verbatim(f"{_string(key)}: "), one)]
+            todo += _around("{", inside, 2, "}")
+        elif isinstance(item, list):
+            todo += _around("[", item, 1, "]")
+        else:
+            parts.append(_string(item))
+    return "".join(parts)
+
+
+def _string(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _around(first: str, inside: list[Any], step: int, last: str) -> list[Any]:
+    """The parts of a list or an object, the last first."""
+    parts: list[Any] = [_Verbatim(first)]
+    for at in range(0, len(inside), step):
+        if at:
+            parts.append(_Verbatim(", "))
+        parts += inside[at : at + step]
+    parts.append(_Verbatim(last))
+    return parts[::-1]
+
+
+class Spellings:
+    """Keys that differ by case alone, which Spark takes for one: the most frequent of them stays."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, ...], Counter[str]] = {}
+
+    def count(self, value: Any, path: tuple[str, ...] = ()) -> None:
+        """See the keys of a document."""
+        for item in value if isinstance(value, list) else ():
+            self.count(item, path)
+        for key, item in value.items() if isinstance(value, dict) else ():
+            inside = (*path, key.lower())
+            self._counts.setdefault(inside, Counter())[key] += 1
+            self.count(item, inside)
+
+    def kept(self, value: Any, path: tuple[str, ...] = ()) -> Any:
+        """A document that was seen, without the keys that do not stay."""
+        if isinstance(value, list):
+            return [self.kept(item, path) for item in value]
+        if not isinstance(value, dict):
+            return value
+        found = {}
+        for key, item in value.items():
+            inside = (*path, key.lower())
+            if self._counts[inside].most_common(1)[0][0] == key:
+                found[key] = self.kept(item, inside)
+        return found
+
+
+def _depth(value: Any) -> int:
+    level, depth = [value], 0
+    while level:
+        inside = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [item for items in inside for item in items if isinstance(item, dict | list)]
+        depth += 1
+    return depth
+
+
+def sample_of(documents: Iterable[Any]) -> list[str]:
+    """The objects among documents, as JSON of which Spark can infer one type for all."""
+    spellings = Spellings()
+    seen = []
+    for document in documents:
+        if not isinstance(document, dict):
+            continue
+        try:
+            dumps(document).encode()
+        except UnicodeEncodeError:
+            continue  # no column holds half of a character
+        if _depth(document) <= DEEPEST:
+            spellings.count(document)
+            seen.append(document)
+    return [dumps(spellings.kept(document)) for document in seen]

@@ -1,0 +1,65 @@
+"""Which types of an archive's files are read with which, without Spark: types as its JSON has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline.values.types import misfits, twice
+
+
+def struct(**fields: Any) -> dict[str, Any]:
+    told = [{"name": name, "type": type_, "nullable": True, "metadata": {}} for name, type_ in fields.items()]
+    return {"type": "struct", "fields": told}
+
+
+def array(item: Any) -> dict[str, Any]:
+    return {"type": "array", "elementType": item, "containsNull": True}
+
+
+def mapping(item: Any) -> dict[str, Any]:
+    return {"type": "map", "keyType": "string", "valueType": item, "valueContainsNull": True}
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        ("string", "string"),
+        (struct(a="integer", b="float"), struct(a="long", b="double")),
+        (struct(a="integer", gone="string"), struct(a="double", new=struct(x="date"))),
+        (struct(a=array(struct(x="short"))), struct(a=array(struct(x="integer", y="string")))),
+        (struct(a=mapping("integer")), struct(a=mapping("long"))),
+        (struct(a="decimal(9,2)"), struct(a="decimal(12,4)")),
+    ],
+)
+def test_what_was_written_is_read_with_wider_types_and_more_fields(there: Any, here: Any) -> None:
+    assert list(misfits(there, here, "data")) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "why"),
+    [
+        (struct(a="long"), struct(a="integer"), "data.a is long there and integer here"),
+        (struct(a="long"), struct(a="double"), "data.a is long there and double here"),
+        (struct(a="long"), struct(a="timestamp"), "data.a is long there and timestamp here"),
+        (struct(a="double"), struct(a="float"), "data.a is double there and float here"),
+        (struct(a="long"), struct(A="string"), "data.A is long there and string here"),
+        (struct(x="double"), struct(x=array("integer")), "data.x is double there and array here"),
+        (struct(x=struct(y="long")), "string", "data is struct there and string here"),
+        (struct(x=array(struct(y="long"))), struct(x=array(struct(y="date"))), "data.x[].y is long there"),
+        (struct(x=mapping("long")), struct(x=mapping("date")), "data.x[] is long there and date here"),
+        (struct(x=mapping("long")), struct(x=struct(y="long")), "data.x is map there and struct here"),
+        (struct(a="decimal(12,4)"), struct(a="decimal(12,2)"), "data.a is decimal(12,4) there"),
+        (struct(a="decimal(12,2)"), struct(a="decimal(12,4)"), "data.a is decimal(12,2) there"),
+    ],
+)
+def test_what_is_not_read_any_more_is_named(there: Any, here: Any, why: str) -> None:
+    [told] = misfits(there, here, "data")
+    assert told.startswith(why)
+
+
+def test_fields_that_differ_by_case_alone_are_named() -> None:
+    assert list(twice(struct(a="long", b=array(struct(x="date", y="date"))), "data")) == []
+    assert list(twice(struct(a="long", A="date"), "data")) == ["data has 'a' and 'A'"]
+    assert list(twice(struct(m=mapping(struct(x="long", X="date"))), "data")) == ["data.m[] has 'x' and 'X'"]
