@@ -19,8 +19,12 @@ OTHERS: Final = {"kwire-mirror.json": "a mirror", "windows.json": "windows"}
 
 
 def job_id(checkpoint: Path) -> str:
-    """The id that Spark has given to the stream of a checkpoint."""
-    return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
+    """The id that Spark has given to the stream of a checkpoint. ArchiveError."""
+    path = checkpoint / "metadata"
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["id"])
+    except (ValueError, KeyError, TypeError):
+        raise ArchiveError(f"{path} holds no id as Spark writes it") from None
 
 
 def claim(checkpoint: Path, archive: Archive) -> None:

@@ -120,3 +120,10 @@ def test_a_note_that_makes_no_sense_is_named(tmp_path: Path, text: str) -> None:
     (checkpoint / CLAIM).write_text(text)
     with pytest.raises(ArchiveError, match="does not name an archive"):
         claim(checkpoint, Archive(tmp_path / "a"))
+
+
+def test_a_checkpoint_that_is_none_of_sparks_is_named(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(tmp_path / "c")
+    (checkpoint / "metadata").write_text("")
+    with pytest.raises(ArchiveError, match="holds no id as Spark writes it"):
+        claim(checkpoint, Archive(tmp_path / "a"))
