@@ -1,0 +1,71 @@
+"""What Spark itself does in a step of an archive, in a session that its user has made."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from interop.pipeline_kills.processes import environment
+from interop.reference import spark_python
+
+RUN_S = 240.0
+WRITE = """
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from pyspark.sql import SparkSession
+from pipeline.archive.direct import US_A_DAY, date_of
+from pipeline.archive.job import _write, described
+from pipeline.archive.manifest import ArchiveError
+from pipeline.archive.steps import check_complete
+
+tokyo = SparkSession.builder.master("local[1]").config("spark.sql.session.timeZone", "Asia/Tokyo")
+spark = tokyo.getOrCreate()
+config = SimpleNamespace(compression="zstd", records_per_file=100)
+evening = 1_700_000_000_000_000  # 2023-11-14T22:13:20Z, which in Tokyo is the next day
+micros = [-1, 0, US_A_DAY - 1, US_A_DAY, evening, 2_932_897 * US_A_DAY, (1 << 63) - 1]
+records = spark.createDataFrame(list(enumerate(micros)), "offset long, micros long").selectExpr(
+    "'t' topic", "0 partition", "offset", "timestamp_micros(micros) timestamp", "0 timestampType",
+    "binary('k') key", "binary('v') value", "cast(null as array<struct<key: string, value: binary>>) headers",
+)
+
+def put(frame, place):
+    written = _write(frame, place, config)
+    files = described(spark, place)
+    try:
+        check_complete(written, files, "there")
+        said = ""
+    except ArchiveError as error:
+        said = str(error)
+    return written, files, said
+
+here = Path.cwd()
+written, files, said = put(records, here / "plain")
+dates = {offset: file.date for file in files for offset in range(file.first_offset, file.last_offset + 1)}
+right = all(dates[at] == date_of(one // US_A_DAY) for at, one in enumerate(micros) if at in dates)
+none = put(records.where("offset < 0"), here / "none")
+gone = put(records, Path(f"file:{here}/elsewhere"))
+print(json.dumps([written, len(files), said, right, dates[4], none, gone]))
+spark.stop()
+"""
+
+
+def test_dates_are_of_utc_and_what_was_written_is_counted(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [spark_python(), "-c", WRITE],
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    written, files, said, right, date, none, gone = json.loads(done.stdout)
+    assert (written, files, said) == (7, 6, "")
+    assert right
+    assert date == "2023-11-14"
+    assert none == [0, [], ""]
+    assert gone[:2] == [7, []]
+    assert gone[2].startswith("Spark has written 7 records below there, and the files that are there hold 0")
