@@ -6,6 +6,7 @@ textfile collector of the node exporter reads it.
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import datetime
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
+
+from pipeline.config import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -25,6 +28,11 @@ class Metrics:
     """What a collector gets to know of the streams of one session."""
 
     def __init__(self, path: Path) -> None:
+        """ConfigError where nothing can be written there, which nobody would be told of later."""
+        if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+            raise ConfigError(
+                f"metrics cannot be written to {path}: name a file in a directory that is there"
+            )
         self._path = path
         self._registry = CollectorRegistry()
 

@@ -226,6 +226,8 @@ def sketches(top: int) -> Sequence[Column]:
     told = {
         "records": "count(1)",
         "keys_null": "count_if(key IS NULL)",
+        # The sketch passes over empty keys.
+        "keys_empty": "count_if(length(key) = 0)",
         "keys_distinct": "hll_sketch_estimate(hll_sketch_agg(key, 14))",
         # The null that stands for records without one comes on top of those asked for.
         "keys_top": f"approx_top_k(key_hex, {top + 1}, {TRACKED})",

@@ -197,7 +197,7 @@ def _keys(sketched: Mapping[str, Any], records: int, top: int) -> dict[str, Any]
     frequent = _frequent(sketched.get("keys_top"))[:top]
     return {
         "without": sketched.get("keys_null", 0),
-        "distinct_about": sketched.get("keys_distinct", 0) or 0,
+        "distinct_about": (sketched.get("keys_distinct") or 0) + (1 if sketched.get("keys_empty") else 0),
         "hottest_share": _share(frequent[0][1], records) if frequent else 0.0,
         "top": [
             {"key": key_text(key), "records": count, "share": _share(count, records)}

@@ -194,12 +194,12 @@ SKETCHED: dict[str, Any] = {
 }
 
 
-def example(*outside: tuple[int | None, int, int]) -> dict[str, Any]:
+def example(*outside: tuple[int | None, int, int], **sketched: Any) -> dict[str, Any]:
     found = fig.figures(
         topic="t",
         side="kwire /d",
         now_ms=60_000,
-        sketched=SKETCHED,
+        sketched={**SKETCHED, **sketched},
         partitions=[
             PARTITION,
             {**PARTITION, "partition": 1, "records": 2, "last_ms": None, "first_ms": None},
@@ -236,6 +236,14 @@ def test_figures() -> None:
     assert found["timestamps"]["behind_ms"]["most"] == 1500
     assert found["sizes"]["value"]["quantiles"] == {"least": 0, "p50": 10, "p90": 20, "p99": 30, "most": 30}
     json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("empty", "others", "distinct"), [(0, 3, 3), (5, 3, 4), (5, 0, 1), (5, None, 1), (0, None, 0)]
+)
+def test_empty_keys_are_one_more(empty: int, others: int | None, distinct: int) -> None:
+    keys = example(keys_empty=empty, keys_distinct=others)["keys"]
+    assert keys["distinct_about"] == distinct
 
 
 def test_the_page_tells_them() -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pipeline.config import ConfigError
 from pipeline.progress import KEPT_BATCHES, Metrics, behind, complete, counted, line
 
 
@@ -69,6 +71,13 @@ def test_metrics_are_a_file_that_a_collector_reads(tmp_path: Path) -> None:
         "kwire_pipeline_state_rows": 42,
         "kwire_pipeline_watermark_seconds": 1359626400,
     }
+
+
+def test_a_file_that_cannot_be_is_named_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "nowhere" / "metrics.prom", tmp_path / "file" / "metrics.prom", tmp_path):
+        with pytest.raises(ConfigError, match=f"metrics cannot be written to {path}: name a file"):
+            Metrics(path)
 
 
 class Told(dict[str, Any]):
