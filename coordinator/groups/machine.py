@@ -352,6 +352,7 @@ class GroupMachine:
 
     def held(self, key: Message) -> None:
         """A transaction has an offset for a group, which exists from here on."""
+        self._unseen.clear()
         if isinstance(key, OffsetCommitKey):
             self._ensure_group(key.group)
 

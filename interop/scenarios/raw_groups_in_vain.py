@@ -71,7 +71,15 @@ def nothing_stored(broker: Broker) -> Any:
                 told[name] += [deleted(client, name), deleted(client, name)]
                 told[f"{name}, not seen"] = [commit(client, name, TOO_LARGE, **fields), deleted(client, name)]
             commit(client, "forgotten", TOO_LARGE)
-            commit(client, "another", "small")
+            ready(client, "in-vain")
+            one = Id(client, "in-vain")
+            one.init()
+            told["before a transaction's offset"] = seen(client, "forgotten")
+            partition = {"PartitionIndex": 0, "CommittedOffset": 1, "CommittedMetadata": ""}
+            topics = [{"Name": TOPIC, "Partitions": [partition]}]
+            client.call("TxnOffsetCommit", 5, **one.who, GroupId="another", Topics=topics)
+            told["after a transaction's offset"] = seen(client, "forgotten")
+            one.end(commit=False, version=5)
         own.restart()
         with RawClient(own.bootstrap) as client:
             wait_for_coordinator(client, "any")

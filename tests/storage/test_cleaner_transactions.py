@@ -166,12 +166,42 @@ def header_of(offset: int, producer_id: int, kind: int | None = None) -> BatchHe
 
 
 def test_what_ended_before_the_log_start_is_not_known_to_be_aborted() -> None:
-    """Its data stays while it lies in the same segment, its marker does not, as in Apache Kafka."""
+    """Its data stays while it lies in the same segment, and its marker with it; the index has no entry."""
     followed = CleanedTransactions([Aborted(1, 0, 1, 2)], log_start_offset=2)
     assert not followed.data(header_of(0, 1))
-    assert followed.marker(header_of(1, 1, ABORT), ABORT)
+    assert not followed.marker(header_of(1, 1, ABORT), ABORT)
     assert not followed.marker(header_of(5, 1, COMMIT), COMMIT)
     assert followed.kept == []
+
+
+def test_data_before_the_log_start_without_a_marker_has_none_behind_it() -> None:
+    """Apache Kafka's cleaner has dropped the marker, and left the data."""
+    followed = CleanedTransactions([], log_start_offset=2)
+    assert not followed.data(header_of(0, 1))
+    assert followed.marker(header_of(5, 1, ABORT), ABORT)
+
+
+def test_a_transaction_that_ended_before_the_log_start_is_not_open_after_a_crash() -> None:
+    world = World()
+    world.cleaner.stop()
+    world.write(b"a", b"aborted", producer_id=1)
+    world.end(1, ABORT)
+    world.log.delete_records_before(world.log.log_end_offset)
+    world.config = world.log.config = replace(world.config, delete_retention_ms=0)
+    world.cleaner = Cleaner(world.manager, world.settings, world.host, world.disk)
+    world.cleaner.start()
+    for number in range(3):
+        world.write(b"k", b"%d" % number)
+        world.roll()
+        world.pass_time()
+    assert world.cleaner.rounds == 3
+    assert world.log.segments[0].base_offset == 0
+    world.manager.write_checkpoints()
+    world.cleaner.stop()
+    world.disk.kill()
+    world.open()
+    assert not world.log.producers.ongoing
+    assert world.log.last_stable_offset == world.log.high_watermark > 0
 
 
 def test_an_abort_marker_that_the_indexes_do_not_know_of_stays_while_there_is_data() -> None:

@@ -337,6 +337,11 @@ class LogCleaning:
             target.copy(chunk, begin, end)
             target.write()
         target.transactions = batches.take_kept_transactions()
+        # An entry may go while its marker stays: of what ended before the log start, the index tells nothing.
+        bases = {base_offset for base_offset, _ in group}
+        changed = changed or target.transactions != [
+            entry for base_offset, entries in self._aborted if base_offset in bases for entry in entries
+        ]
         self.bytes_before += sum(size_bytes for _, size_bytes in group)
         self.bytes_kept += target.segment.size_bytes
         if not changed:

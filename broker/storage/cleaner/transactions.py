@@ -24,9 +24,11 @@ def marker_kind(data: bytes, at: int, header: BatchHeader) -> int | None:
 class CleanedTransactions:
     """Follows the transactions of a log from batch to batch, and says what may be discarded.
 
-    It goes by Apache Kafka's rules also where these are peculiar, so that both leave the same: a commit
-    marker stays after data that an abort marker ended before the log start, and an abort marker that is not
-    met, for reading began behind it, has the producer's next transaction taken for aborted.
+    It goes by Apache Kafka's rules also where these are peculiar, so that both leave the same to whoever
+    reads: a commit marker stays after data that an abort marker ended before the log start, and an abort
+    marker that is not met, for reading began behind it, has the producer's next transaction taken for
+    aborted. Only an abort marker whose data stays, because nothing tells that it was aborted, stays here as
+    well. Without it the transaction would be open for ever once the state of producers is made anew.
     """
 
     def __init__(self, aborted: Iterable[Aborted], log_start_offset: int) -> None:
@@ -39,8 +41,8 @@ class CleanedTransactions:
         self._seen_aborted: set[int] = set()
         """Producers whose ongoing transaction is aborted, and has left data."""
         self._ongoing_committed: set[int] = set()
-        self._unended: set[int] = set()
-        """Of the producers of data that is not known to be aborted, those that no marker followed."""
+        self._unended: dict[int, int] = {}
+        """Where data that is not known to be aborted, and that no marker followed, ends; by its producer."""
         self.kept: list[Aborted] = []
         """The aborted transactions whose marker stays because data was met, for the transaction index."""
 
@@ -57,7 +59,7 @@ class CleanedTransactions:
             self._seen_aborted.add(producer_id)
             return True
         self._ongoing_committed.add(producer_id)
-        self._unended.add(producer_id)
+        self._unended[producer_id] = header.last_offset
         return False
 
     def marker(self, header: BatchHeader, kind: int | None) -> bool:
@@ -66,8 +68,7 @@ class CleanedTransactions:
         if kind not in (ABORT, COMMIT):
             return not header.records_count
         producer_id = header.producer_id
-        is_unended = producer_id in self._unended
-        self._unended.discard(producer_id)
+        data_offset = self._unended.pop(producer_id, None)
         if kind == COMMIT:
             had_data = producer_id in self._ongoing_committed
             self._ongoing_committed.discard(producer_id)
@@ -78,6 +79,8 @@ class CleanedTransactions:
             assert entry is not None
             self.kept.append(entry)
             return False
-        # An index that lacks a transaction had its data kept, so its marker has to stay, too: without it, the
-        # transaction would be open for ever once the state of producers is made anew from the log.
-        return not is_unended or header.last_offset < self._log_start_offset
+        if data_offset is None:
+            return True
+        # Behind the log start, what lies before it is of another transaction, whose marker is gone already.
+        start = self._log_start_offset
+        return data_offset < start <= header.last_offset
