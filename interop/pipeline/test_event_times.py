@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,16 +26,6 @@ GOOD_AND_BAD = {
         ['"+294247-01-10T04:00:54.775807Z"', '"+999999-01-01"', '"now"', '"2023-13-01"'],
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def broker(kind: type[Broker]) -> Iterator[Broker]:
-    broker = kind({"log.retention.ms": "-1"})
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.discard()
 
 
 @pytest.mark.parametrize("format_", GOOD_AND_BAD)

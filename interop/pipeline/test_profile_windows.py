@@ -12,7 +12,7 @@ import json
 import math
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,17 +31,6 @@ FLIGHTS = 20_000
 PARTITIONS = 4
 AGAIN_EVERY = 40
 LATE = 25
-
-
-@pytest.fixture(scope="module")
-def broker(kind: type[Broker]) -> Iterator[Broker]:
-    """A broker whose records are as old as their times say, and stay."""
-    broker = kind({"log.retention.ms": "-1"})
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.discard()
 
 
 @pytest.fixture(scope="module")
