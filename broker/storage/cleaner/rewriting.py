@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Final
 
 from broker.storage.cleaner.filtering import BatchFilter, LastOfProducer, Rules
@@ -77,6 +78,8 @@ class LogCleaning:
         self._set_modified = set_modified
         self._sync = sync
         self._config = LogConfig(index_interval_bytes=job.index_interval_bytes)
+        self._indexes: dict[int, list[Aborted]] = {}
+        """What transaction indexes tell, by the base offsets of their segments."""
         self.bytes_before = 0
         self.bytes_kept = 0
 
@@ -213,12 +216,6 @@ class LogCleaning:
         transactions: CleanedTransactions | None = None
         sources = self._dirty
         entered_at = self._position_of(sources[0], start)
-        offset_map.doubted_producers = {
-            entry.producer_id
-            for base_offset, entries in self._aborted
-            for entry in entries
-            if base_offset >= sources[0][0] and entry.last_offset < start
-        }
         for source in sources:
             end = 0
             for data, at, header in self._batches(source):
@@ -229,11 +226,17 @@ class LogCleaning:
                     continue
                 if header.attributes & NOT_PLAIN and transactions is None:
                     transactions = self._transactions(sources[0][0])
+                    # A marker before the place where reading begins is not met, but its transaction is.
+                    offset_map.doubted_producers = {
+                        entry.producer_id
+                        for entry in self._aborted(sources[0][0])
+                        if entry.last_offset < start
+                    }
                 if header.is_control:
                     assert transactions is not None
                     transactions.marker(header, marker_kind(data, at, header))
-                elif header.is_transactional and transactions is not None and transactions.data(header):
-                    pass
+                elif transactions is not None and header.is_transactional and transactions.data(header):
+                    pass  # It was aborted, and supersedes nothing.
                 elif is_dirty:
                     payload, begin, after = plain_records(data, at, header)
                     offset_map.add(payload, begin, after, header.base_offset, header.records_count, start)
@@ -254,21 +257,22 @@ class LogCleaning:
     # --- transactions
 
     def _transactions(self, base_offset: int = 0) -> CleanedTransactions:
-        """The transactions of the log, as the indexes from that of the segment of this base on know them."""
-        known = (entry for base, entries in self._aborted for entry in entries if base >= base_offset)
+        """The transactions of the log, as the indexes from that of the segment of this base on know them.
+
+        Those of segments that stay as they are are among them. What is cleaned has no open transaction; but
+        when others were open meanwhile, its markers may be anywhere behind it.
+        """
+        bases = (base for base, _ in self._job.segments if base >= base_offset)
+        known = chain.from_iterable(map(self._aborted, bases))
         return CleanedTransactions(known, self._job.log_start_offset)
 
-    @cached_property
-    def _aborted(self) -> list[tuple[int, list[Aborted]]]:
-        """What the log's transaction indexes tell, by segment, those that stay as they are included.
-
-        What is cleaned has no open transaction; but when others were open meanwhile, its markers may be
-        anywhere behind it.
-        """
-        return [
-            (base, read_aborted(self._disk, self._path(base, TRANSACTION_INDEX_SUFFIX)))
-            for base, _ in self._job.segments
-        ]
+    def _aborted(self, base_offset: int) -> list[Aborted]:
+        """What the transaction index of a segment tells, which is read once. StorageError."""
+        known = self._indexes.get(base_offset)
+        if known is None:
+            known = read_aborted(self._disk, self._path(base_offset, TRANSACTION_INDEX_SUFFIX))
+            self._indexes[base_offset] = known
+        return known
 
     # --- segments
 
@@ -338,10 +342,7 @@ class LogCleaning:
             target.write()
         target.transactions = batches.take_kept_transactions()
         # An entry may go while its marker stays: of what ended before the log start, the index tells nothing.
-        bases = {base_offset for base_offset, _ in group}
-        changed = changed or target.transactions != [
-            entry for base_offset, entries in self._aborted if base_offset in bases for entry in entries
-        ]
+        changed = changed or target.transactions != self._aborted(group[0][0])
         self.bytes_before += sum(size_bytes for _, size_bytes in group)
         self.bytes_kept += target.segment.size_bytes
         if not changed:
