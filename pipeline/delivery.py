@@ -335,13 +335,21 @@ class MappedDelivery:
 
 
 def deliver_with_map(
-    target: Target, records_from: Callable[[int], Iterable[Outgoing]], start: int
+    target: Target,
+    records_from: Callable[[int], Iterable[Outgoing]],
+    start: int,
+    *,
+    origin: str = "",
+    check_goes_on: Callable[[str], object] = lambda _: None,
 ) -> tuple[int, int]:
     """Deliver what `records_from(offset)` gives, from the job's progress on, or else from `start`.
 
+    `check_goes_on` is told what the map says of the origin, and raises where this is not more of the same.
     Gives how many records went out now, and the next offset of the source. KafkaException, DeliveryError.
     """
-    with MappedDelivery(target) as delivery:
+    with MappedDelivery(target, origin) as delivery:
+        if delivery.last is not None:
+            check_goes_on(delivery.last.origin)
         begin = start if delivery.next_offset is None else delivery.next_offset
         count = delivery.deliver(records_from(begin), begin)
         return count, begin if delivery.next_offset is None else delivery.next_offset

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pipeline.archive.manifest import Archive
+from pipeline.archive.manifest import Archive, ArchiveError
 from pipeline.archive.reading import Wanted, frame
 from pipeline.config import ConfigError, JobConfig
 
@@ -14,6 +14,19 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("kafka", "kwire", "archive")
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+
+
+def names_in(text: str) -> frozenset[str]:
+    """The names between commas."""
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def check_topics(archive: Archive, topics: frozenset[str] | None) -> None:
+    """ArchiveError for a topic that the archive has never seen: it may be misspelt."""
+    known = {topic for commit in archive.steps() for topic in commit.ranges}
+    for topic in sorted((topics or frozenset()) - known):
+        there = ", ".join(sorted(known)) or "none"
+        raise ArchiveError(f"{archive.directory} has no topic {topic}: there is {there}")
 
 
 class Side(NamedTuple):
@@ -35,7 +48,7 @@ class Side(NamedTuple):
         directory = table.text("directory", "") if format_ == "archive" else ""
         if format_ == "archive" and not directory:
             raise ConfigError(f"{name}.directory is missing: where is the archive?")
-        topics = frozenset(filter(None, table.text("topics", "").split(",")))
+        topics = names_in(table.text("topics", ""))
         found = cls(
             format_,
             table.table("options").texts(),
@@ -56,6 +69,8 @@ class Side(NamedTuple):
     def load(self, spark: SparkSession) -> DataFrame:
         """All records there are now."""
         if self.directory is not None:
-            return frame(spark, Archive(self.directory), Wanted(self.topics))
+            archive = Archive(self.directory)
+            check_topics(archive, self.topics)
+            return frame(spark, archive, Wanted(self.topics))
         options = {"startingOffsets": "earliest", **self.options, "includeHeaders": "true"}
         return spark.read.format(self.format).options(**options).load().select(*COLUMNS)

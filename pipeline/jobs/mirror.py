@@ -29,6 +29,7 @@ arrives once, whatever is killed when; and a lost checkpoint costs nothing.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -46,6 +47,7 @@ from pipeline.mirror.source import Source, client_of, ends, source_of
 from pipeline.mirror.steps import COLUMNS, RESULT, Done, Part, deliver_batches, deliver_part, spans
 from pipeline.mirror.targets import Progress, TargetTopic, prepare
 from pipeline.offset_map import DeliveryError
+from pipeline.tables import names_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,7 +107,7 @@ class MirrorConfig(NamedTuple):
             groups=table.text("groups", ".*"),
             groups_seconds=table.number("groups_seconds", 30, least=1),
             move_back=table.flag("move_back", False),
-            copy_settings=tuple(filter(None, table.text("copy_settings", COPIED).split(","))),
+            copy_settings=tuple(sorted(names_in(table.text("copy_settings", COPIED)))),
             client=table.table("client").texts(),
             source=client_of(input_, table.table("source").texts()),
             settings=table.table("settings").texts(),
@@ -311,7 +313,9 @@ def claim(config: MirrorConfig) -> bool:
                     f"{noted.get(name)!r}, not {mine[name]!r}"
                 )
     config.checkpoint.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(mine), encoding="utf-8")
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(mine), encoding="utf-8")
+    os.replace(unfinished, path)
     return used
 
 

@@ -57,11 +57,13 @@ from pipeline.delivery import (
     progress,
 )
 from pipeline.mirror.source import KafkaSource
-from pipeline.origin import Origin
+from pipeline.origin import UNKNOWN, Origin
 from pipeline.restore.batches import Limits
 from pipeline.restore.directory import INTERNAL, DirectoryConfig, Task, check_target, restore, spans
 from pipeline.restore.kept import Kept
 from pipeline.restore.partition import Written
+from pipeline.restore.selection import Selection
+from pipeline.tables import check_topics, names_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,7 +107,7 @@ class RestoreConfig(NamedTuple):
 
 def _wanted(table: Table) -> Wanted:
     return Wanted(
-        frozenset(filter(None, table.text("topics", "").split(","))) or None,
+        names_in(table.text("topics", "")) or None,
         table.number("start_offset", 0),
         table.number("end_offset", 1 << 62),
         table.number("start_ms", -(1 << 62), least=-(1 << 62)),
@@ -160,6 +162,7 @@ class Restored(NamedTuple):
 def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
     """Restore. ArchiveError, DeliveryError, KafkaException."""
     archive = Archive(config.directory)
+    check_topics(archive, config.wanted.topics)
     partitions = by_partition(file for file in archive.files() if config.wanted.has(file))
     known = spans(archive, config.wanted)
     if not partitions and not known:
@@ -167,22 +170,45 @@ def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
     modes = create_topics(config, partitions, known)
     if not partitions:
         return []
-    tasks = [(key, inside, modes[key]) for key, inside in partitions.items()]
+    origins = archive.origins()
+    tasks = [
+        Part(key, inside, modes[key], origins.get(key[0], Origin(UNKNOWN, key[0], UNKNOWN)))
+        for key, inside in partitions.items()
+    ]
     found: list[Restored] = (
         spark.sparkContext.parallelize(tasks, len(tasks)).map(partial(_restore, config)).collect()
     )
     return found
 
 
-def _restore(config: RestoreConfig, task: tuple[tuple[str, int], list[DataFile], str]) -> Restored:
-    (topic, partition), files, mode = task
+class Part(NamedTuple):
+    """A partition that one task delivers."""
+
+    key: tuple[str, int]
+    files: list[DataFile]
+    mode: str
+    origin: Origin
+
+
+def _restore(config: RestoreConfig, part: Part) -> Restored:
+    (topic, partition), files, mode, origin = part
     target = Target(
         dict(config.client), topic + config.suffix, partition, config.job, config.transaction_records
     )
-    deliver = deliver_in_place if mode == SAME else deliver_with_map
     source = Counting(partial(records, config.directory, files, config.wanted))
+    start = config.wanted.start_offset
     try:
-        count, next_offset = deliver(target, source, config.wanted.start_offset)
+        if mode == SAME:
+            count, next_offset = deliver_in_place(target, source, start)
+        else:
+            selection = Selection.of(config.wanted, origin)
+            count, next_offset = deliver_with_map(
+                target,
+                source,
+                start,
+                origin=selection.encoded(),
+                check_goes_on=partial(selection.check_goes_on, target.name, config.job),
+            )
     except KafkaException as error:
         raise DeliveryError(f"{target.name} of the target: {error.args[0].str()}") from None
     return Restored(target.topic, partition, mode, count, next_offset, source.from_1970)

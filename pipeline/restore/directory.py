@@ -35,6 +35,7 @@ from pipeline.archive.reading import Wanted, by_partition, rows
 from pipeline.restore.batches import Limits
 from pipeline.restore.metadata import BOOTSTRAP, TopicOfDirectory, topic_records, with_records
 from pipeline.restore.partition import Written, write
+from pipeline.tables import check_topics
 
 NO_BROKER_EPOCH: Final = -2
 """What the controller of Apache Kafka compares the last epoch of a broker with that it has never seen.
@@ -88,6 +89,7 @@ def restore(config: DirectoryConfig, run: Runner) -> list[Written]:
     """
     check_target(config.directory)
     archive = Archive(config.archive)
+    check_topics(archive, config.wanted.topics)
     tasks = plan(archive, config)
     with building(config.directory) as place:
         format_directory(config, place)

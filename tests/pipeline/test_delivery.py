@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from pipeline.jobs.restore import (
     create,
     create_topics,
 )
+from pipeline.origin import UNKNOWN, Origin
+from pipeline.restore.selection import Selection
 from tests.durability.child import Child
 
 SECONDS = 30.0
@@ -205,6 +208,71 @@ def test_an_interrupted_delivery_goes_on_where_it_was(target: Target, fails_at: 
     assert [key for _, _, key, *_ in seen(target)] == [b"k%d" % offset for offset in offsets]
     mapped = [source for source, _, count in offset_map(target) for _ in range(count)]
     assert len(mapped) == 8
+
+
+SHOP = Origin("east", "t", "id-1")
+WHOLE = Selection.of(Wanted(), SHOP)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "origin"),
+    [
+        (Wanted(), SHOP),
+        (Wanted(end_offset=7), SHOP),
+        (Wanted(start_offset=3), SHOP),
+        (Wanted(frozenset("t")), SHOP._replace(cluster=UNKNOWN, topic_id=UNKNOWN)),
+    ],
+)
+def test_a_job_with_a_map_goes_on_with_more_of_the_same(wanted: Wanted, origin: Origin) -> None:
+    for told in (WHOLE.encoded(), ""):
+        Selection.of(wanted, origin).check_goes_on("t-1", "job", told)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (Wanted(start_offset=50), Wanted(end_offset=50)),
+        (Wanted(start_offset=50), Wanted()),
+        (Wanted(end_ms=5), Wanted(start_ms=5)),
+        (Wanted(end_ms=5), Wanted(end_ms=6)),
+    ],
+)
+def test_a_job_with_a_map_does_not_take_another_part_for_done(
+    target: Target, first: Wanted, then: Wanted
+) -> None:
+    def deliver(wanted: Wanted, job: str) -> tuple[int, int]:
+        selection = Selection.of(wanted, SHOP)
+        return deliver_with_map(
+            target._replace(job=job),
+            outgoing(*range(60)),
+            wanted.start_offset,
+            origin=selection.encoded(),
+            check_goes_on=partial(selection.check_goes_on, target.name, job),
+        )
+
+    [(count, _), again] = [deliver(first, "one") for _ in range(2)]
+    assert again == (0, 60)
+    with pytest.raises(DeliveryError, match=f"{target.name} got another range of offsets or times from the"):
+        deliver(then, "one")
+    assert len(seen(target)) == count
+    assert deliver(then, "two")[0] == 60 - then.start_offset
+
+
+@pytest.mark.parametrize(
+    ("origin", "what"),
+    [
+        (SHOP._replace(topic_id="id-2"), "a topic t that has been deleted and created anew since"),
+        (SHOP._replace(cluster="west"), "topic t of cluster east"),
+        (SHOP._replace(topic="u"), "topic t of cluster east"),
+    ],
+)
+def test_a_job_with_a_map_is_not_for_another_topic_s_archive(origin: Origin, what: str) -> None:
+    with pytest.raises(DeliveryError) as raised:
+        Selection.of(Wanted(), origin).check_goes_on("t-1", "job", WHOLE.encoded())
+    assert str(raised.value) == (
+        f"t-1 got {what} from the job job, and would not get what of this comes before the end of that: "
+        "choose another restore.job"
+    )
 
 
 class LosesFatalErrors(Producer):

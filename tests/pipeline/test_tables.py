@@ -1,0 +1,25 @@
+"""The sides of jobs: which topics of an archive are meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.archive.manifest import Archive, ArchiveError, Commit
+from pipeline.tables import check_topics, names_in
+
+
+@pytest.mark.parametrize("text", ["a,b", "a, b", " a ,b,,", "b,a"])
+def test_spaces_around_commas_are_no_part_of_names(text: str) -> None:
+    assert names_in(text) == {"a", "b"}
+
+
+def test_a_topic_that_an_archive_has_never_seen_is_named(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    archive.add(Commit(-1, "job", 0, {"full": {0: (0, 5)}, "empty": {0: (0, 0)}}, []))
+    for topics in (None, frozenset({"full"}), frozenset({"empty"})):
+        check_topics(archive, topics)
+    with pytest.raises(ArchiveError) as raised:
+        check_topics(archive, frozenset({"full", "fall"}))
+    assert str(raised.value) == f"{tmp_path} has no topic fall: there is empty, full"
