@@ -31,6 +31,8 @@ _UNIT: Final = r"(micro|milli)?seconds?|minutes?|hours?|days?|weeks?"
 _INTERVAL: Final = re.compile(rf"(interval\s+)?(\d+(\.\d+)?\s+({_UNIT})\s*)+", re.IGNORECASE)
 PLACES: Final = frozenset({"directory", "checkpoint", "report", "into_directory", "properties"})
 """Keys that name a place in the file system, in the table of whichever job."""
+_NAMES: Final = PLACES | {"job", "topic"}
+"""Keys whose text names something, so that an empty one is no way to ask for nothing."""
 _URL: Final = re.compile(r"file:|[A-Za-z][A-Za-z0-9+.-]+:(/|$)")
 _SERVERS: Final = ("bootstrap.servers", "kafka.bootstrap.servers")
 
@@ -63,6 +65,12 @@ class Table:
         value = self._value(key, str, default)
         if one_of and value not in one_of:
             raise ConfigError(f"{self._name}.{key} is one of {', '.join(one_of)}, not {value!r}")
+        if "\0" in value:
+            # Neither the system's calls nor librdkafka read on behind it.
+            raise ConfigError(f"{self._name}.{key} has a character NUL in it: {value!r}")
+        if not value and (default is None or (default and key in _NAMES)):
+            # As a path it would be the working directory, and librdkafka dies of an empty name of a job.
+            raise self._empty(key)
         if key in PLACES and _URL.match(value):
             # Spark would go by it as a URL, and all else take it for a path: two places, not one.
             raise ConfigError(f"{self._name}.{key} is a path like '/srv/kwire', not a URL like {value!r}")
@@ -70,7 +78,10 @@ class Table:
 
     def path(self, key: str, default: str | None = None) -> Path:
         """A directory or a file. ConfigError."""
-        return Path(self.text(key, default))
+        text = self.text(key, default)
+        if not text:
+            raise self._empty(key)
+        return Path(text)
 
     def number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
         """A whole number. ConfigError."""
@@ -115,15 +126,24 @@ class Table:
             known = ", ".join(sorted(self._asked))
             raise ConfigError(f"there is no {self._name}.{unknown[0]}; {self._name} has {known}")
 
+    def _empty(self, key: str) -> ConfigError:
+        return ConfigError(f"{self._name}.{key} is empty")
+
     def _value(self, key: str, kind: type, default: Any) -> Any:
         self._asked.add(key)
         value = self._content.get(key, default)
         if value is None:
             raise ConfigError(f"{self._name}.{key} is missing")
+        if kind is dict and isinstance(value, list):
+            raise _not_a_table(f"{self._name}.{key}")
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             names = {str: "a string", int: "a whole number", bool: "true or false", dict: "a table"}
             raise ConfigError(f"{self._name}.{key} is {names[kind]}, not {value!r}")
         return value
+
+
+def _not_a_table(name: str) -> ConfigError:
+    return ConfigError(f"{name} is one table, written [{name}], and not a list of them like [[{name}]]")
 
 
 class JobConfig:
@@ -153,6 +173,8 @@ class JobConfig:
 
     def table(self, name: str) -> Table:
         """A table. ConfigError where it is missing."""
+        if isinstance(self._content.get(name), list):
+            raise _not_a_table(name)
         if not isinstance(self._content.get(name), dict):
             raise ConfigError(f"the table [{name}] is missing")
         return Table(name, self._content[name])

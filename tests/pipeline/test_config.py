@@ -33,12 +33,14 @@ def test_an_input_is_read(tmp_path: Path) -> None:
     ("text", "what"),
     [
         ("", r"the table \[input\] is missing"),
+        ("[[input]]", r"input is one table, written \[input\], and not a list of them like \[\[input\]\]"),
         ("[input", "is no TOML"),
         ("[input]\nformat = 'csv'", "input.format is one of kafka, kwire, not 'csv'"),
         ("[input]\nformat = 3", "input.format is a string, not 3"),
         ("[input]\nformats = 'kafka'", "there is no input.formats; input has format, options"),
         ("[input]", "input.options say with one of subscribe, subscribePattern, assign what to read"),
         ("[input.options]\nassign='a'\nSubscribe='b'", "input.options say with one of subscribe"),
+        ("[[input.options]]\nsubscribe='a'", r"input\.options is one table, written \[input\.options\]"),
         ("[input]\n[input.options]\na = [1]", "input.options.a is a string, a number or a truth value"),
     ],
 )
@@ -63,6 +65,30 @@ def test_numbers_and_flags(tmp_path: Path) -> None:
         table.number("n", least=4)
     with pytest.raises(ConfigError, match=r"a\.absent is missing"):
         table.number("absent")
+
+
+@pytest.mark.parametrize(
+    ("key", "default"), [("directory", None), ("job", None), ("report", "profile.html"), ("job", "replay")]
+)
+def test_a_text_that_names_something_is_not_empty(tmp_path: Path, key: str, default: str | None) -> None:
+    with pytest.raises(ConfigError, match=rf"^a\.{key} is empty$"):
+        load(tmp_path, f"[a]\n{key} = ''").table("a").text(key, default)
+
+
+@pytest.mark.parametrize("default", [None, "elsewhere"])
+def test_a_path_is_not_empty(tmp_path: Path, default: str | None) -> None:
+    with pytest.raises(ConfigError, match=r"^a\.anywhere is empty$"):
+        load(tmp_path, "[a]\nanywhere = ''").table("a").path("anywhere", default)
+
+
+@pytest.mark.parametrize(("key", "default"), [("report", ""), ("suffix", ""), ("groups", ".*")])
+def test_a_text_may_be_empty_where_that_asks_for_nothing(tmp_path: Path, key: str, default: str) -> None:
+    assert load(tmp_path, f"[a]\n{key} = ''").table("a").text(key, default) == ""
+
+
+def test_a_text_without_nul(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^a\.suffix has a character NUL in it: 'b\\x00c'$"):
+        load(tmp_path, '[a]\nsuffix = "b\\u0000c"').table("a").text("suffix", "")
 
 
 TABLES = {"archive": ("input", "values"), "compact": (), "windows": ("input",)}
@@ -115,6 +141,6 @@ def test_a_place_is_a_path(tmp_path: Path, key: str, url: str) -> None:
     assert str(caught.value) == f"a.{key} is a path like '/srv/kwire', not a URL like '{url}'"
 
 
-@pytest.mark.parametrize("path", ["/srv/a", "a", "a:b", "/srv/file:a", "/srv/x://y", "./file:a", ""])
+@pytest.mark.parametrize("path", ["/srv/a", "a", "a:b", "/srv/file:a", "/srv/x://y", "./file:a"])
 def test_any_path_will_do(tmp_path: Path, path: str) -> None:
     assert load(tmp_path, f"[a]\ndirectory = '{path}'").table("a").path("directory") == Path(path)
