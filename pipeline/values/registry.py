@@ -68,6 +68,13 @@ class Registry:
         return self._with_references(found.schema, f"the latest schema of {subject}")
 
     def _with_references(self, schema: Schema, name: str) -> list[str]:
+        text = schema.schema_str
+        if not isinstance(text, str) or not text:
+            # The client keeps whatever it was given, and would not ask again while this process lives.
+            self._client.clear_caches()
+            raise RegistryError(
+                f"the schema registry {self._url} answers without a schema for {name}: is it a registry?"
+            )
         if (schema.schema_type or AVRO) != AVRO:
             raise ValueFault(f"{name} is not Avro, but {schema.schema_type}")
         texts: list[str] = []
@@ -79,7 +86,7 @@ class Registry:
                     f"which is not in the registry"
                 )
             texts += [text for text in self._with_references(found.schema, name) if text not in texts]
-        return [*texts, str(schema.schema_str)]
+        return [*texts, text]
 
     def _ask(self, what: Any, *about: Any) -> Any:
         """The client's answer; None where the registry says that there is no such thing. RegistryError."""

@@ -39,6 +39,8 @@ class SchemaRegistry:
         self.asked: list[str] = []
         self.broken = False
         """Answers everything with an error of the server's own."""
+        self.something_else = False
+        """Answers everything as a server does that is no registry, with an empty document."""
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
@@ -64,6 +66,8 @@ class SchemaRegistry:
             self.asked.append(f"{method} {path}")
             if self.broken:
                 raise Refused(50001, "the store is not there")
+            if self.something_else:
+                return {}
             for wanted, pattern, call in ROUTES:
                 match = re.fullmatch(pattern, path)
                 if wanted == method and match is not None:

@@ -370,6 +370,25 @@ class TestRegistry:
         ):
             asked.latest("t-value")
 
+    def test_answers_without_a_schema_are_no_answers(self, registry: SchemaRegistry) -> None:
+        writer = record(field("whole", "int"))
+        [value] = write(registry, writer, {"whole": 1})
+        values = pa.array([value], pa.binary())
+        plan = Plan("avro", reader=(json.dumps(writer),), registry=registry.url)
+        told = f"the schema registry {registry.url} answers without a schema for"
+        with Decoder(plan) as decoder, Registry(registry.url) as asked:
+            registry.something_else = True
+            try:
+                with pytest.raises(RegistryError, match=f"{told} schema id"):
+                    decoder.decode(values)
+                with pytest.raises(RegistryError, match=f"{told} the latest schema of whole-value"):
+                    asked.latest("whole-value")
+            finally:
+                registry.something_else = False
+            assert decoder.decode(values)[0].to_pylist() == [{"whole": 1}]
+            register(registry, "whole-value", json.dumps(writer))
+            assert [json.loads(text) for text in asked.latest("whole-value")] == [writer]
+
     def test_one_that_is_no_address(self) -> None:
         with pytest.raises(RegistryError, match="cannot be asked"):
             Registry("registry:8081")
