@@ -71,7 +71,7 @@ class Registry:
         text = schema.schema_str
         if not isinstance(text, str) or not text:
             # The client keeps whatever it was given, and would not ask again while this process lives.
-            self._client.clear_caches()
+            self._client.clear_caches()  # type: ignore[no-untyped-call]
             raise RegistryError(
                 f"the schema registry {self._url} answers without a schema for {name}: is it a registry?"
             )
