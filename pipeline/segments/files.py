@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,6 +23,10 @@ _ABORTED_ENTRY: Final = np.dtype(
     [("version", ">i2"), ("producer", ">i8"), ("first", ">i8"), ("last", ">i8"), ("stable", ">i8")]
 )
 _PIECE_ENTRIES: Final = 1024
+AGAIN_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4)
+"""How long to wait before each further look, where a look may have come in the middle of a move."""
+
+Sleep = Callable[[float], None]
 
 Index = npt.NDArray[np.int64]
 """Two columns, the first of which ascends."""
@@ -126,7 +131,10 @@ class Partition(NamedTuple):
         try:
             names = os.listdir(self.directory)
         except FileNotFoundError:
-            raise SegmentsError(f"{self.directory} is gone: has topic {self.topic} been deleted?") from None
+            raise SegmentsError(
+                f"{self.directory} is gone: has topic {self.topic} been deleted, or the log been moved to "
+                f"another directory? After a move, run again"
+            ) from None
         except OSError as error:
             raise SegmentsError(f"{self.directory} cannot be read: {error.strerror}") from None
         bases = sorted(int(name[:20]) for name in names if re.fullmatch(r"\d{20}\.log", name))
@@ -160,23 +168,39 @@ def checkpointed(path: Path) -> dict[tuple[str, int], int]:
     return found
 
 
-def partitions_in(directories: Sequence[str]) -> list[Partition]:
+def partitions_in(directories: Sequence[str], *, sleep: Sleep = time.sleep) -> list[Partition]:
     """The partitions of data directories, or of copies of them. SegmentsError.
 
     Directories that are being deleted, or filled by a move, have other names and are left out, as is the
     cluster's metadata, whose records are of another kind.
     """
-    found: dict[tuple[str, int], Partition] = {}
+    found = _logs_in(directories)
+    # Apache Kafka ends a move by giving the new directory its name, and then the old one another. Looked at
+    # in between both are there; and neither, where one was looked at before that and the other behind it.
+    # So two looks have to find the same, which one directory alone does not need.
+    for pause_seconds in AGAIN_SECONDS if len(directories) > 1 else ():
+        sleep(pause_seconds)
+        before, found = found, _logs_in(directories)
+        if found == before and all(len(places) == 1 for places in found.values()):
+            break
+    for (topic, partition), places in found.items():
+        if len(places) > 1:
+            raise SegmentsError(
+                f"{places[0]} and {places[1]} are both {topic}-{partition}: leave one out, or if it is being "
+                f"moved from one to the other, run again when that is done"
+            )
+    return sorted(Partition(topic, partition, places[0]) for (topic, partition), places in found.items())
+
+
+def _logs_in(directories: Sequence[str]) -> dict[tuple[str, int], list[Path]]:
+    """Where each partition's log is at this moment: in more than one place where something is wrong."""
+    found: dict[tuple[str, int], list[Path]] = {}
     for directory in directories:
         for entry in _entries_of(Path(directory)):
             match = PARTITION.match(entry.name)
-            if match is None or match["topic"] == METADATA_TOPIC:
-                continue
-            partition = Partition(match["topic"], int(match["partition"]), entry)
-            known = found.setdefault((partition.topic, partition.partition), partition)
-            if known is not partition:
-                raise SegmentsError(f"{known.directory} and {entry} are both {partition.name}: leave one out")
-    return sorted(found.values())
+            if match is not None and match["topic"] != METADATA_TOPIC:
+                found.setdefault((match["topic"], int(match["partition"])), []).append(entry)
+    return found
 
 
 def _entries_of(directory: Path) -> Iterator[Path]:

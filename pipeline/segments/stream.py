@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from pipeline.segments.files import Partition, SegmentsError
+from pipeline.segments.files import AGAIN_SECONDS, Partition, SegmentsError, Sleep, partitions_in
 from pipeline.segments.options import Options
 from pipeline.segments.plan import Range, checked, divided, readable_end, resolve, tasks
 
@@ -13,6 +14,10 @@ Told = Mapping[str, Mapping[str, int]]
 """As Spark's Kafka source writes offsets: topic, then partition, then offset."""
 Offsets = dict[str, dict[str, int]]
 """The same, to be made."""
+
+_Place = tuple[str, int]
+"""A topic's partition."""
+_Answer = TypeVar("_Answer")
 
 
 def beginnings(options: Options, logs: Sequence[Partition]) -> Offsets:
@@ -27,30 +32,28 @@ def beginnings(options: Options, logs: Sequence[Partition]) -> Offsets:
     return found
 
 
-def ends(options: Options) -> Offsets:
+def ends(options: Options, *, sleep: Sleep = time.sleep) -> Offsets:
     """How far a stream may read now. SegmentsError."""
     found: Offsets = {}
-    for log in options.left():
-        with _unless_gone(options, log):
-            found.setdefault(log.topic, {})[str(log.partition)] = readable_end(log, options)
+    told = _of_each(options, None, lambda log: readable_end(log, options), sleep)
+    for (topic, partition), end in told.items():
+        found.setdefault(topic, {})[str(partition)] = end
     return found
 
 
-def goes_on(options: Options, start: Told, ends: Told) -> Offsets:
+def goes_on(options: Options, start: Told, ends: Told, *, sleep: Sleep = time.sleep) -> Offsets:
     """Where each partition goes on; what came while the stream ran begins where its log does."""
-    new = {
-        (topic, partition)
+    new = [
+        (topic, int(partition))
         for topic, offsets in ends.items()
         for partition in offsets
         if partition not in start.get(topic, {})
-    }
+    ]
     begins = {topic: dict(start.get(topic, {})) for topic in ends}
+    told = _of_each(options, new, Partition.start_offset, sleep) if new else {}
     for topic, partition in new:
-        begins[topic][partition] = ends[topic][partition]  # what is gone again has nothing
-    for log in options.left() if new else ():
-        if (log.topic, str(log.partition)) in new:
-            with _unless_gone(options, log):
-                begins[log.topic][str(log.partition)] = log.start_offset()
+        # What is gone again has nothing.
+        begins[topic][str(partition)] = told.get((topic, partition), ends[topic][str(partition)])
     return begins
 
 
@@ -75,19 +78,22 @@ def limited(begins: Told, ends: Offsets, most: int) -> Offsets:
     return found
 
 
-def step_tasks(options: Options, start: Told, end: Told) -> list[list[Range]]:
+def step_tasks(options: Options, start: Told, end: Told, *, sleep: Sleep = time.sleep) -> list[list[Range]]:
     """What a step from one set of offsets to another reads. SegmentsError where that is gone, and matters."""
-    logs = {(log.topic, str(log.partition)): log for log in options.left()}
-    bounds: list[tuple[Partition, int, int]] = []
-    for topic, offsets in end.items():
-        for partition, stop in offsets.items():
-            log = logs.get((topic, partition))
-            if log is not None:
-                with _unless_gone(options, log):
-                    bounds.append(_bounds(options, log, start.get(topic, {}).get(partition), stop))
-            elif options.fail_on_data_loss:
-                raise SegmentsError(f"{topic}-{partition} is gone: has the topic been deleted?")
-    return tasks(options, divided(options, bounds))
+
+    def bounds(log: Partition) -> tuple[Partition, int, int]:
+        partition = str(log.partition)
+        return _bounds(options, log, start.get(log.topic, {}).get(partition), end[log.topic][partition])
+
+    planned = [
+        (topic, int(partition))
+        for topic, offsets in end.items()
+        for partition, stop in offsets.items()
+        # What is gone for good stays in the ends of a query, and would be waited for in each of its steps.
+        if options.fail_on_data_loss or start.get(topic, {}).get(partition) != stop
+    ]
+    found = _of_each(options, planned, bounds, sleep)
+    return tasks(options, divided(options, [found[place] for place in planned if place in found]))
 
 
 def _bounds(options: Options, log: Partition, begin: int | None, stop: int) -> tuple[Partition, int, int]:
@@ -101,11 +107,40 @@ def _bounds(options: Options, log: Partition, begin: int | None, stop: int) -> t
     return log, *checked(options, log, min(begin, stop), stop)
 
 
-@contextmanager
-def _unless_gone(options: Options, log: Partition) -> Iterator[None]:
-    """Leave out a partition that is deleted at this moment, where lost data does not matter."""
-    try:
-        yield
-    except SegmentsError:
-        if options.fail_on_data_loss or log.directory.exists():
-            raise
+def _of_each(
+    options: Options,
+    places: Iterable[_Place] | None,
+    ask: Callable[[Partition], _Answer],
+    sleep: Sleep,
+) -> dict[_Place, _Answer]:
+    """What the logs of some partitions answer, or all. SegmentsError where one is gone, and that matters.
+
+    Who moves a log to another directory, as Apache Kafka does, may be seen in between: so whether one is gone
+    is said of all of them together, and only after looking again for a while.
+    """
+    there = options.left()
+    left = [(log.topic, log.partition) for log in there] if places is None else list(places)
+    answers: dict[_Place, _Answer] = {}
+    for pause_seconds in (None, *AGAIN_SECONDS):
+        if pause_seconds is not None:
+            sleep(pause_seconds)
+            there = partitions_in(options.directories, sleep=sleep)
+        logs = {(log.topic, log.partition): log for log in there}
+        gone = []
+        for place in left:
+            log = logs.get(place)
+            try:
+                if log is not None:
+                    answers[place] = ask(log)
+                    continue
+            except (SegmentsError, FileNotFoundError):
+                if log is None or log.directory.exists():
+                    raise
+            gone.append(place)
+        left = gone
+        if not left:
+            return answers
+    if options.fail_on_data_loss:
+        topic, partition = left[0]
+        raise SegmentsError(f"{topic}-{partition} is gone: has the topic been deleted?")
+    return answers

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from broker.storage.disk import RealDisk
 from broker.testing.log_bench import LogBench, batch
-from pipeline.segments.files import SegmentsError
+from pipeline.segments.files import AGAIN_SECONDS, Partition, Segment, SegmentsError
 from pipeline.segments.options import Options, parse
 from pipeline.segments.read import read
 from pipeline.segments.stream import Offsets, beginnings, ends, goes_on, limited, step_tasks
@@ -31,10 +32,16 @@ def make(tmp_path: Path, name: str, records: int) -> Path:
     return tmp_path / name
 
 
-def offsets(options: Options, start: Offsets, end: Offsets) -> list[tuple[str, int]]:
+def at_once(_: float) -> None:
+    """Wait for nothing."""
+
+
+def offsets(
+    options: Options, start: Offsets, end: Offsets, sleep: Callable[[float], None] = at_once
+) -> list[tuple[str, int]]:
     return [
         (range_.topic, offset)
-        for task in step_tasks(options, start, end)
+        for task in step_tasks(options, start, end, sleep=sleep)
         for range_ in task
         for found in read(range_, columns=["offset"])
         for offset in found.column("offset").to_pylist()
@@ -68,7 +75,66 @@ def test_a_topic_that_goes_after_its_step_was_planned(tmp_path: Path, which: dic
     assert ends(lenient) == {"a": {"0": 5}}
     assert beginnings(lenient, lenient.left()) == {"a": {"0": 0}}
     # A limited stream that was to end where there was something then.
-    assert goes_on(lenient, {"a": {"0": 3}}, end) == {"a": {"0": 3}, "b": {"0": 5}}
+    assert goes_on(lenient, {"a": {"0": 3}}, end, sleep=at_once) == {"a": {"0": 3}, "b": {"0": 5}}
+
+
+class TestMoves:
+    """Between two data directories, as Apache Kafka moves a log while it is read."""
+
+    @pytest.fixture(params=["true", "false"])
+    def options(self, request: pytest.FixtureRequest, tmp_path: Path) -> Options:
+        (tmp_path / "one").mkdir()
+        (tmp_path / "two").mkdir()
+        make(tmp_path, "one/a-0", 5)
+        make(tmp_path, "one/a-1", 5)
+        path = f"{tmp_path / 'one'},{tmp_path / 'two'}"
+        return asked(tmp_path, path=path, subscribe="a", failOnDataLoss=request.param)
+
+    END: Offsets = {"a": {"0": 5, "1": 5}}
+    WHOLE = [("a", offset) for offset in range(5)] * 2
+
+    def test_a_planned_log_without_its_name_is_looked_for_again(
+        self, options: Options, tmp_path: Path
+    ) -> None:
+        future = tmp_path / "two" / "a-1.0123456789abcdef-future"
+        shutil.move(tmp_path / "one" / "a-1", future)
+
+        def moves_on(_: float) -> None:
+            if future.exists():
+                future.rename(tmp_path / "two" / "a-1")
+
+        assert offsets(options, {}, self.END, moves_on) == self.WHOLE
+
+    @pytest.mark.parametrize("ask", ["ends", "goes_on", "step_tasks"])
+    def test_a_log_that_moves_while_it_is_asked(
+        self, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
+    ) -> None:
+        segments, old = Partition.segments, tmp_path / "one" / "a-1"
+
+        def moving(log: Partition) -> list[Segment]:
+            if log.directory == old and old.exists():
+                shutil.move(old, tmp_path / "two" / "a-1")
+            return segments(log)
+
+        monkeypatch.setattr(Partition, "segments", moving)
+        if ask == "ends":
+            assert ends(options, sleep=at_once) == self.END
+        elif ask == "goes_on":
+            (tmp_path / "two" / "log-start-offset-checkpoint").write_text("0\n1\na 1 3\n")
+            assert goes_on(options, {"a": {"0": 2}}, self.END, sleep=at_once) == {"a": {"0": 2, "1": 3}}
+        else:
+            assert offsets(options, {}, self.END) == self.WHOLE
+
+    def test_what_stays_away_is_waited_for_once(self, options: Options, tmp_path: Path) -> None:
+        end: Offsets = {"a": {"0": 5, "1": 5, "2": 5, "3": 5}}
+        waited: list[float] = []
+        if options.fail_on_data_loss:
+            with pytest.raises(SegmentsError, match=r"^a-2 is gone: has the topic been deleted"):
+                offsets(options, {}, end, waited.append)
+        else:
+            assert offsets(options, {}, end, waited.append) == self.WHOLE
+            assert offsets(options, end, end, waited.append) == []
+        assert sum(waited) == pytest.approx(sum(AGAIN_SECONDS))
 
 
 def test_a_new_stream_of_a_topic_that_is_not_there_is_refused_all_the_same(tmp_path: Path) -> None:
