@@ -1,4 +1,7 @@
-"""Windows over events whose times are none, or are beyond what Spark can count with: each is only counted."""
+"""Windows over events of any time: none, beyond what Spark can count with, before 1970, far ahead.
+
+And over topics that are not what they were, or that the results themselves would be in.
+"""
 
 # The client's own annotations are partial.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -6,13 +9,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from interop.brokers import Broker
 from interop.pipeline.running import Jobs, kafka
-from interop.scenarios.clients_confluent import consumer_of, producer_of, take
+from interop.scenarios.clients_confluent import consumer_of, make_topic, producer_of, take, until
 
 DAY = "2023-11-14T00:00:00.000Z"
 GOOD_AND_BAD = {
@@ -32,25 +39,89 @@ GOOD_AND_BAD = {
 def test_an_event_time_that_is_none_stops_nothing(broker: Broker, format_: str, tmp_path: Path) -> None:
     good, bad = GOOD_AND_BAD[format_]
     name = f"times-{format_}"
-    producer = producer_of(broker)
-    for time in [*bad, *good]:
-        producer.produce(name, f'{{"at": {time}}}'.encode())
-    assert producer.flush(30) == 0
+    send(broker, name, *bad, *good)
+    said = Jobs(tmp_path).run("windows", windows(broker, name, tmp_path, event_time_format=format_))
+    assert f"{len(bad)} " in said.splitlines()[-1], said
+    assert counted(broker, name, 1) == {DAY: len(good)}
+
+
+def test_what_happened_before_1970_is_in_its_windows(broker: Broker, tmp_path: Path) -> None:
+    name, first = "times-old", datetime(1, 1, 2, tzinfo=UTC)
+    moments = [first, *(datetime(1969, 12, 31, hour, 59, 59, 999_000, tzinfo=UTC) for hour in (0, 9, 23))]
+    moments += [datetime(1970, 1, 1, tzinfo=UTC), datetime(2013, 6, 1, 12, tzinfo=UTC)]
+    send(broker, name, *(f'"{moment.isoformat()}"' for moment in moments))
+    job = windows(broker, name, tmp_path, window="7 hours", slide="5 hours", watermark="1000000 days")
+    said = Jobs(tmp_path).run("windows", job)
+    assert " 0 late, " in said.splitlines()[-1], said
+    expected = sliding(moments, timedelta(hours=7), timedelta(hours=5))
+    assert counted(broker, name, len(expected)) == expected
+
+
+def sliding(moments: list[datetime], window: timedelta, slide: timedelta) -> dict[str, int]:
+    """How many of the moments are in each window, of which one begins with 1970."""
+    found: Counter[str] = Counter()
+    for moment in moments:
+        start = moment - (moment - datetime(1970, 1, 1, tzinfo=UTC)) % slide
+        while start > moment - window:
+            found[start.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"] += 1
+            start -= slide
+    return dict(found)
+
+
+def test_an_event_that_is_too_far_ahead_leaves_the_others_in_time(broker: Broker, tmp_path: Path) -> None:
+    name, job = "times-ahead", windows(broker, "times-ahead", tmp_path, watermark="1 day", ahead="100 days")
+    for times in (['"9999-01-01"', '"2023-11-14"'], ['"2023-11-14T05:00"']):
+        send(broker, name, *times)
+        said = Jobs(tmp_path).run("windows", job)
+    assert " 0 late, 0 were no JSON, 1 had no time;" in said.splitlines()[-1], said
+    assert counted(broker, name, 2) == {DAY: 2}
+
+
+def test_a_topic_that_was_made_anew_is_not_gone_on_with(broker: Broker, tmp_path: Path) -> None:
+    name, job = "times-anew", windows(broker, "times-anew", tmp_path)
+    send(broker, name, '"2023-11-14"')
+    Jobs(tmp_path).run("windows", job)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics([name])[name].result(30)
+    until(lambda: name not in admin.list_topics(timeout=30).topics)
+    make_topic(broker, name)
+    send(broker, name, *['"2023-11-14"'] * 3)
+    said = Jobs(tmp_path).run("windows", job, status=1)
+    assert f"topic {name} has been deleted and created anew since the checkpoint {tmp_path}" in said
+    other = {**job, "input": kafka(broker, "times-anew-counted")}
+    said = Jobs(tmp_path).run("windows", other, status=1)
+    assert "which is one of the topics of the input: its results would be counted as events" in said
+    make_topic(broker, "times-other")
+    said = Jobs(tmp_path).run("windows", {**job, "input": kafka(broker, "times-other")}, status=1)
+    assert f"is about {name}, and the input is times-other: choose another checkpoint" in said
+    assert counted(broker, name, 1) == {DAY: 1}
+
+
+def windows(broker: Broker, name: str, directory: Path, **changed: Any) -> dict[str, Any]:
+    """The job that counts the events of a topic by windows of a day."""
     table = {
         "topic": f"{name}-counted",
-        "checkpoint": str(tmp_path / "checkpoint"),
+        "checkpoint": str(directory / "checkpoint"),
         "event_time": "at",
-        "event_time_format": format_,
         "window": "1 day",
         "watermark": "3650 days",
         "aggregates": {"events": "count"},
         "client": {"bootstrap.servers": broker.bootstrap},
     }
-    said = Jobs(tmp_path).run("windows", {"input": kafka(broker, name), "windows": table})
-    assert f"{len(bad)} " in said.splitlines()[-1], said
+    return {"input": kafka(broker, name), "windows": {**table, **changed}}
+
+
+def send(broker: Broker, topic: str, *times: str) -> None:
+    producer = producer_of(broker)
+    for number, time in enumerate(times):
+        producer.produce(topic, f'{{"at": {time}, "number": {number}}}'.encode())
+    assert producer.flush(30) == 0
+
+
+def counted(broker: Broker, name: str, results: int) -> dict[str, int]:
+    """The last count of each window, by its start, when so many results have come."""
     consumer = consumer_of(broker, f"{name}-reader")
     consumer.subscribe([f"{name}-counted"])
-    (result,) = take(consumer, 1)
+    found = [json.loads(message.value()) for message in take(consumer, results)]
     consumer.close()
-    found = json.loads(result.value())
-    assert (found["window_start"], found["events"]) == (DAY, len(good))
+    return {result["window_start"]: result["events"] for result in found}

@@ -17,6 +17,7 @@
     window = "1 hour"
     slide = ""                     # how far windows are apart, if not their length
     watermark = "1 day"            # how late an event may be
+    ahead = ""                     # how far ahead of its record's timestamp; any, if it is empty
     emit = "update"                # each step what has changed, or final: windows that are over, once
     trigger = "availableNow"       # or how often to look: "10 seconds"
     state = "rocksdb"              # or memory
@@ -51,8 +52,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException
 
+from pipeline.archive.cluster import Cluster
+from pipeline.archive.origins import of_files
+from pipeline.checkpoint_topics import note_topics
 from pipeline.config import CLEAN, ConfigError, Input, JobConfig
 from pipeline.delivery import TIMEOUT_SECONDS, DeliveryError
+from pipeline.origin import UNKNOWN, Origin
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -88,6 +93,9 @@ UNIT_MS: Final = {
     "week": 604_800_000,
 }
 INTERVAL: Final = re.compile(rf"(\d+) ({'|'.join(UNIT_MS)})s?")
+EPOCH_S: Final = -62_167_219_200
+"""The beginning of the year 0. Spark takes what is before its own, in 1970, for late from the first event on:
+so the time of events is counted from here, until they are told."""
 LONGEST_MS: Final = 10_000 * 365 * UNIT_MS["day"]
 """Of a window, and of how late an event may be."""
 WINDOW_START, WINDOW_END = "window_start", "window_end"
@@ -130,6 +138,7 @@ class WindowsConfig(NamedTuple):
     window: str
     slide: str
     watermark: str
+    ahead: str
     emit: str
     trigger: str
     state: str
@@ -153,6 +162,7 @@ class WindowsConfig(NamedTuple):
             window=_interval("window", table.text("window", "1 hour"), least_ms=1),
             slide=_interval("slide", table.text("slide", ""), least_ms=1, empty=True),
             watermark=_interval("watermark", table.text("watermark", "1 day")),
+            ahead=_interval("ahead", table.text("ahead", ""), empty=True),
             emit=table.text("emit", "update", one_of=("update", "final")),
             trigger=table.trigger(),
             state=table.text("state", "rocksdb", one_of=("rocksdb", "memory")),
@@ -190,6 +200,7 @@ class WindowsConfig(NamedTuple):
         """What must stay the same for a checkpoint to be gone on with."""
         return {
             "topic": self.topic,
+            "epoch": EPOCH_S,
             "event_time": [self.event_time, self.event_time_format] if self.event_time else [],
             "id": list(self.id),
             "group": list(self.group),
@@ -337,6 +348,19 @@ def make_compacted(client: Mapping[str, str], topic: str, partitions: int) -> No
             ) from None
 
 
+def check_apart(config: WindowsConfig, found: Mapping[str, Origin]) -> None:
+    """ConfigError where the results would be read as events. KafkaException."""
+    if config.topic not in found:
+        return
+    admin = ADMIN.AdminClient(dict(config.client))
+    cluster = str(admin.list_topics(config.topic, TIMEOUT_SECONDS).cluster_id)
+    if found[config.topic].cluster in (cluster, UNKNOWN):
+        raise ConfigError(
+            f"windows.topic is {config.topic}, which is one of the topics of the input: its results would "
+            f"be counted as events"
+        )
+
+
 def results(stream: DataFrame, config: WindowsConfig) -> DataFrame:
     """The rows of the result, with the columns key and value, for a stream of records."""
     from pyspark.sql import functions as f
@@ -376,14 +400,20 @@ def results(stream: DataFrame, config: WindowsConfig) -> DataFrame:
         .withWatermark("event_time", config.watermark)
         .dropDuplicatesWithinWatermark(["identity"])
     )
-    window = f.window("event_time", config.window, config.slide or None).alias("window")
+    slide = config.slide or config.window
+    # They are apart from 1970 by so many of them, as if time were counted from there.
+    first = f"{-EPOCH_S * 1000 % length_ms(slide)} milliseconds"
+    window = f.window("event_time", config.window, slide, first).alias("window")
     figures = once.groupBy(window, *[columns[name] for name in config.group]).agg(
         *[
             _figure(one.function, columns.get(one.field)).alias(f"figure_{number}")
             for number, one in enumerate(config.aggregates)
         ]
     )
-    start, end = f.col("window.start").alias(WINDOW_START), f.col("window.end").alias(WINDOW_END)
+    start, end = [
+        f.expr(f"timestamp_micros(unix_micros(window.{edge}) + {EPOCH_S}000000L)").alias(name)
+        for edge, name in (("start", WINDOW_START), ("end", WINDOW_END))
+    ]
     group = [f.col(columns[name]).alias(name) for name in config.group]
     values = [f.col(f"figure_{number}").alias(one.name) for number, one in enumerate(config.aggregates)]
     # Times are told in UTC, whatever the session's zone is.
@@ -411,11 +441,14 @@ def path_of(field: str) -> str:
 
 
 def _event_time(config: WindowsConfig) -> str:
-    """When it happened; null where nobody can say, or where windows around it could not be told."""
+    """When it happened, since EPOCH_S; null where nobody can say, or windows around it could not be told."""
     micros = EVENT_TIMES[config.event_time_format] if config.event_time else "unix_micros(timestamp)"
     inside = f"micros >= {FIRST_S}000000L AND micros < {END_S}000000L"
+    if config.ahead:
+        inside += f" AND micros <= unix_micros(timestamp) + {length_ms(config.ahead)}000L"
     # A list of one gives what was worked out a name, and so it is not worked out thrice.
-    return f"transform(array({micros}), micros -> if({inside}, timestamp_micros(micros), NULL))[0]"
+    since = f"timestamp_micros(micros - {EPOCH_S}000000L)"
+    return f"transform(array({micros}), micros -> if({inside}, {since}, NULL))[0]"
 
 
 def _identity(columns: Sequence[str]) -> str:
@@ -447,10 +480,14 @@ def _figure(function: str, column: str | None) -> Column:
 
 
 def start(spark: SparkSession, config: WindowsConfig) -> StreamingQuery:
-    """Begin. ConfigError, DeliveryError, KafkaException."""
+    """Begin. ConfigError, DeliveryError, KafkaException; ArchiveError where the input's topic is missing."""
     claim(config)
     make_compacted(config.client, config.topic, config.partitions)
     options = {"startingOffsets": "earliest", **config.input.options}
+    ask = of_files(options) if config.input.format == "kwire" else Cluster(spark, options).origins
+    found = ask(None)
+    check_apart(config, found)
+    note_topics(config.checkpoint, found)
     stream = spark.readStream.format(config.input.format).options(**options).load()
     writer = (
         results(stream, config)

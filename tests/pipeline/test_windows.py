@@ -56,6 +56,7 @@ def test_configuration(tmp_path: Path) -> None:
         ({"watermark": "9" * 30 + " weeks"}, r"windows\.watermark is no longer than 10,000 years"),
         ({"trigger": "10 secs please"}, r"windows\.trigger is availableNow, or how often to look"),
         ({"group": 'it\'s "it"'}, "one kind of quotes"),
+        ({"ahead": "a bit"}, r"windows\.ahead is a length of time"),
         ({"slide": "soon"}, r"windows\.slide is a length of time"),
         ({"emit": "often"}, r"windows\.emit is one of update, final"),
         ({"client": {}}, r"bootstrap\.servers"),

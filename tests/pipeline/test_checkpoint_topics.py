@@ -1,0 +1,59 @@
+"""Whether the topics of a checkpoint are still those that it is about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.checkpoint_topics import TOPICS, note_topics
+from pipeline.config import ConfigError
+from pipeline.origin import UNKNOWN, Origin
+
+SHOP = Origin("east", "shop", "id-1")
+BANK = Origin("east", "bank", "id-2")
+
+
+def noted(directory: Path, *origins: Origin) -> None:
+    note_topics(directory, {origin.topic: origin for origin in origins})
+
+
+def test_topics_may_come_and_go(tmp_path: Path) -> None:
+    for origins in ((SHOP,), (SHOP, BANK), (BANK,), (SHOP,), ()):
+        noted(tmp_path / "checkpoint", *origins)
+
+
+def test_what_is_learnt_later_is_kept(tmp_path: Path) -> None:
+    unknown = SHOP._replace(cluster=UNKNOWN, topic_id=UNKNOWN)
+    for origin in (unknown, SHOP, unknown):
+        noted(tmp_path, origin)
+    with pytest.raises(ConfigError, match="created anew"):
+        noted(tmp_path, SHOP._replace(topic_id="id-3"))
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (
+            [SHOP._replace(topic_id="id-3")],
+            "topic shop has been deleted and created anew since the checkpoint",
+        ),
+        (
+            [SHOP._replace(cluster="west")],
+            "is about topic shop of cluster east, and the input is cluster west",
+        ),
+        ([BANK], "is about shop, and the input is bank: choose another checkpoint"),
+    ],
+)
+def test_other_topics_are_refused_and_not_noted(tmp_path: Path, now: list[Origin], why: str) -> None:
+    noted(tmp_path, SHOP)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=why):
+            noted(tmp_path, *now)
+    noted(tmp_path, SHOP)
+
+
+def test_a_note_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / TOPICS).write_text("[]")
+    with pytest.raises(ConfigError, match=f"{TOPICS} does not tell topics"):
+        noted(tmp_path, SHOP)
