@@ -22,7 +22,9 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def check_topics(archive: Archive, topics: frozenset[str] | None) -> None:
-    """ArchiveError for a topic that the archive has never seen: it may be misspelt."""
+    """ArchiveError for a topic that the archive has never seen, as it may be misspelt, or for no archive."""
+    if not archive.steps():
+        raise ArchiveError(f"{archive.directory} is no archive, or an empty one: it has no manifests")
     known = {topic for commit in archive.steps() for topic in commit.ranges}
     for topic in sorted((topics or frozenset()) - known):
         there = ", ".join(sorted(known)) or "none"

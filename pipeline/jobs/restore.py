@@ -43,7 +43,7 @@ from confluent_kafka.cimpl import NewTopic
 from kwire.compression import Codec
 from pipeline.archive.manifest import Archive, ArchiveError, DataFile
 from pipeline.archive.reading import Wanted, by_partition, end_of, is_dense, records
-from pipeline.config import CLEAN, JobConfig, Table
+from pipeline.config import CLEAN, ConfigError, JobConfig, Table
 from pipeline.delivery import (
     MAP_SUFFIX,
     TIMEOUT_SECONDS,
@@ -102,17 +102,29 @@ class RestoreConfig(NamedTuple):
             transaction_records=table.number("transaction_records", TRANSACTION_RECORDS, least=1),
         )
         table.done()
+        if "bootstrap.servers" not in found.client:
+            raise ConfigError('restore.client."bootstrap.servers" is missing: where is the target?')
         return found
 
 
 def _wanted(table: Table) -> Wanted:
-    return Wanted(
+    """ConfigError."""
+    found = Wanted(
         names_in(table.text("topics", "")) or None,
         table.number("start_offset", 0),
         table.number("end_offset", 1 << 62),
         table.number("start_ms", -(1 << 62), least=-(1 << 62)),
-        table.number("end_ms", 1 << 62),
+        table.number("end_ms", 1 << 62, least=-(1 << 62)),
     )
+    for start, end, key in (
+        (found.start_offset, found.end_offset, "offset"),
+        (found.start_ms, found.end_ms, "ms"),
+    ):
+        if start >= end:
+            raise ConfigError(
+                f"restore.end_{key}, which is behind the last, is {end}, and start_{key} {start}"
+            )
+    return found
 
 
 def directory_config(config: JobConfig) -> DirectoryConfig | None:
@@ -370,8 +382,11 @@ def command(config: JobConfig, master: str | None) -> int:
                     f"offsets from {log.start_offset} to {log.end_offset}"
                 )
         elif wanted is not None:
-            for done in run(spark, wanted):
+            restored = run(spark, wanted)
+            for done in restored:
                 print(done)
+            if not restored:
+                print(f"{wanted.directory} has no records in that range")
     finally:
         spark.stop()
     return CLEAN

@@ -260,7 +260,7 @@ def test_what_formatting_says_is_told(archive: Archive, tmp_path: Path) -> None:
 
 def test_topics_of_the_old_cluster_itself_are_refused(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "archive")
-    with pytest.raises(ArchiveError, match="holds no such records"):
+    with pytest.raises(ArchiveError, match="is no archive, or an empty one"):
         restore(config(archive, tmp_path / "data"), in_turn)
     archive.add(Commit(-1, "job", 0, {"__consumer_offsets": {0: (0, 9)}}, []))
     with pytest.raises(ArchiveError, match="__consumer_offsets cannot be restored into a directory"):

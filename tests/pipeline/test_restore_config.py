@@ -1,0 +1,36 @@
+"""What a restore is told, as far as it can be wrong by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline.config import ConfigError, JobConfig
+from pipeline.jobs.restore import RestoreConfig, directory_config
+
+TABLE = {"directory": "/srv/archive", "job": "back", "client": {"bootstrap.servers": "h:1"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"client": {}}, r'restore\.client\."bootstrap\.servers" is missing: where is the target'),
+        ({"start_offset": 5, "end_offset": 5}, r"restore\.end_offset, which is behind the last, is 5, and"),
+        ({"start_ms": 6, "end_ms": 5}, r"restore\.end_ms, which is behind the last, is 5, and start_ms 6"),
+        ({"job": ""}, r"restore\.job is empty"),
+    ],
+)
+def test_what_is_wrong_is_named(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        RestoreConfig.of(JobConfig({"restore": {**TABLE, **changes}}))
+
+
+def test_a_range_of_times_may_be_before_1970() -> None:
+    told = {**TABLE, "start_ms": -10, "end_ms": -5, "topics": "a, b"}
+    found = RestoreConfig.of(JobConfig({"restore": told})).wanted
+    assert (found.start_ms, found.end_ms, found.topics) == (-10, -5, {"a", "b"})
+    told = {key: value for key, value in told.items() if key != "client"}
+    into = directory_config(JobConfig({"restore": {**told, "into_directory": "/srv/new"}}))
+    assert into is not None
+    assert into.wanted == found
