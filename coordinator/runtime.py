@@ -62,6 +62,9 @@ class Machine(Protocol):
     def held(self, key: Message) -> None:
         """A record was written within a transaction; it is replayed if that commits."""
 
+    def grown(self) -> None:
+        """The log has one more batch, or marker, than it was loaded with."""
+
     def loaded(self) -> None:
         """The log is read: from here on there are commands."""
 
@@ -275,6 +278,7 @@ class Shard(Generic[M]):
             )
         self._ports.append(self.index, data, lambda error: self._committed(written_for, error))
         self._under_way += 1
+        self.machine.grown()
 
     def _replay(self, records: Sequence[StoredRecord]) -> None:
         for record in records:
@@ -286,6 +290,7 @@ class Shard(Generic[M]):
         """A marker is in this partition's log: what the producer wrote counts from now on, or never."""
         for key, value in self.stored.end(producer_id, commit=commit):
             self.machine.replay(key, value)
+        self.machine.grown()
 
     def _committed(self, written_for: Sequence[_Waiting], error: ApiError | None) -> None:
         self._under_way -= 1

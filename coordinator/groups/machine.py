@@ -73,7 +73,11 @@ class GroupMachine:
         )
         self.offsets = Offsets()
         self._unseen: set[str] = set()
-        """Groups that commits have made of which nothing is stored. The next record has them seen."""
+        """Groups that commits have made of which nothing is stored.
+
+        Kafka shows its groups as they were at the last offset of the log that is committed: whatever is
+        written next, be it for another group, or a marker, has these seen.
+        """
 
     # --- the classic protocol
 
@@ -309,7 +313,6 @@ class GroupMachine:
 
     def replay(self, key: Message, value: Message | None) -> None:
         """Take in one record; None is a tombstone. Kinds of records that are not known here are skipped."""
-        self._unseen.clear()
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
             if value is not None:
@@ -352,9 +355,12 @@ class GroupMachine:
 
     def held(self, key: Message) -> None:
         """A transaction has an offset for a group, which exists from here on."""
-        self._unseen.clear()
         if isinstance(key, OffsetCommitKey):
             self._ensure_group(key.group)
+
+    def grown(self) -> None:
+        """Something was written: what came to be without a record is seen."""
+        self._unseen.clear()
 
     def loaded(self) -> None:
         """Everything is replayed: sessions start."""

@@ -103,6 +103,9 @@ class TransactionMachine:
     def held(self, key: Message) -> None:
         """Nothing in this log is part of a transaction itself."""
 
+    def grown(self) -> None:
+        """Nothing here waits for a record that says something else."""
+
     def loaded(self) -> None:
         """The log is read: write the markers that were decided and maybe not written."""
         for transaction in list(self.transactions.values()):

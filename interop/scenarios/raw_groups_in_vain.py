@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from interop.brokers import Broker
 from interop.raw import create_topic, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
+from interop.scenarios.raw_groups import Member
 from interop.scenarios.raw_transactions import Id, ready
 from interop.tools import another
 
@@ -84,6 +86,118 @@ def nothing_stored(broker: Broker) -> Any:
         with RawClient(own.bootstrap) as client:
             wait_for_coordinator(client, "any")
             told["after a restart"] = seen(client, "forgotten")
+    return told
+
+
+LONG = {"SessionTimeoutMs": 600_000, "RebalanceTimeoutMs": 600_000}
+"""No timer is to write anything while a scenario looks."""
+
+SHORT_SESSION_MS = 2000
+SOON_S = 1.0
+
+Write = Callable[[Member], Any]
+"""What a member of another group of the same partition does next."""
+
+
+def nothing(_member: Member) -> None: ...
+
+
+def join_once(version: int = 7, **changes: Any) -> Write:
+    """JoinGroup, of which a first answer may be the new member's id."""
+
+    def join(member: Member) -> Any:
+        member.send_join(version, **LONG, **changes)
+        return member.joined(version)["ErrorCode"]
+
+    return join
+
+
+def joined(member: Member) -> None:
+    member.join(**LONG)
+
+
+def stable(member: Member, **changes: Any) -> None:
+    member.join(**{**LONG, **changes})
+    member.sync({member.member_id: b"all"})
+
+
+def committed(member: Member) -> None:
+    member.commit(TOPIC, 1, MemberId="", GenerationIdOrMemberEpoch=-1)
+
+
+def delete_offset(member: Member, topic: str = TOPIC) -> Any:
+    topics = [{"Name": topic, "Partitions": [{"PartitionIndex": 0}]}]
+    answer = member.client.call("OffsetDelete", 0, GroupId=member.group, Topics=topics)
+    return [answer["ErrorCode"], [one["Partitions"][0]["ErrorCode"] for one in answer["Topics"]]]
+
+
+def a_transaction(member: Member) -> None:
+    """Of which there is nothing but that it may commit offsets for the group."""
+    one = Id(member.client, member.group)
+    one.init()
+    member.client.call("AddOffsetsToTxn", 3, **one.who, GroupId=member.group)
+
+
+def end(*, commit: bool) -> Write:
+    def write(member: Member) -> Any:
+        one = Id(member.client, member.group)
+        found = member.client.call("DescribeTransactions", 0, TransactionalIds=[one.name])
+        state = found["TransactionStates"][0]
+        one.producer_id, one.epoch = state["ProducerId"], state["ProducerEpoch"]
+        return one.end(commit=commit)
+
+    return write
+
+
+def new_heartbeat(member: Member) -> Any:
+    return heartbeat(member.client, member.group, "m", 0)[0]
+
+
+NEXT: dict[str, tuple[Write, Write]] = {
+    "JoinGroup": (nothing, join_once(3)),
+    "JoinGroup without a member id": (nothing, join_once()),
+    "JoinGroup with a member id": (join_once(), join_once()),
+    "JoinGroup of a second member": (stable, join_once(MemberId="")),
+    "JoinGroup without protocols": (nothing, join_once(Protocols=[])),
+    "JoinGroup as nobody": (nothing, join_once(MemberId="nobody")),
+    "JoinGroup of a static member": (nothing, join_once(GroupInstanceId="static")),
+    "SyncGroup": (joined, lambda member: member.sync({member.member_id: b"all"})["ErrorCode"]),
+    "SyncGroup again": (stable, lambda member: member.sync()["ErrorCode"]),
+    "Heartbeat": (stable, lambda member: member.heartbeat()),
+    "LeaveGroup": (stable, lambda member: member.leave()),
+    "LeaveGroup before SyncGroup": (joined, lambda member: member.leave()),
+    "LeaveGroup before JoinGroup": (join_once(), lambda member: member.leave()),
+    "LeaveGroup of nobody": (stable, lambda member: member.leave({"MemberId": "nobody"})),
+    "a session's end": (lambda member: stable(member, SessionTimeoutMs=SHORT_SESSION_MS), nothing),
+    "OffsetCommit of a member": (stable, lambda member: member.commit(TOPIC, 1)),
+    "OffsetDelete": (committed, delete_offset),
+    "OffsetDelete of nothing": (committed, lambda member: delete_offset(member, "nowhere")),
+    "DeleteGroups": (committed, lambda member: deleted(member.client, member.group)),
+    "DeleteGroups of a group with members": (stable, lambda member: deleted(member.client, member.group)),
+    "ConsumerGroupHeartbeat": (nothing, new_heartbeat),
+    "a commit marker": (a_transaction, end(commit=True)),
+    "an abort marker": (a_transaction, end(commit=False)),
+}
+
+
+@scenario(seconds=120)
+def the_next_write(broker: Broker) -> Any:
+    """What has a group seen of whose commit nothing is stored: any record or marker in its partition."""
+    told: dict[str, Any] = {}
+    quick = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "1000"}
+    with another(broker, {**ONE_STATE_PARTITION, **quick}) as own, RawClient(own.bootstrap) as client:
+        wait_for_coordinator(client, "any")
+        ready(client, "any")
+        create_topic(client, TOPIC)
+        for name, (prepare, write) in NEXT.items():
+            unseen = f"before {name}"
+            with Member(own, f"next {name}") as member:
+                prepare(member)
+                told[name] = [commit(client, unseen, TOO_LARGE), seen(client, unseen), write(member)]
+                deadline = time.monotonic() + SOON_S + (SHORT_SESSION_MS / 1000 if write is nothing else 0)
+                while not seen(client, unseen)[0] and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                told[name] += [seen(client, unseen)]
     return told
 
 
