@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -25,6 +27,9 @@ SPARK_SCHEMA: Final = (
 )
 """What a file holds of a record, and its path."""
 GLOB: Final = re.compile(r"[\\{}\[\]*?]")
+GLOB_PATHS: Final = "__globPaths__"
+"""Spark's option of its own for paths that it need not look through for patterns."""
+_SPARK_FILE: Final = re.compile(r"file:/*(/[^\n]*?\.parquet)")
 FILE_COLUMNS: Final = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
 
 
@@ -53,10 +58,17 @@ def frame(spark: SparkSession, archive: Archive, wanted: Wanted = Wanted()) -> D
     files = [file for file in archive.files() if wanted.has(file)]
     if not files:
         raise ArchiveError(f"{archive.directory} holds no such records")
-    root = archive.directory
+    # What stands before a colon in a path that is not absolute is the scheme of a URL to Hadoop.
+    root = archive.directory.absolute()
     # Of the path Spark would take a topic called 007 for the number 7.
-    reader = spark.read.schema(SPARK_SCHEMA).option("basePath", f"{root}/data")
-    found = reader.parquet(*[unglobbed(root / file.path) for file in files])
+    reader = spark.read.schema(SPARK_SCHEMA).option("basePath", f"{root}/data").option(GLOB_PATHS, "false")
+    with telling_what_is_gone(root):
+        found = reader.parquet(*[str(root / file.path) for file in files])
+    if GLOB.search(str(root)):
+        # Of a path that looks like a pattern Spark does not say that it is gone: it reads the others.
+        for file in files:
+            if not (root / file.path).exists():
+                raise _gone(root / file.path)
     return found.selectExpr(
         "key",
         "value",
@@ -72,9 +84,39 @@ def frame(spark: SparkSession, archive: Archive, wanted: Wanted = Wanted()) -> D
     )
 
 
+@contextmanager
+def telling_what_is_gone(*directories: Path) -> Iterator[None]:
+    """ArchiveError for what Spark says of a file of these archives that is not there any more."""
+    try:
+        yield
+    except Exception as error:
+        # Which exceptions these are is known where Spark is; each names the file.
+        archives = [os.path.abspath(directory) for directory in directories]
+        for name in _SPARK_FILE.findall(str(error)):
+            if any(Path(name).is_relative_to(archive) for archive in archives) and not Path(name).exists():
+                raise _gone(Path(name)) from None
+        raise
+
+
+def _gone(path: Path) -> ArchiveError:
+    return ArchiveError(
+        f"{path} cannot be read: it is gone, so run again if the archive was compacted meanwhile"
+    )
+
+
 def unglobbed(path: Path) -> str:
-    """A path for Spark, which takes some characters for patterns of names unless they are escaped."""
-    return GLOB.sub(r"\\\g<0>", str(path))
+    """A path for Spark, which takes some characters for patterns of names unless they are escaped.
+
+    ArchiveError where that does not help.
+    """
+    found = GLOB.sub(r"\\\g<0>", str(path))
+    if ":" in found and found != str(path):
+        # Hadoop takes each name of such a path by itself, and what stands before a colon for a scheme.
+        raise ArchiveError(
+            f"{path} has both a colon and one of \\ {{ }} [ ] * ? in it, which Spark cannot read: "
+            f"move the archive to a directory without"
+        )
+    return found
 
 
 def by_partition(files: Iterable[DataFile]) -> dict[tuple[str, int], list[DataFile]]:
@@ -121,6 +163,8 @@ def rows(directory: Path, files: Sequence[DataFile], wanted: Wanted, start: int 
     Records whose timestamps are out of order are in files of other dates. Only files whose offsets overlap
     are open at the same time.
     """
+    # Where there is no such file, Arrow takes a relative path with a colon for a URL.
+    directory = directory.absolute()
     start = max(start, wanted.start_offset)
     inside = [file for file in files if file.last_offset >= start and file.first_offset < wanted.end_offset]
     for together in overlapping(inside):
@@ -146,6 +190,8 @@ def _rows_of(path: Path, wanted: Wanted, start: int) -> Iterator[Row]:
     """ArchiveError where the file cannot be read."""
     try:
         yield from _rows_in(path, wanted, start)
+    except FileNotFoundError:
+        raise _gone(path) from None
     except (OSError, pa.ArrowException) as error:
         raise ArchiveError(f"{path} cannot be read: {error}") from None
 
