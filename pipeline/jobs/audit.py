@@ -21,22 +21,34 @@ each is. Equal sums of as many records are taken for equal records.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline import config as statuses
-from pipeline.config import JobConfig
+from pipeline.archive.reading import telling_what_is_gone
+from pipeline.config import ConfigError, JobConfig
 from pipeline.report.differences import DIFFERENT, EXTRA, MISSING, SAME, Window, page_of
 from pipeline.report.page import write
 from pipeline.report.times import minute
-from pipeline.session import session
 from pipeline.tables import Side
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
 KEY: Final = ("topic", "partition", "window_ms")
+UNIT_MS: Final = {
+    "millisecond": 1,
+    "second": 1_000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 7 * 86_400_000,
+}
+LONGEST_MS: Final = 10_000 * 365 * UNIT_MS["day"]
+_PART: Final = rf"(\d+)\s+({'|'.join(UNIT_MS)})s?"
+_LENGTH: Final = re.compile(rf"(?:interval\s+)?{_PART}(?:\s+{_PART})*", re.IGNORECASE)
 
 
 class AuditConfig(NamedTuple):
@@ -57,13 +69,25 @@ class AuditConfig(NamedTuple):
         found = cls(
             Side.of(config, "left"),
             Side.of(config, "right"),
-            table.text("window", "1 hour"),
+            _length(table.text("window", "1 hour")),
             table.flag("offsets", True),
             table.text("suffix", ""),
             Path(report) if report else None,
         )
         table.done()
         return found
+
+
+def _length(told: str) -> str:
+    """A length of time that Spark has windows of. ConfigError."""
+    if _LENGTH.fullmatch(told.strip()) is None:
+        raise ConfigError(f'audit.window is a length of time like "1 hour" or "7 days", not {told!r}')
+    parts = re.findall(_PART, told, re.IGNORECASE)
+    if not 0 < sum(int(count) * UNIT_MS[unit.lower()] for count, unit in parts) <= LONGEST_MS:
+        raise ConfigError(
+            f"audit.window is longer than nothing and no longer than 10,000 years, not {told!r}"
+        )
+    return told
 
 
 class Difference(NamedTuple):
@@ -108,6 +132,8 @@ class Outcome(NamedTuple):
 
 def run(spark: SparkSession, config: AuditConfig) -> Outcome:
     """Compare the sides."""
+    from pyspark.sql import functions as f
+
     left = summed(config.left.load(spark), config)
     right = config.right.load(spark)
     if config.suffix:
@@ -116,10 +142,13 @@ def run(spark: SparkSession, config: AuditConfig) -> Outcome:
             "topic", f.col("topic").substr(f.lit(1), cut)
         )
     both = left.alias("l").join(summed(right, config).alias("r"), list(KEY), "full_outer")
-    rows = both.select(
+    asked = both.select(
         *KEY,
         *[f.col(f"{side}.{name}").alias(f"{side}_{name}") for side in "lr" for name in SUMS],
-    ).collect()
+    )
+    archives = [side.directory for side in (config.left, config.right) if side.directory is not None]
+    with telling_what_is_gone(*archives):
+        rows = asked.collect()
     found = [difference for row in rows if (difference := _difference(row)) is not None]
     found.sort(key=lambda one: (one.topic, one.partition, one.window_ms))
     told = {(one.topic, one.partition, one.window_ms): one for one in found}
@@ -132,6 +161,8 @@ SUMS: Final = ("records", "first", "last", "sum")
 
 def summed(side: DataFrame, config: AuditConfig) -> DataFrame:
     """A row for each topic, partition and window."""
+    from pyspark.sql import functions as f
+
     content = [_shape(), f.col("key"), f.col("value"), f.col("headers"), f.unix_micros("timestamp")]
     if config.offsets:
         content.append(f.col("offset"))
@@ -151,6 +182,8 @@ def _shape() -> Column:
     Spark's hash passes over nulls and does not tell one column from the next. Sources say of records without
     headers that these are null, or that there are none.
     """
+    from pyspark.sql import functions as f
+
     length = "coalesce(octet_length({}), -1)"
     headers = "coalesce(headers, array())"
     own = f"array({length.format('key')}, {length.format('value')}, size({headers}))"
@@ -189,6 +222,8 @@ def _window(row: Any, difference: Difference | None) -> Window:
 
 def command(config: JobConfig, master: str | None) -> int:
     """The job, for the command line: its exit status."""
+    from pipeline.session import session
+
     wanted = AuditConfig.of(config)
     needs_kafka = "kafka" in (wanted.left.format, wanted.right.format)
     spark = session("kwire audit", master=master, needs_kafka=needs_kafka)

@@ -1,0 +1,38 @@
+"""The configuration of an audit, which is all of it that goes without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.config import ConfigError, JobConfig
+from pipeline.jobs.audit import AuditConfig
+
+
+def window(told: str) -> str:
+    side = {"format": "kwire", "options": {"path": "/srv/data", "subscribe": "flights"}}
+    return AuditConfig.of(JobConfig({"audit": {"window": told}, "left": side, "right": side})).window
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["1 hour", "30 days", "1 millisecond", "interval 1 week 2 Days", "90  SECONDS", "1 hour 30 minutes"],
+)
+def test_a_window(told: str) -> None:
+    assert window(told) == told
+
+
+@pytest.mark.parametrize(
+    "told", ["1 fortnight", "1 month", "-1 hour", "1.5 hours", "hour", "1h", "", "1 hour and"]
+)
+def test_what_is_no_window_is_named(told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        window(told)
+    assert str(caught.value) == f'audit.window is a length of time like "1 hour" or "7 days", not {told!r}'
+
+
+@pytest.mark.parametrize("told", ["0 hours", "0 days 0 seconds", "600000 weeks", "9" * 30 + " weeks"])
+def test_a_window_that_holds_nothing_or_everything(told: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^audit\.window is longer than nothing and no longer than 10,000 years"
+    ):
+        window(told)
