@@ -34,6 +34,7 @@ SETTINGS: Final = {
     # Spark's own is INT96, of which others make nanoseconds, and these end in the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 JAVA_OPTIONS: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 """Otherwise the JVM checks bounds and nulls twice for each value of Arrow's columns: a tenth of a count."""
 
@@ -91,7 +92,10 @@ def _java_options() -> Iterator[None]:
     A setting of Spark's would take the place of the one in the user's spark-defaults.conf.
     """
     given = os.environ.get(SUBMIT_OPTIONS)
-    os.environ[SUBMIT_OPTIONS] = f"{JAVA_OPTIONS} {given or ''}".strip()
+    logging = (
+        "" if (_configuration() / LOGGING.name).exists() else f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"
+    )
+    os.environ[SUBMIT_OPTIONS] = " ".join(filter(None, (JAVA_OPTIONS, logging, given)))
     try:
         yield
     finally:
@@ -151,6 +155,14 @@ def connector_jars() -> list[Path]:
     return _needed(sorted(cache.glob("*.jar")))
 
 
+def _configuration() -> Path:
+    """Where the user's own configuration of Spark would be."""
+    import pyspark
+
+    home = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent))
+    return Path(os.environ.get("SPARK_CONF_DIR", home / "conf"))
+
+
 def _own_jars(settings: Mapping[str, str]) -> list[str]:
     """The jars that the user wants beside the connector's: a setting takes the place of the one in a file.
 
@@ -158,10 +170,7 @@ def _own_jars(settings: Mapping[str, str]) -> list[str]:
     """
     given = settings.get(JARS_KEY)
     if given is None:
-        import pyspark
-
-        home = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent))
-        defaults = Path(os.environ.get("SPARK_CONF_DIR", home / "conf")) / "spark-defaults.conf"
+        defaults = _configuration() / "spark-defaults.conf"
         try:
             given = java_properties.load(defaults.read_text("utf-8")).get(JARS_KEY, "")
         except FileNotFoundError:

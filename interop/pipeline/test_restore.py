@@ -181,8 +181,10 @@ def test_damage_is_named_or_left_out_and_told(source: Broker, tmp_path: Path) ->
     jobs = Jobs(tmp_path)
     archive = tmp_path / "archive"
     config = {"input": of_files(copy), "archive": {"directory": str(archive)}}
-    said = jobs.run("archive", config, status=1).splitlines()[-1]
-    assert said.startswith(f"kwire pipeline: {path} is corrupt at byte "), said
+    lines = jobs.run("archive", config, status=1).splitlines()
+    # What Java says of its own options is not for us to tell.
+    [said] = [line for line in lines if not line.startswith(("NOTE: ", "WARNING: Using incubator"))]
+    assert said.startswith(f"kwire pipeline: {path} is corrupt at byte ")
     jobs.run("archive", config, "--on-corrupt", "skip")
     [manifest] = (archive / "_manifests").glob("*.json")
     [told] = json.loads(manifest.read_text())["skipped"]
