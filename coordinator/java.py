@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import lru_cache
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
@@ -12,6 +12,7 @@ UINT32 = 0xFFFFFFFF
 UINT64 = 0xFFFFFFFFFFFFFFFF
 FIBONACCI = 0x9E3779B97F4A7C15  # -7046029254386353131
 FEWEST_BUCKETS = 16
+FEWEST_SLOTS = 2
 BLANKS = "".join(map(chr, range(0x21)))
 """What `String.trim()` takes away at both ends."""
 
@@ -94,14 +95,47 @@ def hash_set_order(keys: Collection[K], hash_of: Callable[[K], int]) -> list[K]:
     return hash_map_order(keys, hash_of, buckets_of_copy(len(keys)))
 
 
-def timeline_map_order(keys: Iterable[K], hash_of: Callable[[K], int]) -> list[K]:
+class HashTable(Generic[K]):
+    """The keys of a `HashMap` that grows as Java's does; it does not shrink."""
+
+    __slots__ = ("_buckets", "_computed", "_hash_of", "_put")
+
+    def __init__(self, hash_of: Callable[[K], int], buckets: int = FEWEST_BUCKETS) -> None:
+        self._hash_of = hash_of
+        self._buckets = buckets
+        self._put: dict[K, None] = {}
+        self._computed: dict[K, None] = {}
+
+    def put(self, key: K) -> None:
+        """`put`: a new key is the last in its bucket, and the table grows when that makes it too full."""
+        if key not in self._computed:
+            self._put[key] = None
+        self._buckets = grown(self._buckets, len(self._put) + len(self._computed))
+
+    def compute(self, key: K) -> None:
+        """`computeIfAbsent`, `merge`: a new key is the first, and the table grows if it was too full."""
+        self._buckets = grown(self._buckets, len(self._put) + len(self._computed))
+        if key not in self._put:
+            self._computed[key] = None
+
+    @property
+    def order(self) -> list[K]:
+        """The keys as the map tells them."""
+        return bucket_order([*reversed(self._computed), *self._put], self._hash_of, self._buckets)
+
+
+def timeline_slots(slots: int, size: int) -> int:
+    """How many slots a `TimelineHashMap` of this size has after a `put`, be the key new or not."""
+    return 2 * slots if 3 * (size + 1) > 4 * slots else slots
+
+
+def timeline_map_order(keys: Iterable[K], hash_of: Callable[[K], int], slots: int = FEWEST_SLOTS) -> list[K]:
     """The keys, each once, as Kafka's `TimelineHashMap` that got them in this order tells them.
 
     That is by slot, which the highest bits of a product decide (Fibonacci hashing), and in a slot the
-    last first. There are two slots at first, and twice as many when three quarters of the keys are more.
+    last first. There are `slots` at first, and twice as many when three quarters of the keys are more.
     """
     distinct = list(dict.fromkeys(keys))
-    slots = 2
     while 3 * len(distinct) > 4 * slots:
         slots *= 2
     shift = 65 - slots.bit_length()

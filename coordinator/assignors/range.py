@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from coordinator.assignors.spec import Assignment, GroupSpec, MemberSpec, assignment_failed
-from coordinator.java import string_order
+from coordinator.assignors.spec import Assignment, GroupSpec, MemberSpec, OrderedPartitions, assignment_failed
+from coordinator.java import buckets_of_map_copy, hash_map_order, string_order, uuid_hash
 
 
 def assign(spec: GroupSpec) -> Assignment:
@@ -23,11 +23,15 @@ def assign(spec: GroupSpec) -> Assignment:
         ranges[topic_id].reverse()
     assignment: Assignment = {}
     for member_id, member in sorted(spec.members.items(), key=_rank):
-        own = assignment[member_id] = {}
-        for topic_id in _in_order(spec, member):
+        own: dict[bytes, frozenset[int]] = {}
+        for topic_id in member.subscribed:
             start, end = ranges[topic_id].pop()
             if start < end:
-                own[topic_id] = frozenset(range(start, end))
+                own[topic_id] = OrderedPartitions(range(start, end))
+        # Kafka counts what it finds of the topics once for all members, where they want the same.
+        wanted = len(member.subscribed) + (0 if spec.homogeneous else member.unknown_topics)
+        order = hash_map_order(own, uuid_hash, buckets_of_map_copy(wanted))
+        assignment[member_id] = {topic_id: own[topic_id] for topic_id in order}
     return assignment
 
 
@@ -44,10 +48,6 @@ def _subscriber_counts(spec: GroupSpec) -> dict[bytes, int]:
         for topic_id in member.subscribed:
             counts[topic_id] = counts.get(topic_id, 0) + 1
     return counts
-
-
-def _in_order(spec: GroupSpec, member: MemberSpec) -> list[bytes]:
-    return [topic_id for topic_id in spec.partition_counts if topic_id in member.subscribed]
 
 
 def _split(partitions: int, subscribers: int) -> list[tuple[int, int]]:

@@ -6,9 +6,10 @@ here carry what is needed of it in their own order, as said below; a caller that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from coordinator.java import hash_map_order, hash_set_order, uuid_hash
 from kwire.errors import ApiError, ErrorCode
 
 Partitions: TypeAlias = Mapping[bytes, frozenset[int]]
@@ -35,15 +36,28 @@ def order_of(partitions: frozenset[int]) -> Sequence[int]:
     return partitions.order if isinstance(partitions, OrderedPartitions) else sorted(partitions)
 
 
+def as_hashed(partitions: Mapping[bytes, Collection[int]]) -> dict[bytes, OrderedPartitions]:
+    """Partitions in the order of a `HashMap` of `HashSet`s that got them as they come here."""
+    return {
+        topic_id: OrderedPartitions(hash_set_order(partitions[topic_id], int))
+        for topic_id in hash_map_order(partitions, uuid_hash)
+    }
+
+
 class MemberSpec(NamedTuple):
     """One member, as the assignors see it."""
 
-    subscribed: frozenset[bytes]
-    """Ids of the topics it wants, those that its regular expression matches included."""
+    subscribed: Collection[bytes]
+    """Ids of the topics it wants, those that its regular expression matches included.
+
+    In the order of `java.hash_set_order` of their names; quick to look into.
+    """
     instance_id: str | None
     rack_id: str | None
     assigned: Partitions
-    """Its target assignment until now, which a sticky assignor tries to leave it; as its record orders it."""
+    """Its target assignment until now, which a sticky assignor tries to leave it; in order of `as_hashed`."""
+    unknown_topics: int = 0
+    """How many other topics it asks for by name: Kafka's tables have room for them."""
 
 
 class GroupSpec(NamedTuple):
@@ -56,10 +70,8 @@ class GroupSpec(NamedTuple):
     partition_counts: Mapping[bytes, int]
     """Of every topic that exists; a topic that is wanted but missing here is unknown.
 
-    In the order of `java.hash_set_order` of their names.
+    In the order in which Kafka's map of members leads to them.
     """
-    unknown_topics: int = 0
-    """How many other names the members of a homogeneous group ask for: Kafka's table has room for them."""
 
 
 Assignment: TypeAlias = dict[str, dict[bytes, frozenset[int]]]

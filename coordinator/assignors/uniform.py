@@ -71,11 +71,10 @@ def _unowned(spec: GroupSpec, wanted: Collection[bytes]) -> list[tuple[bytes, in
         for partition in partitions
     }
     in_order = [topic_id for topic_id in spec.partition_counts if topic_id in wanted]
+    unknown = next(iter(spec.members.values())).unknown_topics
     return [
         (topic_id, partition)
-        for topic_id in hash_map_order(
-            in_order, uuid_hash, buckets_of_copy(len(in_order) + spec.unknown_topics)
-        )
+        for topic_id in hash_map_order(in_order, uuid_hash, buckets_of_copy(len(in_order) + unknown))
         for partition in range(spec.partition_counts[topic_id])
         if (topic_id, partition) not in owned
     ]

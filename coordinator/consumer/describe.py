@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from coordinator.assignors.spec import order_of
 from coordinator.consumer.group import NO_TARGET, ConsumerGroup
 from coordinator.consumer.member import Member, Partitions
-from coordinator.java import hash_set_order, string_hash, string_order
+from coordinator.java import HashTable, hash_set_order, string_hash, string_order, uuid_hash
 from coordinator.ports import TopicsView
 from kwire.messages.consumer_group_describe import (
     Assignment,
@@ -31,16 +32,19 @@ def described(group: ConsumerGroup, topics: TopicsView, default_assignor: str) -
         assignor_name=group.preferred_assignor() or default_assignor,
         members=[
             _member(member, group.targets.get(member.id, NO_TARGET), topics)
-            for member in group.members.values()
+            for member in group.members_in_order()
         ],
     )
 
 
 def _member(member: Member, target: Partitions, topics: TopicsView) -> DescribedMember:
     current: dict[bytes, list[int]] = {}
+    order = HashTable(uuid_hash)
     for assigned in (member.assigned, member.pending_revocation):
         for topic_id, epochs in assigned.items():
-            current.setdefault(topic_id, []).extend(sorted(epochs))
+            if topics.by_id(topic_id) is not None:
+                order.compute(topic_id)
+                current.setdefault(topic_id, []).extend(epochs)
     return DescribedMember(
         member_id=member.id,
         instance_id=member.instance_id,
@@ -51,9 +55,9 @@ def _member(member: Member, target: Partitions, topics: TopicsView) -> Described
         # They are stored in order, and read into a set.
         subscribed_topic_names=hash_set_order(sorted(member.subscribed, key=string_order), string_hash),
         subscribed_topic_regex=member.regex,
-        assignment=_assignment(current, topics),
+        assignment=_assignment({topic_id: current[topic_id] for topic_id in order.order}, topics),
         target_assignment=_assignment(
-            {topic_id: sorted(partitions) for topic_id, partitions in target.items()}, topics
+            {topic_id: order_of(partitions) for topic_id, partitions in target.items()}, topics
         ),
         member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
     )

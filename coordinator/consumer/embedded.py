@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final, TypeVar
 
+from coordinator.assignors.spec import as_hashed, order_of
 from coordinator.consumer.member import Partitions
 from coordinator.consumer.reconciliation import Owned
 from coordinator.ports import TopicsView
@@ -71,12 +72,12 @@ def partitions_of(data: bytes, topics: TopicsView) -> Partitions:
     assignment = _decoded(ConsumerProtocolAssignment, data)
     if assignment.user_data:
         raise CustomAssignor
-    partitions: dict[bytes, frozenset[int]] = {}
+    partitions: dict[bytes, list[int]] = {}
     for named in assignment.assigned_partitions:
         topic = topics.by_name(named.topic)
         if topic is not None:
-            partitions[topic.topic_id] = frozenset(named.partitions)
-    return partitions
+            partitions[topic.topic_id] = named.partitions
+    return as_hashed(partitions)
 
 
 def assignment_of(partitions: Partitions, version: int, topics: TopicsView) -> bytes:
@@ -86,7 +87,7 @@ def assignment_of(partitions: Partitions, version: int, topics: TopicsView) -> b
         topic = topics.by_id(topic_id)
         if topic is not None and numbers:
             assignment.assigned_partitions.append(
-                ConsumerProtocolAssignmentTopicPartition(topic=topic.name, partitions=sorted(numbers))
+                ConsumerProtocolAssignmentTopicPartition(topic=topic.name, partitions=list(order_of(numbers)))
             )
     data = bytearray(VERSION.pack(version))
     encoder(ConsumerProtocolAssignment, version)(assignment, data, [])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from coordinator.assignors.spec import OrderedPartitions
+from coordinator.assignors.spec import as_hashed
 from coordinator.consumer.member import (
     Assigned,
     Member,
@@ -21,7 +21,14 @@ from coordinator.consumer.member import (
     removal_records,
     target_record,
 )
-from coordinator.java import bucket_order, buckets_of_map_copy, string_hash, timeline_map_order
+from coordinator.java import (
+    FEWEST_SLOTS,
+    bucket_order,
+    buckets_of_map_copy,
+    string_hash,
+    timeline_map_order,
+    timeline_slots,
+)
 from coordinator.machine import StoredRecord
 from kwire.errors import ApiError, ErrorCode
 from kwire.schema import Message
@@ -81,6 +88,7 @@ class ConsumerGroup:
         "epoch",
         "has_partition_metadata",
         "id",
+        "member_slots",
         "members",
         "metadata_hash",
         "owner_epochs",
@@ -99,6 +107,8 @@ class ConsumerGroup:
         self.assignment_epoch = FIRST_EPOCH
         self.assignment_timestamp = 0
         self.members: dict[str, Member] = {}
+        self.member_slots = FEWEST_SLOTS
+        """Of Kafka's map of members, which does not shrink when they go."""
         self.static_ids: dict[str, str] = {}
         """Member ids by instance id."""
         self.targets: dict[str, Partitions] = {}
@@ -147,6 +157,11 @@ class ConsumerGroup:
                 ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.id}."
             )
         return member
+
+    def members_in_order(self) -> list[Member]:
+        """The members as Kafka's map tells them."""
+        order = timeline_map_order(self.members, string_hash, self.member_slots)
+        return [self.members[member_id] for member_id in order]
 
     def static_member(self, instance_id: str) -> Member | None:
         """The member of this instance id, if there is one. ApiError UNKNOWN_MEMBER_ID: not any more."""
@@ -272,7 +287,7 @@ class ConsumerGroup:
 
     def creation_records(self) -> list[StoredRecord]:
         """Everything that there is of the group, as records."""
-        members = self.members.values()
+        members = self.members_in_order()
         return [
             *(member.metadata_record(self.id) for member in members),
             self.epoch_record(self.epoch, self.metadata_hash),
@@ -328,9 +343,9 @@ class ConsumerGroup:
         if value is None:
             self.targets.pop(key.member_id, None)
             return
-        self.targets[key.member_id] = {
-            topic.topic_id: OrderedPartitions(topic.partitions) for topic in value.topic_partitions
-        }
+        self.targets[key.member_id] = as_hashed(
+            {topic.topic_id: topic.partitions for topic in value.topic_partitions}
+        )
 
     def _replay_assignment(self, key: ConsumerGroupCurrentMemberAssignmentKey, value: Any) -> None:
         known = self.members.get(key.member_id)
@@ -356,6 +371,7 @@ class ConsumerGroup:
     def put(self, member: Member) -> None:
         """Take a member as it is now; only for replay, and for a group that is not stored yet."""
         self._forget(self.members.get(member.id))
+        self.member_slots = timeline_slots(self.member_slots, len(self.members))
         self.members[member.id] = member
         if member.instance_id is not None:
             self.static_ids[member.instance_id] = member.id

@@ -141,7 +141,7 @@ class ConsumerGroups:
         if joins or is_full(request) or member.assigned != updated.assigned:
             response.assignment = Assignment(
                 topic_partitions=[
-                    ResponseTopicPartitions(topic_id=Uuid(topic_id), partitions=sorted(partitions))
+                    ResponseTopicPartitions(topic_id=Uuid(topic_id), partitions=list(partitions))
                     for topic_id, partitions in updated.assigned.items()
                 ]
             )
@@ -326,7 +326,8 @@ class ConsumerGroups:
             )
         )
         if updated == member:
-            return member
+            # It may have what it had in another order.
+            return updated
         records.append(updated.assignment_record(group.id))
         if updated.is_classic:
             return updated

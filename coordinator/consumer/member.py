@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from coordinator.assignors.spec import order_of
+from coordinator.java import hash_map_order, uuid_hash
 from coordinator.machine import StoredRecord
 from kwire.primitives import Uuid
 from kwire.stored.consumer_groups import (
@@ -30,7 +31,10 @@ STATIC_LEAVING_EPOCH: Final = -2
 """The member epoch of a static member that is away, and will be back under the same instance id."""
 
 Assigned: TypeAlias = Mapping[bytes, Mapping[int, int]]
-"""By topic id and partition: the member epoch at which it was assigned. KIP-1251."""
+"""By topic id and partition: the member epoch at which it was assigned. KIP-1251.
+
+Both in the order of Kafka's maps, in which clients are told of them.
+"""
 
 Partitions: TypeAlias = Mapping[bytes, frozenset[int]]
 """Partitions by topic id."""
@@ -204,12 +208,11 @@ def removal_records(group_id: str, member_id: str) -> list[StoredRecord]:
 def _stored(assigned: Assigned) -> list[TopicPartitions]:
     stored = []
     for topic_id, epochs in assigned.items():
-        partitions = sorted(epochs)
         stored.append(
             TopicPartitions(
                 topic_id=Uuid(topic_id),
-                partitions=partitions,
-                assignment_epochs=[epochs[partition] for partition in partitions],
+                partitions=list(epochs),
+                assignment_epochs=list(epochs.values()),
             )
         )
     return stored
@@ -225,7 +228,8 @@ def _loaded(stored: Iterable[TopicPartitions], member_epoch: int) -> Assigned:
             logger.error("%d epochs were stored for %d partitions", len(epochs), len(topic.partitions))
             epochs = None
         if epochs is None:
-            assigned[topic.topic_id] = dict.fromkeys(topic.partitions, default_epoch)
+            since = dict.fromkeys(topic.partitions, default_epoch)
         else:
-            assigned[topic.topic_id] = dict(zip(topic.partitions, epochs, strict=True))
-    return assigned
+            since = dict(zip(topic.partitions, epochs, strict=True))
+        assigned[topic.topic_id] = {partition: since[partition] for partition in hash_map_order(since, int)}
+    return {topic_id: assigned[topic_id] for topic_id in hash_map_order(assigned, uuid_hash)}

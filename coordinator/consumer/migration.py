@@ -14,6 +14,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, Protocol
 
+from coordinator.assignors.spec import as_hashed, order_of
 from coordinator.consumer.embedded import (
     CustomAssignor,
     Malformed,
@@ -31,7 +32,7 @@ from coordinator.groups.classic import ClassicGroups, Join, Sync, response_error
 from coordinator.groups.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from coordinator.groups.member import JoinDone, SyncDone
 from coordinator.groups.member import Member as ClassicMember
-from coordinator.java import string_hash, timeline_map_order
+from coordinator.java import hash_map_order, string_hash
 from coordinator.machine import Committed, Result, StoredRecord, Surroundings
 from coordinator.ports import TopicsView
 from kwire.errors import ApiError, ErrorCode, WireError
@@ -122,8 +123,8 @@ class OnlineMigration:
         group = ConsumerGroup(classic.id)
         group.epoch = group.assignment_epoch = classic.generation
         try:
-            for member in classic.members.values():
-                self._take_over(group, member, classic.protocol)
+            for member_id in hash_map_order(classic.members, string_hash):
+                self._take_over(group, classic.members[member_id], classic.protocol)
         except WireError as error:
             logger.warning("group %s is not upgraded: %s", classic.id, error)
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR) from None
@@ -179,7 +180,7 @@ class OnlineMigration:
                 client_host=member.client_host,
                 subscribed=frozenset(subscription.topics),
                 assigned={
-                    topic_id: dict.fromkeys(partitions, group.epoch)
+                    topic_id: dict.fromkeys(hash_map_order(order_of(partitions), int), group.epoch)
                     for topic_id, partitions in target.items()
                 },
                 classic=ClassicMemberMetadata(
@@ -201,7 +202,8 @@ class OnlineMigration:
         if not self._may_downgrade(group, staying):
             return None
         gone = {member.id for member in leaving}
-        members = {member_id: member for member_id, member in self._in_order(group) if member_id not in gone}
+        # The first is the leader of the classic group.
+        members = {member.id: member for member in group.members_in_order() if member.id not in gone}
         try:
             return self._convert(
                 group, members, [], rebalance="its last consumer of the new protocol is gone"
@@ -218,14 +220,6 @@ class OnlineMigration:
             logger.info("group %s is not downgraded: %d members are too many", group.id, members)
             return False
         return True
-
-    @staticmethod
-    def _in_order(group: ConsumerGroup) -> list[tuple[str, Member]]:
-        """The members as Kafka's map tells them: the first is the leader of a classic group."""
-        return [
-            (member_id, group.members[member_id])
-            for member_id in timeline_map_order(group.members, string_hash)
-        ]
 
     def _convert(
         self,
@@ -365,9 +359,7 @@ class OnlineMigration:
             # Who had this instance id goes by another one now. Apache Kafka looks by the instance id for whom
             # to leave out of the classic group, finds nobody, and fails.
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        members = {
-            member_id: member for member_id, member in self._in_order(group) if member_id != replaced.id
-        }
+        members = {member.id: member for member in group.members_in_order() if member.id != replaced.id}
         members[updated.id] = updated
         reason = "its last consumer of the new protocol is back with the classic one" if is_stale else None
         return self._convert(group, members, records, rebalance=reason, replaced=replaced)
@@ -429,11 +421,10 @@ class OnlineMigration:
         except Malformed:
             done(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
             return NOTHING
-        assigned = {topic_id: frozenset(epochs) for topic_id, epochs in member.assigned.items()}
         response = SyncGroupResponse(
             protocol_type=sync.protocol_type,
             protocol_name=sync.protocol,
-            assignment=assignment_of(assigned, version, self._topics),
+            assignment=assignment_of(as_hashed(member.assigned), version, self._topics),
         )
 
         def committed(error: ApiError | None) -> None:

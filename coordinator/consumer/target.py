@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from coordinator.assignors.spec import Assignor, GroupSpec, MemberSpec
 from coordinator.consumer.group import NO_TARGET, ConsumerGroup
 from coordinator.consumer.member import Member, Partitions, target_record
-from coordinator.java import hash_map_order, hash_set_order, string_hash, timeline_map_order
+from coordinator.java import hash_map_order, hash_set_order, string_hash
 from coordinator.machine import StoredRecord
 from coordinator.ports import TopicsView
 
@@ -26,39 +28,37 @@ def new_target(
     takes its target over. Members and topics come in the order of Kafka's maps, which decides between equals.
     ApiError where the assignor fails.
     """
-    members = dict(group.members)
+    members = {member.id: member for member in group.members_in_order()}
     previous_id = None if updated.instance_id is None else group.static_ids.get(updated.instance_id)
     if previous_id is not None and previous_id != updated.id:
         members.pop(previous_id, None)
-    members = {member_id: members[member_id] for member_id in timeline_map_order(members, string_hash)}
     members[updated.id] = updated
     told = hash_map_order(members, string_hash)
     counts: dict[bytes, int] = {}
-    unknown = 0
-    known: dict[frozenset[str], frozenset[bytes]] = {}
+    known: dict[frozenset[str], Collection[bytes]] = {}
     for member_id in told:
         names = group.subscribed_topics(members[member_id])
         if names in known:
             continue
         found = [topics.by_name(name) for name in hash_set_order(sorted(names), string_hash)]
         existing = [topic for topic in found if topic is not None]
-        if not known:
-            unknown = len(found) - len(existing)
         for topic in existing:
             counts.setdefault(topic.topic_id, topic.partition_count)
-        known[names] = frozenset(topic.topic_id for topic in existing)
+        known[names] = dict.fromkeys(topic.topic_id for topic in existing)
     specs: dict[str, MemberSpec] = {}
     for member in members.values():
-        subscribed = known[group.subscribed_topics(member)]
+        names = group.subscribed_topics(member)
+        subscribed = known[names]
         specs[member.id] = MemberSpec(
             subscribed,
             member.instance_id,
             member.rack_id,
             group.targets.get(member.id, NO_TARGET),
+            len(names) - len(subscribed),
         )
     if previous_id is not None and previous_id != updated.id:
         specs[updated.id] = specs[updated.id]._replace(assigned=group.targets.get(previous_id, NO_TARGET))
-    assigned = assign(GroupSpec(specs, homogeneous, counts, unknown))
+    assigned = assign(GroupSpec(specs, homogeneous, counts))
     records = []
     for member_id in told:
         target = assigned.get(member_id, NO_TARGET)
