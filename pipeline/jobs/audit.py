@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pipeline import config as statuses
 from pipeline.archive.reading import telling_what_is_gone
 from pipeline.config import ConfigError, JobConfig
+from pipeline.lengths import LONGEST_MS, UNIT_MS
 from pipeline.report.differences import DIFFERENT, EXTRA, MISSING, SAME, Window, page_of
 from pipeline.report.page import write
 from pipeline.report.times import minute
@@ -38,15 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 KEY: Final = ("topic", "partition", "window_ms")
-UNIT_MS: Final = {
-    "millisecond": 1,
-    "second": 1_000,
-    "minute": 60_000,
-    "hour": 3_600_000,
-    "day": 86_400_000,
-    "week": 7 * 86_400_000,
-}
-LONGEST_MS: Final = 10_000 * 365 * UNIT_MS["day"]
 _PART: Final = rf"(\d+)\s+({'|'.join(UNIT_MS)})s?"
 _LENGTH: Final = re.compile(rf"(?:interval\s+)?{_PART}(?:\s+{_PART})*", re.IGNORECASE)
 

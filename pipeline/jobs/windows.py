@@ -57,6 +57,7 @@ from pipeline.archive.origins import of_files
 from pipeline.checkpoint_topics import note_topics
 from pipeline.config import CLEAN, ConfigError, Input, JobConfig
 from pipeline.delivery import TIMEOUT_SECONDS, DeliveryError
+from pipeline.lengths import LONGEST_MS, UNIT_MS
 from pipeline.origin import UNKNOWN, Origin
 
 if TYPE_CHECKING:
@@ -84,20 +85,10 @@ EVENT_TIMES: Final = {
     "THEN CAST(try_cast(time_text AS DOUBLE) * 1000000 AS BIGINT) END",
 }
 """Microseconds since 1970; null for what cannot be read, or is too far away to be told in them."""
-UNIT_MS: Final = {
-    "millisecond": 1,
-    "second": 1_000,
-    "minute": 60_000,
-    "hour": 3_600_000,
-    "day": 86_400_000,
-    "week": 604_800_000,
-}
 INTERVAL: Final = re.compile(rf"(\d+) ({'|'.join(UNIT_MS)})s?")
 EPOCH_S: Final = -62_167_219_200
 """The beginning of the year 0. Spark takes what is before its own, in 1970, for late from the first event on:
 so the time of events is counted from here, until they are told."""
-LONGEST_MS: Final = 10_000 * 365 * UNIT_MS["day"]
-"""Of a window, and of how late an event may be."""
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 PLAN: Final = "windows.json"
 COUNTS: Final = "counts"
