@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from coordinator.java import (
+    HashTable,
     hash_map_order,
     scala_map_order,
     scala_trie_order,
     string_hash,
+    timeline_map_order,
+    timeline_slots,
     topic_partition_hash,
 )
 
@@ -29,6 +32,30 @@ def test_topic_partitions() -> None:
 def test_a_map_tells_its_keys_by_bucket_and_grows() -> None:
     assert hash_map_order([17, 3, 16, 1, 3], lambda key: key) == [16, 17, 1, 3]
     assert hash_map_order([*range(20, 8, -1), 33, 32], lambda key: key) == [32, 33, *range(9, 21)]
+
+
+def test_what_a_map_computes_comes_first_in_its_bucket_and_grows_it_late() -> None:
+    table = HashTable(int)
+    for key in (3, 19, 3):
+        table.put(key)
+    for key in (35, 51, 19, 35):
+        table.compute(key)
+    assert table.order == [51, 35, 3, 19]
+    for key in (*range(4, 12), 16):
+        table.compute(key)
+    # Thirteen keys are too many for sixteen buckets, which is seen with the next one.
+    assert table.order == [16, 51, 35, 3, 19, *range(4, 12)]
+    table.compute(16)
+    assert table.order == [35, 3, *range(4, 12), 16, 51, 19]
+
+
+def test_kafkas_map_grows_also_with_a_key_that_it_has() -> None:
+    slots = 2
+    for size, expected in ((0, 2), (1, 2), (2, 4), (2, 4), (4, 4), (5, 8)):
+        slots = timeline_slots(slots, size)
+        assert slots == expected
+    names = [f"member-{number}" for number in range(3)]
+    assert timeline_map_order(names, string_hash) == ["member-0", "member-2", "member-1"]
 
 
 def test_scalas_mutable_map_grows_a_key_earlier_and_orders_its_buckets() -> None:
