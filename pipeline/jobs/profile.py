@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pipeline.archive.reading import telling_what_is_gone
 from pipeline.config import CLEAN, ConfigError, JobConfig
 from pipeline.report import figures as fig
 from pipeline.report.order import of_arrow
@@ -124,8 +125,10 @@ def _by_topic(name: str, value: str) -> dict[str, Any]:
 
 
 def run(spark: SparkSession, config: ProfileConfig) -> list[dict[str, Any]]:
-    """The figures of each topic; see pipeline/report/figures.py. ConfigError, KafkaException."""
-    return [profile(spark, config, topic) for topic in topics_of(config.side)]
+    """Figures of each topic, as in pipeline/report/figures.py. ConfigError, ArchiveError, KafkaException."""
+    archives = [] if config.side.directory is None else [config.side.directory]
+    with telling_what_is_gone(*archives):
+        return [profile(spark, config, topic) for topic in topics_of(config.side)]
 
 
 def profile(spark: SparkSession, config: ProfileConfig, topic: str) -> dict[str, Any]:
