@@ -295,6 +295,7 @@ def fenced_in_version_2(broker: Broker) -> Any:
             seen[f"{name} sends"] = [one.send(topic, version=version)[::2] for version in (11, 12)]
             known = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
             seen[f"{name} says who it was"] = one.init(**known)
+        settle(late)
         seen["anew"] = [late.init(), successor.send(topic, version=ADDS)[0]]
         seen["committed"] = [successor.end(commit=True, version=5), successor.described()]
         seen["stable"] = [stable == last for stable, last in [offsets(client, topic)]]
