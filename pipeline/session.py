@@ -31,6 +31,8 @@ SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.shuffle.partitions": "8",
+    # Tasks write into topics themselves, where a second of the same would be in the first one's way.
+    "spark.speculation": "false",
     # Spark's own is INT96, of which others make nanoseconds, and these end in the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }

@@ -109,7 +109,9 @@ def test_brokers_start_on_what_was_restored(source: Broker, tmp_path: Path) -> N
         "broker": {"properties": str(source.properties_path)},
     }
     jobs.run("restore", {"restore": restore}, "--into-directory", str(directory))
-    said = jobs.run("restore", {"restore": {**restore, "into_directory": str(directory)}}, status=1)
+    again = {**restore, "into_directory": str(directory)}
+    assert "nothing to do" in jobs.run("restore", {"restore": again})
+    said = jobs.run("restore", {"restore": {**again, "suffix": ".other"}}, status=1)
     assert f"kwire pipeline: {directory} is not empty" in said
     assert_tools_accept(directory)
     for kind in (Kwire, ApacheKafka):

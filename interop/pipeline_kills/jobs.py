@@ -11,9 +11,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Final
 
-from interop.brokers import Broker
+from interop.brokers import Broker, Kwire
 from interop.pipeline_kills.judge import (
     MAP,
+    UNLISTED,
     UNREADABLE,
     Finding,
     judge_archive,
@@ -26,10 +27,11 @@ from interop.pipeline_kills.moments import (
     archive_steps,
     compact_steps,
     delivery_steps,
+    directory_steps,
     stream_steps,
     transaction_steps,
 )
-from interop.pipeline_kills.processes import DRIVER, VICTIMS
+from interop.pipeline_kills.processes import DRIVER, EXECUTOR, VICTIMS
 from interop.pipeline_kills.reading import (
     Place,
     Records,
@@ -52,6 +54,8 @@ FLIGHTS_STEPS: Final = 4
 """Of a stream of the one topic."""
 WINDOWS_BYTES: Final = 10_000
 """Its results have more."""
+DIRECTORY_BYTES: Final = 100_000
+"""What a restore into a directory writes has more."""
 
 
 @dataclass
@@ -131,6 +135,15 @@ class Job(ABC):
         return {"format": "kwire", "options": options}
 
 
+def files_below(directory: Path) -> list[tuple[str, int, int]]:
+    """Their names, sizes and times."""
+    return sorted(
+        (str(path), path.stat().st_size, path.stat().st_mtime_ns)
+        for path in directory.rglob("*")
+        if path.is_file()
+    )
+
+
 class ArchiveJob(Job):
     """Both topics, through the wire."""
 
@@ -153,12 +166,7 @@ class ArchiveJob(Job):
         return archive_steps(self.archive, STEPS, chance)
 
     def snapshot(self) -> Any:
-        return sorted(
-            (str(path), path.stat().st_size, path.stat().st_mtime_ns)
-            for part in ("data", "_manifests")
-            for path in (self.archive / part).rglob("*")
-            if path.is_file()
-        )
+        return files_below(self.archive / "data") + files_below(self.archive / "_manifests")
 
     def judge(self) -> list[Finding]:
         return judge_archive(self.scene.truth, self.scene.ends, self.archive)
@@ -281,6 +289,52 @@ class RestoreMapJob(RestoreJob):
     mapped = (BOOKINGS,)
 
 
+class RestoreDirectoryJob(Job):
+    """Both topics, into the data directory of a broker that has never run."""
+
+    name = "restore-directory"
+    command = "restore"
+    victims: ClassVar[tuple[str, ...]] = (DRIVER, EXECUTOR)
+
+    @property
+    def directory(self) -> Path:
+        return self.place / "data"
+
+    def config(self) -> dict[str, Any]:
+        restore = {
+            "directory": str(self.scene.archive),
+            "into_directory": str(self.directory),
+            "broker": {"properties": str(self.scene.broker.properties_path)},
+        }
+        return {"restore": restore}
+
+    def steps(self, chance: Random) -> list[Step]:
+        return directory_steps(self.directory, DIRECTORY_BYTES, chance)
+
+    def snapshot(self) -> Any:
+        return files_below(self.directory)
+
+    def judge(self) -> list[Finding]:
+        leftovers = [path for path in self.place.iterdir() if path.name.startswith(".")]
+        findings = [Finding(UNLISTED, str(path)) for path in leftovers]
+        broker = Kwire()
+        try:
+            shutil.copytree(self.directory, broker.log_dir)
+            broker.start()
+            found = read_topics(broker.bootstrap, [FLIGHTS, BOOKINGS])
+        except (Unreadable, OSError, RuntimeError) as error:
+            return [*findings, Finding(UNREADABLE, str(error))]
+        finally:
+            broker.discard()
+        return findings + judge_same(self.scene.truth, found, "")
+
+    def audit(self) -> dict[str, Any]:
+        options = {"path": str(self.directory), "subscribe": f"{FLIGHTS},{BOOKINGS}"}
+        right = {"format": "kwire", "options": options}
+        left = self.kafka_input(FLIGHTS, BOOKINGS)
+        return {"audit": {"window": "1 day", "offsets": True}, "left": left, "right": right}
+
+
 class MirrorJob(TopicJob):
     """Both topics, into others of the same cluster."""
 
@@ -359,6 +413,7 @@ JOBS: Final[dict[str, type[Job]]] = {
         CompactJob,
         RestoreJob,
         RestoreMapJob,
+        RestoreDirectoryJob,
         MirrorJob,
         WindowsJob,
     )

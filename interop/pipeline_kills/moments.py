@@ -92,6 +92,32 @@ def compact_steps(before: Path, archive: Path, chance: Random) -> list[Step]:
     ]
 
 
+def directory_steps(directory: Path, size_bytes: int, chance: Random) -> list[Step]:
+    """Steps of a restore into a directory, whose first partitions get to such a size."""
+    building = directory.with_name(f".{directory.name}.restoring")
+    wanted = chance.randrange(1, size_bytes)
+
+    def reached() -> bool:
+        try:
+            found = sum(path.stat().st_size for path in building.glob("attempts/*/*/*.log"))
+        except FileNotFoundError:
+            return True  # Moved meanwhile: it has come so far.
+        return found >= wanted or directory.exists()
+
+    def put() -> bool:
+        return any(building.glob("*-[0-9]/*.log"))
+
+    return [
+        ("the start", lambda: True),
+        ("its formatting", (building / "meta.properties").exists),
+        (f"{wanted} bytes", reached),
+        (f"{wanted} bytes", reached),
+        ("a partition in its place", put),
+        ("the checkpoints", (building / "recovery-point-offset-checkpoint").exists),
+        ("the end", directory.exists),
+    ]
+
+
 def stream_steps(checkpoint: Path, steps: int, chance: Random) -> list[Step]:
     """What Spark notes of a step of a stream, before and after it."""
     number = chance.randrange(steps)

@@ -59,7 +59,7 @@ from pipeline.delivery import (
 from pipeline.mirror.source import KafkaSource
 from pipeline.origin import UNKNOWN, Origin
 from pipeline.restore.batches import Limits
-from pipeline.restore.directory import INTERNAL, DirectoryConfig, Task, check_target, restore, spans
+from pipeline.restore.directory import INTERNAL, DirectoryConfig, Task, check_target, is_done, restore, spans
 from pipeline.restore.kept import Kept
 from pipeline.restore.partition import Written
 from pipeline.restore.selection import Selection
@@ -371,7 +371,11 @@ def command(config: JobConfig, master: str | None) -> int:
 
     into = directory_config(config)
     if into is not None:
-        check_target(into.directory)  # before Spark takes its time to start
+        # Before Spark takes its time to start.
+        if is_done(into):
+            print(f"{into.directory} was made by this very restore: nothing to do")
+            return CLEAN
+        check_target(into.directory)
     wanted = RestoreConfig.of(config) if into is None else None
     spark = session("kwire restore", master=master, needs_kafka=False)
     try:

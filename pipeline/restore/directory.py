@@ -1,7 +1,8 @@
 """The job `restore` into a directory: an archive as the data directory of a broker that has never run.
 
 It is built under another name beside, and gets its own when it is complete: whoever looks sees all of it or
-nothing. A build that was killed is begun anew.
+nothing. A build that was killed is begun anew, and each attempt at a partition has a place of its own, since
+whoever was taken for dead may still be writing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +37,7 @@ from pipeline.archive.reading import Wanted, by_partition, rows
 from pipeline.restore.batches import Limits
 from pipeline.restore.metadata import BOOTSTRAP, TopicOfDirectory, topic_records, with_records
 from pipeline.restore.partition import Written, write
+from pipeline.restore.receipt import RECEIPT, is_receipt, receipt
 from pipeline.tables import check_topics
 
 NO_BROKER_EPOCH: Final = -2
@@ -45,6 +48,10 @@ leader anew from outside of the replicas in sync (KIP-966).
 """
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Their records speak of a cluster that is not this one."""
+ATTEMPTS: Final = "attempts"
+"""Where partitions are written that are not complete yet."""
+MOST_SWEEPS: Final = 10
+"""Each may leave what somebody wrote meanwhile."""
 
 
 class DirectoryConfig(NamedTuple):
@@ -85,19 +92,36 @@ Runner = Callable[[Callable[[Task], Written], Sequence[Task]], Iterable[Written]
 def restore(config: DirectoryConfig, run: Runner) -> list[Written]:
     """Restore into a directory that is not there, or empty. ArchiveError, StorageError.
 
-    Tasks write each a partition's log, and may run elsewhere, on the same file system.
+    Tasks write each a partition's log, and may run elsewhere, on the same file system; also twice.
     """
     check_target(config.directory)
     archive = Archive(config.archive)
     check_topics(archive, config.wanted.topics)
     tasks = plan(archive, config)
+    told = _receipt(archive, config)
     with building(config.directory) as place:
         format_directory(config, place)
+        (place / ATTEMPTS).mkdir()
         written = sorted(run(_Writer(config, place), tasks))
+        _end_attempts(place / ATTEMPTS)
         finish(config, place, tasks, written)
+        (place / RECEIPT).write_bytes(told)
+        sync_directory(place)
         place.rename(config.directory)
         sync_directory(config.directory.parent)
     return written
+
+
+def is_done(config: DirectoryConfig) -> bool:
+    """Whether the very same was restored into that directory before. ArchiveError."""
+    return (config.directory / RECEIPT).exists() and is_receipt(
+        config.directory, _receipt(Archive(config.archive), config)
+    )
+
+
+def _receipt(archive: Archive, config: DirectoryConfig) -> bytes:
+    job = {key: value for key, value in config._asdict().items() if key not in {"archive", "directory"}}
+    return receipt(archive, job)
 
 
 def check_target(directory: Path) -> None:
@@ -197,20 +221,46 @@ class _Writer:
         self._place = place
 
     def __call__(self, task: Task) -> Written:
-        config = self._config
+        """Write a partition, and put it in its place unless another attempt has done so."""
+        name = f"{task.topic}-{task.partition}"
         try:
-            return write(
-                self._place,
-                task.topic,
-                task.partition,
-                task.topic_id,
-                rows(config.archive, task.files, config.wanted),
-                task.span,
-                segment_bytes=config.segment_bytes,
-                limits=config.limits,
-            )
-        except (StorageError, ApiError, ValueError) as error:
-            raise ArchiveError(f"{task.topic}-{task.partition} cannot be written: {error}") from None
+            attempt = Path(tempfile.mkdtemp(dir=self._place / ATTEMPTS, prefix=f"{task.partition}-"))
+            written = self._write(task, attempt)
+            _put(attempt / name, self._place / name)
+        except (StorageError, ApiError, ValueError, OSError) as error:
+            raise ArchiveError(f"{name} cannot be written: {error}") from None
+        return written
+
+    def _write(self, task: Task, place: Path) -> Written:
+        config = self._config
+        return write(
+            place,
+            task.topic,
+            task.partition,
+            task.topic_id,
+            rows(config.archive, task.files, config.wanted),
+            task.span,
+            segment_bytes=config.segment_bytes,
+            limits=config.limits,
+        )
+
+
+def _put(log: Path, place: Path) -> None:
+    """Give a log its place, unless another attempt has been faster: theirs is the same. OSError."""
+    try:
+        log.rename(place)
+    except OSError:
+        if not place.exists():
+            raise
+
+
+def _end_attempts(attempts: Path) -> None:
+    """Remove what came to nothing. One that is still at it cannot go on without its directory. OSError."""
+    for _ in range(MOST_SWEEPS):
+        shutil.rmtree(attempts, ignore_errors=True)
+        if not attempts.exists():
+            return
+    shutil.rmtree(attempts)
 
 
 def format_directory(config: DirectoryConfig, place: Path) -> None:

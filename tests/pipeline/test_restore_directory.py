@@ -6,6 +6,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,6 +33,7 @@ from pipeline.restore.directory import (
     DirectoryConfig,
     Task,
     building,
+    is_done,
     restore,
     spans,
 )
@@ -241,6 +243,46 @@ def test_a_build_that_was_cut_short_is_begun_anew(archive: Archive, tmp_path: Pa
     restore(config(archive, directory), in_turn)
     assert content(directory)["t-0"] == [tuple(row) for row in GAPS]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["archive", "data"]
+
+
+def test_a_partition_that_is_tried_again_is_there_once(archive: Archive, tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+
+    def again(write: Callable[[Task], Written], tasks: Sequence[Task]) -> Iterable[Written]:
+        with ThreadPoolExecutor(4) as pool:
+            attempts = list(pool.map(write, [*tasks, *tasks, *tasks]))
+        assert attempts[: len(tasks)] == attempts[len(tasks) : 2 * len(tasks)] == attempts[2 * len(tasks) :]
+        return attempts[: len(tasks)]
+
+    def lost(write: Callable[[Task], Written], tasks: Sequence[Task]) -> Iterable[Written]:
+        half = archive.directory / tasks[1].files[0].path
+        data = half.read_bytes()
+        half.write_bytes(data[: len(data) // 2])
+        with pytest.raises(ArchiveError):
+            write(tasks[1])
+        half.write_bytes(data)
+        return again(write, tasks)
+
+    restore(config(archive, directory), lost)
+    assert content(directory)["t-0"] == [tuple(row) for row in GAPS]
+    assert not list(directory.glob("attempts*"))
+
+
+def test_the_same_restore_again_has_nothing_to_do(archive: Archive, tmp_path: Path) -> None:
+    made = config(archive, tmp_path / "data", wanted=Wanted(frozenset("te")))
+    assert not is_done(made)
+    restore(made, in_turn)
+    assert is_done(made)
+    assert is_done(made._replace(wanted=Wanted(frozenset("et"))))
+    for other in (
+        made._replace(directory=tmp_path),
+        made._replace(wanted=Wanted()),
+        made._replace(suffix=".b"),
+        made._replace(settings={}),
+    ):
+        assert not is_done(other)
+    archive.add(Commit(-1, "job", 1, {"t": {3: (20, 21)}}, []))
+    assert not is_done(made)
 
 
 def test_two_do_not_build_at_the_same_place(archive: Archive, tmp_path: Path) -> None:
