@@ -203,6 +203,7 @@ def building(directory: Path) -> Iterator[Path]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ArchiveError(f"{place} is in use: another job restores into {directory}") from None
+        _end_attempts(place / ATTEMPTS)  # first, so that none of them puts anything in its place any more
         for leftover in place.iterdir():
             if leftover.is_dir():
                 shutil.rmtree(leftover)
