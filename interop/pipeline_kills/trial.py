@@ -192,7 +192,7 @@ class _Trial:
         except Unreadable as error:
             return [*self._findings, Finding(UNREADABLE, str(error))]
         self._findings += self.job.judge()
-        process = self._start()
+        process = self._start([])
         self._end(process, "a run when all was done")
         try:
             after = self.job.snapshot()
@@ -210,8 +210,9 @@ class _Trial:
     def log(self) -> str:
         return "".join(path.read_text(errors="replace")[-6000:] for path in self.job.place.glob("*.log"))
 
-    def _start(self) -> JobProcess:
-        victims = {victim for together in self.kills for victim, _ in together}
+    def _start(self, kills: list[list[tuple[str, Moment]]]) -> JobProcess:
+        """Start the job; with executors where one of those that are still to be killed is one."""
+        victims = {victim for together in kills for victim, _ in together}
         master = EXECUTORS if EXECUTOR in victims else LOCAL
         return start(self.job.command, self.job.config(), self.job.place, master)
 
@@ -219,7 +220,7 @@ class _Trial:
         running: list[JobProcess] = []
         try:
             for self.starts in range(1, MOST_STARTS + 1):
-                process = self._start()
+                process = self._start(self.kills[self.starts - 1 :])
                 running.append(process)
                 for victim, moment in self.kills[self.starts - 1] if self.starts <= len(self.kills) else ():
                     who = self._kill(process, victim, moment)
