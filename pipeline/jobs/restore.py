@@ -367,8 +367,6 @@ def create(
 
 def command(config: JobConfig, master: str | None) -> int:
     """The job, for the command line: its exit status."""
-    from pipeline.session import session
-
     into = directory_config(config)
     if into is not None:
         # Before Spark takes its time to start.
@@ -377,6 +375,8 @@ def command(config: JobConfig, master: str | None) -> int:
             return CLEAN
         check_target(into.directory)
     wanted = RestoreConfig.of(config) if into is None else None
+    from pipeline.session import session
+
     spark = session("kwire restore", master=master, needs_kafka=False)
     try:
         if into is not None:

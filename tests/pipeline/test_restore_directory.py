@@ -26,8 +26,8 @@ from pipeline import cli
 from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
 from pipeline.archive.reading import Row, Wanted, overlapping, rows
 from pipeline.archive.staging import describe, fresh, move, staged
-from pipeline.config import ConfigError, JobConfig
-from pipeline.jobs.restore import directory_config
+from pipeline.config import CLEAN, ConfigError, JobConfig
+from pipeline.jobs.restore import command, directory_config
 from pipeline.restore.batches import Limits
 from pipeline.restore.directory import (
     DirectoryConfig,
@@ -283,6 +283,21 @@ def test_the_same_restore_again_has_nothing_to_do(archive: Archive, tmp_path: Pa
         assert not is_done(other)
     archive.add(Commit(-1, "job", 1, {"t": {3: (20, 21)}}, []))
     assert not is_done(made)
+
+
+def test_the_command_says_that_nothing_is_to_do(
+    archive: Archive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = {"directory": str(archive.directory), "into_directory": str(tmp_path / "data")}
+    job = JobConfig({"restore": {**told, "broker": {"node_id": 7, "cluster_id": "a-cluster"}}})
+    wanted = directory_config(job)
+    assert wanted is not None
+    restore(wanted, in_turn)
+    assert command(job, None) == CLEAN
+    assert capsys.readouterr().out == f"{tmp_path}/data was made by this very restore: nothing to do\n"
+    other = JobConfig({"restore": {**told, "broker": {"node_id": 8}}})
+    with pytest.raises(ArchiveError, match="is not empty"):
+        command(other, None)
 
 
 def test_two_do_not_build_at_the_same_place(archive: Archive, tmp_path: Path) -> None:
