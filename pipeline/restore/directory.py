@@ -37,7 +37,7 @@ from pipeline.archive.reading import Wanted, by_partition, rows
 from pipeline.restore.batches import Limits
 from pipeline.restore.metadata import BOOTSTRAP, TopicOfDirectory, topic_records, with_records
 from pipeline.restore.partition import Written, write
-from pipeline.restore.receipt import RECEIPT, is_receipt, receipt
+from pipeline.restore.receipt import RECEIPT, receipt, receipt_in
 from pipeline.tables import check_topics
 
 NO_BROKER_EPOCH: Final = -2
@@ -105,8 +105,7 @@ def restore(config: DirectoryConfig, run: Runner) -> list[Written]:
         written = sorted(run(_Writer(config, place), tasks))
         _end_attempts(place / ATTEMPTS)
         finish(config, place, tasks, written)
-        (place / RECEIPT).write_bytes(told)
-        sync_directory(place)
+        RealDisk().replace(str(place / RECEIPT), told, sync=True)
         place.rename(config.directory)
         sync_directory(config.directory.parent)
     return written
@@ -114,9 +113,8 @@ def restore(config: DirectoryConfig, run: Runner) -> list[Written]:
 
 def is_done(config: DirectoryConfig) -> bool:
     """Whether the very same was restored into that directory before. ArchiveError."""
-    return (config.directory / RECEIPT).exists() and is_receipt(
-        config.directory, _receipt(Archive(config.archive), config)
-    )
+    told = receipt_in(config.directory)
+    return told is not None and told == _receipt(Archive(config.archive), config)
 
 
 def _receipt(archive: Archive, config: DirectoryConfig) -> bytes:

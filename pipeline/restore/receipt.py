@@ -23,9 +23,9 @@ def receipt(archive: Archive, job: Mapping[str, Any]) -> bytes:
     return json.dumps(told, default=sorted, sort_keys=True).encode()
 
 
-def is_receipt(directory: Path, told: bytes) -> bool:
-    """Whether a directory has this one, whatever a broker has done to its logs since."""
+def receipt_in(directory: Path) -> bytes | None:
+    """What a directory tells, whatever a broker has done to its logs since; None where it tells nothing."""
     try:
-        return (directory / RECEIPT).read_bytes() == told
+        return (directory / RECEIPT).read_bytes()
     except OSError:
-        return False
+        return None
