@@ -30,6 +30,7 @@ from broker.handlers.context import Channel
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.fetch_sessions import FetchSessionCache, TopicNames
 from broker.host import Host, Timer
+from broker.producer_ids import ProducerIds
 from broker.raft.service import MetadataService
 from broker.replication.partition import OwnFailure, Partition
 from broker.state_topic import StateTopic
@@ -131,6 +132,7 @@ class Node:
         self.metadata = MetadataService(
             config, host, self.log_manager, disk, bound_ports=self.bound_ports, on_failed=on_fatal
         )
+        self.producer_ids = ProducerIds(self.metadata, host, config.node_id)
         self.directories = Directories(self)
         own_settings = GroupConfigs(config, lambda group_id: self.image.config(RESOURCE_GROUP, group_id))
         self.groups = GroupCoordinatorService(

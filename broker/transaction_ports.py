@@ -29,9 +29,9 @@ class TransactionPorts(StateTopic):
     def __init__(self, node: Node) -> None:
         super().__init__(node, TRANSACTIONS_TOPIC)
 
-    def allocate_producer_id(self, done: Callable[[int | ApiError], None]) -> None:
-        """Give a producer id that nobody has had."""
-        self._node.metadata.allocate_producer_id(done)
+    def next_producer_id(self) -> int:
+        """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
+        return self._node.producer_ids.next()
 
     def transaction_version(self) -> int:
         """The level of the feature transaction.version in the cluster."""

@@ -26,6 +26,7 @@ MACHINES = {*STORED, "broker.controller", "broker.raft", "broker.replication", "
 WIRED = {
     *MACHINES,
     "broker.directories",
+    "broker.producer_ids",
     "broker.state_topic",
     "broker.topics_view",
     "broker.transaction_ports",
@@ -46,6 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker.raft": {*STORED, "broker.controller"},  # the quorum's log is what the controller's image replays
     "broker.replication": STORED,
     "coordinator": STORED,
+    "broker.producer_ids": MACHINES,  # which the controller gives this broker
     "broker.state_topic": MACHINES,  # what coordinators ask of a broker
     "broker.topics_view": MACHINES,  # what consumer groups ask of the metadata
     "broker.transaction_ports": {*MACHINES, "broker.state_topic"},

@@ -25,7 +25,7 @@ FIRST_VERSION_WITH_FENCED = 4
 def handle(
     node: Node, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Parked:
-    """Answer with the next producer id; it may wait for a new block of ids to be committed."""
+    """Answer with the next producer id; COORDINATOR_LOAD_IN_PROGRESS until the controller gave some."""
     knows_id = request.producer_id != NO_PRODUCER_ID
     knows_epoch = request.producer_epoch != NO_PRODUCER_EPOCH
     if knows_id != knows_epoch:
@@ -47,14 +47,10 @@ def handle(
         )
         return PARKED
 
-    def allocated(result: int | ApiError) -> None:
-        if isinstance(result, ApiError):
-            context.complete(_refusal(result.code))
-        else:
-            context.complete(InitProducerIdResponse(producer_id=result, producer_epoch=0))
-
-    node.metadata.allocate_producer_id(allocated)
-    return PARKED
+    try:
+        return InitProducerIdResponse(producer_id=node.producer_ids.next(), producer_epoch=0)
+    except ApiError as error:
+        return _refusal(error.code)
 
 
 def _refusal(code: int) -> InitProducerIdResponse:

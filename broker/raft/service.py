@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from broker.config import BrokerConfig
 from broker.controller.commands import (
-    AllocateProducerIds,
     Command,
     OnDone,
-    ProducerIdBlock,
     RegisterBroker,
     RegisterController,
     ShutDownBroker,
@@ -116,8 +114,6 @@ class MetadataService:
         self._flush_asked = False
         self._flush_under_way = False
         self._subscribers: list[Subscriber] = []
-        self._producer_ids = ProducerIdBlock(0, 0)
-        self._waiting_for_ids: deque[OnDone[int]] = deque()
 
     # --- life
 
@@ -362,26 +358,3 @@ class MetadataService:
         pending, self._pending = self._pending, deque()
         for command in pending:
             command.on_done(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
-
-    # --- producer ids
-
-    def allocate_producer_id(self, on_done: OnDone[int]) -> None:
-        """Give the next producer id, at once or when a new block of them is committed."""
-        first, size = self._producer_ids
-        if size and not self._waiting_for_ids:
-            self._producer_ids = ProducerIdBlock(first + 1, size - 1)
-            on_done(first)
-            return
-        self._waiting_for_ids.append(on_done)
-        if len(self._waiting_for_ids) == 1:
-            self.submit(AllocateProducerIds(self._config.node_id, self.broker_epoch), self._got_producer_ids)
-
-    def _got_producer_ids(self, reply: ProducerIdBlock | ApiError) -> None:
-        waiting, self._waiting_for_ids = self._waiting_for_ids, deque()
-        if isinstance(reply, ApiError):
-            for on_done in waiting:
-                on_done(reply)
-            return
-        self._producer_ids = reply
-        for on_done in waiting:
-            self.allocate_producer_id(on_done)

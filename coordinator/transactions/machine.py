@@ -75,6 +75,9 @@ class TransactionSurroundings(Surroundings, Protocol):
     def transaction_version(self) -> int:
         """The level of the feature transaction.version in the cluster."""
 
+    def next_producer_id(self) -> int:
+        """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
+
 
 Done = Callable[[Producer | ApiError], None]
 
@@ -117,42 +120,33 @@ class TransactionMachine:
 
     # --- InitProducerId
 
-    def needs_producer_id(self, transactional_id: str, expected: Producer | None) -> bool:
-        """Whether `init_producer_id` must be given a fresh producer id."""
-        transaction = self.transactions.get(transactional_id)
-        if transaction is None:
-            return True
-        if transaction.state is State.ONGOING:
-            return self.needs_next_producer_id(transactional_id, self._around.transaction_version())
-        return transaction.epochs_are_used_up and (
-            expected is None or expected.epoch == transaction.producer_epoch
-        )
-
     def init_producer_id(
-        self, transactional_id: str, timeout_ms: int, expected: Producer | None, fresh_id: int, done: Done
+        self, transactional_id: str, timeout_ms: int, expected: Producer | None, done: Done
     ) -> Result:
         """Give the epoch to write with, after fencing whoever wrote before.
 
-        ApiError: INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, UNKNOWN_SERVER_ERROR.
+        ApiError: INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
+        COORDINATOR_LOAD_IN_PROGRESS, UNKNOWN_SERVER_ERROR.
         """
         if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
             raise ApiError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         now_ms = self._around.now_ms()
         before = self.transactions.get(transactional_id)
         if before is None:
-            before = Transaction(transactional_id, fresh_id, timeout_ms, now_ms)
+            before = Transaction(transactional_id, self._around.next_producer_id(), timeout_ms, now_ms)
         self._check_is_not_moving(before)
         if expected is not None and not _may_be(before, expected):
             raise ApiError(ErrorCode.PRODUCER_FENCED)
         if before.state is State.ONGOING:
             # Its end takes a moment: the client asks again, and is given the epoch after it.
             return self._abort(
-                before, fresh_id, lambda error: done(_for_clients(error, ErrorCode.CONCURRENT_TRANSACTIONS))
+                before, lambda error: done(_for_clients(error, ErrorCode.CONCURRENT_TRANSACTIONS))
             )
         if before.epochs_are_used_up:
             if expected is not None and expected.epoch != before.producer_epoch:
                 # There is no next epoch for it. Apache Kafka comes upon that before it compares epochs.
                 raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+            fresh_id = self._around.next_producer_id()
             after = rotated(before, fresh_id, timeout_ms, now_ms, remember=expected is not None)
         else:
             found = initialized(before, timeout_ms, None if expected is None else expected.epoch, now_ms)
@@ -216,11 +210,6 @@ class TransactionMachine:
 
     # --- EndTxn
 
-    def needs_next_producer_id(self, transactional_id: str, client_version: int) -> bool:
-        """Whether `end` must be given a fresh producer id, since this end uses up the last epoch."""
-        transaction = self.transactions.get(transactional_id)
-        return client_version >= 2 and transaction is not None and transaction.epochs_are_used_up
-
     def end(
         self,
         transactional_id: str,
@@ -228,13 +217,12 @@ class TransactionMachine:
         *,
         commit: bool,
         client_version: int,
-        fresh_id: int,
         done: Done,
     ) -> Result:
         """Decide how a transaction ends. `done` is told who to go on as.
 
         ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
-        UNSUPPORTED_VERSION, UNKNOWN_SERVER_ERROR.
+        COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION, UNKNOWN_SERVER_ERROR.
         """
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
@@ -252,13 +240,11 @@ class TransactionMachine:
             # Version 2: an abort of nothing raises the epoch, so that the producer knows where it stands.
             not commit and client_version >= 2 and not is_retry
         ):
+            next_id = self._next_producer_id(transaction, client_version)
             if commit and client_version >= 2 and transaction.producer_epoch == MAX_EPOCH:
                 # No client is given this epoch, which none follows.
                 raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
             self._check_is_storable(transactional_id, client_version)
-            next_id = (
-                fresh_id if self.needs_next_producer_id(transactional_id, client_version) else NO_PRODUCER_ID
-            )
             after = ending(
                 transaction,
                 commit=commit,
@@ -276,21 +262,27 @@ class TransactionMachine:
         going_on = Producer(transaction.producer_id, transaction.producer_epoch)
         return Result((), lambda error: done(going_on if error is None else _for_clients(error)))
 
-    def _abort(self, transaction: Transaction, fresh_id: int, told: Committed = ignore_outcome) -> Result:
+    def _next_producer_id(self, transaction: Transaction, client_version: int) -> int:
+        """Which producer id comes after this end, where it uses up the last epoch. ApiError."""
+        if client_version >= 2 and transaction.epochs_are_used_up:
+            return self._around.next_producer_id()
+        return NO_PRODUCER_ID
+
+    def _abort(self, transaction: Transaction, told: Committed = ignore_outcome) -> Result:
         """Fence a transaction's producer, and end it without anybody having asked.
 
         The end goes by the cluster's version, whatever its producer follows. In version 2 the end itself
         raises the epoch, so a producer that asks to abort what has timed out is told that it is done, and
-        which epoch to go on in, under another producer id where that was the last one.
+        which epoch to go on in, under another producer id where that was the last one. ApiError where there
+        is none.
         """
         version = self._around.transaction_version()
-        name = transaction.transactional_id
         return self._ending(
             ending(
                 transaction if version >= 2 else fenced(transaction),
                 commit=False,
                 client_version=version,
-                next_producer_id=(fresh_id if self.needs_next_producer_id(name, version) else NO_PRODUCER_ID),
+                next_producer_id=self._next_producer_id(transaction, version),
                 now_ms=self._around.now_ms(),
             ),
             told,
@@ -330,7 +322,7 @@ class TransactionMachine:
         return self._apply(completed(transaction, self._around.now_ms()), ignore_outcome)
 
     def markers_refused(self, ending_: Ending, partitions: frozenset[Partition]) -> None:
-        """These logs have heard of a later epoch: the transaction is ending until it is loaded again.
+        """One of these logs has heard of a later epoch: the transaction is ending until it is loaded again.
 
         They are all that is left of it, as in Kafka.
         """
@@ -354,14 +346,14 @@ class TransactionMachine:
         """Whose transactions have been going on for longer than their timeouts."""
         return [name for name in self.transactions if self._is_timed_out(name)]
 
-    def abort_timed_out(self, transactional_id: str, fresh_id: int) -> Result:
+    def abort_timed_out(self, transactional_id: str) -> Result:
         """Fence and abort such a transaction, unless it has ended meanwhile.
 
-        `fresh_id` where `needs_next_producer_id`, for the cluster's version.
+        ApiError COORDINATOR_LOAD_IN_PROGRESS: there is no producer id for it to go on with.
         """
         if not self._is_timed_out(transactional_id):
             return Result()
-        return self._abort(self.transactions[transactional_id], fresh_id)
+        return self._abort(self.transactions[transactional_id])
 
     def _is_timed_out(self, transactional_id: str) -> bool:
         transaction = self.transactions.get(transactional_id)

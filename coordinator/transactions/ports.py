@@ -16,8 +16,8 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 class TransactionPorts(StatePorts, Protocol):
     """The broker as the transaction coordinator sees it. Implemented by `broker.transaction_ports`."""
 
-    def allocate_producer_id(self, done: Callable[[int | ApiError], None]) -> None:
-        """Give a producer id that nobody has had."""
+    def next_producer_id(self) -> int:
+        """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
 
     def transaction_version(self) -> int:
         """The level of the feature transaction.version in the cluster."""

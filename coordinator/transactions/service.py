@@ -21,7 +21,7 @@ from coordinator.transactions.machine import (
     TransactionMachine,
 )
 from coordinator.transactions.ports import TRANSACTIONS_TOPIC, TransactionPorts
-from coordinator.transactions.transaction import NO_PRODUCER_ID, Partition, Transaction
+from coordinator.transactions.transaction import Partition, Transaction
 from kwire import batch
 from kwire.errors import ApiError, ErrorCode
 from kwire.registry import decode_stored
@@ -64,6 +64,9 @@ class _Around:
 
     def transaction_version(self) -> int:
         return self._service.transaction_version()
+
+    def next_producer_id(self) -> int:
+        return self._service.next_producer_id()
 
     def write_markers(self, ending: Ending) -> None:
         self._service.write_markers(self._shard, ending)
@@ -116,6 +119,10 @@ class TransactionCoordinatorService:
         """The level of the feature transaction.version in the cluster."""
         return self._ports.transaction_version()
 
+    def next_producer_id(self) -> int:
+        """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
+        return self._ports.next_producer_id()
+
     def _every(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
         def due() -> None:
             if not self._stopped:
@@ -153,23 +160,9 @@ class TransactionCoordinatorService:
         if not transactional_id:
             done(ApiError(ErrorCode.INVALID_REQUEST))
             return
-
-        def decide(fresh_id: int | ApiError) -> None:
-            if isinstance(fresh_id, ApiError):
-                done(fresh_id)
-                return
-            self._run(
-                transactional_id,
-                lambda machine: machine.init_producer_id(
-                    transactional_id, timeout_ms, expected, fresh_id, done
-                ),
-                done,
-            )
-
-        self._with_producer_id(
+        self._run(
             transactional_id,
-            lambda machine: machine.needs_producer_id(transactional_id, expected),
-            decide,
+            lambda machine: machine.init_producer_id(transactional_id, timeout_ms, expected, done),
             done,
         )
 
@@ -211,53 +204,18 @@ class TransactionCoordinatorService:
         """Commit or abort.
 
         INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
-        INVALID_TXN_STATE.
+        INVALID_TXN_STATE, UNSUPPORTED_VERSION, UNKNOWN_SERVER_ERROR.
         """
         if not transactional_id:
             done(ApiError(ErrorCode.INVALID_REQUEST))
             return
-
-        def decide(fresh_id: int | ApiError) -> None:
-            if isinstance(fresh_id, ApiError):
-                done(fresh_id)
-                return
-            self._run(
-                transactional_id,
-                lambda machine: machine.end(
-                    transactional_id,
-                    producer,
-                    commit=commit,
-                    client_version=client_version,
-                    fresh_id=fresh_id,
-                    done=done,
-                ),
-                done,
-            )
-
-        self._with_producer_id(
+        self._run(
             transactional_id,
-            lambda machine: machine.needs_next_producer_id(transactional_id, client_version),
-            decide,
+            lambda machine: machine.end(
+                transactional_id, producer, commit=commit, client_version=client_version, done=done
+            ),
             done,
         )
-
-    def _with_producer_id(
-        self,
-        transactional_id: str,
-        is_needed: Callable[[TransactionMachine], bool],
-        decide: Callable[[int | ApiError], None],
-        done: Done,
-    ) -> None:
-        """Fetch a fresh producer id where the command will need one; it is decided upon afterwards."""
-        try:
-            machine = self._runtime.shard_for(transactional_id).machine
-        except ApiError as error:
-            done(error)
-            return
-        if is_needed(machine):
-            self._ports.allocate_producer_id(decide)
-        else:
-            decide(NO_PRODUCER_ID)
 
     def _run(
         self,
@@ -294,12 +252,15 @@ class TransactionCoordinatorService:
     # --- markers
 
     def write_markers(self, shard: Shard[TransactionMachine], ending: Ending) -> None:
-        """Write a marker into every partition of a transaction, again where that fails, then end it."""
+        """Write a marker into every partition of a transaction, again where that fails, then end it.
+
+        Once a log refuses its marker for good, none is written again, as in Kafka.
+        """
         markers = _Markers(ending)
-        if not markers.waiting:
+        if not markers.under_way:
             self._host.call_soon(lambda: self._all_written(shard, ending))
             return
-        for partition in sorted(markers.waiting):
+        for partition in sorted(markers.under_way):
             self._write_marker(shard, markers, partition, MARKER_RETRY_MS)
 
     def _write_marker(
@@ -309,23 +270,28 @@ class TransactionCoordinatorService:
             return
         ending = markers.ending
 
+        def again() -> None:
+            if not markers.refused:
+                markers.failed.discard(partition)
+                markers.under_way.add(partition)
+                self._write_marker(shard, markers, partition, min(2 * retry_ms, MAX_MARKER_RETRY_MS))
+
         def written(error: ApiError | None) -> None:
             code = ErrorCode.NONE if error is None else error.code
-            # A partition that is deleted needs no marker.
-            if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, *FENCED):
-                self._log_marker("waits", ending, partition, code)
-                again_ms = min(2 * retry_ms, MAX_MARKER_RETRY_MS)
-                self._host.schedule(retry_ms, lambda: self._write_marker(shard, markers, partition, again_ms))
-                return
+            markers.under_way.discard(partition)
             if code in FENCED:
                 self._log_marker("cannot be written", ending, partition, code)
                 markers.refused.add(partition)
-            markers.waiting.discard(partition)
-            if markers.waiting or shard.ended:
+            # A partition that is deleted needs no marker.
+            elif code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                self._log_marker("waits", ending, partition, code)
+                markers.failed.add(partition)
+                self._host.schedule(retry_ms, again)
+            if markers.under_way or shard.ended:
                 return
             if markers.refused:
-                shard.machine.markers_refused(ending, frozenset(markers.refused))
-            else:
+                shard.machine.markers_refused(ending, frozenset(markers.refused | markers.failed))
+            elif not markers.failed:
                 self._all_written(shard, ending)
 
         self._ports.write_marker(partition, ending, shard.leader_epoch, written)
@@ -347,15 +313,13 @@ class TransactionCoordinatorService:
                 self._abort_one(shard, transactional_id)
 
     def _abort_one(self, shard: Shard[TransactionMachine], transactional_id: str) -> None:
-        def decide(fresh_id: int | ApiError) -> None:
-            # Without an id it is left to the next time.
-            if not isinstance(fresh_id, ApiError) and not shard.ended:
-                shard.execute(shard.machine.abort_timed_out(transactional_id, fresh_id))
-
-        if shard.machine.needs_next_producer_id(transactional_id, self.transaction_version()):
-            self._ports.allocate_producer_id(decide)
-        else:
-            decide(NO_PRODUCER_ID)
+        try:
+            result = shard.machine.abort_timed_out(transactional_id)
+        except ApiError as error:
+            # The next time, there may be a producer id to go on with.
+            logger.warning("the transaction of %s is not aborted yet: %s", transactional_id, error)
+            return
+        shard.execute(result)
 
     def _expire(self) -> None:
         for shard in self._runtime.active():
@@ -367,11 +331,13 @@ class TransactionCoordinatorService:
 class _Markers:
     """The markers of a transaction that are not written yet."""
 
-    __slots__ = ("ending", "refused", "waiting")
+    __slots__ = ("ending", "failed", "refused", "under_way")
 
     def __init__(self, ending: Ending) -> None:
         self.ending = ending
-        self.waiting = set(ending.partitions)
+        self.under_way = set(ending.partitions)
+        self.failed: set[Partition] = set()
+        """Those that are to be written again."""
         self.refused: set[Partition] = set()
         """Those that cannot be written any more."""
 

@@ -38,6 +38,7 @@ class Broker:
     markers: list[tuple[Partition, Ending]] = field(default_factory=list)
     held: list[Callable[[ApiError | None], None]] | None = None
     next_id: int = 100
+    has_no_ids: bool = False
 
     def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
         self.log.append(data)
@@ -58,10 +59,11 @@ class Broker:
     def create_topic(self) -> None:
         raise AssertionError("the topic is there")
 
-    def allocate_producer_id(self, done: Callable[[int | ApiError], None]) -> None:
+    def next_producer_id(self) -> int:
+        if self.has_no_ids:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         self.next_id += 1
-        given = self.next_id
-        self.host.call_soon(lambda: done(given))
+        return self.next_id
 
     def transaction_version(self) -> int:
         return self.version
@@ -258,6 +260,27 @@ def test_a_log_that_has_heard_of_a_later_epoch_leaves_the_transaction_ending(cod
     assert script.state() == "CompleteCommit 101/1"
 
 
+def test_a_log_that_refuses_its_marker_has_no_other_tried_again() -> None:
+    script = Script()
+    script.broker.held = []
+    producer = script.init()
+    script.add(producer, A, B)
+    script.end(producer)
+    script.broker.held.pop(0)(ApiError(ErrorCode.KAFKA_STORAGE_ERROR))
+    script.broker.held.pop(0)(ApiError(ErrorCode.KAFKA_STORAGE_ERROR))
+    script.host.advance(100)
+    assert len(script.broker.markers) == 4
+    script.broker.held.pop(0)(ApiError(ErrorCode.KAFKA_STORAGE_ERROR))
+    script.broker.held.pop(0)(ApiError(ErrorCode.INVALID_PRODUCER_EPOCH))
+    script.host.advance(3_600_000)
+    assert len(script.broker.markers) == 4
+    assert script.state() == "PrepareCommit 101/0"
+    assert script.service.describe("t").partitions == {A, B}
+    script.broker.held = None
+    script.start()
+    assert script.state() == "CompleteCommit 101/0"
+
+
 def test_a_restart_goes_on_with_what_was_decided() -> None:
     script = Script()
     script.broker.held = []
@@ -312,6 +335,29 @@ def test_when_the_epochs_are_used_up_the_producer_goes_on_under_a_new_id() -> No
     assert script.end(last, version=2) == Producer(102, 0)  # told again
     machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=LAST_EPOCH)
     assert script.init() == Producer(103, 0)
+
+
+def test_who_needs_a_producer_id_while_there_is_none_is_to_ask_again() -> None:
+    script = Script()
+    script.broker.has_no_ids = True
+    assert script.init(timeout_ms=0) == "INVALID_TRANSACTION_TIMEOUT"
+    assert script.init() == "COORDINATOR_LOAD_IN_PROGRESS"
+    assert list(script.service.all()) == []
+    script.broker.has_no_ids = False
+    script.init(timeout_ms=1_000)
+    script.broker.has_no_ids = True
+    assert script.init(timeout_ms=1_000) == Producer(101, 1)  # it has one
+    last = with_epoch(script, LAST_EPOCH)
+    assert script.init() == "COORDINATOR_LOAD_IN_PROGRESS"
+    assert script.add(last, A, version=2) == "NONE"
+    assert script.end(last._replace(epoch=3), version=2) == "PRODUCER_FENCED"
+    assert script.end(last, version=2) == "COORDINATOR_LOAD_IN_PROGRESS"
+    assert script.init() == "COORDINATOR_LOAD_IN_PROGRESS"
+    script.host.advance(20_000)  # timed out, and not aborted: nobody could go on
+    assert script.state() == f"Ongoing 101/{LAST_EPOCH}"
+    script.broker.has_no_ids = False
+    script.host.advance(20_000)
+    assert script.state() == "CompleteAbort 102/0"
 
 
 def with_epoch(script: Script, epoch: int) -> Producer:

@@ -198,7 +198,7 @@ class Ordeal:
         assert found.coordinators[0].port == self.child.address[1]
 
     def until_ready(self, version: int, request: Any, code: Any) -> Any:
-        """Ask until the coordinator is there and has loaded."""
+        """Ask until the coordinator is there and has loaded, or there are producer ids."""
         deadline = time.monotonic() + ANY_SECONDS
         while True:
             answer = self.ask(version, request)
@@ -210,8 +210,8 @@ class Ordeal:
             self.connections.turn(0.01)
 
     def new_producer_id(self) -> int:
-        answer = self.ask(4, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1))
-        assert answer.error_code == 0
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
+        answer = self.until_ready(4, request, lambda r: r.error_code)
         if answer.producer_id in self.producer_ids:
             raise Failed(f"producer id {answer.producer_id} was given before")
         self.producer_ids.add(answer.producer_id)

@@ -97,10 +97,9 @@ class _Ports:
     def create_topic(self) -> None:
         raise AssertionError("the topic is there")
 
-    def allocate_producer_id(self, done: Callable[[int | ApiError], None]) -> None:
+    def next_producer_id(self) -> int:
         self._world.ids += 1
-        given = self._world.ids
-        self._world.host.call_soon(lambda: done(given))
+        return self._world.ids
 
     def transaction_version(self) -> int:
         return 2

@@ -1,0 +1,89 @@
+"""Producer ids as they come: in blocks of a thousand, of which a broker has none when it starts. KIP-730."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_transactions import ready
+from interop.tools import another
+
+BLOCK = 1_000
+PREFETCHED_AT = 900
+LOADING = 14
+WAIT_S = 20.0
+SETTLE_S = 1.0
+"""In which the controller's answer has long come."""
+
+
+def ask(client: RawClient, name: str | None = None, timeout_ms: int = 60_000) -> Any:
+    answer = client.call("InitProducerId", 4, TransactionalId=name, TransactionTimeoutMs=timeout_ms)
+    return [answer["ErrorCode"], answer["ProducerId"], answer["ProducerEpoch"]]
+
+
+def loaded(client: RawClient, name: str) -> None:
+    """Wait until the coordinator of a transactional id knows what there is, and so has no other reason."""
+    ready(client, name)
+    deadline = time.monotonic() + WAIT_S
+    while client.call("DescribeTransactions", 0, TransactionalIds=[name])["TransactionStates"][0][
+        "ErrorCode"
+    ] in (LOADING, 15, 16):
+        assert time.monotonic() < deadline, "the coordinator does not load"
+        time.sleep(0.05)
+
+
+def given(client: RawClient, count: int) -> list[int]:
+    return [ask(client)[1] for _ in range(count)]
+
+
+@scenario(seconds=120)
+def blocks(broker: Broker) -> Any:
+    """Who asks first after a start is to ask again, nobody after that; a restart gives the rest up."""
+    told: dict[str, Any] = {}
+    with another(broker, {}) as own:
+        with RawClient(own.bootstrap) as client:
+            told["first"] = ask(client)
+            time.sleep(SETTLE_S)
+            ids = given(client, PREFETCHED_AT + 20)
+            time.sleep(SETTLE_S)
+            ids += given(client, BLOCK)
+            told["ids"] = sorted({after - before for before, after in itertools.pairwise(ids)})
+        for how in ("restart", "kill"):
+            if how == "kill":
+                own.kill()
+                own.start()
+            else:
+                own.restart()
+            with RawClient(own.bootstrap) as client:
+                told[how] = [ask(client)]
+                time.sleep(SETTLE_S)
+                told[how] += [ask(client)[1] - ids[0]]
+    return told
+
+
+@scenario(seconds=120)
+def transactional(broker: Broker) -> Any:
+    """The same for transactional ids: only who needs a producer id hears that there is none."""
+    told: dict[str, Any] = {}
+    with another(broker, {}) as own:
+        with RawClient(own.bootstrap) as client:
+            loaded(client, "known")
+            told["asked wrongly"] = [ask(client, "", 1000)[0], ask(client, "known", 0)[0]]
+            told["first"] = ask(client, "known")
+            time.sleep(SETTLE_S)
+            told["second"] = ask(client, "known")[::2]
+        own.restart()
+        with RawClient(own.bootstrap) as client:
+            loaded(client, "known")
+            loaded(client, "new")
+            told["known"] = ask(client, "known")[::2]
+            told["new"] = [ask(client, "new")]
+            listed = client.call("ListTransactions", 1)["TransactionStates"]
+            told["new"] += [[one["TransactionalId"] for one in listed]]
+            time.sleep(SETTLE_S)
+            told["new"] += [ask(client, "new")[::2]]
+    return told
