@@ -352,11 +352,11 @@ class GroupCoordinatorService:
         """
         try:
             shard = self._shard(group_id, empty_id_allowed=True)
-            shard.machine.check_fetch(group_id, member_id, member_epoch)
+            offsets = shard.machine.fetch_offsets(group_id, member_id, member_epoch)
         except ApiError as error:
             done(error.code, None)
             return
-        answer = read(shard.machine.offsets.topics(group_id))
+        answer = read(offsets)
 
         def committed(error: ApiError | None) -> None:
             if error is None:

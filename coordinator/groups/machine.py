@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Protocol, TypeAlias
 
 from coordinator.consumer.describe import described
@@ -78,6 +79,11 @@ class GroupMachine:
         Kafka shows its groups as they were at the last offset of the log that is committed: whatever is
         written next, be it for another group, or a marker, has these seen.
         """
+        self._forgotten: dict[str, ConsumerGroup] = {}
+        """Consumer groups that are gone without a record, and seen until the next one.
+
+        They are back when the log is read again.
+        """
 
     # --- the classic protocol
 
@@ -88,9 +94,13 @@ class GroupMachine:
             return self.classic.join(join, done)
         if group.members:
             return self.consumer.migration.join(group, join, done)
-        tombstones = self._remove_consumer_group(group)
+        del self.consumer.groups[group.id]
         result = self.classic.join(join, done)
-        return Result([*tombstones, *result.records], result.committed)
+        if group.id not in self.classic.groups:
+            # Kafka forgets the group, whoever asked, but stores that only with a group that takes its place.
+            self._forgotten[group.id] = group
+            return result
+        return Result([*group.tombstones(), *result.records], result.committed)
 
     def sync(self, sync: Sync, done: SyncDone) -> Result:
         """SyncGroup."""
@@ -112,11 +122,6 @@ class GroupMachine:
         if group is not None:
             return self.consumer.leave_group(group, leaving)
         return self.classic.leave(group_id, leaving)
-
-    def _remove_consumer_group(self, group: ConsumerGroup) -> list[StoredRecord]:
-        """Tombstones for a group without members, which is gone from here on."""
-        del self.consumer.groups[group.id]
-        return group.tombstones()
 
     # --- offsets
 
@@ -179,11 +184,19 @@ class GroupMachine:
             self.classic.renew_session(group, member)
         return self.offsets.commit(group_id, commits, now_ms=self._around.now_ms(), retention_ms=retention_ms)
 
-    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
-        """Whether a member may read offsets. ApiError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH."""
-        group = self.consumer.groups.get(group_id)
+    def fetch_offsets(
+        self, group_id: str, member_id: str | None, member_epoch: int
+    ) -> Mapping[str, Mapping[int, CommittedOffset]]:
+        """What a group has committed, by topic and partition; nothing where there is no such group.
+
+        ApiError, where a member asks: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH.
+        """
+        group = self._forgotten.get(group_id) or self.consumer.groups.get(group_id)
         if group is not None:
             check_fetch(group, member_id, member_epoch)
+        elif group_id not in self.classic.groups:
+            return {}
+        return self.offsets.topics(group_id)
 
     def delete_offsets(
         self,
@@ -255,6 +268,9 @@ class GroupMachine:
         return group
 
     def _seen(self, group_id: str) -> Group:
+        forgotten = self._forgotten.get(group_id)
+        if forgotten is not None:
+            return forgotten
         if group_id in self._unseen:
             raise group_not_found(group_id)
         return self._group(group_id)
@@ -295,7 +311,7 @@ class GroupMachine:
                     group_state=consumer.state.value,
                     group_type=CONSUMER_TYPE,
                 )
-                for consumer in self.consumer.groups.values()
+                for consumer in chain(self.consumer.groups.values(), self._forgotten.values())
             )
         return [group for group in listed if not states or group.group_state.lower() in states]
 
@@ -359,8 +375,9 @@ class GroupMachine:
             self._ensure_group(key.group)
 
     def grown(self) -> None:
-        """Something was written: what came to be without a record is seen."""
+        """Something was written: what came or went without a record is seen to."""
         self._unseen.clear()
+        self._forgotten.clear()
 
     def loaded(self) -> None:
         """Everything is replayed: sessions start."""

@@ -211,6 +211,68 @@ def the_next_write(broker: Broker) -> Any:
     return told
 
 
+REFUSED_JOINS: dict[str, dict[str, Any]] = {
+    "a member": {"MemberId": "nobody"},
+    "a static member": {"MemberId": "nobody", "GroupInstanceId": "i"},
+}
+
+
+@scenario(seconds=120)
+def joins_of_an_empty_consumer_group(broker: Broker) -> Any:
+    """A classic member that may not join has the group gone; it is back when the broker starts again."""
+    told: dict[str, Any] = {}
+    with another(broker, {**ONE_STATE_PARTITION, **AT_ONCE}) as own:
+        with RawClient(own.bootstrap) as client:
+            wait_for_coordinator(client, "any")
+            create_topic(client, TOPIC)
+            for name, fields in REFUSED_JOINS.items():
+                for then in ("join", "commit", "heartbeat", "delete", "offsets", "leave"):
+                    group = f"{name}, {then}"
+                    steps = told[group] = [
+                        heartbeat(client, group, "m", 0),
+                        commit(client, group, "kept", 9, MemberId="m", GenerationIdOrMemberEpoch=2),
+                        heartbeat(client, group, "m", -1),
+                        seen(client, group),
+                        refused_join(own, group, **fields),
+                        seen(client, group),
+                        fetched(client, group),
+                    ]
+                    if then == "join":
+                        steps += [refused_join(own, group, **fields)]
+                    elif then == "commit":
+                        steps += [commit(client, group, "more", 9)]
+                    elif then == "heartbeat":
+                        steps += [heartbeat(client, group, "m2", 0), heartbeat(client, group, "m2", -1)]
+                    elif then == "delete":
+                        steps += [deleted(client, group)]
+                    elif then == "leave":
+                        steps += [heartbeat(client, group, "m", -1)]
+                    steps += [seen(client, group), fetched(client, group)]
+                    steps += [commit(client, "another", "small"), seen(client, group)]
+                    steps += [fetched(client, group)]
+        for how in ("restarted", "restarted again"):
+            own.restart()
+            with RawClient(own.bootstrap) as client:
+                wait_for_coordinator(client, "any")
+                told[how] = {
+                    group: [seen(client, group), fetched(client, group)] for group in told if "," in group
+                }
+    return told
+
+
+def refused_join(broker: Broker, group: str, **fields: Any) -> int:
+    with Member(broker, group) as member:
+        member.send_join(7, **{**LONG, **fields})
+        code: int = member.joined(7)["ErrorCode"]
+        return code
+
+
+def fetched(client: RawClient, group: str) -> Any:
+    topics = [{"Name": TOPIC, "PartitionIndexes": [0]}]
+    answer = client.call("OffsetFetch", 9, Groups=[{"GroupId": group, "Topics": topics}])["Groups"][0]
+    return [answer["ErrorCode"], [one["Partitions"][0]["CommittedOffset"] for one in answer["Topics"]]]
+
+
 @scenario(seconds=120)
 def the_empty_id(broker: Broker) -> Any:
     """TxnOffsetCommit for the group "": nothing about its transaction is looked at, or changed."""

@@ -1,8 +1,8 @@
 """Scripts of consumer groups that a person can read: commands, and what they answer.
 
 A script is a text. A line that is not indented is a command, and the indented lines below it are its answer.
-`python -m tests.coordinator.consumer.script` writes the answers of all scripts anew, for a person to review
-as a diff. Time is virtual; the commands are the methods `do_*` below.
+`pytest --rewrite` writes the answers anew, for a person to review as a diff. Time is virtual; the commands
+are the methods `do_*` below.
 """
 
 from __future__ import annotations
@@ -261,9 +261,9 @@ class Script:
 
     # --- the classic protocol
 
-    def do_classic(self, client: str = "c") -> Iterator[str]:
-        """JoinGroup without a member id."""
-        reply = self.cluster.join(GROUP, client=client)
+    def do_classic(self, client: str = "c", *, member: str = "") -> Iterator[str]:
+        """JoinGroup, of a new member where it names none."""
+        reply = self.cluster.join(GROUP, member, client=client)
         yield "waits" if reply.pending else ErrorCode(reply.value.error_code).name
 
 
@@ -326,8 +326,3 @@ def played(text: str) -> str:
             except ApiError as error:
                 lines.append(f"  {error.code.name}: {error.message}")
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    for path in sorted(FOLDER.glob("*.txt")):
-        path.write_text(played(path.read_text()))
