@@ -151,6 +151,19 @@ def test_a_tombstone_stays_until_its_horizon() -> None:
     assert [each.timestamp for each in records(rest, 0, read_header(rest))] == [NOW_MS]
 
 
+@pytest.mark.parametrize("key", [b"c", None], ids=["with a key", "without"])
+def test_beyond_what_the_map_takes_in_whatever_has_no_value_tells_a_horizon(key: bytes | None) -> None:
+    first = build([record(b"a", b"1"), record(b"b", b"1")])
+    second = build([record(key, None), record(None, b"1")], base_offset=2)
+    third = build([record(b"a", b"3")], base_offset=4)
+    cleaning = Cleaning([first, second, third], capacity=2)
+    cleaning.map.latest_offset = 1
+    kept = cleaning.run()
+    assert [read_header(batch).has_delete_horizon for batch in kept] == [False, True, False]
+    assert read_header(kept[1]).base_timestamp == NOW_MS + DAY_MS
+    assert cleaning.left()[2:4] == [(2, key, None), (3, None, b"1")]
+
+
 def test_a_horizon_beyond_the_end_of_time_is_the_end_of_time() -> None:
     batch = build([record(b"a", None)])
     (kept,) = Cleaning([batch], delete_retention_ms=(1 << 63) - 1).run()

@@ -60,7 +60,7 @@ class RecordKeys:
         self._starts_of: Callable[[], list[int]] = starts_of
         self._starts: list[int] | None = None
         self.tombstones: list[int] = []
-        """The indexes of the records without a value, those without a key aside."""
+        """The indexes of the records without a value."""
         self.has_null = False
         """Whether some record has no key."""
 
@@ -161,6 +161,8 @@ def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None
             if size & 1:  # zigzag: odd is negative, no key
                 found.has_null = True
                 add_key(None)
+                if data[at] == 1:
+                    found.tombstones.append(len(keys) - 1)
                 at = stop
                 continue
         key_end = at + (size >> 1)
