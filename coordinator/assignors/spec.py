@@ -66,7 +66,7 @@ class GroupSpec(NamedTuple):
     members: Mapping[str, MemberSpec]
     """Those that are in the group, in the order of `java.timeline_map_order`, then those that just joined."""
     homogeneous: bool
-    """Whether all members want the same topics."""
+    """Whether all members want the same topics; Kafka may know that from before the last one came."""
     partition_counts: Mapping[bytes, int]
     """Of every topic that exists; a topic that is wanted but missing here is unknown.
 

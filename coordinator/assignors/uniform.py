@@ -22,7 +22,12 @@ from kwire.primitives import Uuid, uuid_to_text
 def assign(spec: GroupSpec) -> Assignment:
     """Partitions by member and topic id. ApiError: UNKNOWN_SERVER_ERROR where a topic is unknown."""
     members = hash_map_order(spec.members, string_hash)
-    wanted = frozenset[bytes]().union(*(member.subscribed for member in spec.members.values()))
+    wanted: Collection[bytes]
+    if spec.homogeneous:
+        # The group may have changed since that was so, and then it goes by whoever comes first, as in Kafka.
+        wanted = frozenset(spec.members[members[0]].subscribed) if members else ()
+    else:
+        wanted = frozenset[bytes]().union(*(member.subscribed for member in spec.members.values()))
     for topic_id in sorted(wanted):
         if topic_id not in spec.partition_counts:
             raise assignment_failed(
@@ -37,7 +42,7 @@ def assign(spec: GroupSpec) -> Assignment:
 
 
 def _assign_homogeneous(spec: GroupSpec, members: list[str], wanted: Collection[bytes]) -> Assignment:
-    free = _unowned(spec, wanted)
+    free = _unowned(spec, wanted, spec.members[members[0]].unknown_topics)
     total = sum(spec.partition_counts[topic_id] for topic_id in wanted)
     fewest, spare = divmod(total, len(members))
     owned: dict[str, PartitionMap] = {}
@@ -62,7 +67,7 @@ def _assign_homogeneous(spec: GroupSpec, members: list[str], wanted: Collection[
     return {member_id: own.result() for member_id, own in owned.items()}
 
 
-def _unowned(spec: GroupSpec, wanted: Collection[bytes]) -> list[tuple[bytes, int]]:
+def _unowned(spec: GroupSpec, wanted: Collection[bytes], unknown: int) -> list[tuple[bytes, int]]:
     """The partitions that nobody had, topic by topic in the order of Kafka's set of them."""
     owned = {
         (topic_id, partition)
@@ -71,7 +76,6 @@ def _unowned(spec: GroupSpec, wanted: Collection[bytes]) -> list[tuple[bytes, in
         for partition in partitions
     }
     in_order = [topic_id for topic_id in spec.partition_counts if topic_id in wanted]
-    unknown = next(iter(spec.members.values())).unknown_topics
     return [
         (topic_id, partition)
         for topic_id in hash_map_order(in_order, uuid_hash, buckets_of_copy(len(in_order) + unknown))

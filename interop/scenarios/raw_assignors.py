@@ -75,6 +75,20 @@ def uniform_different(broker: Broker) -> Any:
 
 
 @scenario()
+def nothing_wanted(broker: Broker) -> Any:
+    """Some members want no topic: they raise no epoch, and may be given what they do not want."""
+    told: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        for assignor in ("uniform", "range"):
+            one, several = f"raw-assignors-nothing-{assignor}", f"raw-assignors-nothing-{assignor}-several"
+            told[one] = lives(client, one, assignor, [[one], [one], [one], [], []], {one: 7}, 40)
+            sizes = {f"{several}-x": 7, f"{several}-y": 4}
+            wanted = [list(sizes), list(sizes)[:1], []]
+            told[several] = lives(client, several, assignor, wanted, sizes, 40)
+    return told
+
+
+@scenario()
 def ranges(broker: Broker) -> Any:
     """The range assignor, with static members."""
     sizes = {"raw-assignors-r": 6, "raw-assignors-s": 9}

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 DATA = Path(__file__).parent / "data" / "kafka-4.3.1-assignments.jsonl"
 CHAINS = 60
 STEPS = 6
+STALE_SHARE = 0.15
+"""How often Kafka is told the contrary of what the members are, which it may know from before one came."""
 
 Owned = list[tuple[str, list[int]]]
 
@@ -70,7 +72,7 @@ class Chain:
         return json.dumps(
             {
                 "assignor": self.assignor,
-                "homogeneous": len(wanted) <= 1,
+                "homogeneous": (len(wanted) <= 1) != (self._rng.random() < STALE_SHARE),
                 "topics": [[name, topic_id, count] for name, (topic_id, count) in self.topics.items()],
                 "members": rows,
             },
