@@ -106,8 +106,14 @@ class TransactionMachine:
     def held(self, key: Message) -> None:
         """Nothing in this log is part of a transaction itself."""
 
+    def released(self, key: Message, value: Message | None) -> None:
+        """Nothing in this log is part of a transaction itself."""
+
     def grown(self) -> None:
         """Nothing here waits for a record that says something else."""
+
+    def reverted(self) -> None:
+        """Whatever a refused record said is taken back with it."""
 
     def loaded(self) -> None:
         """The log is read: write the markers that were decided and maybe not written."""
@@ -324,7 +330,7 @@ class TransactionMachine:
     def markers_refused(self, ending_: Ending, partitions: frozenset[Partition]) -> None:
         """One of these logs has heard of a later epoch: the transaction is ending until it is loaded again.
 
-        They are all that is left of it, as in Kafka.
+        They are all that is left of it; the others have their markers.
         """
         transaction = self._ended_by(ending_)
         if transaction is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Protocol
 
 from broker.host import Host, Timer
@@ -155,7 +156,8 @@ class TransactionCoordinatorService:
     ) -> None:
         """Who to write as.
 
-        INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+        INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
+        UNKNOWN_SERVER_ERROR; COORDINATOR_LOAD_IN_PROGRESS also while there are no producer ids.
         """
         if not transactional_id:
             done(ApiError(ErrorCode.INVALID_REQUEST))
@@ -204,7 +206,8 @@ class TransactionCoordinatorService:
         """Commit or abort.
 
         INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
-        INVALID_TXN_STATE, UNSUPPORTED_VERSION, UNKNOWN_SERVER_ERROR.
+        INVALID_TXN_STATE, UNSUPPORTED_VERSION, UNKNOWN_SERVER_ERROR; COORDINATOR_LOAD_IN_PROGRESS also while
+        there are no producer ids.
         """
         if not transactional_id:
             done(ApiError(ErrorCode.INVALID_REQUEST))
@@ -254,47 +257,48 @@ class TransactionCoordinatorService:
     def write_markers(self, shard: Shard[TransactionMachine], ending: Ending) -> None:
         """Write a marker into every partition of a transaction, again where that fails, then end it.
 
-        Once a log refuses its marker for good, none is written again, as in Kafka.
+        They go in rounds, as the requests of Kafka's coordinator to a broker. If a log refuses its marker for
+        good, those that fail in the same round are not written either.
         """
-        markers = _Markers(ending)
-        if not markers.under_way:
+        if ending.partitions:
+            self._write_round(shard, ending, ending.partitions, MARKER_RETRY_MS)
+        else:
             self._host.call_soon(lambda: self._all_written(shard, ending))
-            return
-        for partition in sorted(markers.under_way):
-            self._write_marker(shard, markers, partition, MARKER_RETRY_MS)
 
-    def _write_marker(
-        self, shard: Shard[TransactionMachine], markers: _Markers, partition: Partition, retry_ms: int
+    def _write_round(
+        self,
+        shard: Shard[TransactionMachine],
+        ending: Ending,
+        partitions: frozenset[Partition],
+        retry_ms: int,
     ) -> None:
         if shard.ended:
             return
-        ending = markers.ending
+        under_way, failed, refused = set(partitions), set[Partition](), set[Partition]()
 
-        def again() -> None:
-            if not markers.refused:
-                markers.failed.discard(partition)
-                markers.under_way.add(partition)
-                self._write_marker(shard, markers, partition, min(2 * retry_ms, MAX_MARKER_RETRY_MS))
-
-        def written(error: ApiError | None) -> None:
+        def written(partition: Partition, error: ApiError | None) -> None:
             code = ErrorCode.NONE if error is None else error.code
-            markers.under_way.discard(partition)
+            under_way.discard(partition)
             if code in FENCED:
                 self._log_marker("cannot be written", ending, partition, code)
-                markers.refused.add(partition)
+                refused.add(partition)
             # A partition that is deleted needs no marker.
             elif code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 self._log_marker("waits", ending, partition, code)
-                markers.failed.add(partition)
-                self._host.schedule(retry_ms, again)
-            if markers.under_way or shard.ended:
+                failed.add(partition)
+            if under_way or shard.ended:
                 return
-            if markers.refused:
-                shard.machine.markers_refused(ending, frozenset(markers.refused | markers.failed))
-            elif not markers.failed:
+            left = frozenset(failed)
+            if refused:
+                shard.machine.markers_refused(ending, left | refused)
+            elif left:
+                again_ms = min(2 * retry_ms, MAX_MARKER_RETRY_MS)
+                self._host.schedule(retry_ms, lambda: self._write_round(shard, ending, left, again_ms))
+            else:
                 self._all_written(shard, ending)
 
-        self._ports.write_marker(partition, ending, shard.leader_epoch, written)
+        for partition in sorted(partitions):
+            self._ports.write_marker(partition, ending, shard.leader_epoch, partial(written, partition))
 
     @staticmethod
     def _log_marker(what: str, ending: Ending, partition: Partition, code: int) -> None:
@@ -326,20 +330,6 @@ class TransactionCoordinatorService:
             records = shard.machine.expire()
             if records:
                 shard.execute(Result(records))
-
-
-class _Markers:
-    """The markers of a transaction that are not written yet."""
-
-    __slots__ = ("ending", "failed", "refused", "under_way")
-
-    def __init__(self, ending: Ending) -> None:
-        self.ending = ending
-        self.under_way = set(ending.partitions)
-        self.failed: set[Partition] = set()
-        """Those that are to be written again."""
-        self.refused: set[Partition] = set()
-        """Those that cannot be written any more."""
 
 
 def stored_records(data: memoryview) -> Iterator[StoredPair]:

@@ -260,22 +260,37 @@ def test_a_log_that_has_heard_of_a_later_epoch_leaves_the_transaction_ending(cod
     assert script.state() == "CompleteCommit 101/1"
 
 
-def test_a_log_that_refuses_its_marker_has_no_other_tried_again() -> None:
+FAILS = ErrorCode.KAFKA_STORAGE_ERROR
+REFUSES = ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "left"),
+    [
+        ((FAILS, FAILS), (REFUSES, None), {A}),
+        ((FAILS, FAILS), (None, REFUSES), {B}),
+        ((FAILS, FAILS), (REFUSES, FAILS), {A, B}),
+        ((FAILS, FAILS), (FAILS, REFUSES), {A, B}),
+        ((REFUSES, FAILS), (), {A, B}),
+        ((FAILS, REFUSES), (), {A, B}),
+        ((FAILS, None), (REFUSES,), {A}),
+    ],
+)
+def test_a_log_that_refuses_its_marker_ends_the_rounds(
+    first: tuple[ErrorCode | None, ...], second: tuple[ErrorCode | None, ...], left: set[Partition]
+) -> None:
     script = Script()
     script.broker.held = []
     producer = script.init()
     script.add(producer, A, B)
     script.end(producer)
-    script.broker.held.pop(0)(ApiError(ErrorCode.KAFKA_STORAGE_ERROR))
-    script.broker.held.pop(0)(ApiError(ErrorCode.KAFKA_STORAGE_ERROR))
-    script.host.advance(100)
-    assert len(script.broker.markers) == 4
-    script.broker.held.pop(0)(ApiError(ErrorCode.KAFKA_STORAGE_ERROR))
-    script.broker.held.pop(0)(ApiError(ErrorCode.INVALID_PRODUCER_EPOCH))
-    script.host.advance(3_600_000)
-    assert len(script.broker.markers) == 4
+    for round_ in (first, second):
+        for code in round_:
+            script.broker.held.pop(0)(None if code is None else ApiError(code))
+        script.host.advance(3_600_000 if round_ is second else 100)
+    assert len(script.broker.markers) == len(first) + len(second)
     assert script.state() == "PrepareCommit 101/0"
-    assert script.service.describe("t").partitions == {A, B}
+    assert script.service.describe("t").partitions == left
     script.broker.held = None
     script.start()
     assert script.state() == "CompleteCommit 101/0"
