@@ -60,10 +60,16 @@ class Machine(Protocol):
         """Take a record into account."""
 
     def held(self, key: Message) -> None:
-        """A record was written within a transaction; it is replayed if that commits."""
+        """A record was written within a transaction."""
+
+    def released(self, key: Message, value: Message | None) -> None:
+        """A transaction has committed: take a record of it into account, which was `held` before."""
 
     def grown(self) -> None:
         """The log has one more batch, or marker, than it was loaded with."""
+
+    def reverted(self) -> None:
+        """The log has refused a batch."""
 
     def loaded(self) -> None:
         """The log is read: from here on there are commands."""
@@ -196,6 +202,7 @@ class Shard(Generic[M]):
             logger.warning("%s-%d: an append was refused: %s", self._kind.topic, self.index, error.code.name)
             if not waiting.appends:
                 self._waiting.remove(waiting)
+            self.machine.reverted()
             waiting.tell(error)
             return
         except Exception:
@@ -289,7 +296,7 @@ class Shard(Generic[M]):
     def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
         """A marker is in this partition's log: what the producer wrote counts from now on, or never."""
         for key, value in self.stored.end(producer_id, commit=commit):
-            self.machine.replay(key, value)
+            self.machine.released(key, value)
         self.machine.grown()
 
     def _committed(self, written_for: Sequence[_Waiting], error: ApiError | None) -> None:

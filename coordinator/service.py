@@ -344,6 +344,7 @@ class GroupCoordinatorService:
         *,
         member_id: str | None = None,
         member_epoch: int = -1,
+        require_stable: bool = False,
     ) -> None:
         """OffsetFetch: `read` makes an answer of the offsets by topic and partition, which it must not keep.
 
@@ -352,7 +353,9 @@ class GroupCoordinatorService:
         """
         try:
             shard = self._shard(group_id, empty_id_allowed=True)
-            offsets = shard.machine.fetch_offsets(group_id, member_id, member_epoch)
+            offsets = shard.machine.fetch_offsets(
+                group_id, member_id, member_epoch, require_stable=require_stable
+            )
         except ApiError as error:
             done(error.code, None)
             return

@@ -1,7 +1,8 @@
 """OffsetFetch v1–10: how far groups have come.
 
 KIP-447 (stable offsets, v7), KIP-709 (many groups, v8), KIP-848 (member epoch, v9), topic ids (v10). Only
-committed offsets are shown, so `require_stable` changes nothing while no transaction writes any.
+committed offsets are shown. With `require_stable` those that an open transaction has are refused, and groups
+are looked at as they are, not as they are stored.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class _Group:
             self._done,
             member_id=group.member_id,
             member_epoch=group.member_epoch,
+            require_stable=self._require_stable,
         )
 
     def _read(self, stored: Stored) -> list[OffsetFetchResponseTopics]:
@@ -175,7 +177,7 @@ def _one_group(node: Node, context: RequestContext, request: OffsetFetchRequest)
                     partition.error_code = code
         context.complete(OffsetFetchResponse(error_code=code, topics=topics or [], groups=[]))
 
-    node.groups.fetch_offsets(request.group_id, read, done)
+    node.groups.fetch_offsets(request.group_id, read, done, require_stable=request.require_stable)
 
 
 def _offsets(

@@ -185,16 +185,19 @@ class GroupMachine:
         return self.offsets.commit(group_id, commits, now_ms=self._around.now_ms(), retention_ms=retention_ms)
 
     def fetch_offsets(
-        self, group_id: str, member_id: str | None, member_epoch: int
+        self, group_id: str, member_id: str | None, member_epoch: int, *, require_stable: bool
     ) -> Mapping[str, Mapping[int, CommittedOffset]]:
         """What a group has committed, by topic and partition; nothing where there is no such group.
 
+        Who wants stable offsets (KIP-447) is told of groups as they are now, others as they are stored.
         ApiError, where a member asks: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH.
         """
-        group = self._forgotten.get(group_id) or self.consumer.groups.get(group_id)
+        group = self.consumer.groups.get(group_id)
+        if not require_stable:
+            group = self._forgotten.get(group_id, group)
         if group is not None:
             check_fetch(group, member_id, member_epoch)
-        elif group_id not in self.classic.groups:
+        elif group_id not in self.classic.groups or (group_id in self._unseen and not require_stable):
             return {}
         return self.offsets.topics(group_id)
 
@@ -369,6 +372,14 @@ class GroupMachine:
         if group_id not in self.classic.groups and group_id not in self.consumer.groups:
             self.classic.create(group_id)
 
+    def released(self, key: Message, value: Message | None) -> None:
+        """A transaction has committed an offset, whose group came to be when it was written."""
+        if isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, OffsetCommitValue)
+            self.offsets.replay(key, value)
+        else:
+            self.replay(key, value)
+
     def held(self, key: Message) -> None:
         """A transaction has an offset for a group, which exists from here on."""
         if isinstance(key, OffsetCommitKey):
@@ -376,6 +387,16 @@ class GroupMachine:
 
     def grown(self) -> None:
         """Something was written: what came or went without a record is seen to."""
+        self._unseen.clear()
+        self._forgotten.clear()
+
+    def reverted(self) -> None:
+        """A write was refused: what came or went without a record since the last one has not, as in Kafka."""
+        for group_id in self._unseen:
+            classic = self.classic.groups.get(group_id)
+            if classic is not None:
+                self.classic.forget(classic)
+        self.consumer.groups.update(self._forgotten)
         self._unseen.clear()
         self._forgotten.clear()
 

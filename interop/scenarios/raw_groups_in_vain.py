@@ -11,7 +11,7 @@ from interop.raw import create_topic, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_groups import Member
-from interop.scenarios.raw_transactions import Id, ready
+from interop.scenarios.raw_transactions import Id, ready, settle
 from interop.tools import another
 
 TOPIC = "in-vain"
@@ -211,6 +211,11 @@ def the_next_write(broker: Broker) -> Any:
     return told
 
 
+WIDE, WIDE_PARTITIONS = "in-vain-wide", 300
+
+THEN = ("join", "commit", "heartbeat", "delete", "offsets", "leave", "too much", "transaction")
+"""What comes after a classic member was refused."""
+
 REFUSED_JOINS: dict[str, dict[str, Any]] = {
     "a member": {"MemberId": "nobody"},
     "a static member": {"MemberId": "nobody", "GroupInstanceId": "i"},
@@ -225,13 +230,18 @@ def joins_of_an_empty_consumer_group(broker: Broker) -> Any:
         with RawClient(own.bootstrap) as client:
             wait_for_coordinator(client, "any")
             create_topic(client, TOPIC)
+            create_topic(client, WIDE, WIDE_PARTITIONS)
+            ready(client, "in-vain")
             for name, fields in REFUSED_JOINS.items():
-                for then in ("join", "commit", "heartbeat", "delete", "offsets", "leave"):
+                for then in THEN:
                     group = f"{name}, {then}"
+                    one = Id(client, group)
+                    one.init()
                     steps = told[group] = [
                         heartbeat(client, group, "m", 0),
                         commit(client, group, "kept", 9, MemberId="m", GenerationIdOrMemberEpoch=2),
                         heartbeat(client, group, "m", -1),
+                        in_transaction(one, group) if then == "transaction" else None,
                         seen(client, group),
                         refused_join(own, group, **fields),
                         seen(client, group),
@@ -247,9 +257,16 @@ def joins_of_an_empty_consumer_group(broker: Broker) -> Any:
                         steps += [deleted(client, group)]
                     elif then == "leave":
                         steps += [heartbeat(client, group, "m", -1)]
+                    elif then == "too much":
+                        steps += [commit_too_much(client, "another"), deleted(client, group)]
+                    elif then == "transaction":
+                        steps += [one.end(commit=True, version=5)]
+                        settle(one)
                     steps += [seen(client, group), fetched(client, group)]
                     steps += [commit(client, "another", "small"), seen(client, group)]
                     steps += [fetched(client, group)]
+                    if then == "offsets":
+                        steps += [commit(client, group, TOO_LARGE), fetched(client, group)]
         for how in ("restarted", "restarted again"):
             own.restart()
             with RawClient(own.bootstrap) as client:
@@ -267,10 +284,37 @@ def refused_join(broker: Broker, group: str, **fields: Any) -> int:
         return code
 
 
-def fetched(client: RawClient, group: str) -> Any:
+def in_transaction(one: Id, group: str) -> Any:
+    """An offset of which nobody hears before the transaction ends."""
+    partition = {"PartitionIndex": 0, "CommittedOffset": 7, "CommittedMetadata": ""}
+    topics = [{"Name": TOPIC, "Partitions": [partition]}]
+    answer = one.client.call("TxnOffsetCommit", 5, **one.who, GroupId=group, Topics=topics)
+    return answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+
+
+def commit_too_much(client: RawClient, group: str) -> list[int]:
+    """More than a batch may have, in one commit."""
+    partitions = [
+        {"PartitionIndex": index, "CommittedOffset": 1, "CommittedMetadata": "x" * 4000}
+        for index in range(WIDE_PARTITIONS)
+    ]
+    who = {"GenerationIdOrMemberEpoch": -1, "MemberId": ""}
+    topics = [{"Name": WIDE, "Partitions": partitions}]
+    answer = client.call("OffsetCommit", 8, GroupId=group, **who, Topics=topics)
+    return sorted({partition["ErrorCode"] for partition in answer["Topics"][0]["Partitions"]})
+
+
+def fetched(client: RawClient, group: str) -> list[Any]:
+    """The group's offset as it is stored, and as those see it who want a stable one."""
     topics = [{"Name": TOPIC, "PartitionIndexes": [0]}]
-    answer = client.call("OffsetFetch", 9, Groups=[{"GroupId": group, "Topics": topics}])["Groups"][0]
-    return [answer["ErrorCode"], [one["Partitions"][0]["CommittedOffset"] for one in answer["Topics"]]]
+    told: list[Any] = []
+    for stable in (False, True):
+        for who in ({}, {"MemberId": "m", "MemberEpoch": 2}):
+            groups = [{"GroupId": group, **who, "Topics": topics}]
+            answer = client.call("OffsetFetch", 9, Groups=groups, RequireStable=stable)["Groups"][0]
+            places = [one["Partitions"][0] for one in answer["Topics"]]
+            told += [answer["ErrorCode"], [[one["CommittedOffset"], one["ErrorCode"]] for one in places]]
+    return told
 
 
 @scenario(seconds=120)
