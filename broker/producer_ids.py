@@ -7,10 +7,14 @@ however long the broker has been up, and the next one when nine tenths of a bloc
 
 from __future__ import annotations
 
+import logging
+
 from broker.controller.commands import AllocateProducerIds, ProducerIdBlock
 from broker.host import Host
 from broker.raft.service import MetadataService
 from kwire.errors import ApiError, ErrorCode
+
+logger = logging.getLogger("kwire.transactions")
 
 RETRY_BACKOFF_MS = 50
 """How long the controller is left alone after it has refused."""
@@ -46,7 +50,7 @@ class ProducerIds:
 
     def _ask(self) -> None:
         is_early = self._not_before_ms is not None and self._host.now_ms() < self._not_before_ms
-        if self._asked or self._next_block is not None or is_early:
+        if self._asked or is_early:
             return
         self._asked = True
         command = AllocateProducerIds(self._node_id, self._metadata.broker_epoch)
@@ -55,6 +59,7 @@ class ProducerIds:
     def _answered(self, reply: ProducerIdBlock | ApiError) -> None:
         self._asked = False
         if isinstance(reply, ApiError):
+            logger.warning("the controller gives no producer ids: %s", reply.code.name)
             self._not_before_ms = self._host.now_ms() + RETRY_BACKOFF_MS
         else:
             self._next_block, self._not_before_ms = reply, None

@@ -1,7 +1,7 @@
 """The `uniform` assignor: members get as many partitions as each other, and keep those they had. KIP-848.
 
-Balance comes before stickiness. This file serves groups whose members all want the same topics; for others
-see `heterogeneous.py`.
+Balance comes before stickiness. This file serves groups of which it is known that their members all want the
+same topics; for others see `heterogeneous.py`.
 
 A member's quota is the average, rounded down, and one more for as many members as the rounding has left
 partitions over. It gives up what it does not want any more and what exceeds its quota; what is free goes to

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 DATA = Path(__file__).parent / "data" / "kafka-4.3.1-assignments.jsonl"
 CHAINS = 60
 STEPS = 6
-STALE_SHARE = 0.15
+STALE_SHARE = 0.35
 """How often Kafka is told the contrary of what the members are, which it may know from before one came."""
 
 Owned = list[tuple[str, list[int]]]
