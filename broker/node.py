@@ -247,12 +247,18 @@ class Node:
         """Take one request (without its size prefix). WireError: the connection must be closed."""
         self._dispatcher.dispatch(channel, frame, self.host.now_ms())
 
-    def end_turn(self) -> None:
-        """Write what this turn appended, acknowledge it, and wake who waits for it."""
+    def end_turn(self, answer: Callable[[], None] | None = None) -> None:
+        """Write what this turn appended, acknowledge it, and wake who waits for it.
+
+        What is written may have more to be written, as the end of a transaction has its markers. `answer` is
+        called before that: whoever was acknowledged does not wait for it.
+        """
         while self._staged:
             staged, self._staged = self._staged, []
             for partition in staged:
                 partition.commit()
+            if self._staged and answer is not None:
+                answer()
 
     def channel_closed(self, channel: Channel) -> None:
         """A connection is gone: its long poll, if it has one, ends."""

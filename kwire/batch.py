@@ -215,6 +215,33 @@ def _payload(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int)
         ) from error
 
 
+_MOST_LENGTH_BYTES = 5
+_LEAST_ALIKE = 8
+"""So many records of one length are worth being passed over together."""
+
+
+def _alike(payload: Buffer, at: int, stride: int, most: int) -> int:
+    """How many records from `at` on, of so many at most, have the length of the one before; 0 if only a few.
+
+    Each of these lengths leads to the next, so that equal bytes there are proof enough.
+    """
+    before = at - stride
+    for step in range(_MOST_LENGTH_BYTES):
+        first = payload[before + step]
+        if (
+            most < _LEAST_ALIKE
+            or payload[at + step] != first
+            or payload[at + 3 * stride + step] != first
+            or payload[at + 7 * stride + step] != first
+        ):
+            return 0
+        column = bytes(payload[at + step : at + step + (most - 1) * stride + 1 : stride])
+        most -= len(column.lstrip(column[:1]))
+        if first < 0x80:
+            return most if most >= _LEAST_ALIKE else 0
+    return 0
+
+
 def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> int:
     """Walk over the record boundaries and count them: at most one more than the header's count.
 
@@ -222,31 +249,51 @@ def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes:
     """
     payload = _payload(buffer, position, header, max_bytes)
     at, end = 0, len(payload)
-    count = 0
+    count = start = 0
     limit = header.records_count
+    wait = 1
+    look_at = 1 if limit > _LEAST_ALIKE else limit
     while at < end:
         if count >= limit:
             return count + 1
-        length = payload[at]
-        at += 1
-        if length > 0x7F:
-            length &= 0x7F
-            shift = 7
-            while True:
-                if at >= end:
-                    raise CorruptBatch(f"record {count} of the batch has no whole length")
-                if shift > 28:
-                    raise UnreadableBatch(f"record {count} of the batch has a length of more than 32 bits")
-                byte = payload[at]
-                at += 1
-                length |= (byte & 0x7F) << shift
-                if byte < 0x80:
-                    break
-                shift += 7
-        if length & 1:
-            raise CorruptBatch(f"record {count} of the batch has a negative length")
-        at += length >> 1
-        count += 1
+        if count == look_at:
+            same = _alike(payload, at, at - start, min(limit - count, (end - at) // (at - start)))
+            count += same
+            at += same * (at - start)
+            # Records of ever new lengths are looked at less and less often.
+            wait = 1 if same else 2 * wait
+            look_at = count + wait
+            if same:
+                continue
+        stop = min(limit, look_at)
+        for number in range(count, stop):
+            if at >= end:
+                count = number
+                break
+            start = at
+            length = payload[at]
+            at += 1
+            if length > 0x7F:
+                length &= 0x7F
+                shift = 7
+                while True:
+                    if at >= end:
+                        raise CorruptBatch(f"record {number} of the batch has no whole length")
+                    if shift > 28:
+                        raise UnreadableBatch(
+                            f"record {number} of the batch has a length of more than 32 bits"
+                        )
+                    byte = payload[at]
+                    at += 1
+                    length |= (byte & 0x7F) << shift
+                    if byte < 0x80:
+                        break
+                    shift += 7
+            if length & 1:
+                raise CorruptBatch(f"record {number} of the batch has a negative length")
+            at += length >> 1
+        else:
+            count = stop
     if at != end:
         raise CorruptBatch(f"record {count - 1} reaches beyond the batch")
     return count

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from select import EPOLLIN
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -38,7 +38,7 @@ class Node(Protocol):
     """What the shell asks of a broker."""
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None: ...
-    def end_turn(self) -> None: ...
+    def end_turn(self, answer: Callable[[], None] | None = None) -> None: ...
     def channel_closed(self, channel: Channel) -> None: ...
     def begin_shutdown(self) -> None: ...
 
@@ -306,15 +306,9 @@ class Server:
             self._again = []
             for connection in again:
                 connection.resume()
-        self.node.end_turn()
+        self.node.end_turn(self._send)
         self._closed_in_turn = False
-        dirty = self._dirty
-        if dirty:
-            self._dirty = []
-            for connection in dirty:
-                connection.dirty = False
-                if not connection.closed and connection.finish_turn():
-                    self._again.append(connection)
+        self._send()
         if self._left_over:
             left_over, self._left_over = self._left_over, []
             for connection in left_over:
@@ -322,6 +316,16 @@ class Server:
         if self.draining:
             self._close_drained()
         return bool(self._again or self._dirty or self._closed_in_turn)
+
+    def _send(self) -> None:
+        """Send what is ready, on the connections that somebody has looked at."""
+        dirty = self._dirty
+        if dirty:
+            self._dirty = []
+            for connection in dirty:
+                connection.dirty = False
+                if not connection.closed and connection.finish_turn():
+                    self._again.append(connection)
 
     # --- closing
 

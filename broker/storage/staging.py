@@ -84,7 +84,7 @@ def with_offsets(validated: Validated, first_offset: int, leader_epoch: int) -> 
     for position, header in validated.batches:
         stamp(data, position, offset, leader_epoch)
         if header.producer_id >= 0:
-            stamped = header._replace(base_offset=offset, leader_epoch=leader_epoch)
+            stamped = BatchHeader(offset, header.batch_length, leader_epoch, *header[3:])
             from_producers.append((position, stamped))
         offset += header.last_offset_delta + 1
         if header.max_timestamp > max_timestamp:

@@ -215,7 +215,7 @@ def _check_client_batch(header: BatchHeader, partition: str) -> None:
 def _stays_as_it_is(header: BatchHeader, config: LogConfig) -> bool:
     """Whether the topic's configuration changes nothing in the batch."""
     return (
-        config.compression_type not in CODEC_NAMES
+        CODEC_NAMES.get(config.compression_type, header.codec) == header.codec
         and not header.has_log_append_time
         and config.message_timestamp_type != LOG_APPEND_TIME
     )

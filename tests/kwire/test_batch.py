@@ -332,6 +332,65 @@ def test_boundaries() -> None:
     assert list(records(batch, 0, header)) == []
 
 
+def counted_one_by_one(payload: bytes, limit: int) -> int | str:
+    """What `count_records` has to find: how many records there are, or what is wrong."""
+    at = count = 0
+    while at < len(payload):
+        if count == limit:
+            return limit + 1
+        length = shift = 0
+        more = True
+        while more:
+            if at == len(payload):
+                return f"record {count} of the batch has no whole length"
+            if shift > 28:
+                return f"record {count} of the batch has a length of more than 32 bits"
+            length |= (payload[at] & 0x7F) << shift
+            more = payload[at] > 0x7F
+            at, shift = at + 1, shift + 7
+        if length % 2:
+            return f"record {count} of the batch has a negative length"
+        at, count = at + length // 2, count + 1
+    return count if at == len(payload) else f"record {count - 1} reaches beyond the batch"
+
+
+def test_runs_of_records_of_one_length() -> None:
+    """Counted together they are as many as one by one, whatever was changed in them."""
+    choose = random.Random("runs")
+    seen = set()
+    for _ in range(3000):
+        payload = bytearray()
+        count = 0
+        for _ in range(choose.randint(1, 6)):
+            body = bytes(choose.choice((0, 1, 6, 62, 63, 64, 65, 200, 8191, 8192)))
+            length = bytearray()
+            value = len(body) << 1
+            while value > 0x7F:
+                length.append(value & 0x7F | 0x80)
+                value >>= 7
+            length.append(value)
+            if choose.random() < 0.1:
+                length[-1] |= 0x80  # not the shortest form
+                length.append(0)
+            same = choose.choice((1, 2, 7, 8, 9, 10, 30))
+            payload += (length + body) * same
+            count += same
+        for _ in range(choose.choice((0, 0, 1, 3))):
+            payload[choose.randrange(len(payload))] = choose.choice((0, 1, 2, 14, 0x7F, 0x80, 0x81, 0xFF))
+        if choose.random() < 0.2:
+            del payload[choose.randrange(len(payload)) :]
+        limit = count + choose.choice((0, 0, 0, -1, 1, 100))
+        wanted = counted_one_by_one(bytes(payload), limit)
+        batch, header = with_payload(bytes(payload), limit)
+        try:
+            found: int | str = count_records(batch, 0, header, MOST)
+        except CorruptBatch as error:
+            found = str(error)
+        assert found == wanted
+        seen.add("as built" if found == count else "too many" if found == limit + 1 else "damaged")
+    assert seen == {"as built", "too many", "damaged"}
+
+
 @pytest.mark.parametrize("codec", list(Codec))
 def test_noise(codec: Codec) -> None:
     """A batch changed anywhere reads as records, or is refused as corrupt."""

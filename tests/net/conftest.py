@@ -83,7 +83,7 @@ class FakeNode:
             assert command == b"p"
             self.parked[argument.decode()] = context
 
-    def end_turn(self) -> None:
+    def end_turn(self, answer: Callable[[], None] | None = None) -> None:
         self.turns += 1
         self.on_end_turn()
         self._changes.unpark_all()
