@@ -6,8 +6,9 @@
 Each topic is read into a count and into Parquet, by Spark on `local[2]`: with the segment source of
 pipeline/source.py from the broker's data directory, also with a schema that names one column, and with the
 Kafka source of Spark itself from the running broker; and here by one librdkafka consumer, in a loop
-over its messages by the ten thousand, from which pyarrow makes Parquet. Spark stays up, and does everything
-three times before it counts.
+over its messages by the ten thousand, from which pyarrow makes Parquet. "nothing" is a source in Python that
+sends Spark as many whole rows and reads none of them: none can be faster. Spark stays up, and does
+everything three times before it counts.
 
 The ways take turns in every round, and ratios are those of the same round. CPU is that of Spark with its
 Python workers, or of the consumer's process, and that of the broker, which is idle while files are read.
@@ -36,9 +37,10 @@ MESSAGES = 10_000
 WARM_UPS = 3
 """Rounds that are not counted: a JVM compiles for so long what it runs."""
 
-SEGMENTS, COLUMN, KAFKA, CONSUMER_LOOP = (
+SEGMENTS, COLUMN, NOTHING, KAFKA, CONSUMER_LOOP = (
     "segments",
     "segments, one column",
+    "nothing",
     "Spark's Kafka source",
     "consumer loop",
 )
@@ -46,9 +48,11 @@ Ways = tuple[tuple[str, str], ...]
 WAYS: Ways = (
     (SEGMENTS, "count"),
     (COLUMN, "count"),
+    (NOTHING, "count"),
     (KAFKA, "count"),
     (CONSUMER_LOOP, "count"),
     (SEGMENTS, "Parquet"),
+    (NOTHING, "Parquet"),
     (KAFKA, "Parquet"),
     (CONSUMER_LOOP, "Parquet"),
 )
@@ -69,8 +73,8 @@ def _rounds(rounds: int, ways: Ways, topic: spark.Topic, up: spark.Spark) -> Ite
             continue
         for way, into in ways:
             yield from topic.rates(f"{into}: {way}", *took[way, into])
-        for way, into in ((SEGMENTS, "count"), (COLUMN, "count"), (SEGMENTS, "Parquet")):
-            if (way, into) not in ways:
+        for way, into in ways:
+            if way not in (SEGMENTS, COLUMN, NOTHING):
                 continue
             for other in (KAFKA, CONSUMER_LOOP):
                 yield f"{into}: {way} / {other}", "times", took[other, into][0] / took[way, into][0]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.no_source import NoSource
 from pipeline.session import session
 
 MASTER = "local[2]"
@@ -50,6 +51,10 @@ def main() -> None:
         reader = spark.read.format("kwire") if schema is None else spark.read.schema(schema).format("kwire")
         return reader.option("path", given["data"]).option("subscribe", given["topic"]).load()
 
+    def nothing() -> Any:
+        spark.dataSource.register(NoSource)
+        return spark.read.format(NoSource.name()).option("records", given["records"]).load()
+
     def kafka() -> Any:
         options = {"subscribe": given["topic"], "startingOffsets": "earliest"}
         bootstrap = given["bootstrap"]
@@ -60,6 +65,7 @@ def main() -> None:
     sources: dict[str, Callable[[], Any]] = {
         "segments": segments,
         "segments, one column": lambda: segments("offset bigint"),
+        "nothing": nothing,
         "Spark's Kafka source": kafka,
     }
     print("{}", flush=True)

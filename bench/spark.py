@@ -98,6 +98,7 @@ class Spark:
         given = {
             "bootstrap": broker.bootstrap,
             "topic": topic.name,
+            "records": topic.records_count,
             "data": str(broker.directory / "data"),
             "parquet": str(broker.directory / "parquet"),
             "directory": str(broker.directory),

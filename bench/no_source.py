@@ -1,0 +1,77 @@
+"""A Spark source in Python that reads nothing: how fast any could be that is sent whole rows.
+
+It has the columns of Spark's Kafka source, and gives the same records of 100 bytes again and again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pipeline.segments.read import SCHEMA, TYPES
+
+VALUE_BYTES = 100
+BATCH_RECORDS = 10_000
+"""About what the segment source hands over at once."""
+TASKS = 8
+
+
+class Share(InputPartition):
+    """So many records of them all."""
+
+    def __init__(self, records_count: int) -> None:
+        super().__init__(records_count)
+        self.records_count = records_count
+
+
+class NoSource(DataSource):
+    """`spark.read.format("nothing").option("records", N)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "nothing"
+
+    def schema(self) -> str:
+        return ", ".join(f"{name} {type_}" for name, type_ in TYPES.items() if name != "headers")
+
+    def reader(self, schema: StructType) -> NoReader:
+        return NoReader(int(self.options["records"]))
+
+
+class NoReader(DataSourceReader):
+    """The records are shared evenly by the tasks."""
+
+    def __init__(self, records_count: int) -> None:
+        self.records_count = records_count
+
+    def partitions(self) -> Sequence[InputPartition]:
+        share, rest = divmod(self.records_count, TASKS)
+        return [Share(share + (number < rest)) for number in range(TASKS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Share)
+        batch = _batch()
+        left = partition.records_count
+        while left > 0:
+            yield batch if left >= BATCH_RECORDS else batch.slice(0, left)
+            left -= BATCH_RECORDS
+
+
+def _batch() -> pa.RecordBatch:
+    values: dict[str, Any] = {
+        "key": [None] * BATCH_RECORDS,
+        "value": [os.urandom(VALUE_BYTES) for _ in range(BATCH_RECORDS)],
+        "topic": ["records"] * BATCH_RECORDS,
+        "partition": [0] * BATCH_RECORDS,
+        "offset": list(range(BATCH_RECORDS)),
+        "timestamp": [1_700_000_000_000_000] * BATCH_RECORDS,
+        "timestampType": [0] * BATCH_RECORDS,
+    }
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values[field.name], field.type) for field in SCHEMA], schema=SCHEMA
+    )
