@@ -36,7 +36,7 @@ from broker.controller.image import (
 )
 from broker.controller.names import name_fault
 from broker.controller.versions import partition_record
-from kwire.errors import ErrorCode
+from kwire.errors import ApiError, ErrorCode
 from kwire.messages.create_partitions import CreatePartitionsTopic
 from kwire.messages.create_topics import CreatableTopic, CreatableTopicResult
 from kwire.primitives import Uuid
@@ -75,10 +75,13 @@ def create_topics(
     defaults: Defaults,
     rng: random.Random,
 ) -> Result[list[CreatableTopicResult]]:
-    """All topics that can be created, in one atomic batch; one that is refused does not stop the others."""
+    """All topics that can be created, in one atomic batch; one that is refused does not stop the others.
+
+    ApiError: POLICY_VIOLATION for all of them, where they are too much for one request.
+    """
     asked = sum(_partition_count(topic, defaults) for topic in command.topics)
     if asked > MAX_PARTITIONS_PER_REQUEST:
-        return Result([], [_refused(topic, _TOO_MANY_PARTITIONS) for topic in command.topics])
+        raise ApiError(*_TOO_MANY_PARTITIONS)
     records: list[StoredRecord] = []
     results: list[CreatableTopicResult] = []
     for topic in command.topics:
@@ -89,8 +92,8 @@ def create_topics(
         topic_records, result = outcome
         records.extend(topic_records)
         results.append(result)
-    if len(records) > MAX_RECORDS_PER_REQUEST:
-        return Result([], [_refused(topic, _TOO_MANY_RECORDS) for topic in command.topics])
+        if len(records) > MAX_RECORDS_PER_REQUEST:
+            raise ApiError(*_TOO_MANY_RECORDS)
     return Result([] if command.validate_only else records, results)
 
 

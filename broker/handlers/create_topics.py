@@ -27,23 +27,22 @@ CONFIGS_SINCE: Final = 5
 def handle(
     node: Node, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse | Parked:
-    """One outcome a topic name."""
+    """One outcome a topic name, unless the request is refused as a whole."""
     times = Counter(topic.name for topic in request.topics)
     asked = [
         topic for topic in request.topics if times[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC
     ]
 
     if asked and request.timeout_ms <= 0:
-        timed_out = ApiError(ErrorCode.REQUEST_TIMED_OUT)
-        return CreateTopicsResponse(topics=[_refused(topic.name, timed_out) for topic in request.topics])
+        return _all_refused(request, ApiError(ErrorCode.REQUEST_TIMED_OUT))
 
     def done(reply: list[CreatableTopicResult] | ApiError) -> None:
         if isinstance(reply, ApiError):
-            results = [_refused(topic.name, reply) for topic in asked]
-        else:
-            results = reply
-            if context.api_version >= CONFIGS_SINCE:
-                _add_configs(node, asked, results)
+            context.complete(_all_refused(request, reply))
+            return
+        results = reply
+        if context.api_version >= CONFIGS_SINCE:
+            _add_configs(node, asked, results)
         duplicate = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         results.extend(_refused(name, duplicate) for name, count in times.items() if count > 1)
         if times[CLUSTER_METADATA_TOPIC] == 1:
@@ -60,6 +59,11 @@ def handle(
 
     node.metadata.submit(CreateTopics(asked, request.validate_only), done)
     return PARKED
+
+
+def _all_refused(request: CreateTopicsRequest, error: ApiError) -> CreateTopicsResponse:
+    """What stops the whole request is the answer to each entry, also to those that never got so far."""
+    return CreateTopicsResponse(topics=[_refused(topic.name, error) for topic in request.topics])
 
 
 def _refused(name: str, error: ApiError) -> CreatableTopicResult:

@@ -128,6 +128,34 @@ def create_topics(broker: Broker) -> Any:
 
 
 @scenario()
+def too_much_at_once(broker: Broker) -> Any:
+    """More partitions or records than one request may make: who is told so, and what is looked at before."""
+    name = "raw-topics-much"
+    once, twice = topic(f"{name}-once"), [topic(f"{name}-twice")] * 2
+    metadata = topic("__cluster_metadata")
+    asked: dict[str, list[dict[str, Any]]] = {
+        "partitions": [once, *twice, topic(f"{name}-x", 10_000)],
+        "partitions, of which none is good": [topic("a b", 10_000), topic(f"{name}-x", 1, 0)],
+        "partitions of what is named twice": [topic(f"{name}-x", 10_000), once, topic(f"{name}-x", 10_000)],
+        "records": [*twice, topic(f"{name}-x", 9_998), topic("a b"), once],
+        "as many partitions as may be, but too many records": [topic(f"{name}-x", 10_000)],
+        "as many records as may be": [topic(f"{name}-x", 9_999), topic("a b"), *twice, metadata],
+        "partitions, and metadata": [metadata, once, topic(f"{name}-x", 10_000)],
+    }
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        for version in versions_of("CreateTopics"):
+            for label, topics in asked.items():
+                answer = client.call(
+                    "CreateTopics", version, Topics=topics, timeoutMs=10_000, validateOnly=True
+                )
+                for one in answer["Topics"]:
+                    one.pop("Configs", None)
+                seen[f"{label}, v{version}"] = comparable(answer)
+    return seen
+
+
+@scenario()
 def delete_topics(broker: Broker) -> Any:
     """By name in every version, by id, twice, both and neither."""
     name = "raw-topics-delete"

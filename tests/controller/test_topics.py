@@ -8,7 +8,7 @@ import pytest
 
 from broker.controller.commands import CreatePartitions, CreateTopics, DeleteTopics, Fault, TopicToDelete
 from broker.controller.image import RESOURCE_TOPIC
-from kwire.errors import ErrorCode
+from kwire.errors import ApiError, ErrorCode
 from kwire.messages.create_partitions import CreatePartitionsAssignment, CreatePartitionsTopic
 from kwire.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -77,16 +77,6 @@ REFUSED_TOPICS: list[tuple[CreatableTopic, ErrorCode, str]] = [
         ErrorCode.INVALID_REPLICATION_FACTOR,
         "Unable to replicate the partition 2 time(s): The target replication factor of 2 cannot be reached "
         "because only 1 broker(s) are registered or some brokers have all their log directories cordoned.",
-    ),
-    (
-        topic("t", 10_001),
-        ErrorCode.POLICY_VIOLATION,
-        "Excessively large number of partitions per request.",
-    ),
-    (
-        topic("t", 10_000),
-        ErrorCode.POLICY_VIOLATION,
-        "Unable to perform excessively large batch operation.",
     ),
     (
         topic("t", configs=[("retention.ms", None), ("segment.ms", None)]),
@@ -172,8 +162,18 @@ def test_validation_alone_writes_nothing(cluster: Any) -> None:
 
 
 def test_the_partition_limit_counts_the_whole_request(cluster: Any) -> None:
-    results = cluster.run(CreateTopics([topic("a", 5_000), topic("b", -1), topic("c", 5_000)]))
-    assert {result.error_code for result in results} == {ErrorCode.POLICY_VIOLATION}
+    with pytest.raises(ApiError, match="POLICY_VIOLATION: Excessively large number of partitions"):
+        cluster.decide(CreateTopics([topic("a", 5_000), topic("b", -1), topic("c", 5_000)]))
+
+
+def test_the_record_limit_counts_the_whole_request(cluster: Any) -> None:
+    with pytest.raises(ApiError, match="POLICY_VIOLATION: Unable to perform excessively large batch"):
+        cluster.decide(CreateTopics([topic("a", 5_000), topic("a b"), topic("c", 4_999)]))
+    good, bad, last = cluster.decide(
+        CreateTopics([topic("a", 5_000), topic("a b"), topic("c", 4_998)], validate_only=True)
+    ).reply
+    assert (good.error_code, last.error_code) == (0, 0)
+    assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def test_partitions_and_leaders_are_spread_over_brokers(cluster: Any) -> None:

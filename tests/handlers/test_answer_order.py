@@ -9,6 +9,7 @@ import pytest
 from broker.controller.image import RESOURCE_GROUP, RESOURCE_TOPIC
 from kwire.errors import ErrorCode
 from kwire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from kwire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kwire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -81,6 +82,17 @@ def test_topics_that_grow_come_as_javas_sets_tell_them(
     topics = [CreatePartitionsTopic(name=name, count=3, assignments=None) for name in asked]
     answer = rig.call(3, CreatePartitionsRequest(topics=topics, timeout_ms=1_000))
     assert [result.name for result in answer.results] == answered
+
+
+@pytest.mark.parametrize("counts", [(10_000, 1), (9_999, 1)], ids=["too many partitions", "too many records"])
+def test_new_topics_that_are_too_much_are_refused_entry_by_entry(rig: Rig, counts: tuple[int, int]) -> None:
+    asked = [("twice", 1), ("a", counts[0]), ("__cluster_metadata", 1), ("twice", 1), ("b", counts[1])]
+    topics = [CreatableTopic(name=name, num_partitions=count, replication_factor=1) for name, count in asked]
+    answer = rig.call(7, CreateTopicsRequest(topics=topics, timeout_ms=1_000))
+    assert [topic.name for topic in answer.topics] == [name for name, _ in asked]
+    assert {topic.error_code for topic in answer.topics} == {ErrorCode.POLICY_VIOLATION}
+    assert len({topic.error_message for topic in answer.topics}) == 1
+    assert not rig.node.metadata.image.topics
 
 
 def described(*names: str, cursor: RequestCursor | None = None) -> DescribeTopicPartitionsRequest:
