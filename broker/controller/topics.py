@@ -39,12 +39,14 @@ from broker.controller.versions import partition_record
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.create_partitions import CreatePartitionsTopic
 from kwire.messages.create_topics import CreatableTopic, CreatableTopicResult
-from kwire.primitives import Uuid
+from kwire.primitives import Uuid, wrapped_int32
 from kwire.stored.metadata import RemoveTopicRecord, TopicRecord
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 MAX_RECORDS_PER_REQUEST: Final = 10_000
 """Kafka's bounds on what one request may change."""
+_ENOUGH_TO_REFUSE: Final = MAX_RECORDS_PER_REQUEST + 1
+"""More partitions than that are not even placed: a request can ask for two thousand millions."""
 
 _TOO_MANY_PARTITIONS: Final = Fault(
     ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
@@ -80,7 +82,8 @@ def create_topics(
     ApiError: POLICY_VIOLATION for all of them, where they are too much for one request.
     """
     asked = sum(_partition_count(topic, defaults) for topic in command.topics)
-    if asked > MAX_PARTITIONS_PER_REQUEST:
+    # Kafka counts in 32 bits. Where that runs over, topics have their own errors, or are too many records.
+    if wrapped_int32(asked) > MAX_PARTITIONS_PER_REQUEST:
         raise ApiError(*_TOO_MANY_PARTITIONS)
     records: list[StoredRecord] = []
     results: list[CreatableTopicResult] = []
@@ -176,7 +179,7 @@ def _place_topic(
         return Fault(ErrorCode.INVALID_PARTITIONS, text)
     count = defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions
     factor = defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
-    return place(image, first=0, count=count, replication_factor=factor)
+    return place(image, first=0, count=min(count, _ENOUGH_TO_REFUSE), replication_factor=factor)
 
 
 def _place_as_assigned(topic: CreatableTopic, image: MetadataImage) -> Fault | list[PartitionImage]:
