@@ -386,19 +386,24 @@ def delete_topics(command: DeleteTopics, image: MetadataImage) -> Result[list[De
 def create_partitions(
     command: CreatePartitions, image: MetadataImage
 ) -> Result[list[tuple[str, Fault | None]]]:
-    """Add partitions up to the count asked for, topic by topic."""
+    """Add partitions up to the count asked for, topic by topic.
+
+    ApiError: POLICY_VIOLATION for all of them, where there are more topics than one request may change.
+    """
+    if len(command.topics) > MAX_RECORDS_PER_REQUEST:
+        raise ApiError(*_TOO_MANY_RECORDS)
     records: list[StoredRecord] = []
     results: list[tuple[str, Fault | None]] = []
     for asked in command.topics:
         added = _add_partitions(asked, image)
         if isinstance(added, Fault):
             results.append((asked.name, added))
-        elif len(records) + len(added) > MAX_RECORDS_PER_REQUEST:
-            # Kafka keeps the first ten thousand and answers UNKNOWN_SERVER_ERROR; half a change helps nobody.
-            results.append((asked.name, _TOO_MANY_RECORDS))
-        else:
-            records.extend(added)
-            results.append((asked.name, None))
+            continue
+        room = MAX_RECORDS_PER_REQUEST - len(records)
+        # As in Kafka, the topic grows by as many as there is room for, and its error does not say so.
+        records.extend(added[:room])
+        has_room = len(added) <= room
+        results.append((asked.name, None if has_room else Fault(ErrorCode.UNKNOWN_SERVER_ERROR)))
     return Result([] if command.validate_only else records, results)
 
 
@@ -422,8 +427,6 @@ def _add_partitions(asked: CreatePartitionsTopic, image: MetadataImage) -> Fault
             f"{len(asked.assignments)} assignment(s) were specified."
         )
         return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-    if additional > MAX_RECORDS_PER_REQUEST:
-        return _TOO_MANY_RECORDS
     replication_factor = len(topic.partitions[0].replicas)
     placed: list[PartitionImage] = []
     if asked.assignments is not None:
@@ -433,7 +436,8 @@ def _add_partitions(asked: CreatePartitionsTopic, image: MetadataImage) -> Fault
                 return partition
             placed.append(partition)
     else:
-        outcome = place(image, first=present, count=additional, replication_factor=replication_factor)
+        count = min(additional, _ENOUGH_TO_REFUSE)
+        outcome = place(image, first=present, count=count, replication_factor=replication_factor)
         if isinstance(outcome, Fault):
             return outcome
         placed = outcome

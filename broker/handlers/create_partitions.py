@@ -34,19 +34,22 @@ def handle(
     asked = [named[name] for name in hash_map_order(named, string_hash) if name not in twice]
 
     if asked and request.timeout_ms <= 0:
-        timed_out = Fault(ErrorCode.REQUEST_TIMED_OUT)
-        return CreatePartitionsResponse(results=[_result(topic.name, timed_out) for topic in request.topics])
+        return _all_refused(request, Fault(ErrorCode.REQUEST_TIMED_OUT))
 
     def done(reply: list[tuple[str, Fault | None]] | ApiError) -> None:
         if isinstance(reply, ApiError):
-            refused = Fault(reply.code, reply.message)
-            results.extend(_result(topic.name, refused) for topic in asked)
-        else:
-            results.extend(_result(name, fault) for name, fault in reply)
+            context.complete(_all_refused(request, Fault(reply.code, reply.message)))
+            return
+        results.extend(_result(name, fault) for name, fault in reply)
         context.complete(CreatePartitionsResponse(results=results))
 
     node.metadata.submit(CreatePartitions(asked, request.validate_only), done)
     return PARKED
+
+
+def _all_refused(request: CreatePartitionsRequest, fault: Fault) -> CreatePartitionsResponse:
+    """What stops the whole request is the answer to each entry, also to those that never got so far."""
+    return CreatePartitionsResponse(results=[_result(topic.name, fault) for topic in request.topics])
 
 
 def _result(name: str, fault: Fault | None) -> CreatePartitionsTopicResult:

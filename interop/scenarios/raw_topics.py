@@ -166,6 +166,46 @@ def too_much_at_once(broker: Broker) -> Any:
 
 
 @scenario()
+def growth_too_much_at_once(broker: Broker) -> Any:
+    """More records than one request may make, and more topics: validated alone, as it is much to make."""
+    name = "raw-topics-growth"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        for one in "abc":
+            create_topic(client, f"{name}-{one}")
+
+        def grow(version: int, *topics: tuple[str, int], assign: Any = None) -> Any:
+            return client.call(
+                "CreatePartitions",
+                version,
+                Topics=[{"Name": f"{name}-{one}", "Count": to, "Assignments": assign} for one, to in topics],
+                TimeoutMs=10_000,
+                ValidateOnly=True,
+            )["Results"]
+
+        for version in versions_of("CreatePartitions"):
+            seen[f"by as many as may be, v{version}"] = grow(version, ("a", 10_001))
+            seen[f"by one more, v{version}"] = grow(version, ("a", 10_002))
+            seen[f"one after the other, v{version}"] = grow(
+                version, ("a", 9_001), ("b", 1_010), ("nowhere", 2), ("c", 2)
+            )
+        seen["assigned"] = grow(3, ("a", 10_002), assign=[{"BrokerIds": [1]}] * 10_001)
+        seen["assigned to a stranger in the end"] = grow(
+            3, ("a", 10_003), assign=[*[{"BrokerIds": [1]}] * 10_001, {"BrokerIds": [5]}]
+        )
+        most = [(f"nowhere-{index}", 2) for index in range(10_000)]
+        for label, topics in {
+            "as many topics as may be": most,
+            "as many, and one twice": [*most, ("a", 2), ("a", 3)],
+            "one topic more": [*most, ("a", 2)],
+            "one topic more, and one twice": [*most, ("a", 2), ("b", 2), ("b", 2)],
+        }.items():
+            answer = grow(3, *topics)
+            seen[label] = len(answer), answer[:3], answer[-3:]
+    return seen
+
+
+@scenario()
 def delete_topics(broker: Broker) -> Any:
     """By name in every version, by id, twice, both and neither."""
     name = "raw-topics-delete"

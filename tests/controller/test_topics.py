@@ -335,11 +335,6 @@ REFUSED_GROWTH: list[tuple[CreatePartitionsTopic, ErrorCode, str | None]] = [
         "The manual partition assignment includes a partition with 2 replica(s), but this is not consistent "
         "with previous partitions, which have 1 replica(s).",
     ),
-    (
-        grow("t", 10_004),
-        ErrorCode.POLICY_VIOLATION,
-        "Unable to perform excessively large batch operation.",
-    ),
 ]
 
 
@@ -363,3 +358,26 @@ def test_growth_keeps_what_is_there(cluster: Any) -> None:
     assert len(after.partitions) == 3
     [change] = cluster.delta.altered_topics
     assert (change.before, change.after) == (before, after)
+
+
+def test_growth_beyond_the_record_limit_stops_there_with_an_error(cluster: Any) -> None:
+    for name in "abc":
+        cluster.create(name)
+    failed = Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
+    asked = [grow("a", 9_001), grow("b", 1_010), grow("nope", 2), grow("c", MOST)]
+    told = [("a", None), ("b", failed), ("nope", Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), ("c", failed)]
+    assert cluster.run(CreatePartitions(asked, validate_only=True)) == told
+    assert cluster.records == []
+    assert cluster.run(CreatePartitions(asked)) == told
+    assert {name: len(topic.partitions) for name, topic in cluster.image.topics.items()} == {
+        "a": 9_001,
+        "b": 1_001,
+        "c": 1,
+    }
+
+
+def test_growth_of_more_topics_than_the_limit_is_refused(cluster: Any) -> None:
+    asked = [grow(f"nope{index}", 2) for index in range(10_001)]
+    assert len(cluster.decide(CreatePartitions(asked[1:])).reply) == 10_000
+    with pytest.raises(ApiError, match="POLICY_VIOLATION: Unable to perform excessively large batch"):
+        cluster.decide(CreatePartitions(asked))
