@@ -12,6 +12,7 @@ from broker.controller.names import is_internal, name_fault
 from broker.controller.operations import TOPIC_OPERATIONS
 from broker.handlers.context import RequestContext
 from broker.handlers.metadata import NO_LEADER, offline_replicas
+from coordinator.java import string_order
 from kwire.errors import ErrorCode
 from kwire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -20,6 +21,7 @@ from kwire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
     ResponseCursor,
 )
+from kwire.primitives import wrapped_int32
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -32,9 +34,9 @@ def handle(
     image = node.metadata.image
     everything = not request.topics
     cursor = request.cursor
-    first = cursor.topic_name if cursor is not None else ""
+    first = string_order(cursor.topic_name if cursor is not None else "")
     asked = image.topics if everything else {topic.name for topic in request.topics}
-    names = sorted(name for name in asked if name >= first)
+    names = sorted((name for name in asked if string_order(name) >= first), key=string_order)
     if cursor is not None and (
         cursor.partition_index < 0 or (not everything and cursor.topic_name not in names)
     ):
@@ -53,7 +55,8 @@ def handle(
             response.topics.append(_missing(name))
             continue
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
-        end = min(len(topic.partitions), start + left)
+        # The sum is an int in Kafka. One that runs over makes an empty page, and a cursor that is refused.
+        end = min(len(topic.partitions), wrapped_int32(start + left))
         response.topics.append(_describe(image, topic, start, end, context.channel.listener))
         if end < len(topic.partitions):
             response.next_cursor = ResponseCursor(topic_name=name, partition_index=end)

@@ -123,6 +123,33 @@ def test_an_empty_name_under_a_cursor_is_an_invalid_one(rig: Rig) -> None:
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [("t", ErrorCode.NONE)]
 
 
+def test_topics_are_described_in_the_order_of_javas_strings(rig: Rig) -> None:
+    rig.create("t")
+    later, sooner = "\uffff", "\U00010000"
+    answer = rig.call(0, described(later, "t", sooner))
+    assert [topic.name for topic in answer.topics] == ["t", sooner, later]
+    answer = rig.call(0, described(later, "t", sooner, cursor=RequestCursor(topic_name=sooner)))
+    assert [topic.name for topic in answer.topics] == [sooner, later]
+    answer = rig.call(0, described(later, "t", sooner, cursor=RequestCursor(topic_name=later)))
+    assert [topic.name for topic in answer.topics] == [later]
+
+
+@pytest.mark.parametrize(
+    ("index", "after"), [(2**31 - 1, -(2**31) + 8), (2**31 - 9, -(2**31)), (2**31 - 10, None)]
+)
+def test_a_cursor_whose_page_runs_over_goes_on_below_zero(rig: Rig, index: int, after: int | None) -> None:
+    rig.create("t", "u")
+    cursor = RequestCursor(topic_name="t", partition_index=index)
+    answer = rig.call(0, described("t", "u", cursor=cursor))
+    assert answer.topics[0].partitions == []
+    if after is None:
+        assert [topic.name for topic in answer.topics] == ["t", "u"]
+        assert answer.next_cursor is None
+    else:
+        assert [topic.name for topic in answer.topics] == ["t"]
+        assert (answer.next_cursor.topic_name, answer.next_cursor.partition_index) == ("t", after)
+
+
 def test_settings_come_as_javas_map_tells_them(rig: Rig) -> None:
     rig.create("t")
 
