@@ -22,13 +22,18 @@ def is_internal(name: str) -> bool:
     return name in INTERNAL_TOPICS
 
 
+def _java_length(text: str) -> int:
+    """In UTF-16 units, which Java counts: what lies outside of the first plane is two of them."""
+    return len(text.encode("utf-16-be", "surrogatepass")) // 2
+
+
 def name_fault(name: str) -> str | None:
     """Why this cannot be a topic's name; None where it can."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
         return f"Topic name is invalid: '{name}' is not allowed"
-    if len(name) > MAX_NAME_LENGTH:
+    if _java_length(name) > MAX_NAME_LENGTH:
         return (
             f"Topic name is invalid: the length of '{name}' is longer than "
             f"the max allowed length {MAX_NAME_LENGTH}"

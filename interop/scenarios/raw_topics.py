@@ -85,6 +85,8 @@ def create_topics(broker: Broker) -> Any:
     }
     for bad in ("", ".", "..", "a b", "ä", "a/b", "x" * 249, "x" * 250, "raw.topics_collide"):
         asked[f"name {bad[:20]!r} ({len(bad)})"] = [topic(bad)]
+    for count in (124, 125, 249):
+        asked[f"name of {count} outside of the first plane"] = [topic("\U0001f600" * count)]
     asked["colliding name"] = [topic("raw_topics.collide")]
     configurations: dict[str, dict[str, str | None]] = {
         "retention": {"retention_ms": "1000"},

@@ -55,6 +55,17 @@ REFUSED_TOPICS: list[tuple[CreatableTopic, ErrorCode, str]] = [
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         f"Topic name is invalid: the length of '{'x' * 250}' is longer than the max allowed length 249",
     ),
+    # The length is that of Java's strings: two for what lies outside of the first plane.
+    (
+        topic("😀" * 125),
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        f"Topic name is invalid: the length of '{'😀' * 125}' is longer than the max allowed length 249",
+    ),
+    (
+        topic("😀" * 124),
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        f"Topic name is invalid: '{'😀' * 124}' {ILLEGAL}",
+    ),
     (topic("here"), ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'here' already exists."),
     (
         topic("my.topic_x"),
