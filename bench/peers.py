@@ -32,6 +32,8 @@ class Peers:
         for number in range(count):
             connection = socket.create_connection(("127.0.0.1", broker.port), timeout=CONNECT_SECONDS)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # With a timeout each call would ask first whether it may go on: two more system calls a request.
+            connection.setblocking(False)
             peer = Peer(number, connection)
             self._peers.append(peer)
             self._by_fd[connection.fileno()] = peer
@@ -47,7 +49,7 @@ class Peers:
         for peer in self._peers:
             peer.connection.close()
 
-    def send(self, number: int, request: bytes) -> None:
+    def send(self, number: int, request: bytes | bytearray) -> None:
         self._peers[number].connection.sendall(request)
 
     def answers(self, timeout_s: float) -> Iterator[tuple[int, bytes]]:
