@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
-from kwire.errors import WireError
+from kwire.errors import NotInVersion, WireError
 from kwire.primitives import Buffer, Region, append_unsigned_varint, read_unsigned_varint, truncated
 from kwire.schema import Field, Message, SchemaError, fields_of
 
@@ -423,9 +423,9 @@ class _EncoderSource(_Source):
 
     def must_be_default(self, field: Field) -> None:
         where = f"{self.message_class.__name__}.{field.name}"
-        self.names["ValueError"] = ValueError
+        self.names["NotInVersion"] = NotInVersion
         self.add(1, f"if o.{field.name} != {self.default_name(field)}:")
-        self.add(2, f"raise ValueError('{where} is not in version {self.version}')")
+        self.add(2, f"raise NotInVersion('{where} is not in version {self.version}')")
 
     def length(self, indent: int, size: str, wide: bool, out: str) -> None:
         if self.flexible:

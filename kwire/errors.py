@@ -211,3 +211,7 @@ class ApiError(Exception):
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message
+
+
+class NotInVersion(ValueError):
+    """A message says something for which the version that it is to be encoded in has no field."""

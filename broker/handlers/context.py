@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from kwire.errors import ApiError, ErrorCode
+from kwire.errors import ApiError, ErrorCode, NotInVersion
 from kwire.primitives import Buffer, Region
 from kwire.registry import RequestHeader, encode_response
 
@@ -181,11 +181,15 @@ class RequestContext:
         header = self.header
         try:
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, response)
+        except NotInVersion as error:
+            logger.info("%s to %s is refused: %s", header, self.channel.peer_host, error)
+            self._complete_with_error(ErrorCode.UNSUPPORTED_VERSION)
+            return
         except Exception:
             # A reply that its version has no room for: mostly a string beyond 32767 bytes, as clients can
             # have texts of errors made that long. Whoever waits for others must not wait for this one.
             logger.exception("a reply cannot be written: %s to %s", header, self.channel.peer_host)
-            self._complete_with_error()
+            self._complete_with_error(ErrorCode.UNKNOWN_SERVER_ERROR)
             return
         self.complete_encoded(encoded)
 
@@ -195,12 +199,12 @@ class RequestContext:
 
         return error_response(self.header.api_key, self.header.api_version, self.request, error)
 
-    def _complete_with_error(self) -> None:
-        """Answer UNKNOWN_SERVER_ERROR, or close the connection where that cannot be told either."""
+    def _complete_with_error(self, code: ErrorCode) -> None:
+        """Answer with this error, or close the connection where that cannot be told either."""
         header = self.header
         self.again = None
         try:
-            failed = self.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            failed = self.error_response(ApiError(code))
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, failed)
         except Exception as error:
             logger.warning("%s to %s is not answered: %s", header, self.channel.peer_host, error)

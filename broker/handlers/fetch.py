@@ -1,8 +1,8 @@
 """Fetch v4–18. KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-320 (epochs), KIP-516 (ids).
 
-Order: session, then per partition topic id and existence, epochs, offset range. A fetch that finds fewer
-than `min_bytes` and no error waits up to `max_wait_ms` for the partitions to grow; it is then read afresh.
-Records go out as regions of the segment file, never through Python.
+Order: session, isolation level, then per partition topic id and existence, epochs, replica, offset range.
+A fetch that finds fewer than `min_bytes` and no error waits up to `max_wait_ms` for the partitions to grow;
+it is then read afresh. Records go out as regions of the segment file, never through Python.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from broker.handlers.context import PARKED, Parked, RequestContext
-from broker.handlers.fetch_sessions import FetchContext, FetchTarget
+from broker.handlers.fetch_sessions import FetchContext, FetchTarget, replica_id_of
 from broker.host import Timer
 from broker.storage.disk import FileRegion
 from broker.storage.segments import INCOMPLETE
@@ -34,18 +34,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kwire.dispatch")
 
-READ_COMMITTED = 1
-CONSUMER_REPLICA_ID = -1
-DEBUGGING_REPLICA_ID = -2
+READ_UNCOMMITTED, READ_COMMITTED = range(2)
+FUTURE_REPLICA_ID = -3
+"""A broker's own copy of a log in another directory: it reads all there is. Other ids below 0 are clients."""
 FIRST_VERSION_WITH_CURRENT_LEADER = 16
-FIRST_VERSION_WITH_ZSTD = 10
 LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
 
 Fetched = list[tuple[FetchTarget, PartitionData]]
 
 
 def handle(node: Node, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
-    """Answer at once, or park until the partitions have grown or the wait is over."""
+    """Answer at once, or park until the partitions have grown or the wait is over.
+
+    ApiError UNKNOWN_SERVER_ERROR: there is no such isolation level, or no shard of sessions for such an id.
+    """
     now_ms = context.arrived_ms
     version = context.api_version
     try:
@@ -55,6 +57,8 @@ def handle(node: Node, context: RequestContext, request: FetchRequest) -> FetchR
             raise  # of the whole request: the answer names what the request does
         return FetchResponse(error_code=error.code)
     fetch = _Fetch(node, context, request, session)
+    if fetch.reads and request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # the session has moved on all the same
     fetched, enough = fetch.read()
     if enough or request.max_wait_ms <= 0:
         return fetch.response(fetched)
@@ -70,11 +74,13 @@ class _Fetch:
 
     __slots__ = (
         "_bases",
+        "_committed",
         "_context",
         "_erroneous",
         "_max_bytes",
         "_min_bytes",
         "_node",
+        "_replica_id",
         "_request",
         "_session",
         "_targets",
@@ -89,6 +95,8 @@ class _Fetch:
         self._context = context
         self._request = request
         self._session = session
+        self._replica_id = replica_id_of(request, context.api_version)
+        self._committed = request.isolation_level == READ_COMMITTED and self._replica_id != FUTURE_REPLICA_ID
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._watched: list[tuple[Partition, FetchTarget]] = []
@@ -107,6 +115,11 @@ class _Fetch:
             else:
                 self._targets.append(target)
         self._erroneous = unknown_ids + unknown
+
+    @property
+    def reads(self) -> bool:
+        """Whether any of the partitions may be looked at."""
+        return bool(self._targets)
 
     def read(self) -> tuple[Fetched, bool]:
         """What there is now, and whether it is reason enough to answer at once."""
@@ -145,14 +158,17 @@ class _Fetch:
     ) -> PartitionData:
         if target.topic_id != ZERO_UUID and target.topic_id != partition.topic_id:
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        replica_id = self._replica_id()
-        if replica_id >= 0:
-            # Only a replica of the partition may fetch as one, and this broker is the only replica.
-            raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
         if target.current_leader_epoch >= 0:
             self._node.check_leader_epoch(partition, target.current_leader_epoch)
+        if self._replica_id >= 0:
+            # Only a replica of the partition may fetch as one, and this broker is the only replica.
+            raise ApiError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH
+                if target.current_leader_epoch >= 0
+                else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
         log = partition.log
-        committed = self._request.isolation_level == READ_COMMITTED
+        committed = self._committed
         high_watermark = log.high_watermark
         stable_offset = log.last_stable_offset
         end_offset = stable_offset if committed else high_watermark
@@ -166,7 +182,7 @@ class _Fetch:
         )
         if target.last_fetched_epoch >= 0:
             epoch, epoch_end_offset = log.end_offset_for_epoch(target.last_fetched_epoch)
-            if epoch_end_offset < 0 or epoch < 0:
+            if epoch_end_offset < 0 or epoch < 0 or target.fetch_offset < log.log_start_offset:
                 raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
             if epoch < target.last_fetched_epoch or epoch_end_offset < target.fetch_offset:
                 data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=epoch_end_offset)
@@ -178,8 +194,6 @@ class _Fetch:
             target.fetch_offset, max_bytes=max_bytes, up_to_offset=end_offset, at_least_one=at_least_one
         )
         if region.size_bytes:
-            if log.config.compression_type == "zstd" and self._context.api_version < FIRST_VERSION_WITH_ZSTD:
-                raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
             data.records = region
         if committed and region is not INCOMPLETE:
             data.aborted_transactions = [
@@ -187,11 +201,6 @@ class _Fetch:
                 for aborted in log.aborted_transactions(target.fetch_offset, region)
             ]
         return data
-
-    def _replica_id(self) -> int:
-        if self._context.api_version >= 15:
-            return self._request.replica_state.replica_id
-        return self._request.replica_id
 
     def _refusal(self, target: FetchTarget, code: ErrorCode) -> PartitionData:
         version = self._context.api_version
@@ -226,7 +235,7 @@ class _Fetch:
             if data.current_leader.leader_id >= 0:
                 leaders.add(data.current_leader.leader_id)
         response = FetchResponse(session_id=session_id, responses=topics)
-        if leaders:
+        if leaders and self._replica_id < 0:
             response.node_endpoints = [
                 NodeEndpoint(
                     node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
@@ -259,7 +268,7 @@ class _Fetch:
 
     def _has_enough(self) -> bool:
         """Whether a wait is over: where a partition can be read no further, too, or not in this segment."""
-        committed = self._request.isolation_level == READ_COMMITTED
+        committed = self._committed
         total_bytes = 0
         for (partition, target), base in zip(self._watched, self._bases, strict=True):
             if partition.offline:

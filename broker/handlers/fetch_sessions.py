@@ -195,10 +195,11 @@ def _read_targets(
             yield (topic_id if by_id else topic.topic, asked.partition), target
 
 
-def _is_of_a_replica(request: FetchRequest, version: int) -> bool:
+def replica_id_of(request: FetchRequest, version: int) -> int:
+    """The id of the replica that fetches; negative for clients."""
     if version >= FIRST_VERSION_WITH_REPLICA_STATE:
-        return request.replica_state.replica_id >= 0
-    return request.replica_id >= 0
+        return request.replica_state.replica_id
+    return request.replica_id
 
 
 class FetchSessionCacheShard:
@@ -288,7 +289,7 @@ class FetchSessionCache:
                 asked,
                 cache=self if epoch == INITIAL_EPOCH else None,
                 uses_topic_ids=by_id,
-                privileged=_is_of_a_replica(request, version),
+                privileged=replica_id_of(request, version) >= 0,
             )
         session = shard.sessions.get(session_id)
         if session is None:

@@ -52,8 +52,9 @@ def handle(node: Node, context: RequestContext, request: ProduceRequest) -> Prod
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     except ApiError as error:
         return produce.refuse_all(error)
-    for topic in request.topic_data:
-        produce.topic(topic)
+    topics, several = _once_each(request.topic_data)
+    for topic in topics:
+        produce.topic(topic, several)
     produce.all_sent = True
     produce.maybe_finish()
     return PARKED
@@ -66,6 +67,31 @@ def _is_transactional(request: ProduceRequest) -> bool:
         for data in topic.partition_data
         if isinstance(data.records, memoryview)
     )
+
+
+Several = dict[tuple[str, Uuid, int], list[PartitionProduceData]]
+"""What a request has for each partition that it names more than once: by topic name, topic id and index."""
+
+
+def _once_each(topics: list[TopicProduceData]) -> tuple[list[TopicProduceData], Several]:
+    """The topics that have partitions, each of them and of those once; and all that is for the same one."""
+    several: Several = {}
+    if len(topics) == 1 and len(topics[0].partition_data) == 1:
+        return topics, several
+    merged: dict[tuple[str, Uuid], dict[int, PartitionProduceData]] = {}
+    for topic in topics:
+        if not topic.partition_data:
+            continue
+        name, topic_id = topic.name, topic.topic_id
+        partitions = merged.setdefault((name, topic_id), {})
+        for data in topic.partition_data:
+            first = partitions.setdefault(data.index, data)
+            if first is not data:
+                several.setdefault((name, topic_id, data.index), [first]).append(data)
+    return [
+        TopicProduceData(name=name, topic_id=topic_id, partition_data=list(partitions.values()))
+        for (name, topic_id), partitions in merged.items()
+    ], several
 
 
 class _Produce:
@@ -92,7 +118,7 @@ class _Produce:
         self.all_sent = False
         self.in_transaction = False
 
-    def topic(self, topic: TopicProduceData) -> None:
+    def topic(self, topic: TopicProduceData, several: Several) -> None:
         topic_id: Uuid = ZERO_UUID
         name: str | None = topic.name
         if self._version >= FIRST_VERSION_WITH_TOPIC_IDS:
@@ -106,7 +132,13 @@ class _Produce:
             try:
                 if name is None:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-                self._append(name, data, partition_answer)
+                if not self._node.partition_exists(name, data.index):
+                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                alike = several.get((topic.name, topic.topic_id, data.index)) if several else None
+                if alike is None:
+                    self._append(name, data, partition_answer)
+                else:
+                    self._append_last(name, alike, partition_answer)
             except ApiError as error:
                 self._refuse(name or "", partition_answer, error)
 
@@ -131,14 +163,41 @@ class _Produce:
                     for data in topic.partition_data
                 ],
             )
-            for topic in self._request.topic_data
+            for topic in _once_each(self._request.topic_data)[0]
         ]
         return self._response
 
+    def _append_last(
+        self, topic: str, several: list[PartitionProduceData], answer: PartitionProduceResponse
+    ) -> None:
+        """Append the last of those for one partition that are a batch; the last one that is none is told of.
+
+        Kafka collects both by their partition, and what is refused at first sight has the last word.
+        """
+        kept: PartitionProduceData | None = None
+        refused: ApiError | None = None
+        for data in several:
+            assert data.records is None or isinstance(data.records, memoryview)
+            try:
+                check_produced(data.records, self._version)
+            except ApiError as error:
+                refused = error
+            else:
+                kept = data
+        if refused is None:
+            assert kept is not None
+            self._append(topic, kept, answer)
+            return
+        if kept is not None:
+            unseen = PartitionProduceResponse(index=kept.index)
+            try:
+                self._append(topic, kept, unseen)
+            except ApiError as error:
+                self._refuse(topic, unseen, error)
+        raise refused
+
     def _append(self, topic: str, data: PartitionProduceData, answer: PartitionProduceResponse) -> None:
         node = self._node
-        if not node.partition_exists(topic, data.index):
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         records = data.records
         assert records is None or isinstance(records, memoryview)  # as it is decoded
         records = check_produced(records, self._version)
