@@ -162,13 +162,16 @@ class GroupCoordinatorService:
 
     def join(self, join: Join, done: JoinDone) -> None:
         """JoinGroup. Its errors are in the answer."""
+        member_id = join.member_id
         try:
-            shard = self._shard(join.group_id)
+            self._check(join.group_id)
             low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
             if not low <= join.session_timeout_ms <= high:
                 raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
+            member_id = ""  # Kafka does not say who asked, where nobody knows the group.
+            shard = self._runtime.shard_for(join.group_id)
         except ApiError as error:
-            done(JoinGroupResponse(error_code=error.code, member_id=join.member_id, members=[]))
+            done(JoinGroupResponse(error_code=error.code, member_id=member_id, members=[]))
             return
         shard.execute(shard.machine.join(join, done))
 
@@ -394,7 +397,7 @@ class GroupCoordinatorService:
     def _by_partition(self, group_ids: Iterable[str]) -> list[list[str]]:
         by_partition: dict[int, list[str]] = {}
         for group_id in group_ids:
-            by_partition.setdefault(self._runtime.partition_for(group_id) or 0, []).append(group_id)
+            by_partition.setdefault(self.offsets_partition(group_id), []).append(group_id)
         order = hash_map_order(by_partition, lambda index: topic_partition_hash(OFFSETS_TOPIC, index))
         return [by_partition[index] for index in order]
 
@@ -460,11 +463,15 @@ class GroupCoordinatorService:
 
     def _shard(self, group_id: str, *, empty_id_allowed: bool = False) -> Shard[GroupMachine]:
         """The shard of a group. Old clients that only keep offsets may have the empty id."""
+        self._check(group_id, empty_id_allowed=empty_id_allowed)
+        return self._runtime.shard_for(group_id)
+
+    def _check(self, group_id: str, *, empty_id_allowed: bool = False) -> None:
+        """What is wrong whoever coordinates the group: ApiError."""
         if self._stopped:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not group_id and not empty_id_allowed:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
-        return self._runtime.shard_for(group_id)
 
 
 def _held_offsets(shard: Shard[GroupMachine]) -> Iterator[OffsetPair]:

@@ -56,7 +56,14 @@ def handle(node: Node, context: RequestContext, request: AddPartitionsToTxnReque
     left = len(request.transactions)
     if not left:
         context.complete(response)
+    # Where a transactional id is named twice, Kafka takes the topics that it is named with last for those of
+    # both, and tells of those that it is named with first once they are added.
+    topics_of = {transaction.transactional_id: transaction.topics for transaction in request.transactions}
+    told_of = {
+        transaction.transactional_id: transaction.topics for transaction in reversed(request.transactions)
+    }
     for transaction in request.transactions:
+        topics = topics_of[transaction.transactional_id]
         result = AddPartitionsToTxnResult(transactional_id=transaction.transactional_id)
         response.results_by_transaction.append(result)
 
@@ -70,13 +77,14 @@ def handle(node: Node, context: RequestContext, request: AddPartitionsToTxnReque
                 context.complete(response)
 
         producer = Producer(transaction.producer_id, transaction.producer_epoch)
-        refused = _refused(node, transaction.topics, of_client=False)
+        refused = _refused(node, topics, of_client=False)
         if refused is not None:
             answered(refused)
         elif transaction.verify_only:
-            _verify(node, transaction.transactional_id, producer, transaction.topics, answered)
+            _verify(node, transaction.transactional_id, producer, topics, answered)
         else:
-            _add(node, transaction.transactional_id, producer, transaction.topics, BROKER_VERSION, answered)
+            told = told_of[transaction.transactional_id]
+            _add(node, transaction.transactional_id, producer, topics, BROKER_VERSION, answered, told)
     return PARKED
 
 
@@ -90,9 +98,12 @@ def _add(
     topics: Sequence[AddPartitionsToTxnTopic],
     client_version: int,
     answered: Answered,
+    told: Sequence[AddPartitionsToTxnTopic] | None = None,
 ) -> None:
+    """Add these topics; the answer is about those that are `told`, if they are others."""
+
     def done(code: ErrorCode) -> None:
-        answered(_all_with(topics, code))
+        answered(_all_with(topics if told is None else told, code))
 
     node.transactions.add_partitions(transactional_id, producer, _partitions(topics), client_version, done)
 

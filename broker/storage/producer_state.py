@@ -40,6 +40,7 @@ GREATEST_EPOCH: Final = 0x7FFF
 MAX_SEQUENCE: Final = 0x7FFFFFFF
 NO_COORDINATOR_EPOCH: Final = -1
 NO_OFFSET: Final = -1
+UNKNOWN_TRANSACTION_VERSION: Final = -1
 
 ABORT: Final = 0
 COMMIT: Final = 1
@@ -275,11 +276,10 @@ class ProducerStateManager:
     ) -> None:
         """Whether a marker may be appended. A marker of version 2 has a newer epoch than its transaction.
 
-        ApiError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED. KIP-890, KIP-1228.
+        ApiError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED; UNKNOWN_SERVER_ERROR for the version
+        that stands for an unknown one, which only a replica may have. KIP-890, KIP-1228.
         """
-        state = self.producers.get(producer_id)
-        if state is None:
-            return
+        state = self.producers.get(producer_id) or ProducerState()
         # An equal epoch without a transaction is a marker that is written once more.
         is_again = state.txn_first_offset is None or epoch == GREATEST_EPOCH
         if epoch < state.epoch or (epoch == state.epoch and transaction_version >= 2 and not is_again):
@@ -288,6 +288,8 @@ class ProducerStateManager:
                 f"A marker of epoch {epoch} does not end epoch {state.epoch} of producer {producer_id} in "
                 f"{self._partition}.",
             )
+        if transaction_version == UNKNOWN_TRANSACTION_VERSION:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         if coordinator_epoch < state.coordinator_epoch:
             raise ApiError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,

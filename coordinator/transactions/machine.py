@@ -61,8 +61,6 @@ class TransactionConfig(Protocol):
     """The configuration keys that the machine needs, dots as underscores."""
 
     @property
-    def transaction_max_timeout_ms(self) -> int: ...
-    @property
     def transactional_id_expiration_ms(self) -> int: ...
 
 
@@ -131,11 +129,9 @@ class TransactionMachine:
     ) -> Result:
         """Give the epoch to write with, after fencing whoever wrote before.
 
-        ApiError: INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
-        COORDINATOR_LOAD_IN_PROGRESS, UNKNOWN_SERVER_ERROR.
+        ApiError: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, COORDINATOR_LOAD_IN_PROGRESS,
+        UNKNOWN_SERVER_ERROR.
         """
-        if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
-            raise ApiError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         now_ms = self._around.now_ms()
         before = self.transactions.get(transactional_id)
         if before is None:

@@ -42,6 +42,8 @@ class ServiceConfig(TransactionConfig, Protocol):
     """The configuration keys that the transaction coordinator needs, dots as underscores."""
 
     @property
+    def transaction_max_timeout_ms(self) -> int: ...
+    @property
     def transaction_abort_timed_out_transaction_cleanup_interval_ms(self) -> int: ...
     @property
     def transaction_remove_expired_transaction_cleanup_interval_ms(self) -> int: ...
@@ -161,6 +163,9 @@ class TransactionCoordinatorService:
         """
         if not transactional_id:
             done(ApiError(ErrorCode.INVALID_REQUEST))
+            return
+        if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
+            done(ApiError(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
             return
         self._run(
             transactional_id,

@@ -337,7 +337,7 @@ def markers(broker: Broker) -> Any:
             assert first_error(produce(client, topic, batch)) == 0
             return producer_id
 
-        for version, versions in ((1, (0,)), (2, (0, 1, 2))):
+        for version, versions in ((1, (0,)), (2, (0, 1, 2, 3, -1, -2))):
             for transaction_version in versions:
                 fields = {"TransactionVersion": transaction_version} if version >= 2 else {}
                 steps: list[Any] = []
@@ -359,7 +359,9 @@ def markers(broker: Broker) -> Any:
                 producer_id = plain(1)
                 coordinators = (5, 4, 5, 6, -1)
                 steps += [[epoch, mark(producer_id, 1, epoch, version, **fields)] for epoch in coordinators]
-                steps.append(["nobody", mark(NO_SUCH_PRODUCER, 0, 0, version, **fields)])
+                for number, epoch in enumerate((0, -1, -2, -(2**31))):
+                    nobody = NO_SUCH_PRODUCER + number
+                    steps.append(["nobody", epoch, mark(nobody, 0, epoch, version, **fields)])
                 seen[f"v{version} of version {transaction_version}"] = steps
         seen["stable"] = [stable == last for stable, last in [offsets(client, topic)]]
 

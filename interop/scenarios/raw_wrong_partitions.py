@@ -135,6 +135,55 @@ def transactions(broker: Broker) -> Any:
     return seen
 
 
+@scenario()
+def transactions_twice(broker: Broker) -> Any:
+    """AddPartitionsToTxn of brokers that names a transactional id more than once, and what is added then."""
+    topic, name = "raw-wrong-partitions-twice", "raw-wrong-partitions-twice"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, topic, 4)
+        ready(client, name)
+        for version in (4, 5):
+            for number, asked in enumerate(
+                (
+                    [(0, False), (1, False)],
+                    [(0, False), (9, False)],
+                    [(9, False), (1, False)],
+                    [(0, True), (1, False)],
+                    [(0, False), (1, True)],
+                    [(0, True), (1, True), (2, False)],
+                    [(0, False), (1, True), (9, True), (2, False)],
+                    [(0, True), (1, True)],
+                )
+            ):
+                producer = Id(client, f"{name}-{version}-{number}")
+                other = Id(client, f"{name}-{version}-{number}-other")
+                assert producer.init()[0] == other.init()[0] == 0
+                transactions = [
+                    {
+                        "TransactionalId": who.name,
+                        "ProducerId": who.producer_id,
+                        "ProducerEpoch": who.epoch,
+                        "VerifyOnly": verify,
+                        "Topics": [{"Name": topic, "Partitions": [index]}],
+                    }
+                    for index, verify in asked
+                    for who in ((producer, other) if index == 1 else (producer,))
+                ]
+                answer = client.call("AddPartitionsToTxn", version, Transactions=transactions)
+                found = client.call("DescribeTransactions", 0, TransactionalIds=[producer.name, other.name])[
+                    "TransactionStates"
+                ]
+                seen[f"v{version} {asked}"] = [
+                    [
+                        [result["TransactionalId"], result["TopicResults"]]
+                        for result in answer["ResultsByTransaction"]
+                    ],
+                    [[one["TransactionState"], sorted_lists(one["Topics"])] for one in found],
+                ]
+    return seen
+
+
 def marker(version: int, producer_id: int, named: Named, epoch: int = 0) -> Fields:
     fields: Fields = {
         "ProducerId": producer_id,

@@ -92,6 +92,27 @@ def test_partitions_of_a_transaction_are_there_before_it_is_looked_at(
         ] == answered
 
 
+def test_a_transactional_id_that_is_named_twice_has_the_topics_of_the_last_time(rig: Rig) -> None:
+    def transaction(index: int, *, verify_only: bool) -> AddPartitionsToTxnTransaction:
+        topics = [AddPartitionsToTxnTopic(name="a", partitions=[index])]
+        return AddPartitionsToTxnTransaction(transactional_id="t", verify_only=verify_only, topics=topics)
+
+    def answered(*transactions: AddPartitionsToTxnTransaction) -> list[tuple[int, ErrorCode]]:
+        found = rig.call(4, AddPartitionsToTxnRequest(transactions=list(transactions)))
+        return [
+            (partition.partition_index, partition.partition_error_code)
+            for result in found.results_by_transaction
+            for topic in result.topic_results
+            for partition in topic.results_by_partition
+        ]
+
+    nowhere = ErrorCode.NOT_COORDINATOR
+    first = transaction(0, verify_only=False)
+    assert answered(first, transaction(1, verify_only=True)) == [(0, nowhere), (1, nowhere)]
+    assert answered(first, transaction(1, verify_only=False)) == [(0, nowhere), (0, nowhere)]
+    assert answered(first, transaction(9, verify_only=False)) == [(9, UNKNOWN), (9, UNKNOWN)]
+
+
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_clients_cannot_add_internal_topics(rig: Rig, version: int) -> None:
     topics = [

@@ -14,6 +14,7 @@ from broker.storage.producer_state import (
     GREATEST_EPOCH,
     MAX_SEQUENCE,
     CorruptSnapshot,
+    ProducerState,
     ProducerStateManager,
 )
 from broker.testing.log_bench import NOW_MS
@@ -173,6 +174,39 @@ def end_transaction(
     )
     producers.check_marker(1, epoch, coordinator_epoch, 0)
     producers.update_from_marker(read_header(marker), marker, 0)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "coordinator_epoch", "version", "code"),
+    [
+        (1, 0, 0, None),
+        (1, -1, 2, None),
+        (1, -2, 0, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+        (1, -2, -1, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (1, 0, -2, None),
+        (0, 0, -1, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+@pytest.mark.parametrize("known", [False, True])
+def test_markers_that_no_coordinator_writes(
+    producers: ProducerStateManager,
+    known: bool,
+    epoch: int,
+    coordinator_epoch: int,
+    version: int,
+    code: ErrorCode | None,
+) -> None:
+    if known:
+        producers.producers[1] = ProducerState()
+        producers.producers[1].enter_epoch(1)
+    elif epoch == 0:
+        code = ErrorCode.UNKNOWN_SERVER_ERROR  # of any epoch, where none is known
+    if code is None:
+        producers.check_marker(1, epoch, coordinator_epoch, version)
+        return
+    with pytest.raises(ApiError) as refused:
+        producers.check_marker(1, epoch, coordinator_epoch, version)
+    assert refused.value.code == code
 
 
 @pytest.mark.parametrize("kind", [ABORT, COMMIT])
