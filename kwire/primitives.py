@@ -44,6 +44,11 @@ def uuid_from_text(text: str) -> Uuid:
 _UUID = re.compile(r"[A-Za-z0-9_-]{22}(?:==)?")
 
 
+def utf16_length(text: str) -> int:
+    """The length of a string as Java tells it: what lies outside of the first plane counts twice."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2
+
+
 def wrapped_int32(value: int) -> int:
     """What 32 bits keep of a number, with their sign: a sum of Java's ints that ran over."""
     return (value + (1 << 31)) % (1 << 32) - (1 << 31)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from kwire.primitives import utf16_length
+
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"
@@ -22,18 +24,13 @@ def is_internal(name: str) -> bool:
     return name in INTERNAL_TOPICS
 
 
-def _java_length(text: str) -> int:
-    """In UTF-16 units, which Java counts: what lies outside of the first plane is two of them."""
-    return len(text.encode("utf-16-be", "surrogatepass")) // 2
-
-
 def name_fault(name: str) -> str | None:
     """Why this cannot be a topic's name; None where it can."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
         return f"Topic name is invalid: '{name}' is not allowed"
-    if _java_length(name) > MAX_NAME_LENGTH:
+    if utf16_length(name) > MAX_NAME_LENGTH:
         return (
             f"Topic name is invalid: the length of '{name}' is longer than "
             f"the max allowed length {MAX_NAME_LENGTH}"

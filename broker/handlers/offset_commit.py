@@ -19,7 +19,7 @@ from kwire.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from kwire.primitives import ZERO_UUID, Uuid
+from kwire.primitives import ZERO_UUID, Uuid, utf16_length
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -59,7 +59,7 @@ def handle(
                 continue
             there.partitions.append(answer)
             metadata = partition.committed_metadata or ""
-            if len(metadata) > node.config.offset_metadata_max_bytes:
+            if utf16_length(metadata) > node.config.offset_metadata_max_bytes:
                 answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             commits.append(

@@ -22,6 +22,7 @@ from kwire.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from kwire.primitives import utf16_length
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -52,7 +53,7 @@ def handle(
                 missing.partitions.append(answer)
                 continue
             there.partitions.append(answer)
-            if len(metadata) > node.config.offset_metadata_max_bytes:
+            if utf16_length(metadata) > node.config.offset_metadata_max_bytes:
                 answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 # Without the topic's id: Kafka stores it for what is committed at once, and not for these.

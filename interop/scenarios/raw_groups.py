@@ -377,10 +377,10 @@ def offsets(broker: Broker) -> Any:
         seen["member from outside"] = outside.commit(
             topic, 1, GenerationIdOrMemberEpoch=-1, MemberId="nobody"
         )
-        for length in (4096, 4097):
-            details = {"PartitionIndex": 0, "CommittedOffset": 1, "CommittedMetadata": "m" * length}
+        for letter, length in (("m", 4096), ("m", 4097), ("é", 4096), ("𝄞", 2048), ("𝄞", 2049)):
+            details = {"PartitionIndex": 0, "CommittedOffset": 1, "CommittedMetadata": letter * length}
             changes = {**plain, "Topics": [{"Name": topic, "Partitions": [details]}]}
-            seen[f"metadata of {length}"] = outside.commit(topic, 1, **changes)
+            seen[f"metadata of {length} {letter}"] = outside.commit(topic, 1, **changes)
         details = {
             "PartitionIndex": 1,
             "CommittedOffset": 3,

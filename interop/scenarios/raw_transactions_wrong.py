@@ -550,7 +550,7 @@ def _short(outcome: Any) -> Any:
 def long_metadata(broker: Broker) -> Any:
     """TxnOffsetCommit with more metadata than is stored: who asks, and for whom, is looked at first."""
     topic, group = "raw-wrong-metadata", "raw-wrong-metadata"
-    words = {0: "note", 1: "x" * 4096, 2: "x" * 4097}
+    words = {0: "note", 1: "x" * 4096, 2: "x" * 4097, 3: "𝄞" * 2048, 4: "𝄞" * 2048 + "x"}
 
     def commit(client: RawClient, version: int, indexes: list[int], **fields: Any) -> Any:
         partitions = [
@@ -563,13 +563,13 @@ def long_metadata(broker: Broker) -> Any:
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         wait_for_coordinator(client, group)
-        create_topic(client, topic, 3)
+        create_topic(client, topic, 5)
         for version in range(6):
             one = Id(client, f"raw-wrong-metadata-{version}")
             one.init()
             epoch = one.who["ProducerEpoch"]
             member = {"GenerationId": 7, "MemberId": "nobody"} if version >= 3 else {}
-            for asked in ([0, 1, 2], [2], [2, 9]):
+            for asked in ([0, 1, 2], [2], [2, 9], [3, 4]):
                 steps = {"not begun": commit(client, version, asked, **one.who)}
                 if version < 5:
                     client.call("AddOffsetsToTxn", 3, **one.who, GroupId=group)

@@ -245,6 +245,27 @@ def test_offset_commit_v2_keeps_offsets_as_long_as_it_was_asked_to(client: Clien
     assert [fetch_one(client, 1, index)[1].committed_offset for index in (0, 1)] == [-1, 7]
 
 
+@pytest.mark.parametrize(
+    ("metadata", "code"),
+    [
+        ("m" * 4096, ErrorCode.NONE),
+        ("m" * 4097, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+        ("é" * 4096, ErrorCode.NONE),
+        ("\U0001d11e" * 2048, ErrorCode.NONE),
+        ("\U0001d11e" * 2048 + "m", ErrorCode.OFFSET_METADATA_TOO_LARGE),
+    ],
+)
+def test_the_metadata_of_an_offset_is_measured_as_java_does(
+    client: Client, metadata: str, code: ErrorCode
+) -> None:
+    partition = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=7, committed_metadata=metadata
+    )
+    topics = [OffsetCommitRequestTopic(name="t", partitions=[partition])]
+    answer = client.call(8, OffsetCommitRequest(group_id="g", member_id="", topics=topics))
+    assert answer.topics[0].partitions[0].error_code == code
+
+
 def test_what_does_not_exist_comes_first_in_the_answer_to_a_commit(client: Client) -> None:
     assert commit(client, 2, {"t": [0, 9, 1], "nowhere": [0], "empty": []}) == {
         "t": [(9, 3), (0, 0), (1, 0)],
