@@ -75,9 +75,9 @@ class Loop:
         self.end_turn: Callable[[], bool] = _nothing_left
         """Called at the end of each turn; True asks for another turn at once."""
         self.turn_ms = self.clock.monotonic_ms()
+        """Monotonic time at the start of this turn."""
         self.turn_began = perf_counter()
         """When this turn began to work, in seconds of real time that mean nothing by themselves."""
-        """Monotonic time at the start of this turn."""
         self._alone = alone
         self.served = 0
         """How many descriptors the last turn served."""
