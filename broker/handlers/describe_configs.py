@@ -49,15 +49,23 @@ CLIENT_METRICS_KEYS: Final = (
 )
 """What can be set for a subscription, with defaults, types and documentation. KIP-714."""
 
-MALFORMED: Final = (
-    "This most likely occurs because of a request being malformed by the client library or the message was "
-    "sent to an incompatible broker. See the broker logs for more details."
-)
-"""What Kafka says of a type of resource that it cannot name."""
+DESCRIBABLE: Final = {
+    RESOURCE_TOPIC,
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+}
 
 
 def handle(node: Node, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """One result a resource; a resource that cannot be described has its error."""
+    """One result a resource; a resource that cannot be described has its error.
+
+    ApiError: INVALID_REQUEST for all of them, where one has no type that there is.
+    """
+    # Kafka asks first who may see each resource, and gives the request up at a type that it cannot name.
+    if any(resource.resource_type not in DESCRIBABLE for resource in request.resources):
+        raise ApiError(ErrorCode.INVALID_REQUEST)
     results: list[DescribeConfigsResult] = []
     for resource in request.resources:
         result = DescribeConfigsResult(
@@ -125,9 +133,7 @@ def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEn
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
         return _client_metrics(node, name)
-    if kind == RESOURCE_BROKER_LOGGER:
-        return describe_loggers(node.node_id, name)
-    raise ApiError(ErrorCode.INVALID_REQUEST, MALFORMED)
+    return describe_loggers(node.node_id, name)
 
 
 def _in_order(entries: Iterable[ConfigEntry]) -> list[ConfigEntry]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.handlers.context import RequestContext
-from kwire.errors import ApiError, ErrorCode
+from kwire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kwire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 if TYPE_CHECKING:
@@ -23,10 +23,7 @@ NO_NODE = -1
 MESSAGES = {
     ErrorCode.NONE: "NONE",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
-    ErrorCode.INVALID_REQUEST: (
-        "This most likely occurs because of a request being malformed by the client library or the message "
-        "was sent to an incompatible broker. See the broker logs for more details."
-    ),
+    ErrorCode.INVALID_REQUEST: DEFAULT_MESSAGES[ErrorCode.INVALID_REQUEST],
 }
 """What is said with an error, in Apache Kafka's words."""
 

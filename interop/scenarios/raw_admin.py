@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from interop.brokers import Broker
+from interop.raw import wait_for_topic
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.wire import Fields, versions_of
@@ -415,6 +416,7 @@ def odd_requests(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         create(client, "raw-odd", 2)
+        wait_for_topic(client, "raw-odd", 2)
 
         def delete(*topics: tuple[str, Sequence[tuple[int, int]]]) -> Any:
             asked = [
@@ -445,6 +447,17 @@ def odd_requests(broker: Broker) -> Any:
                 IncludeSynonyms=False,
                 IncludeDocumentation=False,
             )
+        several = [
+            {"ResourceType": kind, "ResourceName": name, "ConfigurationKeys": ["retention.ms", "no.such.key"]}
+            for kind, name in ((TOPIC, "raw-odd"), (64, "x"), (TOPIC, "nope"), (BROKER, "9"), (0, ""))
+        ]
+        for version in versions_of("DescribeConfigs"):
+            # Where one resource has no type, none is described, not even one that comes before it.
+            for chosen in (several, several[:2], several[1:], several[2:4]):
+                kinds = [resource["ResourceType"] for resource in chosen]
+                seen[f"describe {version} {kinds}"] = client.call(
+                    "DescribeConfigs", version, Resources=chosen, IncludeSynonyms=False
+                )
         for name, value in (
             ("no.such.key", "1"),
             ("interval.ms", "x"),
