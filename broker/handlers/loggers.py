@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from broker.config.definition import parse_integer
 from broker.config.describe import ConfigEntry, ConfigSource
 from broker.controller.commands import AlterOperation, ConfigChange, Fault
 from kwire.errors import ApiError, ErrorCode
@@ -31,7 +32,7 @@ def describe_loggers(node_id: int, resource_name: str) -> list[ConfigEntry]:
     """Every logger and the level that holds for it. ApiError where this is not the broker."""
     if not resource_name:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
-    broker_id = _number(resource_name)
+    broker_id = parse_integer(resource_name)
     if broker_id is None:
         text = f"Broker id must be an integer, but it is: {resource_name}"
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
@@ -57,7 +58,7 @@ def alter_loggers(
     node_id: int, resource_name: str, changes: Sequence[ConfigChange], *, validate_only: bool
 ) -> Fault | None:
     """Set levels, or take them away: all of them, or, with what is wrong told, none."""
-    broker_id = _number(resource_name)
+    broker_id = parse_integer(resource_name)
     if broker_id is None:
         return _invalid(f"Node id must be an integer, but it is: {resource_name}")
     if broker_id != node_id:
@@ -106,13 +107,6 @@ def _loggers() -> dict[str, logging.Logger]:
 
 def _level_name(level: int) -> str:
     return next((name for least, name in _NAMES if level >= least), "TRACE")
-
-
-def _number(text: str) -> int | None:
-    try:
-        return int(text)
-    except ValueError:
-        return None
 
 
 def _invalid(text: str) -> Fault:

@@ -295,6 +295,38 @@ def features(broker: Broker) -> Any:
     return seen
 
 
+NUMBERS = (
+    " 1",
+    "1 ",
+    "1_0",
+    "+1",
+    "01",
+    "-1",
+    "\u0661",
+    "\uff11",
+    "1\u00a0",
+    "0x1",
+    "1.0",
+    "+",
+    "99999999999",
+)
+"""Names of brokers: numbers as Java reads them, and others."""
+
+
+def of_a_broker(client: RawClient, node: str) -> list[Fields]:
+    """What is said of a broker of this name, in each request for configurations."""
+    resource = {"ResourceType": BROKER, "ResourceName": node}
+    change = {"Name": "num.io.threads", "Value": "8"}
+    wanted = {**resource, "ConfigurationKeys": ["num.io.threads"]}
+    replaced = {**resource, "Configs": [change]}
+    changed = {**resource, "Configs": [{**change, "ConfigOperation": SET}]}
+    return [
+        client.call("DescribeConfigs", 4, Resources=[wanted]),
+        client.call("AlterConfigs", 2, Resources=[replaced], ValidateOnly=True),
+        client.call("IncrementalAlterConfigs", 1, Resources=[changed], ValidateOnly=True),
+    ]
+
+
 @scenario()
 def loggers(broker: Broker) -> Any:
     """The root logger described and set, and every refusal."""
@@ -340,6 +372,9 @@ def loggers(broker: Broker) -> Any:
         seen["nothing"] = alter()
         for node in ("2", "", "x"):
             seen[f"node {node}"] = alter(("root", SET, "INFO"), node=node)
+        for node in NUMBERS:
+            seen[f"node {node!r}"] = alter(("root", SET, "ERROR"), node=node, only=True), describe(4, node)
+            seen[f"broker {node!r}"] = of_a_broker(client, node)
         legacy = {
             "ResourceType": LOGGER,
             "ResourceName": "1",

@@ -56,6 +56,22 @@ def test_the_root_is_there() -> None:
     assert next(iter(described())) == "root"
 
 
+@pytest.mark.parametrize("node", ["1", "+1", "01", "\u0661"])
+def test_the_broker_is_named_by_a_number_as_java_reads_it(node: str) -> None:
+    assert alter(("root", AlterOperation.SET, "INFO"), node=node, validate_only=True) is None
+    assert describe_loggers(1, node)
+
+
+@pytest.mark.parametrize("node", ["", " 1", "1 ", "1_0", "1\u00a0", "0x1", "99999999999", "1" * 5000])
+def test_what_is_no_such_number_names_no_broker(node: str) -> None:
+    text = f"Node id must be an integer, but it is: {node}"
+    assert alter(("root", 0, "INFO"), node=node) == Fault(ErrorCode.INVALID_REQUEST, text)
+    with pytest.raises(ApiError) as refused:
+        describe_loggers(1, node)
+    said = f"Broker id must be an integer, but it is: {node}" if node else "Broker id must not be empty"
+    assert (refused.value.code, refused.value.message) == (ErrorCode.INVALID_REQUEST, said)
+
+
 REFUSED = [
     (("nope", 0, "INFO"), ErrorCode.INVALID_CONFIG, "Logger nope does not exist!"),
     (("asyncio", 0, "INFO"), ErrorCode.INVALID_CONFIG, "Logger asyncio does not exist!"),
