@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from broker.controller.commands import DeletedTopic, DeleteTopics, Fault, TopicToDelete
+from broker.controller.commands import DeletedTopic, DeleteTopics, TopicToDelete
 from broker.handlers.context import PARKED, Parked, RequestContext
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
@@ -19,10 +19,8 @@ FIRST_WITH_IDS = 6
 FIRST_WITH_DISABLED_CODE = 3
 
 
-def handle(
-    node: Node, context: RequestContext, request: DeleteTopicsRequest
-) -> DeleteTopicsResponse | Parked:
-    """Refused as a whole where delete.topic.enable is off."""
+def handle(node: Node, context: RequestContext, request: DeleteTopicsRequest) -> Parked:
+    """One outcome a topic. ApiError where delete.topic.enable is off, or there is no time for any of them."""
     version = context.header.api_version
     if version >= FIRST_WITH_IDS:
         asked = [
@@ -32,21 +30,20 @@ def handle(
     else:
         asked = [TopicToDelete(name, None) for name in request.topic_names]
     if not node.config.delete_topic_enable:
-        disabled = Fault(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
-        if version < FIRST_WITH_DISABLED_CODE:
-            disabled = Fault(ErrorCode.INVALID_REQUEST, "Topic deletion is disabled.")
-        return _response([DeletedTopic(*topic, disabled) for topic in asked])
-
+        raise ApiError(
+            ErrorCode.TOPIC_DELETION_DISABLED
+            if version >= FIRST_WITH_DISABLED_CODE
+            else ErrorCode.INVALID_REQUEST
+        )
     times = Counter(asked)
     if request.timeout_ms <= 0 and any(count == 1 and topic != NOTHING for topic, count in times.items()):
-        timed_out = Fault(ErrorCode.REQUEST_TIMED_OUT)
-        return _response([DeletedTopic(*topic, timed_out) for topic in asked])
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
     def done(reply: list[DeletedTopic] | ApiError) -> None:
         if isinstance(reply, ApiError):
-            refused = Fault(reply.code, reply.message)
-            reply = [DeletedTopic(*topic, refused) for topic in asked]
-        context.complete(_response(reply))
+            context.complete(context.error_response(reply))
+        else:
+            context.complete(_response(reply))
 
     node.metadata.submit(DeleteTopics(asked), done)
     return PARKED

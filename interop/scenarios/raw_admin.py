@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 from interop.brokers import Broker
-from interop.raw import wait_for_topic
+from interop.raw import comparable, create_topic, wait_for_topic
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.wire import Fields, versions_of
 
 METADATA = "__cluster_metadata"
+FIRST_DELETE_BY_ID = 6
 NOBODY = bytes(16)
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -442,6 +444,34 @@ def too_late(broker: Broker) -> Any:
         seen["delete 1"] = client.call("DeleteTopics", 1, TopicNames=["late"], TimeoutMs=0)
         for broker_id in (2, -1, 2**31 - 1):
             seen[f"unregister {broker_id}"] = client.call("UnregisterBroker", 0, BrokerId=broker_id)
+    return seen
+
+
+@scenario()
+def undeletable(broker: Broker) -> Any:
+    """DeleteTopics of a broker that deletes none."""
+    seen: dict[str, Any] = {}
+    own = type(broker)({"delete.topic.enable": "false"})
+    own.start()
+    try:
+        with RawClient(own.bootstrap) as client:
+            topic_id = create_topic(client, "kept")
+            cases: dict[str, list[tuple[str | None, bytes]]] = {
+                "one": [("kept", NOBODY)],
+                "several": [("nope", NOBODY), ("kept", NOBODY), ("kept", NOBODY), ("", NOBODY)],
+                "by id": [(None, topic_id), (None, b"x" * 16), (None, NOBODY)],
+                "by both": [("kept", topic_id), ("nope", topic_id)],
+                "nothing": [],
+            }
+            for timeout_ms, (label, topics) in product((10_000, 0), cases.items()):
+                for version in versions_of("DeleteTopics"):
+                    fields: dict[str, Any] = {"TopicNames": [name for name, _ in topics if name is not None]}
+                    if version >= FIRST_DELETE_BY_ID:
+                        fields = {"Topics": [{"Name": name, "TopicId": each_id} for name, each_id in topics]}
+                    answer = client.call("DeleteTopics", version, TimeoutMs=timeout_ms, **fields)
+                    seen[f"{label} {version} {timeout_ms}"] = comparable(answer)
+    finally:
+        own.stop()
     return seen
 
 
