@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from broker.controller.image import EndpointImage
 from kwire.errors import ApiError, ErrorCode
@@ -42,6 +42,14 @@ class Fault(NamedTuple):
 
     code: ErrorCode
     message: str | None = None
+
+
+MAX_RECORDS_PER_REQUEST: Final = 10_000
+"""Kafka's bound on what one request may change."""
+
+TOO_MANY_RECORDS: Final = Fault(
+    ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
+)
 
 
 class CreateTopics(NamedTuple):

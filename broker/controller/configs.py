@@ -2,7 +2,8 @@
 
 A resource's changes succeed or fail together; resources do not hold back each other. Checked first is what
 Kafka's broker checks before it forwards a request (repeated resources and keys, missing values, a broker's
-own rules), then what its controller checks (operations, values, whether the resource exists). KIP-226,
+own rules), then what its controller checks (operations, values, whether the resource exists). Where an
+operation is none that there is, or the changes are too many, all that is forwarded is refused. KIP-226,
 KIP-339.
 """
 
@@ -15,7 +16,10 @@ from typing import Final
 from broker.config.definition import parse_integer
 from broker.controller.client_metrics import subscription_fault
 from broker.controller.commands import (
+    MAX_RECORDS_PER_REQUEST,
+    TOO_MANY_RECORDS,
     AlterOperation,
+    ConfigChange,
     ConfigRules,
     Fault,
     IncrementalAlterConfigs,
@@ -32,14 +36,19 @@ from broker.controller.image import (
     MetadataImage,
 )
 from broker.controller.names import name_fault
-from kwire.errors import ErrorCode
+from coordinator.java import hash_map_order, string_hash, string_order
+from kwire.errors import ApiError, ErrorCode
 from kwire.stored.metadata import ClearElrRecord, ConfigRecord
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 
 REPEATED: Final = Fault(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 
+LONGEST_VALUE: Final = 32767
+"""UTF-16 units to Kafka's rules, and bytes to its records: a list can outgrow both by what is appended."""
+
 _ALTERABLE: Final = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
+_OPERATIONS: Final = tuple(AlterOperation)
 
 
 def incremental_alter_configs(
@@ -65,26 +74,40 @@ def _alter(
     *,
     incremental: bool,
 ) -> Result[list[Fault | None]]:
-    records: list[StoredRecord] = []
-    replies: list[Fault | None] = []
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
-    for resource in resources:
-        if times[resource.resource_type, resource.resource_name] > 1:
-            replies.append(REPEATED)
-            continue
-        outcome: Fault | list[StoredRecord] | None
-        outcome = _request_fault(resource, image, rules, node_id)
-        if outcome is None:
-            if incremental:
-                outcome = alter_resource(resource, image, rules)
-            else:
-                outcome = _replace_resource(resource, image, rules)
-        if isinstance(outcome, Fault):
-            replies.append(outcome)
-        else:
+    replies = [
+        REPEATED
+        if times[resource.resource_type, resource.resource_name] > 1
+        else _request_fault(resource, image, rules, node_id)
+        for resource in resources
+    ]
+    forwarded = [at for at, fault in enumerate(replies) if fault is None]
+    decide = alter_resource if incremental else _replace_resource
+    records: list[StoredRecord] = []
+    try:
+        for at in forwarded:
+            outcome = decide(resources[at], image, rules)
+            if isinstance(outcome, Fault):
+                replies[at] = outcome
+                continue
             records.extend(outcome)
-            replies.append(None)
+            if len(records) > MAX_RECORDS_PER_REQUEST:
+                raise ApiError(*TOO_MANY_RECORDS)
+        if not validate_only and any(map(_outgrows, records)):
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+    except ApiError as error:
+        for at in forwarded:
+            replies[at] = Fault(error.code, error.message)
+        return Result([], replies)
     return Result([] if validate_only else records, replies)
+
+
+def _outgrows(stored: StoredRecord) -> bool:
+    """Whether no record holds this value. Kafka's controller finds that when it writes, and fails."""
+    record = stored.record
+    if not isinstance(record, ConfigRecord) or record.value is None:
+        return False
+    return len(record.value.encode()) > LONGEST_VALUE
 
 
 def form_fault(resource: ResourceChange) -> Fault | None:
@@ -128,6 +151,9 @@ def _broker_fault(
         if broker_id != node_id:
             text = f"Unexpected broker id, expected {node_id}, but received {name}"
             return Fault(ErrorCode.INVALID_REQUEST, text)
+    for change in resource.changes:
+        if change.operation not in _OPERATIONS:
+            return Fault(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
     # What is stored and cannot be applied is no reason to refuse a change.
     values = rules.usable(image.config(RESOURCE_BROKER, name), per_broker=bool(name))
     for change in resource.changes:
@@ -148,22 +174,23 @@ def _broker_fault(
                     return Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
                 before = rules.default(RESOURCE_BROKER, change.name)
             values[change.name] = _edited(before or "", change.operation, change.value or "")
-        elif change.operation == AlterOperation.SET:
-            values[change.name] = change.value or ""
         else:
-            return Fault(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
+            values[change.name] = change.value or ""
     return rules.broker_fault(values, per_broker=bool(name))
 
 
 def alter_resource(
     resource: ResourceChange, image: MetadataImage, rules: ConfigRules, *, is_new: bool = False
 ) -> Fault | list[StoredRecord]:
-    """The records for one resource's changes. `is_new`: the resource is being created with them."""
+    """The records for one resource's changes. `is_new`: the resource is being created with them.
+
+    ApiError: UNKNOWN_SERVER_ERROR where an operation is none that there is.
+    """
     resource_type, resource_name, changes = resource
     before = {} if is_new else image.config(resource_type, resource_name)
     after = dict(before)
     records: list[StoredRecord] = []
-    for change in changes:
+    for change in _in_order(changes):
         old_value = before.get(change.name)
         new_value: str | None
         if change.operation == AlterOperation.SET:
@@ -178,8 +205,8 @@ def alter_resource(
             current = rules.default(resource_type, change.name) if old_value is None else old_value
             new_value = _edit_list(current, change.operation, change.value or "")
         else:
-            # Kafka's broker cannot name the operation and fails; the code is what clients see of it.
-            return Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
+            # Kafka's controller cannot name the operation, and fails for all that the request asks of it.
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         # A broker's settings are written again even when equal: it makes brokers reload key stores.
         if new_value != old_value or resource_type == RESOURCE_BROKER:
             records.extend(_config_records(image, resource_type, resource_name, change.name, new_value))
@@ -195,7 +222,7 @@ def _replace_resource(
 ) -> Fault | list[StoredRecord]:
     resource_type, resource_name, changes = resource
     before = image.config(resource_type, resource_name)
-    after = {change.name: change.value or "" for change in changes}
+    after = {change.name: change.value or "" for change in _in_order(changes)}
     records: list[StoredRecord] = []
     for name, value in after.items():
         if before.get(name) != value or resource_type == RESOURCE_BROKER:
@@ -216,12 +243,20 @@ def _checked(
     *,
     is_new: bool,
 ) -> Fault | list[StoredRecord]:
-    fault = _elr_fault(resource, image, records)
+    fault = _records_fault(resource, image, records)
     if fault is None:
         fault = _values_fault(resource, rules, after)
     if fault is None and not is_new:
         fault = _existence_fault(resource, image)
     return records if fault is None else fault
+
+
+def _in_order(changes: Sequence[ConfigChange]) -> Sequence[ConfigChange]:
+    """The changes as Kafka's controller looks at them, which decides what it finds wrong first."""
+    if len(changes) < 2:
+        return changes
+    by_name = {change.name: change for change in changes}
+    return [by_name[name] for name in hash_map_order(by_name, string_hash)]
 
 
 def _values_fault(resource: ResourceChange, rules: ConfigRules, values: dict[str, str]) -> Fault | None:
@@ -252,20 +287,30 @@ def _existence_fault(resource: ResourceChange, image: MetadataImage) -> Fault | 
     return None
 
 
-def _elr_fault(
+def _records_fault(
     resource: ResourceChange, image: MetadataImage, records: Sequence[StoredRecord]
 ) -> Fault | None:
-    """KIP-966: eligible leaders are counted against one min.insync.replicas, the cluster's or the topic's."""
-    if resource.resource_type != RESOURCE_BROKER or not image.elr_enabled:
-        return None
+    """What no record may say: a value that is too long, or what KIP-966 cannot live with.
+
+    Eligible leaders are counted against one min.insync.replicas, the cluster's or the topic's.
+    """
+    counted = resource.resource_type == RESOURCE_BROKER and image.elr_enabled
     for record, _ in records:
-        if isinstance(record, ConfigRecord) and record.name == MIN_INSYNC_REPLICAS:
+        if not isinstance(record, ConfigRecord):
+            continue
+        if counted and record.name == MIN_INSYNC_REPLICAS:
             if resource.resource_name:
                 text = "Broker-level min.insync.replicas cannot be altered while ELR is enabled."
                 return Fault(ErrorCode.INVALID_CONFIG, text)
             if record.value is None:
                 text = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
                 return Fault(ErrorCode.INVALID_CONFIG, text)
+        if record.value is not None and len(string_order(record.value)) > 2 * LONGEST_VALUE:
+            text = (
+                "The configuration value cannot be added because it exceeds the maximum value size of "
+                f"{LONGEST_VALUE} bytes."
+            )
+            return Fault(ErrorCode.INVALID_CONFIG, text)
     return None
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from broker.controller.commands import (
+    MAX_RECORDS_PER_REQUEST,
+    TOO_MANY_RECORDS,
     AlterOperation,
     ConfigChange,
     ConfigRules,
@@ -43,16 +45,12 @@ from kwire.primitives import Uuid, wrapped_int32
 from kwire.stored.metadata import RemoveTopicRecord, TopicRecord
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
-MAX_RECORDS_PER_REQUEST: Final = 10_000
-"""Kafka's bounds on what one request may change."""
+"""Kafka's bound on what one request may place, beside the one on records."""
 _ENOUGH_TO_REFUSE: Final = MAX_RECORDS_PER_REQUEST + 1
 """More partitions than that are not even placed: a request can ask for two thousand millions."""
 
 _TOO_MANY_PARTITIONS: Final = Fault(
     ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
-)
-_TOO_MANY_RECORDS: Final = Fault(
-    ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
 )
 
 
@@ -96,7 +94,7 @@ def create_topics(
         records.extend(topic_records)
         results.append(result)
         if len(records) > MAX_RECORDS_PER_REQUEST:
-            raise ApiError(*_TOO_MANY_RECORDS)
+            raise ApiError(*TOO_MANY_RECORDS)
     return Result([] if command.validate_only else records, results)
 
 
@@ -372,9 +370,7 @@ def delete_topics(command: DeleteTopics, image: MetadataImage) -> Result[list[De
             found[by_name.topic_id] = by_name
     records = [StoredRecord(RemoveTopicRecord(topic_id=topic_id)) for topic_id in found]
     if len(records) > MAX_RECORDS_PER_REQUEST:
-        results.extend(
-            DeletedTopic(topic.name, topic.topic_id, _TOO_MANY_RECORDS) for topic in found.values()
-        )
+        results.extend(DeletedTopic(topic.name, topic.topic_id, TOO_MANY_RECORDS) for topic in found.values())
         return Result([], results)
     results.extend(DeletedTopic(topic.name, topic.topic_id, None) for topic in found.values())
     return Result(records, results)
@@ -391,7 +387,7 @@ def create_partitions(
     ApiError: POLICY_VIOLATION for all of them, where there are more topics than one request may change.
     """
     if len(command.topics) > MAX_RECORDS_PER_REQUEST:
-        raise ApiError(*_TOO_MANY_RECORDS)
+        raise ApiError(*TOO_MANY_RECORDS)
     records: list[StoredRecord] = []
     results: list[tuple[str, Fault | None]] = []
     for asked in command.topics:

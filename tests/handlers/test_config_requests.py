@@ -5,11 +5,20 @@ from __future__ import annotations
 import pytest
 
 from kwire.errors import ErrorCode
+from kwire.messages import alter_configs as legacy_messages
 from kwire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kwire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kwire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from tests.handlers.test_failures import Rig
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+SET, APPEND, UNKNOWN = 0, 2, 9
+THROTTLED = "leader.replication.throttled.replicas"
+CIPHERS = "ssl.cipher.suites"
 MALFORMED = "This most likely occurs because of a request being malformed by the client library"
 
 
@@ -53,3 +62,111 @@ def test_where_no_topic_is_deleted_the_code_says_all(rig: Rig, monkeypatch: pyte
         code = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
         assert {(topic.error_code, topic.error_message) for topic in answer.responses} == {(code, None)}
     assert "t" in rig.node.image.topics
+
+
+def alter(
+    rig: Rig, *resources: tuple[int, str, list[tuple[str, int, str | None]]], check: bool = False
+) -> list[tuple[int, str | None]]:
+    asked = [
+        AlterConfigsResource(
+            resource_type=kind,
+            resource_name=name,
+            configs=[
+                AlterableConfig(name=key, config_operation=how, value=value) for key, how, value in changes
+            ],
+        )
+        for kind, name, changes in resources
+    ]
+    answer = rig.call(1, IncrementalAlterConfigsRequest(resources=asked, validate_only=check))
+    return [(one.error_code, one.error_message) for one in answer.responses]
+
+
+FAILED = ErrorCode.UNKNOWN_SERVER_ERROR, None
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_an_unknown_operation_refuses_all_that_is_forwarded(rig: Rig, *, check: bool) -> None:
+    rig.create("u")
+    outcome = alter(
+        rig,
+        (TOPIC, "t", [("retention.ms", SET, "1000")]),
+        (TOPIC, "u", [("retention.ms", UNKNOWN, "1000")]),
+        (TOPIC, "nope", []),
+        (BROKER, "1", [("num.io.threads", APPEND, "1"), ("log.retention.ms", UNKNOWN, "1")]),
+        (64, "x", []),
+        check=check,
+    )
+    assert outcome == [
+        FAILED,
+        FAILED,
+        FAILED,
+        (ErrorCode.INVALID_REQUEST, "Unknown operations type 9"),
+        (ErrorCode.INVALID_REQUEST, "Unknown resource type 64"),
+    ]
+    assert not rig.node.image.config(TOPIC, "t")
+
+
+def test_faults_are_found_in_the_order_of_java_s_maps(rig: Rig) -> None:
+    no_list = ErrorCode.INVALID_CONFIG, "Can't APPEND to key {} because its type is not LIST."
+    for appended, unnamed, fault in (
+        ("retention.bytes", "retention.ms", FAILED),
+        ("retention.ms", "retention.bytes", (no_list[0], no_list[1].format("retention.ms"))),
+    ):
+        changes: list[tuple[str, int, str | None]] = [(appended, APPEND, "1"), (unnamed, UNKNOWN, "1")]
+        assert alter(rig, (TOPIC, "t", changes)) == [fault]
+        assert alter(rig, (TOPIC, "t", changes[::-1])) == [fault]
+
+
+def test_a_list_does_not_outgrow_its_record(rig: Rig) -> None:
+    said = "The configuration value cannot be added because it exceeds the maximum value size of 32767 bytes."
+    long = ",".join(f"{partition}:1" for partition in range(10_000, 13_750))
+    assert alter(rig, (TOPIC, "t", [(THROTTLED, SET, long)])) == [(0, None)]
+    other = GROUP, "g", [("consumer.session.timeout.ms", SET, "50000")]
+    most = "7" * (32767 - len(long) - 3) + ":1"
+    for more, fault in ((most, None), ("7" + most, said)):
+        outcome = alter(rig, (TOPIC, "t", [(THROTTLED, APPEND, more)]), other, check=True)
+        assert [message for _, message in outcome][1:] == [None]
+        assert (outcome[0][1] == said) == (fault == said)
+    outcome = alter(rig, (TOPIC, "t", [(THROTTLED, APPEND, "7" + most)]), other)
+    assert outcome == [(ErrorCode.INVALID_CONFIG, said), (0, None)]
+    assert rig.node.image.config(TOPIC, "t") == {THROTTLED: long}
+
+
+def test_what_is_too_long_as_bytes_alone_fails_when_it_is_written(rig: Rig) -> None:
+    assert alter(rig, (BROKER, "1", [(CIPHERS, SET, "\u00e9" * 16_000)])) == [(0, None)]
+    grown = BROKER, "1", [(CIPHERS, APPEND, "\u00fc" * 16_000)]
+    other = GROUP, "g", [("consumer.session.timeout.ms", SET, "50000")]
+    assert alter(rig, grown, other, check=True) == [(0, None), (0, None)]
+    assert alter(rig, grown, other) == [FAILED, FAILED]
+    assert not rig.node.image.config(GROUP, "g")
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_more_records_than_one_request_may_make(rig: Rig, *, legacy: bool) -> None:
+    most = [(CLIENT_METRICS, f"s{number}", [("interval.ms", SET, "1000")]) for number in range(9_999)]
+
+    def outcomes(*more: tuple[int, str, list[tuple[str, int, str | None]]]) -> set[tuple[int, str | None]]:
+        if not legacy:
+            return set(alter(rig, *most, *more, check=True))
+        asked = [
+            legacy_messages.AlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=[legacy_messages.AlterableConfig(name=key, value=value) for key, _, value in changes],
+            )
+            for kind, name, changes in (*most, *more)
+        ]
+        answer = rig.call(2, legacy_messages.AlterConfigsRequest(resources=asked, validate_only=True))
+        return {(one.error_code, one.error_message) for one in answer.responses}
+
+    one = CLIENT_METRICS, "last", [("interval.ms", SET, "1000")]
+    unknown = (ErrorCode.INVALID_REQUEST, "Unknown resource type 64")
+    assert outcomes(one, (64, "x", [])) == {(0, None), unknown}
+    said = ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
+    # A topic's min.insync.replicas takes two: the second one takes its eligible leaders back.
+    assert rig.node.image.elr_enabled
+    for too_many in (
+        [("min.insync.replicas", SET, "1")],
+        [("retention.ms", SET, "1"), ("flush.ms", SET, "1")],
+    ):
+        assert outcomes((TOPIC, "t", too_many), (64, "x", [])) == {said, unknown}

@@ -1,0 +1,194 @@
+"""Changes of configurations that are refused for all resources of a request, and which faults come first.
+
+Apache Kafka's broker refuses some resources by itself and forwards the others to its controller. That one
+fails for all of these at an operation that it cannot name, which takes it a second each time, and where they
+are too many.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import permutations, product
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import create_topic
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND, SUBTRACT, UNKNOWN = 0, 1, 2, 3, 9
+NAME = "raw-config-refusals"
+THROTTLED = "leader.replication.throttled.replicas"
+CIPHERS = "ssl.cipher.suites"
+MIN_ISR = "min.insync.replicas"
+LONGEST = 32767
+MOST = 10_000
+
+Change = tuple[str, int, str | None]
+Resource = tuple[int, str, list[Change]]
+
+GOOD: Resource = TOPIC, NAME, [("retention.ms", SET, "1000")]
+BAD: Resource = TOPIC, f"{NAME}-b", [("retention.ms", UNKNOWN, "1")]
+OTHERS: list[Resource] = [
+    (TOPIC, "nope", [("retention.ms", SET, "1")]),
+    (TOPIC, f"{NAME}-c", [("retention.ms", SET, None)]),
+    (TOPIC, "", []),
+    (TOPIC, "twice", [("retention.ms", UNKNOWN, "1")]),
+    (TOPIC, "twice", []),
+    (BROKER, "", [("num.io.threads", UNKNOWN, "1")]),
+    (BROKER, "1", [("num.io.threads", SET, "x")]),
+    (LOGGER, "1", [("root", SET, "LOUD")]),
+    (CLIENT_METRICS, "", []),
+    (GROUP, "g", [("no.such.key", SET, "1")]),
+    (64, "x", [("retention.ms", UNKNOWN, "1")]),
+]
+
+
+def alter(client: RawClient, *resources: Resource, check: bool, legacy: bool = False) -> list[Any]:
+    """What each of the resources is answered."""
+    asked = [
+        {
+            "ResourceType": kind,
+            "ResourceName": name,
+            "Configs": [
+                {"Name": key, "Value": value}
+                if legacy
+                else {"Name": key, "ConfigOperation": how, "Value": value}
+                for key, how, value in changes
+            ],
+        }
+        for kind, name, changes in resources
+    ]
+    api, version = ("AlterConfigs", 2) if legacy else ("IncrementalAlterConfigs", 1)
+    answer = client.call(api, version, Resources=asked, ValidateOnly=check)
+    return [
+        (one["ResourceType"], one["ResourceName"], one["ErrorCode"], one["ErrorMessage"])
+        for one in answer["Responses"]
+    ]
+
+
+def values(client: RawClient, kind: int, resource: str, *names: str) -> list[Any]:
+    wanted = {"ResourceType": kind, "ResourceName": resource, "ConfigurationKeys": list(names)}
+    configs = client.call("DescribeConfigs", 4, Resources=[wanted])["Results"][0]["Configs"]
+    return [(config["Name"], len(config["Value"] or ""), config["Value"]) for config in configs]
+
+
+@scenario(seconds=120)
+def unknown_operations(broker: Broker) -> Any:
+    """An operation that is none, beside others: in the same request, and in the same resource."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        for name in (NAME, f"{NAME}-b", f"{NAME}-c"):
+            create_topic(client, name)
+        for check in (True, False):
+            seen[f"one of two, {check}"] = alter(client, GOOD, BAD, check=check)
+            seen[f"the first of two, {check}"] = alter(client, BAD, GOOD, check=check)
+            seen[f"among refused ones, {check}"] = alter(client, GOOD, *OTHERS, BAD, check=check)
+        seen["nothing was changed"] = values(client, TOPIC, NAME, "retention.ms")
+        seen["without it"] = alter(client, GOOD, *OTHERS, check=True)
+        for operation in (-1, 4):
+            changed: Resource = TOPIC, NAME, [("retention.ms", operation, "1")]
+            seen[f"operation {operation}"] = alter(client, changed, check=True)
+        keys = "retention.ms", "retention.bytes", "cleanup.policy", "no.such.key"
+        for first, second in permutations(keys, 2):
+            changes: list[Change] = [(first, APPEND, "x"), (second, UNKNOWN, "1")]
+            for kind, resource in ((TOPIC, NAME), (BROKER, "1")):
+                seen[f"{kind} {first} {second}"] = alter(client, (kind, resource, changes), check=True)
+        many: list[Change] = [(f"key.{number}", SET, "1") for number in range(40)]
+        for end in (1, 12, 13, 24, 25, 40):
+            seen[f"the first of {end} unknown keys"] = alter(client, (TOPIC, NAME, many[:end]), check=True)
+    return seen
+
+
+def replicas(size: int, first: int) -> str:
+    """A list of that many characters, of partitions from the first on with a replica each."""
+    text = ",".join(f"{partition}:1" for partition in range(first, first + size // 8))
+    return f"{text},{'7' * (size - len(text) - 3)}:1"
+
+
+@scenario(seconds=120)
+def too_long(broker: Broker) -> Any:
+    """Lists that what is appended makes longer than a record's value may be, as characters and as bytes."""
+    seen: dict[str, Any] = {}
+    other: Resource = CLIENT_METRICS, NAME, [("interval.ms", SET, "1000")]
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, f"{NAME}-long")
+        whole = replicas(30_000, 10_000)
+        seen["long"] = alter(client, (TOPIC, f"{NAME}-long", [(THROTTLED, SET, whole)]), check=False)
+        for size in (LONGEST - 1, LONGEST, LONGEST + 1, 40_000):
+            more = replicas(size - len(whole) - 1, 50_000)
+            grown = THROTTLED, APPEND, more
+            for beside in ([], [("retention.ms", APPEND, "1")], [("retention.ms", SET, "x")]):
+                resource: Resource = TOPIC, f"{NAME}-long", [grown, *beside]
+                seen[f"{size} beside {beside}"] = alter(client, resource, other, check=True)
+            for name in ("nope", "", "a b"):
+                seen[f"{size} of {name}"] = alter(
+                    client, (TOPIC, name, [(THROTTLED, APPEND, more)]), check=True
+                )
+        unnamed: Resource = TOPIC, f"{NAME}-long", [grown, ("retention.ms", UNKNOWN, "1")]
+        seen["beside an unknown operation"] = alter(client, unnamed, other, check=True)
+        seen["refused"] = alter(client, (TOPIC, f"{NAME}-long", [grown]), other, check=False)
+        seen["the other one"] = values(client, CLIENT_METRICS, NAME, "interval.ms")
+        seen["undone"] = alter(client, (CLIENT_METRICS, NAME, [("interval.ms", DELETE, None)]), check=False)
+        seen["kept"] = [length for _, length, _ in values(client, TOPIC, f"{NAME}-long", THROTTLED)]
+
+        # Characters of two bytes and four: what the rules let pass may still be too long for a record.
+        seen["wide"] = alter(client, (BROKER, "1", [(CIPHERS, SET, "\u00e9" * 16_000)]), check=False)
+        for check, more in product(
+            (True, False), ("x" * 16_766, "x" * 16_767, "\u00fc" * 16_000, "\U0001f600" * 8_000)
+        ):
+            label = f"{len(more)} of {more[0]!r}, {check}"
+            appended: Resource = BROKER, "1", [(CIPHERS, APPEND, more)]
+            seen[label] = alter(client, appended, other, OTHERS[0], OTHERS[-1], check=check)
+        seen["the other one still"] = values(client, CLIENT_METRICS, NAME, "interval.ms")
+        seen["undone, too"] = alter(
+            client,
+            (BROKER, "1", [(CIPHERS, DELETE, None)]),
+            (CLIENT_METRICS, NAME, [("interval.ms", DELETE, None)]),
+            check=False,
+        )
+    return seen
+
+
+@scenario(seconds=120)
+def too_many(broker: Broker) -> Any:
+    """More records than one request may make, those counted that take eligible leaders back."""
+    seen: dict[str, Any] = {}
+    several: list[Resource] = [
+        (CLIENT_METRICS, f"{NAME}-{number}", [("interval.ms", SET, "1000")]) for number in range(MOST + 1)
+    ]
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, f"{NAME}-many")
+        own: list[Resource] = [
+            (TOPIC, f"{NAME}-many", [(MIN_ISR, SET, "1")]),
+            (TOPIC, f"{NAME}-many", [(MIN_ISR, DELETE, None)]),
+            (TOPIC, "nope", [(MIN_ISR, SET, "1")]),
+            (BROKER, "", [(MIN_ISR, SET, "1")]),
+            (BROKER, "1", [(MIN_ISR, SET, "1")]),
+            (GROUP, "g", [(MIN_ISR, SET, "1")]),
+            (64, "x", []),
+        ]
+
+        def told(*resources: Resource, check: bool = True, legacy: bool = False) -> Any:
+            """How many subscriptions were answered what, and all that others were."""
+            outcome = alter(client, *resources, check=check, legacy=legacy)
+            counted = Counter((code, said) for kind, _, code, said in outcome if kind == CLIENT_METRICS)
+            return sorted(counted.items()), [one for one in outcome if one[0] != CLIENT_METRICS]
+
+        for legacy, resource in product((False, True), own):
+            if legacy and resource[2][:1] == [(MIN_ISR, DELETE, None)]:
+                continue
+            for count in (MOST - 2, MOST - 1):
+                label = f"{count} and {resource}, {legacy}"
+                seen[label] = told(*several[:count], resource, legacy=legacy)
+        for legacy in (False, True):
+            seen[f"too many, {legacy}"] = told(*several, *own[2:], check=False, legacy=legacy)
+        keys: list[Change] = [(f"key{number}", SET, "1") for number in range(MOST + 1)]
+        for kind, resource_name in ((BROKER, "1"), (BROKER, ""), (TOPIC, f"{NAME}-many"), (GROUP, "g")):
+            for count in (MOST, MOST + 1):
+                seen[f"{count} keys of {kind} {resource_name}"] = alter(
+                    client, (kind, resource_name, keys[:count]), (GROUP, "h", []), check=True
+                )
+        seen["none is there"] = values(client, CLIENT_METRICS, f"{NAME}-1", "interval.ms")
+    return seen
