@@ -6,13 +6,23 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from broker.config.definition import ConfigError, Key, Kind, to_text
 from broker.controller.commands import Fault
+from coordinator.java import hash_map_order, string_hash
 from kwire.errors import ErrorCode
+from kwire.java_properties import SPACES
 
 MIN_INTERVAL_MS: Final = 100
 MAX_INTERVAL_MS: Final = 3_600_000
-INT32_LIMIT: Final = 1 << 31
-KEYS: Final = ("metrics", "interval.ms", "match")
+KEYS: Final = {
+    key.name: key
+    for key in (
+        Key("metrics", Kind.LIST, ""),
+        Key("interval.ms", Kind.INT, "300000"),
+        Key("match", Kind.LIST, ""),
+    )
+}
+"""In the order in which Kafka reads them: of several faults the first is told."""
 SELECTORS: Final = frozenset(
     {
         "client_instance_id",
@@ -28,45 +38,41 @@ SELECTORS: Final = frozenset(
 
 def subscription_fault(values: Mapping[str, str]) -> Fault | None:
     """Why these cannot be a subscription's settings; None where they can."""
-    for name, text in values.items():
+    for name in hash_map_order(values, string_hash):
         if name not in KEYS:
             return Fault(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")
-        fault = None
-        if name == "interval.ms":
-            fault = _interval_fault(text)
-        elif name == "match":
-            fault = _match_fault(text)
-        if fault is not None:
-            return fault
-    return None
-
-
-def _interval_fault(text: str) -> Fault | None:
     try:
-        interval_ms = int(text)
-    except ValueError:
-        interval_ms = INT32_LIMIT
-    if not -INT32_LIMIT <= interval_ms < INT32_LIMIT:
-        reason = f"Invalid value {text} for configuration interval.ms: Not a number of type INT"
-        return Fault(ErrorCode.INVALID_CONFIG, reason)
-    if MIN_INTERVAL_MS <= interval_ms <= MAX_INTERVAL_MS:
-        return None
-    reason = (
-        f"Invalid value {interval_ms} for interval.ms, interval must be between {MIN_INTERVAL_MS} and "
-        f"{MAX_INTERVAL_MS} (1 hour)"
-    )
-    return Fault(ErrorCode.INVALID_REQUEST, reason)
-
-
-def _match_fault(text: str) -> Fault | None:
-    """Patterns are `selector=expression`, parted by commas."""
-    for entry in filter(None, (part.strip() for part in text.split(","))):
-        selector, _, expression = entry.partition("=")
-        selector, expression = selector.strip(), expression.strip()
-        if selector not in SELECTORS or not expression or "=" in expression:
-            return Fault(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {entry}")
-        try:
-            re.compile(expression)
-        except (re.error, OverflowError, RecursionError):
-            return Fault(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {entry}")
+        parsed = {name: key.parse(values[name]) for name, key in KEYS.items() if name in values}
+    except ConfigError as error:
+        return Fault(ErrorCode.INVALID_CONFIG, str(error))
+    interval_ms, patterns = parsed.get("interval.ms"), parsed.get("match")
+    if isinstance(interval_ms, int) and not MIN_INTERVAL_MS <= interval_ms <= MAX_INTERVAL_MS:
+        reason = (
+            f"Invalid value {interval_ms} for interval.ms, interval must be between {MIN_INTERVAL_MS} and "
+            f"{MAX_INTERVAL_MS} (1 hour)"
+        )
+        return Fault(ErrorCode.INVALID_REQUEST, reason)
+    for pattern in patterns if isinstance(patterns, list) else ():
+        if not _is_pattern(pattern):
+            return Fault(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {pattern}")
     return None
+
+
+def shown(name: str, text: str) -> str | None:
+    """A setting as it is described: what its text was read as."""
+    try:
+        return to_text(KEYS[name].parse(text))
+    except ConfigError:
+        return text
+
+
+def _is_pattern(text: str) -> bool:
+    """Whether this is `selector=expression`. As Java parts them, any more `=` may follow the expression."""
+    selector, _, expression = text.rstrip("=").partition("=")
+    if selector.strip(SPACES) not in SELECTORS or not expression or "=" in expression:
+        return False
+    try:
+        re.compile(expression.strip(SPACES))
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return True

@@ -16,6 +16,7 @@ from broker.config.describe import (
     describe_topic,
 )
 from broker.config.topic import TOPIC_KEYS_BY_NAME
+from broker.controller.client_metrics import shown
 from broker.controller.image import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -157,9 +158,9 @@ def _client_metrics(node: Node, name: str) -> list[ConfigEntry]:
     return [
         ConfigEntry(
             name=key,
-            value=overrides.get(key, default),
+            value=shown(key, overrides[key]) if key in overrides else default,
             source=ConfigSource.CLIENT_METRICS_CONFIG if key in overrides else ConfigSource.DEFAULT_CONFIG,
-            synonyms=[Synonym(key, overrides[key], ConfigSource.CLIENT_METRICS_CONFIG)]
+            synonyms=[Synonym(key, shown(key, overrides[key]), ConfigSource.CLIENT_METRICS_CONFIG)]
             if key in overrides
             else [],
             kind=kind,

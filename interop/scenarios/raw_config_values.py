@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Sequence
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 from interop.brokers import Broker
@@ -41,6 +41,27 @@ THREADS = (
     *("num.recovery.threads.per.data.dir", "log.cleaner.threads", "remote.log.reader.threads"),
     *(f"remote.log.manager.{kind}.thread.pool.size" for kind in ("copier", "expiration", "follower")),
 )
+
+SUBSCRIBED = {
+    "metrics": (" a , b,a", "*", "a, b", "a,", ",", "", " ", "a,,b"),
+    "interval.ms": (" 00500 ", "+500", "5_00", "\u0665\u0660\u0660", "", " ", "1.0", "99", "99999999999"),
+    "match": (
+        *(" client_id = a , client_source_port=1, client_id = a", "client_id=a,,client_id=b", "client_id=a,"),
+        *(
+            "client_id=a=",
+            "client_id= =",
+            "client_id=a===",
+            "client_id=a=b",
+            "=a",
+            "=",
+            "client_id=",
+            " ",
+            ",",
+        ),
+        *("client_id=*", "client_id=[", "client_id=x++", "client_id=(a|b)?", "Client_Id=a"),
+    ),
+}
+"""Settings of client metrics subscriptions."""
 
 LIMITS = "max.connections", "max.connection.creation.rate"
 
@@ -298,6 +319,20 @@ def in_order(broker: Broker) -> Any:
 
 @scenario()
 def subscriptions(broker: Broker) -> Any:
-    """What is told of a subscription that nobody made."""
+    """Subscriptions: one that nobody made, what a setting is read as, and which of several faults is told."""
+    seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        return entries(client, CLIENT_METRICS, f"{NAME}-none")
+        seen["none"] = entries(client, CLIENT_METRICS, f"{NAME}-none")
+        for name, texts in SUBSCRIBED.items():
+            for text in texts:
+                set_to = change(client, CLIENT_METRICS, f"{NAME}-s", [(name, SET, text)], check=False)
+                seen[f"{name}={text}"] = set_to, entries(client, CLIENT_METRICS, f"{NAME}-s")
+            change(client, CLIENT_METRICS, f"{NAME}-s", [(name, DELETE, None)], check=False)
+        for values in product(("1000", "99", "x"), ("a", ","), ("", "x", ","), (None, "1")):
+            named = zip(("interval.ms", "metrics", "match", "no.such.key"), values, strict=True)
+            settings = [(name, SET, text) for name, text in named if text is not None]
+            seen[f"together {values}"] = change(client, CLIENT_METRICS, f"{NAME}-s", settings)
+        for names in permutations(("nope", "no.such.key", "z"), 2):
+            unknown = [(name, SET, "1") for name in names]
+            seen[f"unknown {names}"] = change(client, CLIENT_METRICS, f"{NAME}-s", unknown)
+    return seen
