@@ -78,7 +78,7 @@ def _alter(
     replies = [
         REPEATED
         if times[resource.resource_type, resource.resource_name] > 1
-        else _request_fault(resource, image, rules, node_id)
+        else _request_fault(resource, image, rules, node_id, incremental=incremental)
         for resource in resources
     ]
     forwarded = [at for at, fault in enumerate(replies) if fault is None]
@@ -127,7 +127,7 @@ def form_fault(resource: ResourceChange) -> Fault | None:
 
 
 def _request_fault(
-    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int
+    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int, *, incremental: bool
 ) -> Fault | None:
     fault = form_fault(resource)
     if fault is not None:
@@ -135,12 +135,12 @@ def _request_fault(
     if resource.resource_type not in _ALTERABLE:
         return Fault(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
     if resource.resource_type == RESOURCE_BROKER:
-        return _broker_fault(resource, image, rules, node_id)
+        return _broker_fault(resource, image, rules, node_id, incremental=incremental)
     return None
 
 
 def _broker_fault(
-    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int
+    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int, *, incremental: bool
 ) -> Fault | None:
     """A broker answers for itself: it knows which of its settings may change while it runs."""
     name = resource.resource_name
@@ -155,7 +155,8 @@ def _broker_fault(
         if change.operation not in _OPERATIONS:
             return Fault(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
     # What is stored and cannot be applied is no reason to refuse a change.
-    values = rules.usable(image.config(RESOURCE_BROKER, name), per_broker=bool(name))
+    stored = image.config(RESOURCE_BROKER, name) if incremental else {}
+    values = rules.usable(stored, per_broker=bool(name))
     for change in resource.changes:
         if change.operation == AlterOperation.DELETE:
             values.pop(change.name, None)
@@ -176,7 +177,8 @@ def _broker_fault(
             values[change.name] = _edited(before or "", change.operation, change.value or "")
         else:
             values[change.name] = change.value or ""
-    return rules.broker_fault(values, per_broker=bool(name))
+    ordered = {key: values[key] for key in hash_map_order(values, string_hash)}
+    return rules.broker_fault(ordered, per_broker=bool(name))
 
 
 def alter_resource(

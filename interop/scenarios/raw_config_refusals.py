@@ -192,3 +192,34 @@ def too_many(broker: Broker) -> Any:
                 )
         seen["none is there"] = values(client, CLIENT_METRICS, f"{NAME}-1", "interval.ms")
     return seen
+
+
+FIXED = (
+    "broker.id",
+    "log.dirs",
+    "listeners",
+    "ssl.cipher.suites",
+    "ssl.keystore.password",
+    "ssl.keystore.location",
+)
+PER_IP, OVERRIDES = "max.connections.per.ip", "max.connections.per.ip.overrides"
+
+
+@scenario()
+def of_a_broker(broker: Broker) -> Any:
+    """Several settings that cannot be, as they are named; and what replaces all that is stored."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        for names, resource, legacy in product(permutations(FIXED, 3), ("", "1"), (True, False)):
+            changes: list[Change] = [(name, SET, "x") for name in names]
+            seen[f"{names} of {resource!r}, {legacy}"] = alter(
+                client, (BROKER, resource, changes), check=True, legacy=legacy
+            )
+        stored: list[Change] = [(OVERRIDES, SET, "127.0.0.1:900"), (PER_IP, SET, "0")]
+        seen["stored"] = alter(client, (BROKER, "", stored), check=False)
+        for kept in ([], stored[:1], stored[1:], stored):
+            replaced: Resource = BROKER, "", [*kept, (MIN_ISR, SET, "1")]
+            seen[f"replaced by {kept}"] = alter(client, replaced, check=True, legacy=True)
+        for name in (PER_IP, OVERRIDES):
+            seen[f"undone {name}"] = alter(client, (BROKER, "", [(name, DELETE, None)]), check=False)
+    return seen

@@ -170,3 +170,28 @@ def test_more_records_than_one_request_may_make(rig: Rig, *, legacy: bool) -> No
         [("retention.ms", SET, "1"), ("flush.ms", SET, "1")],
     ):
         assert outcomes((TOPIC, "t", too_many), (64, "x", [])) == {said, unknown}
+
+
+def replace(rig: Rig, settings: dict[str, str]) -> tuple[int, str | None]:
+    configs = [legacy_messages.AlterableConfig(name=name, value=value) for name, value in settings.items()]
+    asked = legacy_messages.AlterConfigsResource(resource_type=BROKER, resource_name="", configs=configs)
+    request = legacy_messages.AlterConfigsRequest(resources=[asked], validate_only=True)
+    (answer,) = rig.call(2, request).responses
+    return answer.error_code, answer.error_message
+
+
+def test_a_broker_s_settings_are_named_in_the_order_of_java_s_maps(rig: Rig) -> None:
+    said = ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamically: [broker.id, log.dirs]"
+    for names in (("broker.id", "log.dirs"), ("log.dirs", "broker.id")):
+        assert replace(rig, dict.fromkeys(names, "x")) == said
+        assert alter(rig, (BROKER, "1", [(name, SET, "x") for name in names])) == [said]
+
+
+def test_what_is_replaced_does_not_count_for_what_replaces_it(rig: Rig) -> None:
+    per_ip, overrides = "max.connections.per.ip", "max.connections.per.ip.overrides"
+    assert alter(rig, (BROKER, "", [(overrides, SET, "127.0.0.1:9")])) == [(0, None)]
+    assert alter(rig, (BROKER, "", [(per_ip, SET, "0")])) == [(0, None)]
+    code, said = replace(rig, {per_ip: "0", "min.insync.replicas": "1"})
+    assert code == ErrorCode.INVALID_REQUEST
+    assert said == f"requirement failed: {per_ip} can be set to zero only if {overrides} property is set."
+    assert replace(rig, {per_ip: "0", overrides: "127.0.0.1:9", "min.insync.replicas": "1"}) == (0, None)
