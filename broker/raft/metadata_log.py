@@ -33,6 +33,7 @@ from broker.storage.disk import Disk
 from broker.storage.log import Log
 from broker.storage.log_config import LogConfig
 from kwire.batch import NewRecord, build
+from kwire.errors import ApiError, ErrorCode
 from kwire.primitives import ZERO_UUID, Uuid, uuid_to_text
 from kwire.registry import encode_stored
 from kwire.schema import Message
@@ -239,14 +240,20 @@ class MetadataLog:
         )
 
     def append(self, records: Sequence[StoredRecord], *, now_ms: int, atomic: bool) -> int:
-        """Stage records; the offset of the last. `commit` writes them, a flush makes them durable."""
+        """Stage records; the offset of the last. `commit` writes them, a flush makes them durable.
+
+        ApiError: UNKNOWN_SERVER_ERROR, with nothing staged, where atomic ones are too long for Kafka's batch.
+        """
         size = len(records) if atomic else MAX_BATCH_RECORDS
         for start in range(0, len(records), size):
             encoded: list[NewRecord] = [
                 (now_ms, None, encode_stored(record, version), [])
                 for record, version in records[start : start + size]
             ]
-            self._append_batch(build(encoded, base_offset=self.end_offset, leader_epoch=self.epoch), now_ms)
+            batch = build(encoded, base_offset=self.end_offset, leader_epoch=self.epoch)
+            if atomic and len(batch) > MAX_RECORD_BATCH_BYTES:
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._append_batch(batch, now_ms)
         return self.end_offset - 1
 
     def _append_batch(self, batch: bytearray, now_ms: int) -> None:

@@ -190,6 +190,11 @@ def too_many(broker: Broker) -> Any:
                 seen[f"{count} keys of {kind} {resource_name}"] = alter(
                     client, (kind, resource_name, keys[:count]), (GROUP, "h", []), check=True
                 )
+        # Few of them, and yet too long for a batch of the controller's log.
+        wide: list[Change] = [("metrics", SET, "x" * 32_000)]
+        for check in (True, False):
+            long: list[Resource] = [(CLIENT_METRICS, f"{NAME}-{number}", wide) for number in range(262)]
+            seen[f"too long together, {check}"] = told(*long, (GROUP, "g", []), check=check)
         seen["none is there"] = values(client, CLIENT_METRICS, f"{NAME}-1", "interval.ms")
     return seen
 

@@ -195,3 +195,14 @@ def test_what_is_replaced_does_not_count_for_what_replaces_it(rig: Rig) -> None:
     assert code == ErrorCode.INVALID_REQUEST
     assert said == f"requirement failed: {per_ip} can be set to zero only if {overrides} property is set."
     assert replace(rig, {per_ip: "0", overrides: "127.0.0.1:9", "min.insync.replicas": "1"}) == (0, None)
+
+
+def test_what_is_too_long_for_one_batch_of_the_metadata_is_not_done(rig: Rig) -> None:
+    long: list[tuple[str, int, str | None]] = [("metrics", SET, "x" * 32_000)]
+    several = [(CLIENT_METRICS, f"s{number}", long) for number in range(262)]
+    before = rig.node.image.offset
+    assert set(alter(rig, *several, check=True)) == {(0, None)}
+    assert set(alter(rig, *several)) == {FAILED}
+    assert rig.node.image.offset == before
+    assert set(alter(rig, *several[:258])) == {(0, None)}
+    assert rig.node.image.config(CLIENT_METRICS, "s257")
