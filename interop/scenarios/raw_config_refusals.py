@@ -15,6 +15,7 @@ from interop.brokers import Broker
 from interop.raw import create_topic
 from interop.raw_client import RawClient
 from interop.scenario import scenario
+from interop.scenarios.raw_config_values import wait_for
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT, UNKNOWN = 0, 1, 2, 3, 9
@@ -222,9 +223,12 @@ def of_a_broker(broker: Broker) -> Any:
             )
         stored: list[Change] = [(OVERRIDES, SET, "127.0.0.1:900"), (PER_IP, SET, "0")]
         seen["stored"] = alter(client, (BROKER, "", stored), check=False)
+        for name, _, value in stored:
+            wait_for(client, "", name, value)
         for kept in ([], stored[:1], stored[1:], stored):
             replaced: Resource = BROKER, "", [*kept, (MIN_ISR, SET, "1")]
             seen[f"replaced by {kept}"] = alter(client, replaced, check=True, legacy=True)
         for name in (PER_IP, OVERRIDES):
             seen[f"undone {name}"] = alter(client, (BROKER, "", [(name, DELETE, None)]), check=False)
+            wait_for(client, "", name, None)
     return seen

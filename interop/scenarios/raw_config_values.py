@@ -317,6 +317,17 @@ def in_order(broker: Broker) -> Any:
     return seen
 
 
+def wait_until_set(client: RawClient, name: str, *, is_set: bool) -> None:
+    """Until a subscription's setting is, or is not, one that somebody made."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        found = entries(client, CLIENT_METRICS, f"{NAME}-s", [name])
+        if is_set == any(entry["Synonyms"] for entry in found):
+            return
+        assert time.monotonic() < deadline, (name, is_set, found)
+        time.sleep(0.02)
+
+
 @scenario()
 def subscriptions(broker: Broker) -> Any:
     """Subscriptions: one that nobody made, what a setting is read as, and which of several faults is told."""
@@ -326,8 +337,11 @@ def subscriptions(broker: Broker) -> Any:
         for name, texts in SUBSCRIBED.items():
             for text in texts:
                 set_to = change(client, CLIENT_METRICS, f"{NAME}-s", [(name, SET, text)], check=False)
+                if set_to[0] == 0:
+                    wait_until_set(client, name, is_set=True)
                 seen[f"{name}={text}"] = set_to, entries(client, CLIENT_METRICS, f"{NAME}-s")
-            change(client, CLIENT_METRICS, f"{NAME}-s", [(name, DELETE, None)], check=False)
+                change(client, CLIENT_METRICS, f"{NAME}-s", [(name, DELETE, None)], check=False)
+                wait_until_set(client, name, is_set=False)
         for values in product(("1000", "99", "x"), ("a", ","), ("", "x", ","), (None, "1")):
             named = zip(("interval.ms", "metrics", "match", "no.such.key"), values, strict=True)
             settings = [(name, SET, text) for name, text in named if text is not None]
