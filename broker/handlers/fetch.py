@@ -8,10 +8,16 @@ it is then read afresh. Records go out as regions of the segment file, never thr
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from broker.handlers.context import PARKED, Parked, RequestContext
-from broker.handlers.fetch_sessions import FetchContext, FetchTarget, replica_id_of
+from broker.handlers.fetch_sessions import (
+    FIRST_VERSION_WITH_TOPIC_IDS,
+    FetchContext,
+    FetchTarget,
+    replica_id_of,
+)
 from broker.host import Timer
 from broker.storage.disk import FileRegion
 from broker.storage.segments import INCOMPLETE
@@ -103,9 +109,10 @@ class _Fetch:
         self._bases: list[int] = []
         """The base offset of the segment where the read of each began that is watched."""
         self._timer: Timer | None = None
-        # What does not exist when the request comes does not for as long as it waits.
+        # What does not exist when the request comes does not for as long as it waits. Clients are told of ids
+        # before anything else, replicas of all in turn.
         unknown_ids: Fetched = []
-        unknown: Fetched = []
+        unknown: Fetched = unknown_ids if self._replica_id >= 0 else []
         self._targets: list[FetchTarget] = []
         for target in session.targets.values():
             if target.topic is None:
@@ -114,7 +121,7 @@ class _Fetch:
                 unknown.append((target, _error(target, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
             else:
                 self._targets.append(target)
-        self._erroneous = unknown_ids + unknown
+        self._erroneous = unknown_ids if unknown is unknown_ids else unknown_ids + unknown
 
     @property
     def reads(self) -> bool:
@@ -218,11 +225,17 @@ class _Fetch:
         return data
 
     def response(self, fetched: Fetched) -> FetchResponse:
-        """The response to these readings, trimmed to what the session has not been told."""
+        """The response to these readings, trimmed to what the session has not been told.
+
+        ApiError UNKNOWN_SERVER_ERROR where Kafka cannot put its answer together.
+        """
+        if not self._session.is_incremental:
+            self._check_ids(fetched)
         try:
             session_id, told = self._session.trim(fetched, self._node.host.now_ms())
         except ApiError as error:
             return FetchResponse(error_code=error.code, session_id=self._request.session_id)
+        self._check_ids(told)
         topics: list[FetchableTopicResponse] = []
         current: FetchableTopicResponse | None = None
         leaders: set[int] = set()
@@ -243,6 +256,14 @@ class _Fetch:
                 for endpoint in self._node.endpoints(leaders, self._context.channel.listener)
             ]
         return response
+
+    def _check_ids(self, answered: Sequence[tuple[FetchTarget, PartitionData]]) -> None:
+        """An id of zeros is none: Kafka fails where something follows that could be of the same topic."""
+        if self._context.api_version < FIRST_VERSION_WITH_TOPIC_IDS:
+            return
+        for target, _ in answered[:-1]:
+            if target.topic_id == ZERO_UUID:
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def finds_enough(self) -> bool:
         """Whether there is nothing to wait for, after a reading that did not say so by itself."""

@@ -9,6 +9,7 @@ import pytest
 from kwire.errors import ErrorCode
 from kwire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kwire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from kwire.primitives import ZERO_UUID, Uuid
 from tests.handlers.test_failures import Rig
 
 NONE, FAILED = ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR
@@ -91,3 +92,29 @@ def test_below_the_log_start_nothing_diverges(rig: Rig) -> None:
     for offset, code in ((1, ErrorCode.OFFSET_OUT_OF_RANGE), (2, NONE)):
         request = fetch(offset, partition={"last_fetched_epoch": 0})
         assert rig.call(12, request).responses[0].partitions[0].error_code == code
+
+
+def test_an_id_of_zeros_has_to_be_the_last(rig: Rig) -> None:
+    def answered(*topic_ids: Uuid) -> ErrorCode:
+        request = fetch(None)
+        partitions = [FetchPartition(partition=0, partition_max_bytes=1 << 20)]
+        request.topics = [FetchTopic(topic_id=topic_id, partitions=partitions) for topic_id in topic_ids]
+        return ErrorCode(rig.call(13, request).error_code)
+
+    known, unknown = rig.node.image.topics["a"].topic_id, Uuid(bytes(15) + b"\7")
+    assert answered(ZERO_UUID) == answered(ZERO_UUID, known) == answered(unknown, ZERO_UUID) == NONE
+    assert answered(ZERO_UUID, unknown) == FAILED
+
+
+@pytest.mark.parametrize(("replica", "order"), [(-1, [0, 7, 8]), (5, [7, 0, 8])])
+def test_clients_are_told_of_ids_first_and_replicas_of_all_in_turn(
+    rig: Rig, replica: int, order: list[int]
+) -> None:
+    known, unknown = rig.node.image.topics["a"].topic_id, Uuid(bytes(15) + b"\7")
+    request = fetch(None, replica_id=replica)
+    request.topics = [
+        FetchTopic(topic_id=topic_id, partitions=[FetchPartition(partition=index)])
+        for topic_id, index in ((known, 7), (unknown, 0), (known, 8))
+    ]
+    answer = rig.call(13, request)
+    assert [one.partition_index for topic in answer.responses for one in topic.partitions] == order
