@@ -44,6 +44,7 @@ class Channel:
         "client_software_version",
         "closed",
         "closing",
+        "ending",
         "id",
         "interrupt",
         "listener",
@@ -80,8 +81,10 @@ class Channel:
         """Bytes of the requests that wait for their replies."""
         self.queued_bytes = 0
         """Bytes of completed replies that `take_ready` has not handed out yet."""
+        self.ending = False
+        """Set when no further request is to be read, since one that is under way ends the connection."""
         self.closing = False
-        """Set when the connection must be closed once the completed replies are out."""
+        """Set when the connection must be closed once the replies that were handed out are sent."""
         self.closed = False
         self.interrupt: Callable[[], None] | None = None
         """Ends the long poll that later requests of this channel are waiting behind, if there is one."""
@@ -101,7 +104,10 @@ class Channel:
         return context
 
     def take_ready(self) -> list[Buffer | Region]:
-        """Pop the completed replies at the head, in request order, as pieces to send."""
+        """Pop the completed replies at the head, in request order, as pieces to send.
+
+        Whatever comes behind a request that ends the connection is not answered.
+        """
         slots = self.slots
         pieces: list[Buffer | Region] = []
         while slots and slots[0].state == _READY:
@@ -111,16 +117,22 @@ class Channel:
             if reply is not None:
                 pieces.extend(reply)
                 self.queued_bytes -= context.reply_bytes
+            elif context.closes:
+                self.closing = True
+                self._forget_all()
         return pieces
+
+    def _forget_all(self) -> None:
+        self.interrupt = None
+        self.slots.clear()
+        self.pending_bytes = 0
+        self.queued_bytes = 0
 
     def close(self) -> None:
         """The connection is gone: completions that come later are dropped."""
         self.closed = True
-        self.interrupt = None
         self.repeated = None
-        self.slots.clear()
-        self.pending_bytes = 0
-        self.queued_bytes = 0
+        self._forget_all()
 
 
 def _size(piece: Buffer | Region) -> int:
@@ -138,6 +150,7 @@ class RequestContext:
         "again",
         "arrived_ms",
         "channel",
+        "closes",
         "header",
         "reply",
         "reply_bytes",
@@ -154,6 +167,8 @@ class RequestContext:
         self.state = _PENDING
         self.reply: list[Buffer | Region] | None = None
         self.reply_bytes = 0
+        self.closes = False
+        """Whether the connection ends with this request, which is not answered."""
         self.request: object = None
         """Kept until it is answered: a reply that cannot be written is an error to all that was asked."""
         self.again: Again | None = None
@@ -174,7 +189,8 @@ class RequestContext:
 
     def complete(self, response: object) -> None:
         """Encode `response` and release it in its turn. To be called exactly once."""
-        if self.channel.closed:
+        channel = self.channel
+        if channel.closed or channel.closing:
             self.state = _READY
             self.request = None
             return
@@ -208,8 +224,7 @@ class RequestContext:
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, failed)
         except Exception as error:
             logger.warning("%s to %s is not answered: %s", header, self.channel.peer_host, error)
-            self.channel.closing = True
-            self.complete_without_reply()
+            self.close_connection()
             return
         self.complete_encoded(encoded)
 
@@ -219,7 +234,7 @@ class RequestContext:
         self.state = _READY
         self.request = None
         channel = self.channel
-        if channel.closed:
+        if channel.closed or channel.closing:
             return
         self.reply = pieces
         self.reply_bytes = _size(pieces[0]) if len(pieces) == 1 else sum(map(_size, pieces))
@@ -233,5 +248,11 @@ class RequestContext:
         self.state = _READY
         self.request = None
         channel = self.channel
-        if not channel.closed and channel.slots[0] is self:
+        if not channel.closed and not channel.closing and channel.slots[0] is self:
             channel.on_ready(channel)
+
+    def close_connection(self) -> None:
+        """End the request, and the connection once what came before is answered."""
+        self.closes = True
+        self.channel.ending = True
+        self.complete_without_reply()

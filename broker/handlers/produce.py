@@ -145,8 +145,7 @@ class _Produce:
     def refuse_all(self, error: ApiError) -> ProduceResponse | Parked:
         """The response that refuses every partition; with acks=0 a closed connection."""
         if self._request.acks == 0:
-            self._context.channel.closing = True
-            self._context.complete_without_reply()
+            self._context.close_connection()
             return PARKED
         self._response.responses = [
             TopicProduceResponse(
@@ -307,8 +306,9 @@ class _Produce:
                 self._context.channel.peer_host,
                 ", ".join(failed),
             )
-            self._context.channel.closing = True
-        self._context.complete_without_reply()
+            self._context.close_connection()
+        else:
+            self._context.complete_without_reply()
 
 
 _WITHOUT_LOG_START = frozenset(

@@ -230,6 +230,8 @@ class Connection:
         server = self._server
         handle_frame = server.node.handle_frame
         channel = self.channel
+        if channel.ending:
+            return
         view = memoryview(received)
         end = len(received)
         max_bytes = server.settings.request_max_bytes
@@ -262,7 +264,7 @@ class Connection:
                 logger.exception("%r: a request failed, and its connection is closed", self)
                 server.close(self, "the request failed")
                 return
-            if self.closed or channel.closing:
+            if self.closed or channel.ending:
                 return
         if position == end:
             return

@@ -394,7 +394,7 @@ class Rig:
                     check_replies(channel, asked[:-1])
                     break
                 self._turn()
-                if channel.closing:
+                if channel.ending:
                     break
             else:
                 self.host.advance(advance_ms)

@@ -274,8 +274,8 @@ def test_a_failure_that_cannot_be_told_closes_its_connection_alone(rig: Rig) -> 
     context = channel.open_slot(RequestHeader(0, 9, 1, "me", 2), 0)
     context.request = ProduceRequest(acks=0)
     context.complete(object())
-    assert channel.closing
     assert channel.take_ready() == []
+    assert channel.closing
 
 
 @pytest.mark.parametrize(

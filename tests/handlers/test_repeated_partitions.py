@@ -6,6 +6,7 @@ import pytest
 
 from kwire.batch import build
 from kwire.errors import ErrorCode
+from kwire.messages.api_versions import ApiVersionsRequest
 from kwire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.handlers.test_failures import Rig
 
@@ -85,6 +86,18 @@ def test_without_acknowledgement_a_refused_one_closes_the_connection(
     rig.turn()
     assert channel.take_ready() == []
     assert channel.closing == closes
+
+
+def test_what_comes_behind_a_refused_one_is_not_answered_and_what_came_before_is(rig: Rig) -> None:
+    channel = rig.channel()
+    rig.send(channel, VERSION, request([("a", [(1, 1)])]))
+    rig.send(channel, VERSION, request([("a", [(0, 1), (9, 1)])], acks=0))
+    rig.send(channel, 0, ApiVersionsRequest())
+    rig.turn()
+    answer = rig.reply(channel, VERSION, ProduceRequest)
+    assert answer.responses[0].partition_responses[0].error_code == NONE
+    assert channel.closing
+    assert (channel.pending, channel.pending_bytes, channel.queued_bytes) == (0, 0, 0)
 
 
 def test_a_refusal_of_the_whole_request_names_each_partition_once(rig: Rig) -> None:

@@ -77,8 +77,7 @@ class FakeNode:
         elif command == b"n":
             context.complete_without_reply()
         elif command == b"c":
-            channel.closing = True
-            context.complete_encoded(framed(b"bye"))
+            context.close_connection()
         else:
             assert command == b"p"
             self.parked[argument.decode()] = context
