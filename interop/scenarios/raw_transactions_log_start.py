@@ -315,6 +315,7 @@ def restarts(broker: Broker, how: str) -> Any:
                 gone.client = again
                 seen[f"gone {turn}"] = gone.look()
                 if turn == "ended":
+                    _wait_until_deleted(own, gone)
                     seen["gone and on"] = [gone.idempotent(900, 9), gone.look()]
     return seen
 
@@ -323,6 +324,18 @@ def _wait_for_checkpoint(own: Broker, last: Partition) -> None:
     path = own.log_dir / "log-start-offset-checkpoint"
     end = last.offset(-1)
     last.wait(lambda: path.exists() and f"{last.topic} 0 {end}" in path.read_text())
+
+
+def _wait_until_deleted(own: Broker, partition: Partition) -> None:
+    """Until retention has taken the segments below the log start, behind which no lookup by time goes on."""
+    start = partition.offset(-2)
+    directory = own.log_dir / f"{partition.topic}-0"
+
+    def are_gone() -> bool:
+        bases = sorted(int(path.stem) for path in directory.glob("*.log"))
+        return all(base > start for base in bases[1:])
+
+    partition.wait(are_gone)
 
 
 @scenario(seconds=150)
