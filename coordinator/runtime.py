@@ -24,11 +24,11 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from broker.host import Host, Timer
 from coordinator.committed_records import CommittedRecords
-from coordinator.java import string_hash
 from coordinator.machine import Committed, Result, StoredRecord, TimerHandle
 from coordinator.ports import StatePorts
 from kwire import batch
 from kwire.errors import ApiError, ErrorCode, WireError
+from kwire.java import string_hash
 from kwire.registry import encode_stored
 from kwire.schema import Message
 

@@ -20,11 +20,11 @@ from coordinator.groups.machine import GroupConfig, GroupMachine
 from coordinator.groups.member import JoinDone, SyncDone
 from coordinator.groups.offsets import CommittedOffset, OffsetPair, PartitionCommit
 from coordinator.groups.stored import offset_key, stored_records
-from coordinator.java import BLANKS, hash_map_order, string_hash, topic_partition_hash
 from coordinator.machine import Committed, Result, SameHeartbeat
 from coordinator.ports import OFFSETS_TOPIC, GroupSettings, StatePorts, TopicsView
 from coordinator.runtime import Kind, Runtime, Shard, partition_of
 from kwire.errors import ApiError, ErrorCode
+from kwire.java import BLANKS, hash_map_order, string_hash, topic_partition_hash
 from kwire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from kwire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

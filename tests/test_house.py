@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker.host": {"kwire", "broker.clock"},
     "broker.config": {"kwire", "broker.storage.log_config"},
     "broker.storage": {"kwire", "broker.clock", "broker.host"},
-    "broker.controller": {*STORED, "coordinator.java"},  # whose maps decide what is found wrong first
+    "broker.controller": STORED,
     "broker.raft": {*STORED, "broker.controller"},  # the quorum's log is what the controller's image replays
     "broker.replication": STORED,
     "coordinator": STORED,

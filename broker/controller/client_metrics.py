@@ -8,8 +8,8 @@ from typing import Final
 
 from broker.config.definition import ConfigError, Key, Kind, to_text
 from broker.controller.commands import Fault
-from coordinator.java import hash_map_order, string_hash
 from kwire.errors import ErrorCode
+from kwire.java import hash_map_order, string_hash
 from kwire.java_properties import SPACES
 
 MIN_INTERVAL_MS: Final = 100

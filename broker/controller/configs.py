@@ -36,8 +36,8 @@ from broker.controller.image import (
     MetadataImage,
 )
 from broker.controller.names import name_fault
-from coordinator.java import hash_map_order, string_hash, string_order
 from kwire.errors import ApiError, ErrorCode
+from kwire.java import hash_map_order, string_hash, string_order
 from kwire.stored.metadata import ClearElrRecord, ConfigRecord
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"

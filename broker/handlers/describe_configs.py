@@ -27,8 +27,8 @@ from broker.controller.image import (
 from broker.controller.names import name_fault
 from broker.handlers.context import RequestContext
 from broker.handlers.loggers import describe_loggers
-from coordinator.java import hash_map_order, string_hash
 from kwire.errors import ApiError, ErrorCode
+from kwire.java import hash_map_order, string_hash
 from kwire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,

@@ -12,8 +12,8 @@ from broker.controller.names import is_internal, name_fault
 from broker.controller.operations import TOPIC_OPERATIONS
 from broker.handlers.context import RequestContext
 from broker.handlers.metadata import NO_LEADER, offline_replicas
-from coordinator.java import string_order
 from kwire.errors import ErrorCode
+from kwire.java import string_order
 from kwire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,

@@ -10,8 +10,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from broker.handlers.context import RequestContext
-from coordinator.java import scala_map_order, scala_trie_order, string_hash, topic_partition_hash
 from kwire.errors import ApiError, ErrorCode
+from kwire.java import scala_map_order, scala_trie_order, string_hash, topic_partition_hash
 from kwire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,

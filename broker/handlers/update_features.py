@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from broker.controller.commands import Fault, FeatureUpdate, UpdateFeatures
 from broker.handlers.context import PARKED, Parked, RequestContext
-from coordinator.java import hash_map_order, string_hash
 from kwire.errors import ApiError
+from kwire.java import hash_map_order, string_hash
 from kwire.messages.update_features import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 
 from coordinator.assignors.partition_map import PartitionMap
 from coordinator.assignors.spec import Assignment, GroupSpec
-from coordinator.java import buckets_of, uuid_order
+from kwire.java import buckets_of, uuid_order
 
 MOST_ROUNDS = 16
 """With overlapping subscriptions each round about halves the imbalance; Kafka's limit."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordinator.assignors.spec import OrderedPartitions, Partitions, order_of
-from coordinator.java import (
+from kwire.java import (
     FEWEST_BUCKETS,
     bucket_order,
     buckets_of,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from coordinator.assignors.spec import Assignment, GroupSpec, MemberSpec, OrderedPartitions, assignment_failed
-from coordinator.java import buckets_of_map_copy, hash_map_order, string_order, uuid_hash
+from kwire.java import buckets_of_map_copy, hash_map_order, string_order, uuid_hash
 
 
 def assign(spec: GroupSpec) -> Assignment:

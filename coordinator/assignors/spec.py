@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from coordinator.java import hash_map_order, hash_set_order, uuid_hash
 from kwire.errors import ApiError, ErrorCode
+from kwire.java import hash_map_order, hash_set_order, uuid_hash
 
 Partitions: TypeAlias = Mapping[bytes, frozenset[int]]
 """Partitions by topic id."""

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from coordinator.assignors.heterogeneous import assign_heterogeneous
 from coordinator.assignors.partition_map import PartitionMap
 from coordinator.assignors.spec import Assignment, GroupSpec, assignment_failed
-from coordinator.java import buckets_of_copy, hash_map_order, string_hash, uuid_hash
+from kwire.java import buckets_of_copy, hash_map_order, string_hash, uuid_hash
 from kwire.primitives import Uuid, uuid_to_text
 
 

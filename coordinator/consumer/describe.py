@@ -8,8 +8,8 @@ from typing import Final
 from coordinator.assignors.spec import order_of
 from coordinator.consumer.group import NO_TARGET, ConsumerGroup
 from coordinator.consumer.member import Member, Partitions
-from coordinator.java import HashTable, hash_set_order, string_hash, string_order, uuid_hash
 from coordinator.ports import TopicsView
+from kwire.java import HashTable, hash_set_order, string_hash, string_order, uuid_hash
 from kwire.messages.consumer_group_describe import (
     Assignment,
     DescribedGroup,

@@ -21,7 +21,9 @@ from coordinator.consumer.member import (
     removal_records,
     target_record,
 )
-from coordinator.java import (
+from coordinator.machine import StoredRecord
+from kwire.errors import ApiError, ErrorCode
+from kwire.java import (
     FEWEST_SLOTS,
     bucket_order,
     buckets_of_map_copy,
@@ -29,8 +31,6 @@ from coordinator.java import (
     timeline_map_order,
     timeline_slots,
 )
-from coordinator.machine import StoredRecord
-from kwire.errors import ApiError, ErrorCode
 from kwire.schema import Message
 from kwire.stored.consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,

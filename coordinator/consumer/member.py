@@ -8,8 +8,8 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from coordinator.assignors.spec import order_of
-from coordinator.java import hash_map_order, uuid_hash
 from coordinator.machine import StoredRecord
+from kwire.java import hash_map_order, uuid_hash
 from kwire.primitives import Uuid
 from kwire.stored.consumer_groups import (
     ClassicMemberMetadata,

@@ -32,10 +32,10 @@ from coordinator.groups.classic import ClassicGroups, Join, Sync, response_error
 from coordinator.groups.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from coordinator.groups.member import JoinDone, SyncDone
 from coordinator.groups.member import Member as ClassicMember
-from coordinator.java import hash_map_order, string_hash
 from coordinator.machine import Committed, Result, StoredRecord, Surroundings
 from coordinator.ports import TopicsView
 from kwire.errors import ApiError, ErrorCode, WireError
+from kwire.java import hash_map_order, string_hash
 from kwire.messages.consumer_protocol import ConsumerProtocolSubscription
 from kwire.messages.join_group import JoinGroupResponse
 from kwire.messages.sync_group import SyncGroupResponse

@@ -17,7 +17,8 @@ from typing import Final, NamedTuple, TypeVar
 from coordinator.assignors.spec import order_of
 from coordinator.consumer.group import NO_EPOCH
 from coordinator.consumer.member import NOTHING, Assigned, Member, MemberState, Partitions
-from coordinator.java import (
+from kwire.errors import ApiError, ErrorCode
+from kwire.java import (
     FEWEST_BUCKETS,
     HashTable,
     buckets_of_copy,
@@ -26,7 +27,6 @@ from coordinator.java import (
     hash_set_order,
     uuid_hash,
 )
-from kwire.errors import ApiError, ErrorCode
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

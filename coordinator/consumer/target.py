@@ -7,9 +7,9 @@ from collections.abc import Collection
 from coordinator.assignors.spec import Assignor, GroupSpec, MemberSpec
 from coordinator.consumer.group import NO_TARGET, ConsumerGroup
 from coordinator.consumer.member import Member, Partitions, target_record
-from coordinator.java import hash_map_order, hash_set_order, string_hash
 from coordinator.machine import StoredRecord
 from coordinator.ports import TopicsView
+from kwire.java import hash_map_order, hash_set_order, string_hash
 
 
 def new_target(

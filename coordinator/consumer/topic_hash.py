@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from coordinator.java import string_order
+from kwire.java import string_order
 
 MAGIC: Final = 0
 """The version of the hash function."""

@@ -11,10 +11,10 @@ from enum import Enum
 from typing import Final
 
 from coordinator.groups.member import Member, Protocols
-from coordinator.java import hash_map_order, string_hash
 from coordinator.machine import StoredRecord, TimerHandle
 from kwire.codegen import decoder
 from kwire.errors import ApiError, ErrorCode, WireError
+from kwire.java import hash_map_order, string_hash
 from kwire.messages.consumer_protocol import ConsumerProtocolSubscription
 from kwire.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from kwire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember

@@ -14,7 +14,7 @@ import pytest
 
 from coordinator.assignors import ASSIGNORS
 from coordinator.assignors.spec import Assignment, GroupSpec, MemberSpec, OrderedPartitions, order_of
-from coordinator.java import hash_map_order, hash_set_order, string_hash, timeline_map_order
+from kwire.java import hash_map_order, hash_set_order, string_hash, timeline_map_order
 from tests.coordinator.assignors.golden import CHAINS, DATA, STEPS
 
 

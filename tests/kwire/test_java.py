@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.java import (
+from kwire.java import (
     HashTable,
     hash_map_order,
     scala_map_order,
