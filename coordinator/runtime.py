@@ -221,9 +221,9 @@ class Shard(Generic[M]):
             return False
         max_bytes = self._ports.max_batch_bytes(self.index) - batch.HEADER_BYTES
         stored = [_stored_bytes(record) for record in records]
-        size_bytes = sum(
-            len(key) + (0 if value is None else len(value)) + RECORD_OVERHEAD_BYTES for key, value in stored
-        )
+        size_bytes = len(stored) * RECORD_OVERHEAD_BYTES
+        for key, value in stored:
+            size_bytes += len(key) + (0 if value is None else len(value))
         if size_bytes > max_bytes:
             return False
         if self._gathered_bytes + size_bytes > max_bytes:

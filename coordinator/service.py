@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from broker.host import Host
 from coordinator.consumer.heartbeat import assignor_names
@@ -18,7 +18,7 @@ from coordinator.consumer.settings import BrokerSettings, ConsumerDefaults
 from coordinator.groups.classic import Join, Sync, response_error
 from coordinator.groups.machine import GroupConfig, GroupMachine
 from coordinator.groups.member import JoinDone, SyncDone
-from coordinator.groups.offsets import CommittedOffset, OffsetPair, PartitionCommit
+from coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair
 from coordinator.groups.stored import offset_key, stored_records
 from coordinator.machine import Committed, Result, SameHeartbeat
 from coordinator.ports import OFFSETS_TOPIC, GroupSettings, StatePorts, TopicsView
@@ -56,19 +56,6 @@ class ServiceConfig(GroupConfig, ConsumerDefaults, Protocol):
     def offsets_retention_check_interval_ms(self) -> int: ...
     @property
     def offsets_topic_num_partitions(self) -> int: ...
-
-
-class Commit(NamedTuple):
-    """An OffsetCommit request whose topics exist and whose metadata is not too large."""
-
-    group_id: str
-    generation: int
-    member_id: str
-    instance_id: str | None
-    commits: Sequence[PartitionCommit]
-    retention_ms: int | None
-    """How long to keep the offsets, where an old client asked for that (v2–4)."""
-    api_version: int
 
 
 class GroupCoordinatorService:
@@ -283,15 +270,7 @@ class GroupCoordinatorService:
         """OffsetCommit. `done` gets NONE or what was wrong with all of it."""
         try:
             shard = self._shard(commit.group_id, empty_id_allowed=True)
-            records = shard.machine.commit_offsets(
-                commit.group_id,
-                generation=commit.generation,
-                member_id=commit.member_id,
-                instance_id=commit.instance_id,
-                commits=commit.commits,
-                retention_ms=commit.retention_ms,
-                api_version=commit.api_version,
-            )
+            records = shard.machine.commit_offsets(commit)
         except ApiError as error:
             done(error.code)
             return
@@ -303,16 +282,7 @@ class GroupCoordinatorService:
         """TxnOffsetCommit: the offsets count once the producer's transaction commits."""
         try:
             shard = self._shard(commit.group_id)
-            records = shard.machine.commit_offsets(
-                commit.group_id,
-                generation=commit.generation,
-                member_id=commit.member_id,
-                instance_id=commit.instance_id,
-                commits=commit.commits,
-                retention_ms=None,
-                api_version=0,
-                is_transactional=True,
-            )
+            records = shard.machine.commit_offsets(commit, is_transactional=True)
         except ApiError as error:
             done(error.code)
             return

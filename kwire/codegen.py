@@ -10,7 +10,8 @@ from __future__ import annotations
 import linecache
 import struct
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from functools import cache
+from typing import Any, TypeAlias, TypeVar, cast
 
 from kwire.errors import NotInVersion, WireError
 from kwire.primitives import Buffer, Region, append_unsigned_varint, read_unsigned_varint, truncated
@@ -38,42 +39,21 @@ FORMATS = {
 MAX_STRING_BYTES = 0x7FFF
 """No string is longer: where a compact length could say more, Java's reader and writer refuse it."""
 
-_decoders: dict[tuple[type[Message], int], Decoder] = {}
-_encoders: dict[tuple[type[Message], int], Encoder] = {}
-
 MessageT = TypeVar("MessageT", bound=Message)
 
 
+@cache
 def decoder(message_class: type[Message], version: int) -> Decoder:
     """The function that decodes this version. It raises WireError for whatever is not such a message."""
-    made = _decoders.get((message_class, version))
-    if made is None:
-        inner = _DecoderSource(message_class, version, _is_flexible(message_class, version)).compile()
-
-        def decode(buffer: Buffer, position: int, end: int) -> tuple[Any, int]:
-            try:
-                return inner(buffer, position, end)  # type: ignore[no-any-return]
-            except (IndexError, struct.error) as error:
-                raise WireError(f"{message_class.__name__} v{version} is cut short: {error}") from None
-
-        made = _decoders[(message_class, version)] = decode
-    return made
+    source = _DecoderSource(message_class, version, _is_flexible(message_class, version))
+    return cast(Decoder, source.compile(outermost=True))
 
 
+@cache
 def encoder(message_class: type[Message], version: int) -> Encoder:
     """The function that encodes this version. ValueError: a value that the version cannot carry."""
-    made = _encoders.get((message_class, version))
-    if made is None:
-        inner = _EncoderSource(message_class, version, _is_flexible(message_class, version)).compile()
-
-        def encode(message: Any, out: bytearray, regions: list[tuple[int, Region]]) -> None:
-            try:
-                inner(message, out, regions)
-            except struct.error as error:
-                raise ValueError(f"{message_class.__name__} v{version} has no room: {error}") from None
-
-        made = _encoders[(message_class, version)] = encode
-    return made
+    source = _EncoderSource(message_class, version, _is_flexible(message_class, version))
+    return cast(Encoder, source.compile(outermost=True))
 
 
 def decode(
@@ -152,6 +132,12 @@ class _Source:
     def add(self, indent: int, line: str) -> None:
         self.lines.append("    " * indent + line)
 
+    def guard(self, caught: str, raised: str) -> None:
+        """Have the function, all but its head, tried: one more call around it would cost more."""
+        self.lines[1:] = ["    try:", *("    " + line for line in self.lines[1:])]
+        self.add(1, f"except {caught} as error:")
+        self.add(2, f"raise {raised} from None")
+
     def present(self) -> list[Field]:
         """Fields that this version sends in their place, not under a tag."""
         return [
@@ -193,7 +179,8 @@ class _Source:
 class _DecoderSource(_Source):
     """Writes `decode(b, p, e)`: b the buffer, p the position, e the end."""
 
-    def compile(self) -> Any:
+    def compile(self, *, outermost: bool = False) -> Any:
+        """`outermost`: what is cut short is told by a WireError, and not by what Python raises for it."""
         cls = self.message_class
         self.names.update(
             cls=cls,
@@ -204,6 +191,7 @@ class _DecoderSource(_Source):
             unpack_h=struct.Struct(">h").unpack_from,
             unpack_i=struct.Struct(">i").unpack_from,
             unpack_from=struct.unpack_from,
+            cut_short=(IndexError, struct.error),
         )
         tagged = self.tagged()
         self.add(0, "def decode(b, p, e):")
@@ -220,6 +208,8 @@ class _DecoderSource(_Source):
         if self.flexible:
             self.tags(tagged)
         self.add(1, "return o, p")
+        if outermost:
+            self.guard("cut_short", f"WireError(f'{cls.__name__} v{self.version} is cut short: {{error}}')")
         return _compile(
             "\n".join(self.lines) + "\n", f"{cls.__name__} v{self.version} decode", "decode", self.names
         )
@@ -381,7 +371,8 @@ def _nested_encoder(message_class: type[Message], version: int, flexible: bool) 
 class _EncoderSource(_Source):
     """Writes `encode(o, out, regions)`."""
 
-    def compile(self) -> Any:
+    def compile(self, *, outermost: bool = False) -> Any:
+        """`outermost`: a number without room is told by a ValueError, and not by what struct raises."""
         cls = self.message_class
         self.names.update(
             append_varint=append_unsigned_varint,
@@ -390,6 +381,7 @@ class _EncoderSource(_Source):
             pack_i=struct.Struct(">i").pack,
             size_of=_size_of,
             new_output=bytearray,
+            no_room=struct.error,
         )
         self.add(0, "def encode(o, out, regions):")
         present = {field.name for field in self.present()}
@@ -410,6 +402,8 @@ class _EncoderSource(_Source):
         if self.flexible:
             self.tags(tagged)
         self.add(1, "return None")
+        if outermost:
+            self.guard("no_room", f"ValueError(f'{cls.__name__} v{self.version} has no room: {{error}}')")
         return _compile(
             "\n".join(self.lines) + "\n", f"{cls.__name__} v{self.version} encode", "encode", self.names
         )

@@ -13,7 +13,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple
 
-from kwire.codegen import decoder, encode, encoder
+from kwire.codegen import Encoder, decoder, encoder
 from kwire.errors import WireError
 from kwire.primitives import (
     Buffer,
@@ -183,7 +183,7 @@ def decode_request(header: RequestHeader, frame: memoryview, position: int) -> A
 
 
 def encode_response(
-    api_key: int, api_version: int, correlation_id: int, response: Any
+    api_key: int, api_version: int, correlation_id: int, response: Message
 ) -> list[Buffer | Region]:
     """The whole frame of a response, its size in front, as pieces to send in order."""
     out = bytearray(8)
@@ -210,7 +210,7 @@ def encode_response(
 
 
 def encode_request(
-    api_key: int, api_version: int, correlation_id: int, client_id: str | None, request: Any
+    api_key: int, api_version: int, correlation_id: int, client_id: str | None, request: Message
 ) -> bytes:
     """The client's side: the whole frame of a request, its size in front."""
     out = bytearray(4)
@@ -252,17 +252,25 @@ def encode_stored(record: Message, version: int) -> bytes:
     Metadata records are framed by their type and version; the keys and values of coordinators start with
     their version in 16 bits, where a key has the kind of its record instead, whatever `version` says.
     """
-    record_class = type(record)
-    if record_class.__name__.endswith("Key"):
-        return _INT16.pack(record_class.API_KEY) + encode(record, record_class.VERSIONS[0])
-    if record_class.__module__ != "kwire.stored.metadata":
-        return _INT16.pack(version) + encode(record, version)
-    out = bytearray()
-    append_unsigned_varint(out, METADATA_FRAME_VERSION)
-    append_unsigned_varint(out, record_class.API_KEY)
-    append_unsigned_varint(out, version)
-    encoder(record_class, version)(record, out, [])
+    front, write = _stored_form(type(record), version)
+    out = bytearray(front)
+    write(record, out, [])
     return bytes(out)
+
+
+@lru_cache(1024)
+def _stored_form(record_class: type[Message], version: int) -> tuple[bytes, Encoder]:
+    """What stands in front of a record of this class, and what writes the rest."""
+    if record_class.__name__.endswith("Key"):
+        version = record_class.VERSIONS[0]
+        front = bytearray(_INT16.pack(record_class.API_KEY))
+    elif record_class.__module__ != "kwire.stored.metadata":
+        front = bytearray(_INT16.pack(version))
+    else:
+        front = bytearray()
+        for number in (METADATA_FRAME_VERSION, record_class.API_KEY, version):
+            append_unsigned_varint(front, number)
+    return bytes(front), encoder(record_class, version)
 
 
 def decode_stored_metadata(value: Buffer) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from kwire.errors import ApiError, ErrorCode, NotInVersion
 from kwire.primitives import Buffer, Region
 from kwire.registry import RequestHeader, encode_response
+from kwire.schema import Message
 
 if TYPE_CHECKING:
     from broker.handlers.repeated import Again, Repeated
@@ -187,7 +188,7 @@ class RequestContext:
     def completed(self) -> bool:
         return self.state == _READY
 
-    def complete(self, response: object) -> None:
+    def complete(self, response: Message) -> None:
         """Encode `response` and release it in its turn. To be called exactly once."""
         channel = self.channel
         if channel.closed or channel.closing:
@@ -209,7 +210,7 @@ class RequestContext:
             return
         self.complete_encoded(encoded)
 
-    def error_response(self, error: ApiError) -> object:
+    def error_response(self, error: ApiError) -> Message:
         """The response that tells of an error of the whole request. WireError where there can be none."""
         from broker.handlers.error_responses import error_response
 

@@ -11,17 +11,18 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.handlers.context import PARKED, Channel, Parked, RequestContext
+from broker.handlers.context import Channel, Parked, RequestContext
 from broker.handlers.repeated import LONGEST_REPEATED_BYTES, Repeated
 from kwire.errors import ApiError, ErrorCode, WireError
 from kwire.registry import decode_request, decode_request_header
+from kwire.schema import Message
 
 if TYPE_CHECKING:
     from broker.node import Node
 
 logger = logging.getLogger("kwire.dispatch")
 
-Handler = Callable[["Node", RequestContext, object], object | Parked]
+Handler = Callable[["Node", RequestContext, object], Message | Parked]
 
 
 class Served(NamedTuple):
@@ -139,7 +140,7 @@ class Dispatcher:
             # Ours, not the client's: it is logged with its request, and the broker lives on.
             logger.exception("request failed: %s from %s: %.2000r", header, channel.peer_host, request)
             reply = context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
-        if reply is not PARKED:
+        if not isinstance(reply, Parked):
             context.complete(reply)
         if context.again is not None and context.reply is not None and len(frame) <= LONGEST_REPEATED_BYTES:
             (piece,) = context.reply

@@ -33,6 +33,7 @@ from kwire.messages.fetch import (
     PartitionData,
 )
 from kwire.primitives import ZERO_UUID
+from kwire.schema import Message
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -322,7 +323,7 @@ class _Fetch:
             return
         try:
             fetched, _ = self.read()
-            response: object = self.response(fetched)
+            response: Message = self.response(fetched)
         except Exception:
             # Nobody else would ever answer it.
             logger.exception("a fetch that has waited cannot be answered")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from broker.handlers.commit_answers import refused_first
 from broker.handlers.context import PARKED, Parked, RequestContext
-from coordinator.groups.offsets import PartitionCommit
-from coordinator.service import Commit
+from coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.errors import ErrorCode
 from kwire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -36,7 +35,8 @@ def handle(
     node: Node, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Parked:
     """Answer for each partition once the offsets are committed."""
-    by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+    version = context.api_version
+    by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     commits: list[PartitionCommit] = []
     refused: dict[Who, OffsetCommitResponseTopic] = {}
     """What does not exist, by topic: the coordinator is not asked about it."""
@@ -44,44 +44,47 @@ def handle(
     for topic in request.topics:
         name = node.topic_names().of(topic.topic_id) if by_id else topic.name
         image = None if name is None else node.image.topics.get(name)
-        topic_id = ZERO_UUID if image is None else image.topic_id
-        missing = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
-        there = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
+        missing: list[OffsetCommitResponsePartition] = []
+        there: list[OffsetCommitResponsePartition] = []
         for partition in topic.partitions:
-            answer = OffsetCommitResponsePartition(partition_index=partition.partition_index)
+            index = partition.partition_index
+            answer = OffsetCommitResponsePartition(partition_index=index)
             if name is None:
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
-                missing.partitions.append(answer)
+                missing.append(answer)
                 continue
-            if not node.partition_exists(name, partition.partition_index):
+            if not node.partition_exists(name, index):
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                missing.partitions.append(answer)
+                missing.append(answer)
                 continue
-            there.partitions.append(answer)
-            metadata = partition.committed_metadata or ""
-            if utf16_length(metadata) > node.config.offset_metadata_max_bytes:
+            there.append(answer)
+            metadata = partition.committed_metadata
+            if metadata is not None and utf16_length(metadata) > node.config.offset_metadata_max_bytes:
                 answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             commits.append(
                 PartitionCommit(
                     name,
-                    partition.partition_index,
+                    index,
                     partition.committed_offset,
                     partition.committed_leader_epoch,
-                    metadata,
-                    topic_id,
+                    metadata or "",
+                    ZERO_UUID if image is None else image.topic_id,
                 )
             )
-        if missing.partitions or image is None:
-            known = refused.setdefault((topic.name, topic.topic_id), missing)
-            if known is not missing:
-                known.partitions += missing.partitions
-        if there.partitions:
-            asked.append(there)
+        if missing or image is None:
+            told = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=missing)
+            known = refused.setdefault((topic.name, topic.topic_id), told)
+            if known is not told:
+                known.partitions += missing
+        if there:
+            asked.append(
+                OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=there)
+            )
     if not asked:
         return OffsetCommitResponse(topics=list(refused.values()))
     retention_ms = None
-    if context.api_version <= LAST_VERSION_WITH_RETENTION and request.retention_time_ms != DEFAULT_RETENTION:
+    if version <= LAST_VERSION_WITH_RETENTION and request.retention_time_ms != DEFAULT_RETENTION:
         retention_ms = request.retention_time_ms
 
     def done(code: ErrorCode) -> None:
@@ -92,16 +95,14 @@ def handle(
         topics = refused_first(refused, asked, lambda topic: (topic.name, topic.topic_id))
         context.complete(OffsetCommitResponse(topics=topics))
 
-    node.groups.commit_offsets(
-        Commit(
-            group_id=request.group_id,
-            generation=request.generation_id_or_member_epoch,
-            member_id=request.member_id,
-            instance_id=request.group_instance_id,
-            commits=commits,
-            retention_ms=retention_ms,
-            api_version=context.api_version,
-        ),
-        done,
+    commit = Commit(
+        request.group_id,
+        request.generation_id_or_member_epoch,
+        request.member_id,
+        request.group_instance_id,
+        commits,
+        retention_ms,
+        version,
     )
+    node.groups.commit_offsets(commit, done)
     return PARKED

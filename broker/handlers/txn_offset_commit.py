@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from broker.handlers.commit_answers import refused_first
 from broker.handlers.context import PARKED, Parked, RequestContext
 from broker.handlers.transaction_checks import ToldError, check_transaction
-from coordinator.groups.offsets import PartitionCommit
+from coordinator.groups.offsets import Commit, PartitionCommit
 from coordinator.ports import OFFSETS_TOPIC
-from coordinator.service import Commit
 from coordinator.transactions.machine import Producer
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.txn_offset_commit import (

@@ -214,8 +214,9 @@ def _check_client_batch(header: BatchHeader, partition: str) -> None:
 
 def _stays_as_it_is(header: BatchHeader, config: LogConfig) -> bool:
     """Whether the topic's configuration changes nothing in the batch."""
+    codec = header.codec
     return (
-        CODEC_NAMES.get(config.compression_type, header.codec) == header.codec
+        CODEC_NAMES.get(config.compression_type, codec) == codec
         and not header.has_log_append_time
         and config.message_timestamp_type != LOG_APPEND_TIME
     )

@@ -6,46 +6,41 @@ that it has had since the epoch that they name: nobody else can have read those 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from coordinator.consumer.group import ConsumerGroup
 from coordinator.consumer.member import Member
-from coordinator.groups.offsets import PartitionCommit
+from coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.errors import ApiError, ErrorCode
 
 NO_MEMBER_EPOCH: Final = -1
 FIRST_COMMIT_VERSION_WITH_EPOCH: Final = 9
 
 
-def check_commit(
-    group: ConsumerGroup,
-    member_id: str,
-    instance_id: str | None,
-    epoch: int,
-    commits: Iterable[PartitionCommit],
-    *,
-    api_version: int,
-    is_transactional: bool,
-) -> None:
+def check_commit(group: ConsumerGroup, commit: Commit, *, is_transactional: bool) -> None:
     """Whether a commit counts.
 
     ApiError for all of it: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION of members that speak
     the classic protocol, and in transactions), UNSUPPORTED_VERSION.
     """
+    epoch, member_id = commit.generation, commit.member_id
     if epoch < 0 and not group.members:
         return
-    if is_transactional and epoch == NO_MEMBER_EPOCH and not member_id and instance_id is None:
+    if is_transactional and epoch == NO_MEMBER_EPOCH and not member_id and commit.instance_id is None:
         return
     member = group.member(member_id)
-    if not is_transactional and not member.is_classic and api_version < FIRST_COMMIT_VERSION_WITH_EPOCH:
+    if (
+        not is_transactional
+        and not member.is_classic
+        and commit.api_version < FIRST_COMMIT_VERSION_WITH_EPOCH
+    ):
         raise ApiError(
             ErrorCode.UNSUPPORTED_VERSION,
             "OffsetCommit version 9 or above must be used by members using the consumer group protocol",
         )
     if epoch == member.epoch:
         return
-    if epoch > member.epoch or any(_is_stale(member, epoch, commit) for commit in commits):
+    if epoch > member.epoch or any(_is_stale(member, epoch, one) for one in commit.commits):
         raise ApiError(ErrorCode.ILLEGAL_GENERATION if is_transactional else _stale(member))
 
 

@@ -20,7 +20,7 @@ from coordinator.consumer.offsets import check_commit, check_fetch
 from coordinator.groups.classic import ClassicConfig, ClassicGroups, Join, Sync
 from coordinator.groups.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, State
 from coordinator.groups.member import JoinDone, SyncDone
-from coordinator.groups.offsets import CommittedOffset, OffsetPair, Offsets, PartitionCommit, tombstone
+from coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair, Offsets, tombstone
 from coordinator.machine import Result, StoredRecord, Surroundings
 from coordinator.ports import GroupSettings, TopicsView
 from kwire.errors import ApiError, ErrorCode
@@ -125,18 +125,7 @@ class GroupMachine:
 
     # --- offsets
 
-    def commit_offsets(
-        self,
-        group_id: str,
-        *,
-        generation: int,
-        member_id: str,
-        instance_id: str | None,
-        commits: Sequence[PartitionCommit],
-        retention_ms: int | None,
-        api_version: int,
-        is_transactional: bool = False,
-    ) -> list[StoredRecord]:
+    def commit_offsets(self, commit: Commit, *, is_transactional: bool = False) -> list[StoredRecord]:
         """Records for a commit. A commit also keeps its member's session alive.
 
         A transactional one (KIP-447) may come from a producer that says nothing of a member, and between the
@@ -146,43 +135,33 @@ class GroupMachine:
         FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS; of consumer groups UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH,
         UNSUPPORTED_VERSION.
         """
+        group_id = commit.group_id
         group = self.classic.groups.get(group_id)
         consumer_group = self.consumer.groups.get(group_id)
         if consumer_group is not None:
-            check_commit(
-                consumer_group,
-                member_id,
-                instance_id,
-                generation,
-                commits,
-                api_version=api_version,
-                is_transactional=is_transactional,
-            )
+            check_commit(consumer_group, commit, is_transactional=is_transactional)
         elif group is None:
-            if generation >= 0:
-                if api_version >= FIRST_COMMIT_VERSION_WITH_GROUP_NOT_FOUND:
+            if commit.generation >= 0:
+                if not is_transactional and commit.api_version >= FIRST_COMMIT_VERSION_WITH_GROUP_NOT_FOUND:
                     raise group_not_found(group_id)
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION)
             # A consumer that assigns partitions to itself, or an administrator: its offsets make a group,
             # those that were refused for their metadata, too.
-            if not commits:
+            if not commit.commits:
                 self.classic.create(group_id)
                 self._unseen.add(group_id)
-        elif generation >= 0 or group.state is not State.EMPTY:
-            if generation < 0 and not member_id and instance_id is None:
-                if is_transactional:
-                    return self.offsets.commit(
-                        group_id, commits, now_ms=self._around.now_ms(), retention_ms=retention_ms
-                    )
+        elif commit.generation >= 0 or group.state is not State.EMPTY:
+            if commit.generation >= 0 or commit.member_id or commit.instance_id is not None:
+                member = group.check_member(commit.member_id, commit.instance_id)
+                if commit.generation != group.generation:
+                    raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+                if group.state is State.COMPLETING_REBALANCE and not is_transactional:
+                    # The member knows this generation from its JoinGroup, but has no partitions of it yet.
+                    raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
+                self.classic.renew_session(group, member)
+            elif not is_transactional:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-            member = group.check_member(member_id, instance_id)
-            if generation != group.generation:
-                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-            if group.state is State.COMPLETING_REBALANCE and not is_transactional:
-                # The member knows this generation from its JoinGroup, but has no partitions of it yet.
-                raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
-            self.classic.renew_session(group, member)
-        return self.offsets.commit(group_id, commits, now_ms=self._around.now_ms(), retention_ms=retention_ms)
+        return self.offsets.commit(commit, self._around.now_ms())
 
     def fetch_offsets(
         self, group_id: str, member_id: str | None, member_epoch: int, *, require_stable: bool

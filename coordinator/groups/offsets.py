@@ -5,7 +5,7 @@ A map that `replay` fills; everything else here only reads it and gives records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from coordinator.machine import StoredRecord
@@ -44,6 +44,20 @@ class PartitionCommit(NamedTuple):
     topic_id: Uuid = ZERO_UUID
 
 
+class Commit(NamedTuple):
+    """A commit whose topics exist and whose metadata is not too large."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    commits: Sequence[PartitionCommit]
+    retention_ms: int | None
+    """How long to keep the offsets, where an old client asked for that (OffsetCommit v2–4)."""
+    api_version: int
+    """Of the request. It matters for OffsetCommit only."""
+
+
 Partitions = dict[int, CommittedOffset]
 
 OffsetPair = tuple[OffsetCommitKey, OffsetCommitValue]
@@ -78,26 +92,25 @@ class Offsets:
     # --- records
 
     @staticmethod
-    def commit(
-        group_id: str, commits: Iterable[PartitionCommit], *, now_ms: int, retention_ms: int | None
-    ) -> list[StoredRecord]:
-        """Records for a commit; `retention_ms` is what an old client asked for, else None."""
+    def commit(commit: Commit, now_ms: int) -> list[StoredRecord]:
+        """Records for a commit that counts."""
+        group_id, retention_ms = commit.group_id, commit.retention_ms
         expire_timestamp = -1 if retention_ms is None else _as_int64(now_ms + retention_ms)
         version = OFFSET_VERSION if retention_ms is None else OFFSET_VERSION_WITH_EXPIRY
         return [
             StoredRecord(
-                OffsetCommitKey(group=group_id, topic=commit.topic, partition=commit.partition),
+                OffsetCommitKey(group=group_id, topic=one.topic, partition=one.partition),
                 OffsetCommitValue(
-                    offset=commit.offset,
-                    leader_epoch=commit.leader_epoch,
-                    metadata=commit.metadata,
+                    offset=one.offset,
+                    leader_epoch=one.leader_epoch,
+                    metadata=one.metadata,
                     commit_timestamp=now_ms,
                     expire_timestamp=expire_timestamp,
-                    topic_id=commit.topic_id,
+                    topic_id=one.topic_id,
                 ),
                 version,
             )
-            for commit in commits
+            for one in commit.commits
         ]
 
     def forget_group(self, group_id: str, unstable: Iterable[tuple[str, int]]) -> list[StoredRecord]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from broker.testing.virtual import VirtualHost
 from coordinator.groups.classic import Join, Sync
-from coordinator.groups.offsets import PartitionCommit
+from coordinator.groups.offsets import Commit, PartitionCommit
 from coordinator.groups.stored import stored_records
 from coordinator.ports import Topic
 from coordinator.runtime import partition_of
-from coordinator.service import Commit, GroupCoordinatorService
+from coordinator.service import GroupCoordinatorService
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.join_group import JoinGroupResponse
 from kwire.messages.leave_group import LeaveGroupResponse, MemberIdentity

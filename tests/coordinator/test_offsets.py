@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.groups.offsets import PartitionCommit
+from coordinator.groups.offsets import Commit, PartitionCommit
 from coordinator.runtime import partition_of
-from coordinator.service import Commit
 from kwire.errors import ErrorCode
 from kwire.primitives import ZERO_UUID, Uuid
 from kwire.stored.groups import OffsetCommitValue

@@ -9,11 +9,10 @@ from broker.node import Node
 from broker.state_topic import StateTopic
 from broker.testing.memory_disk import MemoryDisk
 from broker.testing.virtual import VirtualHost
-from coordinator.groups.offsets import PartitionCommit
+from coordinator.groups.offsets import Commit, PartitionCommit
 from coordinator.groups.stored import stored_records
 from coordinator.ports import OFFSETS_TOPIC
 from coordinator.runtime import partition_of
-from coordinator.service import Commit
 from coordinator.transactions.machine import Ending
 from kwire.batch import read_header
 from kwire.errors import ApiError, ErrorCode

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.consumer.requests import Caller
-from coordinator.groups.offsets import PartitionCommit
-from coordinator.service import Commit
+from coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

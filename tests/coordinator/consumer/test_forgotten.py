@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.groups.offsets import PartitionCommit
+from coordinator.groups.offsets import Commit, PartitionCommit
 from coordinator.runtime import partition_of
-from coordinator.service import Commit
 from kwire.errors import ErrorCode
 from tests.coordinator.consumer.script import GROUP, Script, topic_id
 from tests.coordinator.scripting import PARTITIONS, Reply

@@ -16,8 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from coordinator.consumer.group import NO_EPOCH, ConsumerGroup
 from coordinator.consumer.requests import Caller
-from coordinator.groups.offsets import PartitionCommit
-from coordinator.service import Commit
+from coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.errors import ErrorCode
 from kwire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
