@@ -199,6 +199,8 @@ class ProducerStateManager:
         producer_id, epoch = header.producer_id, header.producer_epoch
         state = self.producers.get(producer_id)
         if state is None:
+            if epoch < NO_PRODUCER_EPOCH:
+                raise self._smaller_epoch(producer_id, epoch, NO_PRODUCER_EPOCH)
             if origin is AppendOrigin.CLIENT:
                 self.verifications.check(header, is_unknown=True)
             return None
@@ -221,11 +223,14 @@ class ProducerStateManager:
         """Whether the log has heard of a later epoch of a producer. INVALID_PRODUCER_EPOCH."""
         state = self.producers.get(producer_id)
         if state is not None and epoch < state.epoch:
-            raise ApiError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"Epoch {epoch} of producer {producer_id} in {self._partition} is smaller than the last seen "
-                f"epoch {state.epoch}.",
-            )
+            raise self._smaller_epoch(producer_id, epoch, state.epoch)
+
+    def _smaller_epoch(self, producer_id: int, epoch: int, last_epoch: int) -> ApiError:
+        return ApiError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"Epoch {epoch} of producer {producer_id} in {self._partition} is smaller than the last seen "
+            f"epoch {last_epoch}.",
+        )
 
     def _check_sequence(self, state: ProducerState, header: BatchHeader) -> None:
         self.verifications.check(header, is_unknown=not state.batches)

@@ -427,6 +427,10 @@ def sequences(broker: Broker) -> Any:
         seen["other partition, at 0"] = send(0, epoch=1, partition=1)
         seen["unknown producer, not at 0"] = send(7, pid=999_999, partition=2)
         seen["unknown producer, goes on"] = send(8, pid=999_999, partition=2)
+        seen["unknown producer, epochs up to none"] = [
+            send(sequence, epoch, pid=888_888, partition=2)
+            for epoch, sequence in ((-2, 0), (-(2**15), 5), (-1, 3), (-2, 4), (-1, 9), (0, 6))
+        ]
         seen["negative sequence"] = send(-1, epoch=1)
         seen["sequence -2"] = send(-2, epoch=1)
         wrap = 2**31 - 1

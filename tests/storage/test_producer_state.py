@@ -147,6 +147,11 @@ def test_an_old_epoch_is_refused(producers: ProducerStateManager) -> None:
     assert refusal(producers, header(1, epoch=4)) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+def test_an_epoch_below_none_is_refused_even_of_a_new_producer(producers: ProducerStateManager) -> None:
+    assert refusal(producers, header(0, epoch=-2)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert producers.check(header(0, epoch=-1)) is None
+
+
 def test_a_new_epoch_forgets_the_batches_of_the_old(producers: ProducerStateManager) -> None:
     fill(producers, 0, 1)
     producers.update(header(0, offset=2, epoch=1))
