@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from broker.handlers.context import PARKED, Parked, RequestContext
 from coordinator.transactions.machine import Ending
+from kwire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
@@ -31,7 +32,7 @@ def handle(node: Node, context: RequestContext, request: WriteTxnMarkersRequest)
     results: dict[int, dict[tuple[str, int], ErrorCode]] = {}
     # Kafka fails on the first marker that cannot be made, and then for the whole request.
     is_nonsense = any(
-        (marker.producer_id < 0 or marker.producer_epoch < 0)
+        (marker.producer_id == NO_PRODUCER_ID or marker.producer_epoch == NO_PRODUCER_EPOCH)
         and any(
             node.partition_exists(topic.name, index)
             for topic in marker.topics

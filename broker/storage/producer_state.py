@@ -23,6 +23,7 @@ from broker.storage.verifications import Verifications
 from kwire.batch import (
     HEADER_BYTES,
     NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
     BatchHeader,
@@ -284,6 +285,9 @@ class ProducerStateManager:
         ApiError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED; UNKNOWN_SERVER_ERROR for the version
         that stands for an unknown one, which only a replica may have. KIP-890, KIP-1228.
         """
+        if producer_id < NO_PRODUCER_ID:
+            # Nobody's: Kafka keeps no account of such a producer, and refuses it nothing.
+            return
         state = self.producers.get(producer_id) or ProducerState()
         # An equal epoch without a transaction is a marker that is written once more.
         is_again = state.txn_first_offset is None or epoch == GREATEST_EPOCH

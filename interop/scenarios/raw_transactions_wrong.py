@@ -5,12 +5,13 @@ Each step tells its error; a step that the broker lets pass tells what it led to
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
 from interop.batches import Batch, Record
 from interop.brokers import Broker
-from interop.raw import create_topic, on_new_connection, produce, wait_for_coordinator
+from interop.raw import comparable, create_topic, fetch, on_new_connection, produce, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_groups import Member
@@ -352,7 +353,7 @@ def markers(broker: Broker) -> Any:
                     steps.append(["open", epoch, sent, marked, stable[0] == stable[1]])
                     one.end(commit=False)
                     settle(one)
-                for epoch in (-1, 0, 1, 2, 32_767):
+                for epoch in (-2, -1, 0, 1, 2, 32_767):
                     producer_id = plain(1)
                     first = mark(producer_id, epoch, 0, version, **fields)
                     steps.append(["not open", epoch, first, mark(producer_id, epoch, 0, version, **fields)])
@@ -362,8 +363,17 @@ def markers(broker: Broker) -> Any:
                 for number, epoch in enumerate((0, -1, -2, -(2**31))):
                     nobody = NO_SUCH_PRODUCER + number
                     steps.append(["nobody", epoch, mark(nobody, 0, epoch, version, **fields)])
+                for producer_id, epoch in itertools.product(
+                    (NO_SUCH_PRODUCER, -1, -2, -(2**63)), (-2, -1, 0)
+                ):
+                    steps.append([producer_id, epoch, mark(producer_id, epoch, 0, version, **fields)])
                 seen[f"v{version} of version {transaction_version}"] = steps
         seen["stable"] = [stable == last for stable, last in [offsets(client, topic)]]
+        seen["of nobody"] = [
+            (batch["producer_id"], batch["producer_epoch"])
+            for batch in comparable(fetch(client, topic, 0))["Responses"][0]["Partitions"][0]["Records"]
+            if batch["producer_id"] < 0
+        ]
 
     return on_client(broker, work)
 

@@ -177,3 +177,10 @@ def test_markers_that_cannot_be_made(rig: Rig) -> None:
         8: [("a", 0, FAILED)],
     }
     assert ends(rig) == [0, 0]
+
+
+def test_markers_of_nobody_are_written(rig: Rig) -> None:
+    assert written(rig, marker(7, ("a", [0]), epoch=-2)) == {7: [("a", 0, ErrorCode.INVALID_PRODUCER_EPOCH)]}
+    assert written(rig, marker(-2, ("a", [0]), epoch=-2)) == {-2: [("a", 0, NONE)]}
+    assert written(rig, marker(-2, ("a", [0]), epoch=-1)) == {-2: [("a", 0, FAILED)]}
+    assert ends(rig) == [1, 0]
