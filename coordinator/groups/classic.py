@@ -115,8 +115,17 @@ class ClassicGroups:
             result = self._join_known(group, join, done)
         if is_new_group and not result.records:
             # Without this, a group whose members never finished joining would be forgotten by a restart.
-            return Result([group.empty_record()], result.committed)
+            return Result([group.empty_record()], lambda error: self._created(group, error))
         return result
+
+    def _created(self, group: ClassicGroup, error: ApiError | None) -> None:
+        """A new group is stored, or was refused, and then there is none."""
+        # What takes too long may still be stored.
+        if error is None or error.code is ErrorCode.REQUEST_TIMED_OUT:
+            return
+        self.forget(group)
+        for member in list(group.members.values()):
+            group.answer_join(member, _join_error(response_error(error)))
 
     def sync(self, sync: Sync, done: SyncDone) -> Result:
         """Get the assignment of a generation; from the leader, also set it."""

@@ -100,7 +100,14 @@ class GroupMachine:
             # Kafka forgets the group, whoever asked, but stores that only with a group that takes its place.
             self._forgotten[group.id] = group
             return result
-        return Result([*group.tombstones(), *result.records], result.committed)
+
+        def committed(error: ApiError | None) -> None:
+            result.committed(error)
+            if error is not None and group.id not in self.classic.groups:
+                # The log has refused the classic group, and has the other one still.
+                self.consumer.groups[group.id] = group
+
+        return Result([*group.tombstones(), *result.records], committed)
 
     def sync(self, sync: Sync, done: SyncDone) -> Result:
         """SyncGroup."""

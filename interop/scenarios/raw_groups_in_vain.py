@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from interop.brokers import Broker
-from interop.raw import create_topic, wait_for_coordinator
+from interop.raw import comparable, create_topic, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_groups import Member
+from interop.scenarios.raw_topics import until
 from interop.scenarios.raw_transactions import Id, ready, settle
 from interop.tools import another
 
@@ -275,6 +276,65 @@ def joins_of_an_empty_consumer_group(broker: Broker) -> Any:
                     group: [seen(client, group), fetched(client, group)] for group in told if "," in group
                 }
     return told
+
+
+REFUSED_GROUPS: dict[str, tuple[int, dict[str, Any]]] = {
+    "at once": (3, {}),
+    "static": (9, {"GroupInstanceId": "i"}),
+    "a member id first": (7, {}),
+    "no protocols": (7, {"Protocols": []}),
+}
+
+
+@scenario(seconds=120)
+def groups_that_the_log_refuses(broker: Broker) -> Any:
+    """A classic group whose first record is too large for its log is none, and replaces none."""
+    told: dict[str, Any] = {}
+    with another(broker, {**ONE_STATE_PARTITION, **AT_ONCE}) as own, RawClient(own.bootstrap) as client:
+        wait_for_coordinator(client, "any")
+        create_topic(client, TOPIC)
+        for name in REFUSED_GROUPS:
+            heartbeat(client, f"was, {name}", "m", 0)
+            commit(client, f"was, {name}", "kept", 9, MemberId="m", GenerationIdOrMemberEpoch=2)
+            heartbeat(client, f"was, {name}", "m", -1)
+        limit(client, "30")
+        until(lambda: commit(client, "any", "refused") != 0)
+        for name, (version, fields) in REFUSED_GROUPS.items():
+            for group in (f"new, {name}", f"was, {name}"):
+                with Member(own, group) as member:
+                    member.send_join(version, **{**LONG, **fields})
+                    answer = member.joined(version)
+                    told[group] = [comparable(answer), seen_once(client, group), fetched(client, group)]
+                    if answer["MemberId"]:
+                        member.send_join(version, **{**LONG, **fields})
+                        told[group] += [member.joined(version)["ErrorCode"], seen_once(client, group)]
+        limit(client, None)
+        until(lambda: commit(client, "any", "small") == 0)
+        for group, steps in told.items():
+            with Member(own, group) as member:
+                steps += [
+                    seen_once(client, group),
+                    member.join(**LONG)["GenerationId"],
+                    seen_once(client, group),
+                ]
+    return told
+
+
+def seen_once(client: RawClient, group: str) -> list[Any]:
+    """As `seen`; ListGroups of Kafka's has a group twice that a refused one was to replace."""
+    listed, *described = seen(client, group)
+    return [listed[:1], *described]
+
+
+def limit(client: RawClient, max_message_bytes: str | None) -> None:
+    """How large a batch of the offsets topic may be; None: as large as ever."""
+    change = {
+        "Name": "max.message.bytes",
+        "ConfigOperation": 0 if max_message_bytes else 1,
+        "Value": max_message_bytes,
+    }
+    resource = {"ResourceType": 2, "ResourceName": "__consumer_offsets", "Configs": [change]}
+    client.call("IncrementalAlterConfigs", 1, Resources=[resource], ValidateOnly=False)
 
 
 def refused_join(broker: Broker, group: str, **fields: Any) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.groups.offsets import Commit, PartitionCommit
 from coordinator.runtime import partition_of
 from kwire.errors import ErrorCode
@@ -81,3 +83,22 @@ def test_a_write_that_is_refused_has_it_back() -> None:
     wide = [OFFSET._replace(partition=number, metadata="x" * 4000) for number in range(300)]
     assert commit(script, OTHER, *wide) != ErrorCode.NONE
     assert ask(script, "list", "delete") == ["g: consumer consumer Empty", "NONE"]
+
+
+@pytest.mark.parametrize("was", ["nothing", "a consumer group"])
+def test_a_classic_group_that_the_log_refuses_leaves_what_was_there(was: str) -> None:
+    script = Script()
+    if was != "nothing":
+        ask(script, "topic t 1", "join a t", "commit a t:0 5", "leave a")
+    before = ask(script, "list")
+    script.cluster.ports.refuse = ErrorCode.MESSAGE_TOO_LARGE
+    for joining in (script.cluster.join(GROUP, instance="i"), script.cluster.join(GROUP, id_first=False)):
+        assert joining.error == ErrorCode.UNKNOWN_SERVER_ERROR
+    asked = script.cluster.join(GROUP)
+    assert asked.error == ErrorCode.MEMBER_ID_REQUIRED
+    assert ask(script, "list") == before
+    script.cluster.ports.refuse = None
+    assert script.cluster.join(GROUP, asked.value.member_id).error == ErrorCode.UNKNOWN_MEMBER_ID
+    later = script.cluster.join(GROUP, id_first=False)
+    script.cluster.host.advance(3_000)
+    assert (later.error, len(later.value.members)) == (ErrorCode.NONE, 1)
