@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from coordinator.consumer.member import JOINING_EPOCH, LEAVING_EPOCH, STATIC_LEAVING_EPOCH, Member
 from coordinator.consumer.reconciliation import Owned
 from kwire.errors import ApiError, ErrorCode
+from kwire.java import hash_map_order, string_hash
 from kwire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 FIRST_VERSION_WITH_OWN_MEMBER_ID = 1
@@ -49,7 +50,7 @@ def check_request(
         raise ApiError(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {request.server_assignor} is not supported. "
-            f"Supported assignors: {', '.join(assignors)}.",
+            f"Supported assignors: {', '.join(hash_map_order(assignors, string_hash))}.",
         )
 
 

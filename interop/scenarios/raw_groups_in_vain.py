@@ -479,4 +479,12 @@ def an_assignor_that_is_gone(broker: Broker) -> Any:
                 heartbeat(client, "grows", "m", 2, ServerAssignor="range"),
                 state(client, "grows"),
             ]
+        own.stop()
+        own.properties["group.consumer.assignors"] = "range,uniform"
+        own.start()
+        with RawClient(own.bootstrap) as client:
+            first = {"RebalanceTimeoutMs": 60_000, "SubscribedTopicNames": [TOPIC], "TopicPartitions": []}
+            who = {"GroupId": "any", "MemberId": "m", "MemberEpoch": 0}
+            answer = client.call("ConsumerGroupHeartbeat", 1, **who, **first, ServerAssignor="another")
+            told["never heard of"] = [answer["ErrorCode"], answer["ErrorMessage"]]
     return told

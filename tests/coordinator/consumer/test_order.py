@@ -50,6 +50,14 @@ def test_a_tie_is_described_by_the_votes_alone() -> None:
         assert group.preferred_assignor() == "uniform"
 
 
+@pytest.mark.parametrize("configured", [["range", "uniform"], ["uniform", "range"]])
+def test_assignors_are_named_as_a_set_of_them_tells_them(configured: list[str]) -> None:
+    script = Script()
+    script.cluster.config.group_consumer_assignors = configured
+    (answer,) = script.run("join m a assignor=other")
+    assert answer.endswith("ServerAssignor other is not supported. Supported assignors: uniform, range.")
+
+
 def test_a_new_assignor_wins_a_tie() -> None:
     script = Script()
     for line in ("topic a 1", "topic b 1", "join m a,b assignor=uniform", "wait 1000"):
