@@ -136,7 +136,8 @@ class Channel:
         self._forget_all()
 
 
-def _size(piece: Buffer | Region) -> int:
+def size_of(piece: Buffer | Region) -> int:
+    """The bytes of a piece of a reply."""
     if isinstance(piece, (bytes, bytearray)):
         return len(piece)
     if isinstance(piece, memoryview):
@@ -238,7 +239,7 @@ class RequestContext:
         if channel.closed or channel.closing:
             return
         self.reply = pieces
-        self.reply_bytes = _size(pieces[0]) if len(pieces) == 1 else sum(map(_size, pieces))
+        self.reply_bytes = size_of(pieces[0]) if len(pieces) == 1 else sum(map(size_of, pieces))
         channel.queued_bytes += self.reply_bytes
         if channel.slots[0] is self:
             channel.on_ready(channel)

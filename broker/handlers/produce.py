@@ -261,6 +261,9 @@ class _Produce:
         answer.log_start_offset = appended.log_start_offset
 
     def _refuse(self, topic: str, answer: PartitionProduceResponse, error: ApiError) -> None:
+        if self._request.acks == 0:
+            # The connection ends with this request: what comes behind it is not to be done.
+            self._context.channel.ending = True
         answer.error_code = error.code
         answer.base_offset = -1
         answer.log_append_time_ms = -1

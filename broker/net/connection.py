@@ -26,7 +26,7 @@ from struct import Struct
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
-from broker.handlers.context import Channel
+from broker.handlers.context import Channel, size_of
 from broker.net.send_queue import RegionTruncated, SendQueue, Sent
 from kwire.errors import WireError
 
@@ -301,7 +301,11 @@ class Connection:
         if slots and slots[0].completed:
             queued_bytes = channel.queued_bytes
             pieces = channel.take_ready()
-            queue.extend(cast("list[Piece]", pieces), queued_bytes - channel.queued_bytes)
+            size_bytes = queued_bytes - channel.queued_bytes
+            if channel.closing:
+                # What was queued behind the last one is dropped.
+                size_bytes = sum(map(size_of, pieces))
+            queue.extend(cast("list[Piece]", pieces), size_bytes)
         more = False
         if queue and not self._blocked and not self._reading_ahead:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import struct
 import time
 from random import Random
 from typing import Any
@@ -296,6 +297,46 @@ def partitions_twice_unanswered(broker: Broker) -> Any:
         with RawClient(broker.bootstrap) as client:
             seen[f"{name}, the log"] = comparable(fetch(client, "raw-produce-unanswered", 0))
     return seen
+
+
+@scenario()
+def behind_a_refused_one(broker: Broker) -> Any:
+    """With acks=0, whatever comes behind a request that is refused in part is not done either."""
+    good, bad, behind = "raw-produce-partly", "raw-produce-nowhere", "raw-produce-behind"
+    made = "raw-produce-made"
+    batch = Batch().encode()
+
+    def data(*topics: str) -> list[dict[str, Any]]:
+        return [{"Name": topic, "PartitionData": [{"Index": 0, "Records": batch}]} for topic in topics]
+
+    with RawClient(broker.bootstrap) as client:
+        for topic in (good, behind):
+            create_topic(client, topic)
+        produce(client, behind, batch)
+    answers = []
+    for number in range(5):
+        requests: list[tuple[str, int, dict[str, Any]]] = [
+            ("Produce", 9, {"Acks": 0, "TimeoutMs": 5_000, "TopicData": data(good, bad)}),
+            ("Produce", 9, {"Acks": -1, "TimeoutMs": 5_000, "TopicData": data(behind)}),
+            ("CreateTopics", 5, {"timeoutMs": 5_000, "Topics": [new_topic(f"{made}-{number}")]}),
+        ]
+        frames = [encode_request(api, version, fields) for api, version, fields in requests]
+        with RawClient(broker.bootstrap) as client:
+            # In one segment, so that all of it is there when the first is looked at.
+            client.send_bytes(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
+            answers.append(client.answer("Produce", 9))
+    with RawClient(broker.bootstrap) as client:
+        logs = [fetch(client, topic, 0)["Responses"][0]["Partitions"][0] for topic in (good, behind)]
+        topics = client.call("Metadata", 4, Topics=None, AllowAutoTopicCreation=False)["Topics"]
+        return {
+            "answers": answers,
+            "ends": [log["HighWatermark"] for log in logs],
+            "made": [topic["Name"] for topic in topics if topic["Name"].startswith(made)],
+        }
+
+
+def new_topic(name: str) -> dict[str, Any]:
+    return {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
 
 
 @scenario()

@@ -83,6 +83,7 @@ def test_without_acknowledgement_a_refused_one_closes_the_connection(
 ) -> None:
     channel = rig.channel()
     rig.send(channel, VERSION, request([("a", [(0, 1), (0, second)])], acks=0))
+    assert channel.ending == closes, "what is behind it in the same turn would be done"
     rig.turn()
     assert channel.take_ready() == []
     assert channel.closing == closes
