@@ -34,7 +34,8 @@ from broker.storage.owners import (
     quarrel,
     read_owners,
 )
-from kwire.java_properties import SPACES, parse_integer
+from kwire.java import BLANKS
+from kwire.java_properties import parse_integer
 from kwire.primitives import Uuid, uuid_from_text, uuid_to_text
 from kwire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
 from kwire.stored.raft import Endpoint, KRaftVersionFeature, VotersRecord, VotersVoter
@@ -115,8 +116,8 @@ def parse_voters(text: str, config: BrokerConfig) -> list[VotersVoter]:
     if not names:
         raise FormatError("--initial-controllers needs controller.listener.names")
     voters: dict[int, VotersVoter] = {}
-    for entry in filter(None, text.strip(SPACES).split(",")):
-        match = _VOTER.fullmatch(entry.strip(SPACES))
+    for entry in filter(None, text.strip(BLANKS).split(",")):
+        match = _VOTER.fullmatch(entry.strip(BLANKS))
         try:
             if match is None:
                 raise ValueError(entry)
@@ -185,12 +186,12 @@ def parse_feature(text: str) -> tuple[str, int]:
     """A feature's name and level, of `FEATURE=LEVEL`. FormatError."""
     name, equals, level = text.partition("=")
     try:
-        value = parse_integer(level.strip(SPACES), bits=16)
+        value = parse_integer(level.strip(BLANKS), bits=16)
     except ValueError:
         value = None
     if not equals or value is None:
         raise FormatError(f"--feature {text}: expected FEATURE=LEVEL, like --feature group.version=1")
-    return name.strip(SPACES), value
+    return name.strip(BLANKS), value
 
 
 def _voter(node_id: int, directory_id: Uuid, name: str, host: str, port: int) -> VotersVoter:

@@ -80,8 +80,6 @@ def escaped(value: str) -> str:
     return _NEEDS_ESCAPE.sub(escape, value)
 
 
-SPACES: Final = "".join(map(chr, range(ord(" ") + 1)))
-"""What `String.trim` takes away."""
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 
 

@@ -13,6 +13,8 @@ from decimal import Decimal
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from kwire.java import BLANKS
+
 Value = bool | int | float | str | list[str] | None
 """A parsed value."""
 
@@ -86,7 +88,7 @@ class Key(NamedTuple):
             value = list(dict.fromkeys(value))
             (self.check if isinstance(self.check, Entries) else ANY_ENTRIES).check(self.name, value)
         elif self.kind is CLASS:
-            if self.classes and text.strip(_BLANKS) not in self.classes:
+            if self.classes and text.strip(BLANKS) not in self.classes:
                 raise invalid(self.name, text, f"Class {text} could not be found.")
         elif callable(self.check):
             fault = self.check(value)
@@ -114,10 +116,6 @@ _DOUBLE: Final = re.compile(
     r"|(?P<hex>0[xX]([0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?\d+)[fFdD]?)\Z",
     re.ASCII,
 )
-_BLANKS: Final = "".join(map(chr, range(0x21)))
-"""What Java trims from a text: everything up to the space, and nothing beyond ASCII."""
-
-
 _MOST_DIGITS: Final = 19
 """The greatest number of 64 bits has so many; Python reads no text of thousands."""
 
@@ -152,7 +150,7 @@ def parse_double(text: str) -> float | None:
 
 def parse(name: str, kind: Kind, text: str) -> Value:
     """Read a value of a kind from text. ConfigError."""
-    trimmed = text.strip(_BLANKS)
+    trimmed = text.strip(BLANKS)
     if kind in _BOUNDS:
         number = parse_integer(trimmed, _BOUNDS[kind])
         if number is None:

@@ -8,9 +8,9 @@ from typing import Final
 
 from broker.config.definition import ConfigError, Key, Kind, to_text
 from broker.controller.commands import Fault
+from broker.controller.names import map_order
 from kwire.errors import ErrorCode
-from kwire.java import hash_map_order, string_hash
-from kwire.java_properties import SPACES
+from kwire.java import BLANKS
 
 MIN_INTERVAL_MS: Final = 100
 MAX_INTERVAL_MS: Final = 3_600_000
@@ -38,7 +38,7 @@ SELECTORS: Final = frozenset(
 
 def subscription_fault(values: Mapping[str, str]) -> Fault | None:
     """Why these cannot be a subscription's settings; None where they can."""
-    for name in hash_map_order(values, string_hash):
+    for name in map_order(values):
         if name not in KEYS:
             return Fault(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")
     try:
@@ -69,10 +69,10 @@ def shown(name: str, text: str) -> str | None:
 def _is_pattern(text: str) -> bool:
     """Whether this is `selector=expression`. As Java parts them, any more `=` may follow the expression."""
     selector, _, expression = text.rstrip("=").partition("=")
-    if selector.strip(SPACES) not in SELECTORS or not expression or "=" in expression:
+    if selector.strip(BLANKS) not in SELECTORS or not expression or "=" in expression:
         return False
     try:
-        re.compile(expression.strip(SPACES))
+        re.compile(expression.strip(BLANKS))
     except (re.error, OverflowError, RecursionError):
         return False
     return True

@@ -35,9 +35,9 @@ from broker.controller.image import (
     RESOURCE_TOPIC,
     MetadataImage,
 )
-from broker.controller.names import name_fault
+from broker.controller.names import map_order, name_fault
 from kwire.errors import ApiError, ErrorCode
-from kwire.java import hash_map_order, string_hash, string_order
+from kwire.java import string_order
 from kwire.stored.metadata import ClearElrRecord, ConfigRecord
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
@@ -177,7 +177,7 @@ def _broker_fault(
             values[change.name] = _edited(before or "", change.operation, change.value or "")
         else:
             values[change.name] = change.value or ""
-    ordered = {key: values[key] for key in hash_map_order(values, string_hash)}
+    ordered = {key: values[key] for key in map_order(values)}
     return rules.broker_fault(ordered, per_broker=bool(name))
 
 
@@ -255,10 +255,8 @@ def _checked(
 
 def _in_order(changes: Sequence[ConfigChange]) -> Sequence[ConfigChange]:
     """The changes as Kafka's controller looks at them, which decides what it finds wrong first."""
-    if len(changes) < 2:
-        return changes
     by_name = {change.name: change for change in changes}
-    return [by_name[name] for name in hash_map_order(by_name, string_hash)]
+    return [by_name[name] for name in map_order(by_name)]
 
 
 def _values_fault(resource: ResourceChange, rules: ConfigRules, values: dict[str, str]) -> Fault | None:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, join
-from kwire.java_properties import SPACES, escaped, load, parse_integer
+from kwire.java import BLANKS
+from kwire.java_properties import escaped, load, parse_integer
 from kwire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -177,7 +178,7 @@ def read_meta_properties(
         return None
     try:
         properties = load(properties_text)
-        version = parse_integer(properties.get("version", "0").strip(SPACES))
+        version = parse_integer(properties.get("version", "0").strip(BLANKS))
     except ValueError:
         raise StorageError(f"{path} has no usable version") from None
     if version not in _NODE_ID:

@@ -196,7 +196,7 @@ def too_many(broker: Broker) -> Any:
         for check in (True, False):
             long: list[Resource] = [(CLIENT_METRICS, f"{NAME}-{number}", wide) for number in range(262)]
             seen[f"too long together, {check}"] = told(*long, (GROUP, "g", []), check=check)
-        seen["none is there"] = values(client, CLIENT_METRICS, f"{NAME}-1", "interval.ms")
+        seen["none is there"] = values(client, CLIENT_METRICS, f"{NAME}-1", "interval.ms", "metrics")
     return seen
 
 
