@@ -63,9 +63,6 @@ def check_transaction(
     if not adds and not node.config.transaction_partition_verification_enable:
         done(None)
         return
-    if TRANSACTIONS_TOPIC not in node.image.topics:
-        answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return
     if led is not None:
         producers = led.log.producers
         try:
@@ -75,6 +72,10 @@ def check_transaction(
         except ApiError as error:
             done(error)
             return
+    # What the log refuses, nobody need be asked about: this comes after it.
+    if TRANSACTIONS_TOPIC not in node.image.topics:
+        answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return
     if adds:
         node.transactions.add_partitions(transactional_id, producer, [partition], VERSION_THAT_ADDS, answered)
         return

@@ -11,6 +11,14 @@ from interop.raw_client import RawClient
 from interop.scenario import scenario
 
 TRANSACTIONAL = 16
+LATER = {
+    "ProducerId": 1,
+    "ProducerEpoch": 5,
+    "TransactionResult": True,
+    "Topics": [{"Name": "t", "PartitionIndexes": [0]}],
+    "CoordinatorEpoch": 0,
+}
+"""A marker, of which the log learns of a later epoch."""
 
 
 @scenario(seconds=120)
@@ -29,6 +37,11 @@ def without_a_coordinator(broker: Broker) -> Any:
                     )
                     answer = produce(client, "t", batch.encode(), version=version, TransactionalId="x")
                     seen[f"{setting}, version {version}"] = comparable(answer)
+                client.call("WriteTxnMarkers", 1, Markers=[LATER])
+                for version in (12, 9):
+                    batch = Batch(attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0)
+                    answer = produce(client, "t", batch.encode(), version=version, TransactionalId="x")
+                    seen[f"{setting}, version {version}, an epoch that is over"] = comparable(answer)
         finally:
             own.discard()
     return seen
