@@ -12,6 +12,7 @@ from coordinator.transactions.machine import Ending
 from kwire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kwire.errors import ApiError, ErrorCode
 from kwire.messages.write_txn_markers import (
+    WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
@@ -23,13 +24,19 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 
-def handle(node: Node, context: RequestContext, request: WriteTxnMarkersRequest) -> Parked:
+Partition = tuple[str, int]
+Results = dict[int, dict[Partition, ErrorCode]]
+
+
+def handle(
+    node: Node, context: RequestContext, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse | Parked:
     """Answer when every marker is in its log, or refused.
 
     A producer has one answer, whatever the number of its markers, and a partition that a marker names twice
     gets one of it.
     """
-    results: dict[int, dict[tuple[str, int], ErrorCode]] = {}
+    results: Results = {}
     # Kafka fails on the first marker that cannot be made, and then for the whole request.
     is_nonsense = any(
         (marker.producer_id == NO_PRODUCER_ID or marker.producer_epoch == NO_PRODUCER_EPOCH)
@@ -40,6 +47,11 @@ def handle(node: Node, context: RequestContext, request: WriteTxnMarkersRequest)
         )
         for marker in request.markers
     )
+    if is_nonsense:
+        # Of a producer's markers the last one is told of then.
+        for marker in request.markers:
+            results[marker.producer_id] = dict.fromkeys(_partitions(marker), ErrorCode.UNKNOWN_SERVER_ERROR)
+        return _response(results)
     left = 1
 
     def answered() -> None:
@@ -48,15 +60,17 @@ def handle(node: Node, context: RequestContext, request: WriteTxnMarkersRequest)
         if not left:
             context.complete(_response(results))
 
-    for marker in request.markers:
-        asked = [(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
-        partitions = dict.fromkeys(asked)
+    last: dict[tuple[int, Partition], int] = {}
+    """The last marker of a producer for a partition: what comes of it is told, whichever is done first."""
+    for number, marker in enumerate(request.markers):
+        partitions = _partitions(marker)
         if not partitions:
             continue
-        codes = results.setdefault(marker.producer_id, {})
+        producer_id = marker.producer_id
+        codes = results.setdefault(producer_id, {})
         ending = Ending(
             "",
-            marker.producer_id,
+            producer_id,
             marker.producer_epoch,
             marker.transaction_result,
             frozenset(),
@@ -64,16 +78,17 @@ def handle(node: Node, context: RequestContext, request: WriteTxnMarkersRequest)
         )
         for partition in partitions:
             codes[partition] = ErrorCode.UNKNOWN_SERVER_ERROR
-            if is_nonsense:
-                continue
+            last[producer_id, partition] = number
             left += 1
 
             def written(
                 error: ApiError | None,
-                codes: dict[tuple[str, int], ErrorCode] = codes,
-                partition: tuple[str, int] = partition,
+                codes: dict[Partition, ErrorCode] = codes,
+                place: tuple[int, Partition] = (producer_id, partition),
+                number: int = number,
             ) -> None:
-                codes[partition] = ErrorCode.NONE if error is None else error.code
+                if last[place] == number:
+                    codes[place[1]] = ErrorCode.NONE if error is None else error.code
                 answered()
 
             node.write_marker(partition, ending, marker.coordinator_epoch, written)
@@ -81,7 +96,12 @@ def handle(node: Node, context: RequestContext, request: WriteTxnMarkersRequest)
     return PARKED
 
 
-def _response(results: dict[int, dict[tuple[str, int], ErrorCode]]) -> WriteTxnMarkersResponse:
+def _partitions(marker: WritableTxnMarker) -> dict[Partition, None]:
+    """The partitions of a marker, each once."""
+    return dict.fromkeys((topic.name, index) for topic in marker.topics for index in topic.partition_indexes)
+
+
+def _response(results: Results) -> WriteTxnMarkersResponse:
     """The codes by producer, topic and partition."""
     response = WriteTxnMarkersResponse()
     for producer_id, codes in results.items():

@@ -130,8 +130,11 @@ def test_clients_cannot_add_internal_topics(rig: Rig, version: int) -> None:
     ]
 
 
-def marker(producer_id: int, *named: tuple[str, list[int]], epoch: int = 0) -> WritableTxnMarker:
+def marker(
+    producer_id: int, *named: tuple[str, list[int]], epoch: int = 0, coordinator: int = 0
+) -> WritableTxnMarker:
     return WritableTxnMarker(
+        coordinator_epoch=coordinator,
         producer_id=producer_id,
         producer_epoch=epoch,
         transaction_result=True,
@@ -177,6 +180,16 @@ def test_markers_that_cannot_be_made(rig: Rig) -> None:
         8: [("a", 0, FAILED)],
     }
     assert ends(rig) == [0, 0]
+
+
+def test_of_the_markers_of_a_producer_the_last_is_told_of(rig: Rig) -> None:
+    older, newer = marker(7, ("a", [0])), marker(7, ("a", [0]), coordinator=5)
+    assert written(rig, newer, older) == {7: [("a", 0, ErrorCode.TRANSACTION_COORDINATOR_FENCED)]}
+    assert written(rig, older, newer) == {7: [("a", 0, NONE)]}
+    assert ends(rig) == [2, 0]
+    wrong = marker(7, ("a", [1]), epoch=-1)
+    assert written(rig, wrong, marker(7, ("b", [0]))) == {7: [("b", 0, FAILED)]}
+    assert written(rig, wrong, marker(7), marker(8)) == {7: [], 8: []}
 
 
 def test_markers_of_nobody_are_written(rig: Rig) -> None:
