@@ -247,6 +247,10 @@ class Node:
         """Take one request (without its size prefix). WireError: the connection must be closed."""
         self._dispatcher.dispatch(channel, frame, self.host.now_ms())
 
+    def must_wait(self, channel: Channel, frame: memoryview) -> bool:
+        """Whether a request is not to be handled before earlier ones of its connection are answered."""
+        return self._dispatcher.must_wait(channel, frame)
+
     def end_turn(self, answer: Callable[[], None] | None = None) -> None:
         """Write what this turn appended, acknowledge it, and wake who waits for it.
 

@@ -35,6 +35,7 @@ class Served(NamedTuple):
     """Versions below this one are advertised, but not accepted."""
 
 
+PRODUCE_KEY = 0
 API_VERSIONS_KEY = 18
 
 SERVED: dict[int, Served] = {
@@ -94,6 +95,21 @@ class Dispatcher:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._handlers: dict[int, Handler] = {}
+
+    def must_wait(self, channel: Channel, frame: memoryview) -> bool:
+        """Whether a frame has to wait until what its connection has asked before is answered.
+
+        Apache Kafka takes a connection's requests one at a time, so that each sees what those before it did.
+        Not so behind a long poll, which ends with it; nor Produce behind Produce: they are written in their
+        order, and nobody looks between them.
+        """
+        slots = channel.slots
+        if not slots or channel.interrupt is not None:
+            return False
+        if int.from_bytes(frame[:2], "big") == PRODUCE_KEY:
+            # Whatever is no Produce had nothing behind it, so it can only be the last.
+            return not slots[-1].completed and slots[-1].header.api_key != PRODUCE_KEY
+        return not all(context.completed for context in slots)
 
     def dispatch(self, channel: Channel, frame: memoryview, now_ms: int) -> None:
         """Handle one frame (without its size). WireError means that the connection must be closed."""

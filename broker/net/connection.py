@@ -12,6 +12,8 @@ size announced), so a peer who announces much and sends little costs little.
 second one: a burst of requests holds the others back for no longer than that. The rest waits for the next
 turn.
 
+A frame also waits where the node says that what its connection has asked before must be answered first.
+
 *Answering.* While `MAX_PENDING_REQUESTS` requests, or requests of `MAX_PENDING_BYTES` together, wait for
 their replies, or `MAX_UNSENT_BYTES` of replies wait for the peer to read them, nothing more is received: the
 peer's sends fill the kernel's buffers and stop.
@@ -248,7 +250,11 @@ class Connection:
             if end - body < size:
                 self._need = _PREFIX_BYTES + size
                 break
-            if (frames and perf_counter() > deadline) or self._must_wait():
+            if (
+                (frames and perf_counter() > deadline)
+                or self._must_wait()
+                or (channel.slots and server.node.must_wait(channel, view[body : body + size]))
+            ):
                 self._waiting = received
                 self._waiting_position = position
                 server.look_at(self)
@@ -333,7 +339,7 @@ class Connection:
             self._watch()
             return more
         if self._waiting is not None:
-            if self._must_wait():
+            if self._must_wait() or self._is_held(self._waiting):
                 self._paused = True
             else:
                 more = True
@@ -351,6 +357,11 @@ class Connection:
         if waiting is not None and not self._must_wait():
             self._waiting = None
             self._take_frames(waiting, self._waiting_position)
+
+    def _is_held(self, waiting: bytearray) -> bool:
+        """Whether the first frame that waits has to wait for an answer."""
+        frame = memoryview(waiting)[self._waiting_position + _PREFIX_BYTES :]
+        return self._server.node.must_wait(self.channel, frame)
 
     def _watch(self) -> None:
         mask = (0 if self._paused else EPOLLIN) | (EPOLLOUT if self._blocked else 0)

@@ -48,6 +48,7 @@ class FakeNode:
         self.channels: list[Channel] = []
         self.closed: list[Channel] = []
         self.turns = 0
+        self.one_at_a_time = False
         self.on_begin_shutdown: Callable[[], None] = lambda: None
         self.on_end_turn: Callable[[], None] = lambda: None
         self._changes = trio.lowlevel.ParkingLot()
@@ -81,6 +82,9 @@ class FakeNode:
         else:
             assert command == b"p"
             self.parked[argument.decode()] = context
+
+    def must_wait(self, channel: Channel, frame: memoryview) -> bool:
+        return self.one_at_a_time and not all(context.completed for context in channel.slots)
 
     def end_turn(self, answer: Callable[[], None] | None = None) -> None:
         self.turns += 1

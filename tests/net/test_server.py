@@ -28,6 +28,25 @@ async def test_replies_leave_in_request_order_though_later_ones_are_ready_first(
     assert [await client.receive() for _ in range(3)] == [b"slow", b"slower", b"last"]
 
 
+async def test_requests_wait_for_the_answers_of_those_before(rig: Rig) -> None:
+    rig.node.one_at_a_time = True
+    client, other = await rig.connect(), await rig.connect()
+    await client.send(b"e1", b"pfirst", b"e2", b"psecond", b"e3")
+    assert await client.receive() == b"1"
+    await rig.node.until(lambda: "first" in rig.node.parked)
+    turns = rig.node.turns
+    assert await other.ask(b"ehello") == b"hello"
+    assert rig.node.frames == [b"e1", b"pfirst", b"ehello"]
+    assert rig.node.turns < turns + 5, "it turns though there is nothing to do"
+    rig.node.complete("first")
+    assert [await client.receive() for _ in range(2)] == [b"first", b"2"]
+    await rig.node.until(lambda: "second" in rig.node.parked)
+    assert b"e3" not in rig.node.frames
+    rig.node.complete("second")
+    assert [await client.receive() for _ in range(2)] == [b"second", b"3"]
+    assert await client.ask(b"eand it goes on") == b"and it goes on"
+
+
 async def test_a_parked_reply_can_be_completed_by_another_connection(rig: Rig) -> None:
     waiting, other = await rig.connect(), await rig.connect()
     await waiting.send(b"pnews")
