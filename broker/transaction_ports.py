@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.state_topic import StateTopic
 from broker.storage.log_config import AppendOrigin
+from broker.storage.producer_state import MarkerTerms
 from coordinator.ports import OFFSETS_TOPIC
 from coordinator.transactions.machine import Ending
 from coordinator.transactions.ports import TRANSACTIONS_TOPIC
@@ -59,14 +60,12 @@ class TransactionPorts(StateTopic):
                 # What groups did before the transaction ended comes before its end in the log, too.
                 node.groups.append_gathered(index)
             led = node.led_partition(topic, index)
-            led.log.producers.check_marker(
-                ending.producer_id, ending.producer_epoch, coordinator_epoch, ending.version
-            )
             led.append(
                 memoryview(marker(ending, coordinator_epoch, now_ms)),
                 now_ms=now_ms,
                 on_committed=committed,
                 origin=AppendOrigin.COORDINATOR,
+                marker=MarkerTerms(coordinator_epoch, ending.version),
             )
         except ApiError as error:
             done(error)

@@ -14,6 +14,7 @@ from typing import Protocol
 from broker.host import Host
 from broker.storage.disk import StorageError
 from broker.storage.log import Appended, AppendOrigin, Log
+from broker.storage.producer_state import MarkerTerms
 from kwire.errors import ApiError, ErrorCode
 from kwire.primitives import Uuid
 
@@ -93,6 +94,7 @@ class Partition:
         now_ms: int,
         on_committed: Committed,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        marker: MarkerTerms | None = None,
     ) -> Appended:
         """Validate and stage produced batches; `on_committed` is called when they are durable.
 
@@ -101,7 +103,9 @@ class Partition:
         """
         if self.offline:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-        appended = self.log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
+        appended = self.log.append(
+            records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, marker=marker
+        )
         if appended.is_duplicate and not self._uncommitted:
             if self._flush_under_way:
                 self._unflushed.append(on_committed)

@@ -20,7 +20,7 @@ from broker.storage.disk import Disk, FileRegion, StorageError
 from broker.storage.flush import Durability, FlushTicket
 from broker.storage.leader_epochs import LeaderEpochs
 from broker.storage.log_config import AppendOrigin, LogConfig
-from broker.storage.producer_state import ProducerStateManager
+from broker.storage.producer_state import MarkerTerms, ProducerStateManager
 from broker.storage.retention import deletable_segments
 from broker.storage.scan import Invalid
 from broker.storage.segment import Segment, TimestampOffset
@@ -152,6 +152,7 @@ class Log:
         leader_epoch: int,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        marker: MarkerTerms | None = None,
     ) -> Appended:
         """Check produced batches, give them offsets, and stage them; `commit` makes them part of the log.
 
@@ -170,7 +171,7 @@ class Log:
         incoming = with_offsets(validated, self.log_end_offset, leader_epoch)
         # As in Kafka, a batch that is refused from here on, or known already, has rolled the segment too.
         segment = self._roll_if_due(incoming, now_ms)
-        known = self.producers.check_all(validated.batches, origin)
+        known = self.producers.check_all(validated.batches, origin, marker)
         if known is not None:
             first, last = known.first_offset, known.last_offset
             return Appended(first, last, known.timestamp, self.log_start_offset, is_duplicate=True)

@@ -126,6 +126,13 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 PRODUCER_ID_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
 
 
+class MarkerTerms(NamedTuple):
+    """Who writes a marker, and by which rules; the marker itself does not tell the latter."""
+
+    coordinator_epoch: int
+    transaction_version: int
+
+
 class ProducerStateManager:
     """The producers of one log. Changes only through what is appended, in offset order."""
 
@@ -180,11 +187,19 @@ class ProducerStateManager:
         self.verifications.begin(header, raises_epochs=raises_epochs, now_ms=now_ms)
 
     def check_all(
-        self, batches: Iterable[tuple[int, BatchHeader]], origin: AppendOrigin
+        self,
+        batches: Iterable[tuple[int, BatchHeader]],
+        origin: AppendOrigin,
+        marker: MarkerTerms | None = None,
     ) -> BatchMetadata | None:
-        """`check` for each that has a producer, up to the first duplicate. Batches by where they lie."""
+        """`check` for each that has a producer, up to the first duplicate; or `check_marker` for a marker.
+
+        Batches by where they lie.
+        """
         for _, header in batches:
-            if header.producer_id >= 0:
+            if marker is not None:
+                self.check_marker(header.producer_id, header.producer_epoch, *marker)
+            elif header.producer_id >= 0:
                 duplicate = self.check(header, origin=origin)
                 if duplicate is not None:
                     return duplicate

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
 
+from interop.batches import Batch, walk
 from interop.brokers import Broker
-from interop.raw import create_topic
+from interop.raw import create_topic, fetch, produce
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 
@@ -67,4 +68,37 @@ def several(broker: Broker) -> Any:
                     )
                     for found in answer["Markers"]
                 )
+    return seen
+
+
+@scenario()
+def refused_and_rolled(broker: Broker) -> Any:
+    """The segment is a week old that a marker comes for: it is rolled though the marker is refused."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        for name, epoch, coordinator in (
+            ("well", 3, 0),
+            ("of the epoch before", 2, 0),
+            ("from a coordinator of before", 3, -1),
+        ):
+            topic = f"raw-rolled-{name.replace(' ', '-')}"
+            create_topic(client, topic, configs={"retention.ms": "-1"})
+            # Of 2023, and so longer ago than segment.ms.
+            batch = Batch(producer_id=FIRST_ID, producer_epoch=3, base_sequence=0).encode()
+            produce(client, topic, batch)
+            marker = {
+                "ProducerId": FIRST_ID,
+                "ProducerEpoch": epoch,
+                "TransactionResult": True,
+                "Topics": [{"Name": topic, "PartitionIndexes": [0]}],
+                "CoordinatorEpoch": coordinator,
+            }
+            answer = client.call("WriteTxnMarkers", 1, Markers=[marker])["Markers"][0]
+            produce(client, topic, Batch().encode())
+            # A fetch ends with its segment.
+            fetched = [fetch(client, topic, offset)["Responses"][0]["Partitions"][0] for offset in range(3)]
+            seen[name] = [
+                answer["Topics"][0]["Partitions"],
+                [[found["base_offset"] for found in walk(part["Records"] or b"")] for part in fetched],
+            ]
     return seen

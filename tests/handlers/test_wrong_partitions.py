@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -190,6 +191,16 @@ def test_of_the_markers_of_a_producer_the_last_is_told_of(rig: Rig) -> None:
     wrong = marker(7, ("a", [1]), epoch=-1)
     assert written(rig, wrong, marker(7, ("b", [0]))) == {7: [("b", 0, FAILED)]}
     assert written(rig, wrong, marker(7), marker(8)) == {7: [], 8: []}
+
+
+def test_a_marker_that_is_refused_has_rolled_the_segment(rig: Rig) -> None:
+    log = rig.node.log_manager.get("a", 0)
+    assert log is not None
+    log.config = replace(log.config, segment_ms=1_000)
+    assert written(rig, marker(7, ("a", [0]), epoch=1)) == {7: [("a", 0, NONE)]}
+    rig.host.advance(2_000)
+    assert written(rig, marker(7, ("a", [0]))) == {7: [("a", 0, ErrorCode.INVALID_PRODUCER_EPOCH)]}
+    assert (log.segment_base_offsets, log.log_end_offset) == ([0, 1], 1)
 
 
 def test_markers_of_nobody_are_written(rig: Rig) -> None:

@@ -16,6 +16,7 @@ from broker.handlers.transaction_checks import check_transaction
 from broker.node import Node
 from broker.storage.log import AppendOrigin, Log
 from broker.storage.log_config import LogConfig
+from broker.storage.producer_state import MarkerTerms
 from broker.testing.log_bench import LogBench, batch
 from broker.testing.memory_disk import MemoryDisk
 from broker.testing.virtual import VirtualHost
@@ -61,9 +62,10 @@ class _Partition:
         now_ms: int,
         on_committed: Told,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        marker: MarkerTerms | None = None,
     ) -> Any:
         self._bench.now_ms = now_ms
-        appended = self.log.append(data, leader_epoch=0, now_ms=now_ms, origin=origin)
+        appended = self.log.append(data, leader_epoch=0, now_ms=now_ms, origin=origin, marker=marker)
         self.log.commit()
         self.log.high_watermark = self.log.log_end_offset
         on_committed(None)
