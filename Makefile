@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK_READY := interop/target/venv/.complete
-SOURCES := kwire broker coordinator pipeline interop
+SOURCES := kwire interop
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links
@@ -97,11 +97,11 @@ $(SPARK_READY): requirements/pipeline.lock | $(READY)
 .PHONY: pipeline-demo
 pipeline-demo: $(READY) ## run every job of the pipeline on real data, and show the reports (Java 17, Maven)
 	@$(MAKE) --no-print-directory $(SPARK_READY)
-	PYTHONPATH=. $(SPARK_READY:.complete=bin/python) -m pipeline.demo target/pipeline-demo $(ARGS)
+	PYTHONPATH=. $(SPARK_READY:.complete=bin/python) -m kwire.pipeline.demo target/pipeline-demo $(ARGS)
 
 .PHONY: simulate
 simulate: $(READY) ## run storage on a simulated disk: `make simulate SEEDS=10000`
-	$(BIN)/python -m broker.testing.simulation --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m kwire.testing.simulation --seeds $(SEEDS) $(ARGS)
 
 .PHONY: pipeline-kills
 pipeline-kills: SEEDS := 20

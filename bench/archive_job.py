@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.segments_job import MASTER, seconds_since, ticks_of_all
-from pipeline.archive.job import ArchiveConfig, start
-from pipeline.archive.manifest import Archive
-from pipeline.config import JobConfig
-from pipeline.jobs.restore import RestoreConfig, directory_config, run
-from pipeline.restore.directory import restore
-from pipeline.session import session
+from kwire.pipeline.archive.job import ArchiveConfig, start
+from kwire.pipeline.archive.manifest import Archive
+from kwire.pipeline.config import JobConfig
+from kwire.pipeline.jobs.restore import RestoreConfig, directory_config, run
+from kwire.pipeline.restore.directory import restore
+from kwire.pipeline.session import session
 
 
 def main() -> None:

@@ -201,7 +201,7 @@ class Kwire(Broker):
     name = "kwire"
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "broker", "serve", str(self.properties_path), "--log-level", "warning"]
+        return [sys.executable, "-m", "kwire", "serve", str(self.properties_path), "--log-level", "warning"]
 
     def environment(self) -> dict[str, str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}

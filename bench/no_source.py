@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pipeline.segments.read import SCHEMA, TYPES
+from kwire.pipeline.segments.read import SCHEMA, TYPES
 
 VALUE_BYTES = 100
 BATCH_RECORDS = 10_000

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.no_source import NoSource
-from pipeline.session import session
+from kwire.pipeline.session import session
 
 MASTER = "local[2]"
 

@@ -224,7 +224,7 @@ class Kwire(Broker):
 
     def command(self) -> list[str]:
         script = Path(sys.executable).with_name("kwire")
-        launcher = [str(script)] if script.exists() else [sys.executable, "-m", "broker"]
+        launcher = [str(script)] if script.exists() else [sys.executable, "-m", "kwire"]
         if not script.exists():
             self.environment["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent)
         return [*launcher, "serve", str(self.properties_path)]

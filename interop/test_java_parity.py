@@ -1,9 +1,9 @@
 """What kwire's tests compare with is what Apache Kafka's own classes do: bytes of messages, assignments,
 expressions, hashes of topics and responses to errors.
 
-The comparison with kwire needs no JVM, and is in `tests/kwire/test_java_bytes.py`, in
-`tests/coordinator/assignors/test_parity.py`, in `tests/coordinator/consumer` and in
-`tests/handlers/test_error_responses.py`.
+The comparison with kwire needs no JVM, and is in `tests/wire/test_java_bytes.py`, in
+`tests/coordinator/groups/assignors/test_parity.py`, in `tests/coordinator/groups/consumer` and in
+`tests/broker/api/test_error_responses.py`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ TESTS = HERE.parent / "tests"
 DATA = TESTS / "kwire" / "data"
 
 ANSWERED = {
-    "Assignments": "coordinator/assignors/data/kafka-4.3.1-assignments.jsonl",
-    "Expressions": "coordinator/consumer/data/kafka-4.3.1-expressions.tsv",
-    "TopicHashes": "coordinator/consumer/data/kafka-4.3.1-topic-hashes.tsv",
+    "Assignments": "coordinator/groups/assignors/data/kafka-4.3.1-assignments.jsonl",
+    "Expressions": "coordinator/groups/consumer/data/kafka-4.3.1-expressions.tsv",
+    "TopicHashes": "coordinator/groups/consumer/data/kafka-4.3.1-topic-hashes.tsv",
     "ErrorResponses": "handlers/data/kafka-4.3.1-error-responses.tsv",
 }
 """Programs in `interop/java`, and where questions and their answers are kept."""

@@ -31,7 +31,7 @@ def test_every_job_runs_on_either_broker(brokers: tuple[Broker, Broker], tmp_pat
     jobs, demo = Jobs(tmp_path), tmp_path / "demo"
     ends = ["--source", source.bootstrap, "--target", target.bootstrap]
     started = jobs.start_module(
-        "pipeline.demo", str(demo), "--limit", str(FLIGHTS), "--master", MASTER, *ends
+        "kwire.pipeline.demo", str(demo), "--limit", str(FLIGHTS), "--master", MASTER, *ends
     )
     said(started, seconds=DEMO_S)
     outcome = {path.stem: path.read_text() for path in demo.glob("*.out")}
@@ -54,5 +54,5 @@ def test_every_job_runs_on_either_broker(brokers: tuple[Broker, Broker], tmp_pat
     assert f"clean: {FLIGHTS} records" in jobs.run("audit", audit)
     # Again, and nothing is new.
     path = str(demo / "archive.toml")
-    again = jobs.start_module("pipeline.cli", "archive", "--config", path, "--master", MASTER)
+    again = jobs.start_module("kwire.pipeline.cli", "archive", "--config", path, "--master", MASTER)
     assert "0 commits" in said(again)

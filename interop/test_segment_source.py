@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from broker.storage.disk import RealDisk
-from broker.testing.log_bench import NOW_MS, LogBench
 from interop.pipeline_kills.processes import environment
 from interop.reference import spark_python
-from kwire.batch import build
-from pipeline.report.times import END_MS
-from pipeline.segments.read import MOST_TIMESTAMP_MS
+from kwire.broker.storage.disk import RealDisk
+from kwire.pipeline.report.times import END_MS
+from kwire.pipeline.segments.read import MOST_TIMESTAMP_MS
+from kwire.testing.log_bench import NOW_MS, LogBench
+from kwire.wire.batch import build
 
 PROGRAM_S = 180.0
 RECORDS = 300
@@ -23,7 +23,7 @@ PARTITIONS = 4
 STOCK = """
 import json, sys
 from pyspark.sql import SparkSession
-from pipeline.source import SegmentSource
+from kwire.pipeline.source import SegmentSource
 
 data, checkpoint = sys.argv[1:]
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
@@ -76,14 +76,15 @@ JOBS = """
 import json, sys
 from pathlib import Path
 from pyarrow import parquet
-from pipeline.archive.manifest import DataFile
-from pipeline.archive.reading import Wanted, rows
-from pipeline.jobs import audit, profile
-from pipeline.report.differences import page_of
-from pipeline.report.page import render
-from pipeline.report.profile_page import page_of as profile_page
-from pipeline.session import session
-from pipeline.tables import Side
+from kwire.pipeline.archive.manifest import DataFile
+from kwire.pipeline.archive.reading import Wanted, rows
+from kwire.pipeline.jobs import audit
+from kwire.pipeline.jobs import profile
+from kwire.pipeline.report.differences import page_of
+from kwire.pipeline.report.page import render
+from kwire.pipeline.report.profile_page import page_of as profile_page
+from kwire.pipeline.session import session
+from kwire.pipeline.tables import Side
 
 left, right = [Side("kwire", {"path": path, "subscribePattern": ".*"}, None, None) for path in sys.argv[1:]]
 spark = session("audit", master="local[1]", needs_kafka=False)

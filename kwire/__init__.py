@@ -1,1 +1,1 @@
-"""The wire: Kafka's bytes to objects and back. No IO, no clock."""
+"""kwire: an Apache Kafka broker in Python. `kwire serve` runs one; `kwire.testing` puts one into a test."""

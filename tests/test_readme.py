@@ -25,7 +25,7 @@ EXAMPLES = {
 @pytest.fixture
 def bootstrap(tmp_path: Path) -> Iterator[str]:
     """The address of a broker that was started as the README says, on a free port."""
-    command = [sys.executable, "-m", "broker", "serve", "--data", str(tmp_path), "--log-level", "error"]
+    command = [sys.executable, "-m", "kwire", "serve", "--data", str(tmp_path), "--log-level", "error"]
     with subprocess.Popen(
         [*command, "--set", "listeners=PLAINTEXT://127.0.0.1:0"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as broker:

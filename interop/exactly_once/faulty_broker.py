@@ -12,20 +12,20 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from broker import cli
-from broker.handlers import produce
-from broker.host import Host
-from broker.storage.log import Log
-from broker.storage.producer_state import BatchMetadata, ProducerState, ProducerStateManager
-from broker.storage.transaction_index import Aborted
-from broker.transaction_ports import TransactionPorts
-from coordinator.machine import Result
-from coordinator.transactions.machine import Done, Ending, Producer, TransactionMachine
-from coordinator.transactions.transaction import Partition, State, Transaction
-from kwire.batch import NO_PRODUCER_EPOCH, BatchHeader
-from kwire.errors import ApiError, ErrorCode
-from kwire.schema import Message
-from kwire.stored.transactions import TransactionLogValue
+from kwire.broker.api import produce
+from kwire.broker.cli import main as cli
+from kwire.broker.host.host import Host
+from kwire.broker.node.transaction_ports import TransactionPorts
+from kwire.broker.storage.log.log import Log
+from kwire.broker.storage.log.producer_state import BatchMetadata, ProducerState, ProducerStateManager
+from kwire.broker.storage.log.transaction_index import Aborted
+from kwire.coordinator.machine import Result
+from kwire.coordinator.transactions.machine import Done, Ending, Producer, TransactionMachine
+from kwire.coordinator.transactions.transaction import Partition, State, Transaction
+from kwire.wire.batch import NO_PRODUCER_EPOCH, BatchHeader
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.schema import Message
+from kwire.wire.stored.transactions import TransactionLogValue
 
 SLOW_MARKER_MS = 150
 SLOW_ANSWER_MS = 60

@@ -35,7 +35,9 @@ class Jobs:
     def start(self, job: str, config: Mapping[str, Any], *options: str) -> JobProcess:
         path = self._directory / f"{next(self._numbers)}-{job}.toml"
         path.write_text(toml(config), encoding="utf-8")
-        return self.start_module("pipeline.cli", job, "--config", str(path), "--master", MASTER, *options)
+        return self.start_module(
+            "kwire.pipeline.cli", job, "--config", str(path), "--master", MASTER, *options
+        )
 
     def start_module(self, *arguments: str) -> JobProcess:
         """A module that has jobs of its own to run."""

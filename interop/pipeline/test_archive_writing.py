@@ -15,10 +15,10 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from pyspark.sql import SparkSession
-from pipeline.archive.direct import US_A_DAY, date_of
-from pipeline.archive.job import _write, described
-from pipeline.archive.manifest import ArchiveError
-from pipeline.archive.steps import check_complete
+from kwire.pipeline.archive.direct import US_A_DAY, date_of
+from kwire.pipeline.archive.job import _write, described
+from kwire.pipeline.archive.manifest import ArchiveError
+from kwire.pipeline.archive.steps import check_complete
 
 tokyo = SparkSession.builder.master("local[1]").config("spark.sql.session.timeZone", "Asia/Tokyo")
 spark = tokyo.getOrCreate()

@@ -13,7 +13,7 @@ from interop.reference import spark_python
 START_S = 120.0
 ASK = """
 import json, os
-from pipeline.session import session
+from kwire.pipeline.session import session
 
 spark = session("options", master="local[1]")
 get = spark.sparkContext._jvm.java.lang.System.getProperty

@@ -132,7 +132,16 @@ def start(
     place.mkdir(parents=True, exist_ok=True)
     path = place / f"{command}.toml"
     path.write_text(toml(config), encoding="utf-8")
-    arguments = [spark_python(), "-m", "pipeline.cli", command, "--config", str(path), "--master", master]
+    arguments = [
+        spark_python(),
+        "-m",
+        "kwire.pipeline.cli",
+        command,
+        "--config",
+        str(path),
+        "--master",
+        master,
+    ]
     return JobProcess(arguments, at(place, jvm), place, place / f"{command}.log")
 
 

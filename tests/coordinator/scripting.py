@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.testing.virtual import VirtualHost
-from coordinator.groups.classic import Join, Sync
-from coordinator.groups.offsets import Commit, PartitionCommit
-from coordinator.groups.stored import stored_records
-from coordinator.ports import Topic
-from coordinator.runtime import partition_of
-from coordinator.service import GroupCoordinatorService
-from kwire.errors import ApiError, ErrorCode
-from kwire.messages.join_group import JoinGroupResponse
-from kwire.messages.leave_group import LeaveGroupResponse, MemberIdentity
-from kwire.schema import Message
+from kwire.coordinator.groups.classic.classic import Join, Sync
+from kwire.coordinator.groups.classic.stored import stored_records
+from kwire.coordinator.groups.offsets import Commit, PartitionCommit
+from kwire.coordinator.groups.service import GroupCoordinatorService
+from kwire.coordinator.ports import Topic
+from kwire.coordinator.runtime import partition_of
+from kwire.testing.virtual import VirtualHost
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.join_group import JoinGroupResponse
+from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity
+from kwire.wire.schema import Message
 
 PARTITIONS = 4
 

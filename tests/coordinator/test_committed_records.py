@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coordinator.committed_records import CommittedRecords
-from kwire import batch
+from kwire.coordinator.committed_records import CommittedRecords
+from kwire.wire import batch
 
 
 def values(data: memoryview) -> Iterator[bytes | None]:

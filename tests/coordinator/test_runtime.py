@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config import load
-from broker.node import Node
-from broker.state_topic import StateTopic
-from broker.testing.memory_disk import MemoryDisk
-from broker.testing.virtual import VirtualHost
-from coordinator.groups.offsets import Commit, PartitionCommit
-from coordinator.groups.stored import stored_records
-from coordinator.ports import OFFSETS_TOPIC
-from coordinator.runtime import partition_of
-from coordinator.transactions.machine import Ending
-from kwire.batch import read_header
-from kwire.errors import ApiError, ErrorCode
-from kwire.stored.groups import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from kwire.broker.config import load
+from kwire.broker.node.node import Node
+from kwire.broker.node.state_topic import StateTopic
+from kwire.coordinator.groups.classic.stored import stored_records
+from kwire.coordinator.groups.offsets import Commit, PartitionCommit
+from kwire.coordinator.ports import OFFSETS_TOPIC
+from kwire.coordinator.runtime import partition_of
+from kwire.coordinator.transactions.machine import Ending
+from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.virtual import VirtualHost
+from kwire.wire.batch import read_header
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.stored.groups import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from tests.coordinator.scripting import PARTITIONS, Cluster, Reply
 
 

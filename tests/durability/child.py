@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kwire.registry import decode_response, encode_request
-from kwire.schema import Message
+from kwire.wire.registry import decode_response, encode_request
+from kwire.wire.schema import Message
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS = 30
@@ -37,7 +37,7 @@ class Child:
 
     def __init__(self, data: Path, log: Path, settings: Mapping[str, str]) -> None:
         self._log = log
-        self._command = [sys.executable, "-m", "broker", "serve", "--data", str(data)]
+        self._command = [sys.executable, "-m", "kwire", "serve", "--data", str(data)]
         for key, value in {"listeners": "PLAINTEXT://127.0.0.1:0", **settings}.items():
             self._command += ["--set", f"{key}={value}"]
         self._process: subprocess.Popen[bytes] | None = None

@@ -13,23 +13,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kwire.batch import NewRecord, build
-from kwire.compression import Codec
-from kwire.errors import ErrorCode
-from kwire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from kwire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from kwire.messages.incremental_alter_configs import (
+from kwire.wire.batch import NewRecord, build
+from kwire.wire.compression import Codec
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kwire.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from kwire.messages.offset_commit import (
+from kwire.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from kwire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kwire.primitives import Uuid
+from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kwire.wire.primitives import Uuid
 from tests.durability.child import Connection, Failed
 
 PRODUCE_VERSION = 9

@@ -20,7 +20,7 @@ SETTINGS = (
 @pytest.mark.parametrize("names", [("a", "b"), ("a",)])
 def test_without_its_metadata_the_broker_ends(tmp_path: Path, names: tuple[str, ...]) -> None:
     directories = [tmp_path / name for name in names]
-    command = [sys.executable, "-m", "broker", "serve", "--data", ",".join(map(str, directories))]
+    command = [sys.executable, "-m", "kwire", "serve", "--data", ",".join(map(str, directories))]
     for setting in SETTINGS:
         command += ["--set", setting]
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("KAFKA_", "KWIRE_"))}

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from kwire.batch import BatchHeader, CorruptBatch, Record, batches, records
-from kwire.errors import ErrorCode
-from kwire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from kwire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from kwire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kwire.messages.find_coordinator import FindCoordinatorRequest
-from kwire.messages.init_producer_id import InitProducerIdRequest
-from kwire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kwire.messages.metadata import MetadataRequest
-from kwire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from kwire.wire.batch import BatchHeader, CorruptBatch, Record, batches, records
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kwire.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
+from kwire.wire.messages.init_producer_id import InitProducerIdRequest
+from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kwire.wire.messages.metadata import MetadataRequest
+from kwire.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from tests.durability.child import Child, Connection, Connections, Failed
 from tests.durability.load import (
     TOPIC_RESOURCE,

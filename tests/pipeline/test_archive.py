@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
-from pipeline.archive.staging import check, describe, fresh, move, staged
-from pipeline.segments.damage import Damage
+from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
+from kwire.pipeline.archive.staging import check, describe, fresh, move, staged
+from kwire.pipeline.segments.damage import Damage
 
 OFFSETS = [5, 6, 9]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.archive.manifest import ArchiveError
-from pipeline.archive.staging import STAGING, alone, attempt, staged
+from kwire.pipeline.archive.manifest import ArchiveError
+from kwire.pipeline.archive.staging import STAGING, alone, attempt, staged
 
 
 def test_what_an_earlier_attempt_still_writes_is_not_found_by_the_next(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.archive.claim import CLAIM, check_before, claim
-from pipeline.archive.manifest import Archive, ArchiveError, Commit
+from kwire.pipeline.archive.claim import CLAIM, check_before, claim
+from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit
 
 JOB = "stream-1"
 

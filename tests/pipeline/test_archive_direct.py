@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from broker.storage.disk import RealDisk
-from broker.testing.log_bench import NOW_MS, LogBench, batch
-from kwire.compression import Codec
-from pipeline.archive.direct import Dates, by_day, date_of, write_ranges
-from pipeline.archive.manifest import DataFile
-from pipeline.archive.staging import staged
-from pipeline.segments.options import parse
-from pipeline.segments.plan import Range, plan
-from pipeline.segments.read import SCHEMA_WITH_HEADERS, read
+from kwire.broker.storage.disk import RealDisk
+from kwire.pipeline.archive.direct import Dates, by_day, date_of, write_ranges
+from kwire.pipeline.archive.manifest import DataFile
+from kwire.pipeline.archive.staging import staged
+from kwire.pipeline.segments.options import parse
+from kwire.pipeline.segments.plan import Range, plan
+from kwire.pipeline.segments.read import SCHEMA_WITH_HEADERS, read
+from kwire.testing.log_bench import NOW_MS, LogBench, batch
+from kwire.wire.compression import Codec
 
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 SCHEMA = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in COLUMNS])

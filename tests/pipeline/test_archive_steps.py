@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
-from pipeline.archive.origins import Origins, of_files
-from pipeline.archive.steps import check_adjoining, check_complete, held_again, ranges_of, to_read
-from pipeline.origin import UNKNOWN, Origin
-from pipeline.segments.files import SegmentsError
+from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
+from kwire.pipeline.archive.origins import Origins, of_files
+from kwire.pipeline.archive.steps import check_adjoining, check_complete, held_again, ranges_of, to_read
+from kwire.pipeline.origin import UNKNOWN, Origin
+from kwire.pipeline.segments.files import SegmentsError
 
 WAS = Origin("east", "t", "id1")
 

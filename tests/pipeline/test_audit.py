@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.config import ConfigError, JobConfig
-from pipeline.jobs.audit import AuditConfig
+from kwire.pipeline.config import ConfigError, JobConfig
+from kwire.pipeline.jobs.audit import AuditConfig
 
 
 def window(told: str) -> str:

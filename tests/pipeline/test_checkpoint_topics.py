@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.checkpoint_topics import TOPICS, note_topics
-from pipeline.config import ConfigError
-from pipeline.origin import UNKNOWN, Origin
+from kwire.pipeline.checkpoint_topics import TOPICS, note_topics
+from kwire.pipeline.config import ConfigError
+from kwire.pipeline.origin import UNKNOWN, Origin
 
 SHOP = Origin("east", "shop", "id-1")
 BANK = Origin("east", "bank", "id-2")

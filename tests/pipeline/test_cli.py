@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from broker.cli import main
-from pipeline import cli, reaching
-from pipeline.config import FAILED
-from pipeline.segments.files import SegmentsError
+from kwire.broker.cli.main import main
+from kwire.pipeline import cli, reaching
+from kwire.pipeline.config import FAILED
+from kwire.pipeline.segments.files import SegmentsError
 
 
 def test_the_jobs_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import ConfigError, Input, JobConfig
+from kwire.pipeline.config import ConfigError, Input, JobConfig
 
 GOOD = """
 [input]

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.storage.disk import RealDisk
-from broker.storage.log import Log
-from broker.testing.log_bench import NOW_MS, LogBench, batch, numbered
-from kwire.batch import BatchHeader, batches
-from pipeline.segments.damage import Damage, recorded
-from pipeline.segments.options import parse
-from pipeline.segments.plan import Range, plan
-from pipeline.segments.read import read
-from pipeline.segments.scan import CorruptSegment
+from kwire.broker.storage.disk import RealDisk
+from kwire.broker.storage.log.log import Log
+from kwire.pipeline.segments.damage import Damage, recorded
+from kwire.pipeline.segments.options import parse
+from kwire.pipeline.segments.plan import Range, plan
+from kwire.pipeline.segments.read import read
+from kwire.pipeline.segments.scan import CorruptSegment
+from kwire.testing.log_bench import NOW_MS, LogBench, batch, numbered
+from kwire.wire.batch import BatchHeader, batches
 
 Row = tuple[int, bytes | None]
 

@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pipeline import delivery
-from pipeline.archive.manifest import ArchiveError, DataFile
-from pipeline.archive.reading import Wanted, by_partition
-from pipeline.delivery import (
+from kwire.pipeline import delivery
+from kwire.pipeline.archive.manifest import ArchiveError, DataFile
+from kwire.pipeline.archive.reading import Wanted, by_partition
+from kwire.pipeline.delivery import (
     MAP_SUFFIX,
     DeliveryError,
     Outgoing,
@@ -27,7 +27,7 @@ from pipeline.delivery import (
     offset_map,
     progress,
 )
-from pipeline.jobs.restore import (
+from kwire.pipeline.jobs.restore import (
     AUTO,
     KEEP,
     MAP,
@@ -38,8 +38,8 @@ from pipeline.jobs.restore import (
     create,
     create_topics,
 )
-from pipeline.origin import UNKNOWN, Origin
-from pipeline.restore.selection import Selection
+from kwire.pipeline.origin import UNKNOWN, Origin
+from kwire.pipeline.restore.selection import Selection
 from tests.durability.child import Child
 
 SECONDS = 30.0

@@ -16,15 +16,15 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from pipeline import delivery, offset_map
-from pipeline.config import ConfigError, Input, JobConfig
-from pipeline.delivery import MappedDelivery, Outgoing, Target
-from pipeline.jobs.mirror import CLAIM, Mirror, MirrorConfig, claim
-from pipeline.mirror.groups import ACTIVE, AHEAD, COMMITTED, KEPT, SAME, Groups
-from pipeline.mirror.source import FileSource, KafkaSource, SourceTopic, ends
-from pipeline.mirror.steps import Part, Span, deliver_batches, first_offset, spans
-from pipeline.offset_map import MAP_SUFFIX, DeliveryError, Entry, Run, reader
-from pipeline.origin import Origin
+from kwire.pipeline import delivery, offset_map
+from kwire.pipeline.config import ConfigError, Input, JobConfig
+from kwire.pipeline.delivery import MappedDelivery, Outgoing, Target
+from kwire.pipeline.jobs.mirror import CLAIM, Mirror, MirrorConfig, claim
+from kwire.pipeline.mirror.groups import ACTIVE, AHEAD, COMMITTED, KEPT, SAME, Groups
+from kwire.pipeline.mirror.source import FileSource, KafkaSource, SourceTopic, ends
+from kwire.pipeline.mirror.steps import Part, Span, deliver_batches, first_offset, spans
+from kwire.pipeline.offset_map import MAP_SUFFIX, DeliveryError, Entry, Run, reader
+from kwire.pipeline.origin import Origin
 from tests.durability.child import Child
 
 SECONDS = 30.0
@@ -148,7 +148,7 @@ def step(mirror: Mirror, batch_id: int, *batches: pa.RecordBatch) -> int:
 
 
 def delivered_row(row: dict[str, Any]) -> Any:
-    from pipeline.mirror.steps import Done
+    from kwire.pipeline.mirror.steps import Done
 
     return Done(**row)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from pipeline import offset_map
-from pipeline.mirror.groups import Index
-from pipeline.offset_map import DeliveryError, Entry, Run, entries
+from kwire.pipeline import offset_map
+from kwire.pipeline.mirror.groups import Index
+from kwire.pipeline.offset_map import DeliveryError, Entry, Run, entries
 
 
 def test_an_entry_tells_of_runs_and_gaps_and_is_read_back() -> None:

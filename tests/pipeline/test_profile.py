@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.config import ConfigError, JobConfig
-from pipeline.jobs.profile import ProfileConfig, client_of, narrowed, topics_of
-from pipeline.report import figures as fig
-from pipeline.report.lag import lag_of
-from pipeline.report.order import behind_ms
-from pipeline.report.page import render
-from pipeline.report.profile_page import page_of
-from pipeline.report.schemas import infer
-from pipeline.report.times import END_MS
-from pipeline.tables import Side
+from kwire.pipeline.config import ConfigError, JobConfig
+from kwire.pipeline.jobs.profile import ProfileConfig, client_of, narrowed, topics_of
+from kwire.pipeline.report import figures as fig
+from kwire.pipeline.report.lag import lag_of
+from kwire.pipeline.report.order import behind_ms
+from kwire.pipeline.report.page import render
+from kwire.pipeline.report.profile_page import page_of
+from kwire.pipeline.report.schemas import infer
+from kwire.pipeline.report.times import END_MS
+from kwire.pipeline.tables import Side
 
 KAFKA = {
     "profile": {"report": "out/p.html", "client": {"security.protocol": "PLAINTEXT"}},

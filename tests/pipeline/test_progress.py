@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline.config import ConfigError
-from pipeline.progress import KEPT_BATCHES, Metrics, behind, complete, counted, line
+from kwire.pipeline.config import ConfigError
+from kwire.pipeline.progress import KEPT_BATCHES, Metrics, behind, complete, counted, line
 
 
 def progress(**changes: Any) -> Any:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.config import ConfigError, JobConfig
-from pipeline.reaching import check
+from kwire.pipeline.config import ConfigError, JobConfig
+from kwire.pipeline.reaching import check
 
 
 @pytest.fixture

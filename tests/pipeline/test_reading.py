@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
-from pipeline.archive.reading import Wanted, frame, rows, telling_what_is_gone, unglobbed
+from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
+from kwire.pipeline.archive.reading import Wanted, frame, rows, telling_what_is_gone, unglobbed
 
 FILE = DataFile(
     "data/topic=t/date=2026-01-31/partition=0/part-0.parquet", "t", 0, "2026-01-31", 0, 9, 10, 1, ""

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import ConfigError
-from pipeline.report import plots
-from pipeline.report.differences import DIFFERENT, EXTRA, MISSING, SAME, Window, fields, page_of
-from pipeline.report.page import Page, Plot, Section, Table, cell, duration, render, share, size, write
-from pipeline.report.times import END_MS, FIRST_MS
+from kwire.pipeline.config import ConfigError
+from kwire.pipeline.report import plots
+from kwire.pipeline.report.differences import DIFFERENT, EXTRA, MISSING, SAME, Window, fields, page_of
+from kwire.pipeline.report.page import Page, Plot, Section, Table, cell, duration, render, share, size, write
+from kwire.pipeline.report.times import END_MS, FIRST_MS
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 TIMES = [START + timedelta(hours=hour) for hour in range(30)]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from kwire.batch import BatchHeader, batches, crc_is_valid, read_header, records
-from kwire.compression import Codec
-from pipeline.archive.reading import Row
-from pipeline.restore import batches as made
-from pipeline.restore.batches import MOST_DELTA, Limits
+from kwire.pipeline.archive.reading import Row
+from kwire.pipeline.restore import batches as made
+from kwire.pipeline.restore.batches import MOST_DELTA, Limits
+from kwire.wire.batch import BatchHeader, batches, crc_is_valid, read_header, records
+from kwire.wire.compression import Codec
 
 NOW_MS = 1_700_000_000_000
 

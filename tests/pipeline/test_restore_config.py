@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import ConfigError, JobConfig
-from pipeline.jobs.restore import RestoreConfig, directory_config
+from kwire.pipeline.config import ConfigError, JobConfig
+from kwire.pipeline.jobs.restore import RestoreConfig, directory_config
 
 TABLE = {"directory": "/srv/archive", "job": "back", "client": {"bootstrap.servers": "h:1"}}
 

@@ -15,21 +15,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from broker.raft.bootstrap import activation_records, bootstrap_records
-from broker.raft.replay import decode_batches
-from broker.storage.checkpoints import read_meta_properties, read_offsets, read_topic_id
-from broker.storage.disk import RealDisk
-from broker.storage.log_manager import LogManager
-from kwire.compression import Codec
-from kwire.stored.metadata import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
-from pipeline import cli
-from pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
-from pipeline.archive.reading import Row, Wanted, overlapping, rows
-from pipeline.archive.staging import describe, fresh, move, staged
-from pipeline.config import CLEAN, ConfigError, JobConfig
-from pipeline.jobs.restore import command, directory_config
-from pipeline.restore.batches import Limits
-from pipeline.restore.directory import (
+from kwire.broker.metadata.replay import decode_batches
+from kwire.broker.raft.bootstrap import activation_records, bootstrap_records
+from kwire.broker.storage.checkpoints import read_meta_properties, read_offsets, read_topic_id
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.disk import RealDisk
+from kwire.pipeline import cli
+from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
+from kwire.pipeline.archive.reading import Row, Wanted, overlapping, rows
+from kwire.pipeline.archive.staging import describe, fresh, move, staged
+from kwire.pipeline.config import CLEAN, ConfigError, JobConfig
+from kwire.pipeline.jobs.restore import command, directory_config
+from kwire.pipeline.restore.batches import Limits
+from kwire.pipeline.restore.directory import (
     DirectoryConfig,
     Task,
     building,
@@ -37,10 +35,12 @@ from pipeline.restore.directory import (
     restore,
     spans,
 )
-from pipeline.restore.partition import Written
-from pipeline.segments.files import partitions_in
-from pipeline.segments.plan import Range
-from pipeline.segments.read import read
+from kwire.pipeline.restore.partition import Written
+from kwire.pipeline.segments.files import partitions_in
+from kwire.pipeline.segments.plan import Range
+from kwire.pipeline.segments.read import read
+from kwire.wire.compression import Codec
+from kwire.wire.stored.metadata import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
 
 SCHEMA = pa.schema(
     [

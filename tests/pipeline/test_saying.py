@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.saying import sentence_of
+from kwire.pipeline.saying import sentence_of
 
 SOURCE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException: "
 TRACEBACK = "Traceback (most recent call last):\n  File x, line 3\n"

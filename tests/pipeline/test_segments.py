@@ -12,22 +12,22 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from broker.storage.disk import RealDisk
-from broker.storage.log import Log
-from broker.testing.log_bench import NOW_MS, LogBench, batch, end_transaction
-from kwire.batch import build, seal
-from kwire.compression import Codec
-from pipeline.segments.files import SegmentsError, partitions_in
-from pipeline.segments.options import parse
-from pipeline.segments.plan import Range, offset_for_timestamp, plan, tasks
-from pipeline.segments.read import MOST_TIMESTAMP_MS, SCHEMA, SCHEMA_WITH_HEADERS, chosen, read
-from pipeline.segments.scan import (
+from kwire.broker.storage.disk import RealDisk
+from kwire.broker.storage.log.log import Log
+from kwire.pipeline.segments.files import SegmentsError, partitions_in
+from kwire.pipeline.segments.options import parse
+from kwire.pipeline.segments.plan import Range, offset_for_timestamp, plan, tasks
+from kwire.pipeline.segments.read import MOST_TIMESTAMP_MS, SCHEMA, SCHEMA_WITH_HEADERS, chosen, read
+from kwire.pipeline.segments.scan import (
     CorruptSegment,
     SegmentFile,
     chunks_between,
     end_offset,
     stable_offset,
 )
+from kwire.testing.log_bench import NOW_MS, LogBench, batch, end_transaction
+from kwire.wire.batch import build, seal
+from kwire.wire.compression import Codec
 
 ABORT, COMMIT = 0, 1
 Row = tuple[int, bytes | None]
@@ -75,7 +75,7 @@ def rows(found: list[Range]) -> list[Row]:
 
 
 def expected(log: Log) -> list[Row]:
-    from broker.testing.log_bench import numbered
+    from kwire.testing.log_bench import numbered
 
     return numbered(log)
 
@@ -220,7 +220,7 @@ class TestWhatIsRead:
 
 
 def batch_starts(log: Log) -> Iterator[tuple[int, int]]:
-    from kwire.batch import batches
+    from kwire.wire.batch import batches
 
     for segment in log.segments:
         data = Path(segment.log_path).read_bytes()
@@ -465,7 +465,7 @@ class TestHowItIsDivided:
     def test_most_tasks_go_to_the_partition_that_has_most(
         self, bench: LogBench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("pipeline.segments.plan.LEAST_TASK_BYTES", 1)
+        monkeypatch.setattr("kwire.pipeline.segments.plan.LEAST_TASK_BYTES", 1)
         found = ranges(bench)
         counts = [(one.partition, one.end - one.start) for one in found]
         assert sum(count for _, count in counts) == 10_000

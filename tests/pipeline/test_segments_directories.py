@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.segments.files import SegmentsError, partitions_in
+from kwire.pipeline.segments.files import SegmentsError, partitions_in
 
 
 @pytest.fixture

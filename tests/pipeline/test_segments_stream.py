@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.storage.disk import RealDisk
-from broker.testing.log_bench import LogBench, batch
-from pipeline.segments.files import AGAIN_SECONDS, Partition, Segment, SegmentsError
-from pipeline.segments.options import Options, parse
-from pipeline.segments.read import read
-from pipeline.segments.stream import Offsets, beginnings, ends, goes_on, limited, step_tasks
+from kwire.broker.storage.disk import RealDisk
+from kwire.pipeline.segments.files import AGAIN_SECONDS, Partition, Segment, SegmentsError
+from kwire.pipeline.segments.options import Options, parse
+from kwire.pipeline.segments.read import read
+from kwire.pipeline.segments.stream import Offsets, beginnings, ends, goes_on, limited, step_tasks
+from kwire.testing.log_bench import LogBench, batch
 
 
 def asked(tmp_path: Path, **given: str) -> Options:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.archive.manifest import Archive, ArchiveError, Commit
-from pipeline.tables import check_topics, names_in
+from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit
+from kwire.pipeline.tables import check_topics, names_in
 
 
 @pytest.mark.parametrize("text", ["a,b", "a, b", " a ,b,,", "b,a"])

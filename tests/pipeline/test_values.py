@@ -15,13 +15,13 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from pipeline.values.avro import column_of
-from pipeline.values.avro_schema import AvroSchema
-from pipeline.values.columns import ValueFault
-from pipeline.values.decoder import Decoder, Plan, with_data
-from pipeline.values.json_text import document_of
-from pipeline.values.registry import Registry, RegistryError
-from pipeline.values.written import loads, sample_of
+from kwire.pipeline.values.avro import column_of
+from kwire.pipeline.values.avro_schema import AvroSchema
+from kwire.pipeline.values.columns import ValueFault
+from kwire.pipeline.values.decoder import Decoder, Plan, with_data
+from kwire.pipeline.values.json_text import document_of
+from kwire.pipeline.values.registry import Registry, RegistryError
+from kwire.pipeline.values.written import loads, sample_of
 from tests.pipeline.schema_registry import SchemaRegistry
 
 HERE = SerializationContext("t", MessageField.VALUE)

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.archive.manifest import ArchiveError, DataFile
-from pipeline.config import ConfigError, Input, JobConfig
-from pipeline.values.dead_letters import DeadLetters, check_apart, deliver_partition, undecodable
-from pipeline.values.settings import ValuesConfig
+from kwire.pipeline.archive.manifest import ArchiveError, DataFile
+from kwire.pipeline.config import ConfigError, Input, JobConfig
+from kwire.pipeline.values.dead_letters import DeadLetters, check_apart, deliver_partition, undecodable
+from kwire.pipeline.values.settings import ValuesConfig
 
 KAFKA = Input("kafka", {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders"})
 AVRO = {"format": "avro", "registry": "http://r"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.values.types import misfits, twice
+from kwire.pipeline.values.types import misfits, twice
 
 
 def struct(**fields: Any) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import ConfigError, JobConfig
-from pipeline.jobs import windows
-from pipeline.jobs.windows import Aggregate, Counts, WindowsConfig, claim, note, path_of, total
+from kwire.pipeline.config import ConfigError, JobConfig
+from kwire.pipeline.jobs import windows
+from kwire.pipeline.jobs.windows import Aggregate, Counts, WindowsConfig, claim, note, path_of, total
 
 
 def config(tmp_path: Path, **changes: Any) -> WindowsConfig:

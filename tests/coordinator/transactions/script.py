@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coordinator.transactions.machine import Producer
-from coordinator.transactions.service import stored_records
-from coordinator.transactions.transaction import Partition, State
-from kwire.errors import ApiError, ErrorCode
-from kwire.stored.transactions import TransactionLogKey, TransactionLogValue
+from kwire.coordinator.transactions.machine import Producer
+from kwire.coordinator.transactions.service import stored_records
+from kwire.coordinator.transactions.transaction import Partition, State
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue
 from tests.coordinator.transactions.world import World
 
 FOLDER = Path(__file__).parent / "scripts"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.transactions.machine import Producer
-from coordinator.transactions.transaction import Partition
-from kwire.errors import ApiError, ErrorCode
+from kwire.coordinator.transactions.machine import Producer
+from kwire.coordinator.transactions.transaction import Partition
+from kwire.wire.errors import ApiError, ErrorCode
 from tests.coordinator.transactions.world import World
 
 NAME = "a"

@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from coordinator.transactions.machine import Producer
-from coordinator.transactions.transaction import Partition
-from kwire.errors import ApiError, ErrorCode
+from kwire.coordinator.transactions.machine import Producer
+from kwire.coordinator.transactions.transaction import Partition
+from kwire.wire.errors import ApiError, ErrorCode
 from tests.coordinator.transactions.world import PARTITIONS, World
 
 NAMES = ("a", "b")

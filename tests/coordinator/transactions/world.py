@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-from broker.handlers.transaction_checks import check_transaction
-from broker.node import Node
-from broker.storage.log import AppendOrigin, Log
-from broker.storage.log_config import LogConfig
-from broker.storage.producer_state import MarkerTerms
-from broker.testing.log_bench import LogBench, batch
-from broker.testing.memory_disk import MemoryDisk
-from broker.testing.virtual import VirtualHost
-from broker.transaction_ports import TransactionPorts
-from coordinator.transactions.machine import Ending, Producer
-from coordinator.transactions.ports import TRANSACTIONS_TOPIC
-from coordinator.transactions.service import TransactionCoordinatorService
-from coordinator.transactions.transaction import Partition, Transaction
-from kwire.batch import HEADER_BYTES, BatchHeader, control_type, read_header, records
-from kwire.errors import ApiError, ErrorCode
+from kwire.broker.api.transaction_checks import check_transaction
+from kwire.broker.node.node import Node
+from kwire.broker.node.transaction_ports import TransactionPorts
+from kwire.broker.storage.log.log import AppendOrigin, Log
+from kwire.broker.storage.log.log_config import LogConfig
+from kwire.broker.storage.log.producer_state import MarkerTerms
+from kwire.coordinator.transactions.machine import Ending, Producer
+from kwire.coordinator.transactions.ports import TRANSACTIONS_TOPIC
+from kwire.coordinator.transactions.service import TransactionCoordinatorService
+from kwire.coordinator.transactions.transaction import Partition, Transaction
+from kwire.testing.log_bench import LogBench, batch
+from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.virtual import VirtualHost
+from kwire.wire.batch import HEADER_BYTES, BatchHeader, control_type, read_header, records
+from kwire.wire.errors import ApiError, ErrorCode
 
 PARTITIONS: tuple[Partition, ...] = (("t", 0), ("t", 1), ("u", 0))
 SEGMENT_BYTES = 600

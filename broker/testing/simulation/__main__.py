@@ -1,4 +1,0 @@
-from broker.testing.simulation.run import main
-
-if __name__ == "__main__":
-    raise SystemExit(main())

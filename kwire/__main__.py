@@ -1,0 +1,9 @@
+"""`python -m kwire` is the command `kwire`."""
+
+from __future__ import annotations
+
+import sys
+
+from kwire.broker.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,188 @@
+"""AddPartitionsToTxn v0–5. Clients send v0–3, one transaction each; brokers v4–5, several. KIP-98, KIP-890.
+
+All of a transaction's partitions are added, or none: if one does not exist, the others are not attempted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.metadata.names import is_internal
+from kwire.coordinator.transactions.machine import Producer
+from kwire.coordinator.transactions.transaction import Partition
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+)
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+FIRST_VERSION_OF_BROKERS = 4
+FIRST_VERSION_WITH_FENCED = 2
+CLIENT_VERSION, BROKER_VERSION = 0, 2
+"""The transaction protocol of who asks: a broker does it for a client of version 2, when that produces."""
+
+
+def handle(node: Node, context: RequestContext, request: AddPartitionsToTxnRequest) -> Parked:
+    """Answer when each transaction's partitions are stored."""
+    if context.api_version < FIRST_VERSION_OF_BROKERS:
+
+        def answer(results: list[AddPartitionsToTxnTopicResult]) -> None:
+            context.complete(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
+
+        refused = _refused(node, request.v3_and_below_topics, of_client=True)
+        if refused is not None:
+            answer(refused)
+            return PARKED
+        producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        _add(
+            node,
+            request.v3_and_below_transactional_id,
+            producer,
+            request.v3_and_below_topics,
+            CLIENT_VERSION,
+            lambda results: answer(_for_version(results, context.api_version)),
+        )
+        return PARKED
+    response = AddPartitionsToTxnResponse()
+    left = len(request.transactions)
+    if not left:
+        context.complete(response)
+    # Where a transactional id is named twice, Kafka takes the topics that it is named with last for those of
+    # both, and tells of those that it is named with first once they are added.
+    topics_of = {transaction.transactional_id: transaction.topics for transaction in request.transactions}
+    told_of = {
+        transaction.transactional_id: transaction.topics for transaction in reversed(request.transactions)
+    }
+    for transaction in request.transactions:
+        topics = topics_of[transaction.transactional_id]
+        result = AddPartitionsToTxnResult(transactional_id=transaction.transactional_id)
+        response.results_by_transaction.append(result)
+
+        def answered(
+            results: list[AddPartitionsToTxnTopicResult], result: AddPartitionsToTxnResult = result
+        ) -> None:
+            nonlocal left
+            result.topic_results = results
+            left -= 1
+            if not left:
+                context.complete(response)
+
+        producer = Producer(transaction.producer_id, transaction.producer_epoch)
+        refused = _refused(node, topics, of_client=False)
+        if refused is not None:
+            answered(refused)
+        elif transaction.verify_only:
+            _verify(node, transaction.transactional_id, producer, topics, answered)
+        else:
+            told = told_of[transaction.transactional_id]
+            _add(node, transaction.transactional_id, producer, topics, BROKER_VERSION, answered, told)
+    return PARKED
+
+
+Answered = Callable[[list[AddPartitionsToTxnTopicResult]], None]
+
+
+def _add(
+    node: Node,
+    transactional_id: str,
+    producer: Producer,
+    topics: Sequence[AddPartitionsToTxnTopic],
+    client_version: int,
+    answered: Answered,
+    told: Sequence[AddPartitionsToTxnTopic] | None = None,
+) -> None:
+    """Add these topics; the answer is about those that are `told`, if they are others."""
+
+    def done(code: ErrorCode) -> None:
+        answered(_all_with(topics if told is None else told, code))
+
+    node.transactions.add_partitions(transactional_id, producer, _partitions(topics), client_version, done)
+
+
+def _verify(
+    node: Node,
+    transactional_id: str,
+    producer: Producer,
+    topics: Sequence[AddPartitionsToTxnTopic],
+    answered: Answered,
+) -> None:
+    partitions = _partitions(topics)
+    try:
+        codes = node.transactions.verify_partitions(transactional_id, producer, partitions)
+    except ApiError as error:
+        codes = dict.fromkeys(partitions, error.code)
+    answered(_by_topic(codes))
+
+
+def _refused(
+    node: Node, topics: Sequence[AddPartitionsToTxnTopic], *, of_client: bool
+) -> list[AddPartitionsToTxnTopicResult] | None:
+    """The answer to a transaction that cannot have some of its partitions; None where it can have all.
+
+    These do not exist, or are of internal topics, which clients may not write.
+    """
+    codes = dict.fromkeys(_partitions(topics), ErrorCode.OPERATION_NOT_ATTEMPTED)
+    for name, index in codes:
+        if of_client and is_internal(name):
+            codes[name, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif not node.partition_exists(name, index):
+            codes[name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if all(code == ErrorCode.OPERATION_NOT_ATTEMPTED for code in codes.values()):
+        return None
+    return _by_topic(codes)
+
+
+def _partitions(topics: Sequence[AddPartitionsToTxnTopic]) -> list[Partition]:
+    return [(topic.name, index) for topic in topics for index in topic.partitions]
+
+
+def _all_with(
+    topics: Sequence[AddPartitionsToTxnTopic], code: ErrorCode
+) -> list[AddPartitionsToTxnTopicResult]:
+    """One code for all that was asked, as it was asked."""
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+def _by_topic(codes: Mapping[Partition, ErrorCode]) -> list[AddPartitionsToTxnTopicResult]:
+    """Each partition once, and no topics without any."""
+    topics: dict[str, AddPartitionsToTxnTopicResult] = {}
+    for (name, index), code in codes.items():
+        topic = topics.setdefault(name, AddPartitionsToTxnTopicResult(name=name))
+        topic.results_by_partition.append(
+            AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+        )
+    return list(topics.values())
+
+
+def _for_version(
+    results: list[AddPartitionsToTxnTopicResult], version: int
+) -> list[AddPartitionsToTxnTopicResult]:
+    for topic in results:
+        for result in topic.results_by_partition:
+            result.partition_error_code = fenced_for(result.partition_error_code, version)
+    return results
+
+
+def fenced_for(code: int, version: int, since: int = FIRST_VERSION_WITH_FENCED) -> int:
+    """PRODUCER_FENCED as clients knew it before it had a code of its own (KIP-588)."""
+    if code == ErrorCode.PRODUCER_FENCED and version < since:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code

@@ -1,0 +1,71 @@
+"""ApiVersions v0–4. KIP-35, KIP-511 (client software), KIP-584 (features), KAFKA-17011.
+
+A version newer than ours is answered UNSUPPORTED_VERSION in a v0 body that names only our ApiVersions range,
+so that the client can ask again. The response header is always version 0: the client cannot know yet.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import RequestContext
+from kwire.broker.api.dispatch import API_VERSIONS_KEY, SERVED
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+from kwire.wire.registry import encode_response
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+FIRST_VERSION_WITH_SOFTWARE = 3
+FIRST_VERSION_WITH_ZERO_MINIMUM = 4
+
+
+def handle(node: Node, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    """All APIs that this broker serves, and the feature levels of its cluster."""
+    version = context.api_version
+    if version >= FIRST_VERSION_WITH_SOFTWARE:
+        name, software_version = request.client_software_name, request.client_software_version
+        if not SOFTWARE_NAME.fullmatch(name) or not SOFTWARE_NAME.fullmatch(software_version):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        context.channel.client_software_name = name
+        context.channel.client_software_version = software_version
+    features = node.features()
+    return ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(api_key=key, min_version=served.min_version, max_version=served.max_version)
+            for key, served in SERVED.items()
+        ],
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=low, max_version=high)
+            for name, (low, high) in features.supported.items()
+            if low > 0 or version >= FIRST_VERSION_WITH_ZERO_MINIMUM
+        ],
+        finalized_features_epoch=features.epoch,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in features.finalized.items()
+        ],
+    )
+
+
+def complete_unsupported(context: RequestContext) -> None:
+    """Answer an ApiVersions request of a version that is not ours."""
+    served = SERVED[API_VERSIONS_KEY]
+    response = ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[
+            ApiVersion(
+                api_key=API_VERSIONS_KEY, min_version=served.min_version, max_version=served.max_version
+            )
+        ],
+    )
+    context.complete_encoded(encode_response(API_VERSIONS_KEY, 0, context.header.correlation_id, response))

@@ -1,0 +1,260 @@
+"""What a handler is given: the connection's ordered replies, and the request at hand.
+
+A `Channel` is the pure half of a connection. Each request takes a slot in arrival order; its reply may be
+completed at any time, and leaves only when every earlier slot of the channel is complete. The shell owns
+the socket, and asks `take_ready` for what may be sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from kwire.wire.errors import ApiError, ErrorCode, NotInVersion
+from kwire.wire.primitives import Buffer, Region
+from kwire.wire.registry import RequestHeader, encode_response
+from kwire.wire.schema import Message
+
+if TYPE_CHECKING:
+    from kwire.broker.api.repeated import Again, Repeated
+
+logger = logging.getLogger("kwire.dispatch")
+
+
+class Parked:
+    """The type of `PARKED`: the handler completes its context later."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "PARKED"
+
+
+PARKED: Final = Parked()
+
+_PENDING, _READY = range(2)
+
+
+class Channel:
+    """One client connection as the broker's machines see it."""
+
+    __slots__ = (
+        "client_software_name",
+        "client_software_version",
+        "closed",
+        "closing",
+        "ending",
+        "id",
+        "interrupt",
+        "listener",
+        "local_host",
+        "on_ready",
+        "peer_host",
+        "pending_bytes",
+        "principal",
+        "queued_bytes",
+        "repeated",
+        "slots",
+    )
+
+    def __init__(
+        self,
+        channel_id: int,
+        *,
+        peer_host: str,
+        listener: str,
+        on_ready: Callable[[Channel], None],
+        principal: str = "User:ANONYMOUS",
+        local_host: str = "",
+    ) -> None:
+        self.id = channel_id
+        self.peer_host = peer_host
+        self.local_host = local_host
+        self.listener = listener
+        self.principal = principal
+        self.on_ready = on_ready
+        self.client_software_name = "unknown"
+        self.client_software_version = "unknown"
+        self.slots: deque[RequestContext] = deque()
+        self.pending_bytes = 0
+        """Bytes of the requests that wait for their replies."""
+        self.queued_bytes = 0
+        """Bytes of completed replies that `take_ready` has not handed out yet."""
+        self.ending = False
+        """Set when no further request is to be read, since one that is under way ends the connection."""
+        self.closing = False
+        """Set when the connection must be closed once the replies that were handed out are sent."""
+        self.closed = False
+        self.interrupt: Callable[[], None] | None = None
+        """Ends the long poll that later requests of this channel are waiting behind, if there is one."""
+        self.repeated: Repeated | None = None
+        """The last request that may come in the same words, and its answer."""
+
+    @property
+    def pending(self) -> int:
+        """Requests received whose replies have not been handed to the shell."""
+        return len(self.slots)
+
+    def open_slot(self, header: RequestHeader, arrived_ms: int, size_bytes: int = 0) -> RequestContext:
+        """Take the next place in the order of replies, for a request of `size_bytes`."""
+        context = RequestContext(header, self, arrived_ms, size_bytes)
+        self.slots.append(context)
+        self.pending_bytes += size_bytes
+        return context
+
+    def take_ready(self) -> list[Buffer | Region]:
+        """Pop the completed replies at the head, in request order, as pieces to send.
+
+        Whatever comes behind a request that ends the connection is not answered.
+        """
+        slots = self.slots
+        pieces: list[Buffer | Region] = []
+        while slots and slots[0].state == _READY:
+            context = slots.popleft()
+            self.pending_bytes -= context.size_bytes
+            reply = context.reply
+            if reply is not None:
+                pieces.extend(reply)
+                self.queued_bytes -= context.reply_bytes
+            elif context.closes:
+                self.closing = True
+                self._forget_all()
+        return pieces
+
+    def _forget_all(self) -> None:
+        self.interrupt = None
+        self.slots.clear()
+        self.pending_bytes = 0
+        self.queued_bytes = 0
+
+    def close(self) -> None:
+        """The connection is gone: completions that come later are dropped."""
+        self.closed = True
+        self.repeated = None
+        self._forget_all()
+
+
+def size_of(piece: Buffer | Region) -> int:
+    """The bytes of a piece of a reply."""
+    if isinstance(piece, (bytes, bytearray)):
+        return len(piece)
+    if isinstance(piece, memoryview):
+        return piece.nbytes
+    return piece.size_bytes
+
+
+class RequestContext:
+    """One request under way, and the only way to answer it."""
+
+    __slots__ = (
+        "again",
+        "arrived_ms",
+        "channel",
+        "closes",
+        "header",
+        "reply",
+        "reply_bytes",
+        "request",
+        "size_bytes",
+        "state",
+    )
+
+    def __init__(self, header: RequestHeader, channel: Channel, arrived_ms: int, size_bytes: int) -> None:
+        self.header = header
+        self.channel = channel
+        self.arrived_ms = arrived_ms
+        self.size_bytes = size_bytes
+        self.state = _PENDING
+        self.reply: list[Buffer | Region] | None = None
+        self.reply_bytes = 0
+        self.closes = False
+        """Whether the connection ends with this request, which is not answered."""
+        self.request: object = None
+        """Kept until it is answered: a reply that cannot be written is an error to all that was asked."""
+        self.again: Again | None = None
+        """Set by the handler of a request that may come in the same words, and was answered at once."""
+
+    @property
+    def api_version(self) -> int:
+        return self.header.api_version
+
+    @property
+    def client_id(self) -> str:
+        """The client's id, empty where the request had none."""
+        return self.header.client_id or ""
+
+    @property
+    def completed(self) -> bool:
+        return self.state == _READY
+
+    def complete(self, response: Message) -> None:
+        """Encode `response` and release it in its turn. To be called exactly once."""
+        channel = self.channel
+        if channel.closed or channel.closing:
+            self.state = _READY
+            self.request = None
+            return
+        header = self.header
+        try:
+            encoded = encode_response(header.api_key, header.api_version, header.correlation_id, response)
+        except NotInVersion as error:
+            logger.info("%s to %s is refused: %s", header, self.channel.peer_host, error)
+            self._complete_with_error(ErrorCode.UNSUPPORTED_VERSION)
+            return
+        except Exception:
+            # A reply that its version has no room for: mostly a string beyond 32767 bytes, as clients can
+            # have texts of errors made that long. Whoever waits for others must not wait for this one.
+            logger.exception("a reply cannot be written: %s to %s", header, self.channel.peer_host)
+            self._complete_with_error(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
+        self.complete_encoded(encoded)
+
+    def error_response(self, error: ApiError) -> Message:
+        """The response that tells of an error of the whole request. WireError where there can be none."""
+        from kwire.broker.api.error_responses import error_response
+
+        return error_response(self.header.api_key, self.header.api_version, self.request, error)
+
+    def _complete_with_error(self, code: ErrorCode) -> None:
+        """Answer with this error, or close the connection where that cannot be told either."""
+        header = self.header
+        self.again = None
+        try:
+            failed = self.error_response(ApiError(code))
+            encoded = encode_response(header.api_key, header.api_version, header.correlation_id, failed)
+        except Exception as error:
+            logger.warning("%s to %s is not answered: %s", header, self.channel.peer_host, error)
+            self.close_connection()
+            return
+        self.complete_encoded(encoded)
+
+    def complete_encoded(self, pieces: list[Buffer | Region]) -> None:
+        """Release a reply that is encoded already: the whole frame, its size in front."""
+        assert self.state == _PENDING, f"a second reply to {self.header}"
+        self.state = _READY
+        self.request = None
+        channel = self.channel
+        if channel.closed or channel.closing:
+            return
+        self.reply = pieces
+        self.reply_bytes = size_of(pieces[0]) if len(pieces) == 1 else sum(map(size_of, pieces))
+        channel.queued_bytes += self.reply_bytes
+        if channel.slots[0] is self:
+            channel.on_ready(channel)
+
+    def complete_without_reply(self) -> None:
+        """End the request with nothing on the wire (Produce with acks=0)."""
+        assert self.state == _PENDING, f"a second reply to {self.header}"
+        self.state = _READY
+        self.request = None
+        channel = self.channel
+        if not channel.closed and not channel.closing and channel.slots[0] is self:
+            channel.on_ready(channel)
+
+    def close_connection(self) -> None:
+        """End the request, and the connection once what came before is answered."""
+        self.closes = True
+        self.channel.ending = True
+        self.complete_without_reply()

@@ -1,0 +1,78 @@
+"""DescribeLogDirs v1–5: what lies in each log directory. KIP-113, KIP-827 (volume sizes), KIP-1066."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import RequestContext
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
+from kwire.broker.storage.log.log import Log
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+UNKNOWN_LAG = -1
+
+
+def handle(node: Node, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    """Sizes of the asked partitions by directory; a null list of topics asks for all of them."""
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    results: list[DescribeLogDirsResult] = []
+    for directory in node.log_manager.directories():
+        if directory.for_metadata:
+            continue
+        if directory.offline:
+            results.append(
+                DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path)
+            )
+            continue
+        topics: dict[str, DescribeLogDirsTopic] = {}
+        for log in node.log_manager.logs_in(directory.path):
+            if log.topic == METADATA_TOPIC:  # it is no topic to clients
+                continue
+            if wanted is not None and (log.topic, log.partition) not in wanted:
+                continue
+            topic = topics.setdefault(log.topic, DescribeLogDirsTopic(name=log.topic, partitions=[]))
+            topic.partitions.append(
+                DescribeLogDirsPartition(
+                    partition_index=log.partition,
+                    partition_size=log.size_bytes,
+                    offset_lag=_offset_lag(node, log),
+                    is_future_key=_is_future(node, log),
+                )
+            )
+        total_bytes, usable_bytes = directory.volume_bytes()
+        results.append(
+            DescribeLogDirsResult(
+                log_dir=directory.path,
+                topics=list(topics.values()),
+                total_bytes=total_bytes,
+                usable_bytes=usable_bytes,
+                is_cordoned=directory.cordoned,
+            )
+        )
+    return DescribeLogDirsResponse(results=results)
+
+
+def _is_future(node: Node, log: Log) -> bool:
+    return node.log_manager.future(log.topic, log.partition) is log
+
+
+def _offset_lag(node: Node, log: Log) -> int:
+    """How far a log is behind its high watermark, or a copy on its way behind what it is copied from."""
+    current = node.log_manager.get(log.topic, log.partition)
+    if current is None or current.failure is not None:
+        return UNKNOWN_LAG
+    if current is log:
+        return max(0, log.high_watermark - log.log_end_offset)
+    return current.log_end_offset - log.log_end_offset

@@ -1,0 +1,115 @@
+"""DescribeTopicPartitions v0: topics by name, page by page, with eligible leaders. KIP-966.
+
+A page holds at most `max.request.partition.size.limit` partitions; the cursor says where the next one starts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import RequestContext
+from kwire.broker.api.metadata import NO_LEADER, offline_replicas
+from kwire.broker.api.operations import TOPIC_OPERATIONS
+from kwire.broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from kwire.broker.metadata.names import is_internal, name_fault
+from kwire.wire.errors import ErrorCode
+from kwire.wire.java import string_order
+from kwire.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    ResponseCursor,
+)
+from kwire.wire.primitives import wrapped_int32
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+
+def handle(
+    node: Node, context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """No topics asked for means all of them, and then those that are missing are not mentioned."""
+    image = node.metadata.image
+    everything = not request.topics
+    cursor = request.cursor
+    first = string_order(cursor.topic_name if cursor is not None else "")
+    asked = image.topics if everything else {topic.name for topic in request.topics}
+    names = sorted((name for name in asked if string_order(name) >= first), key=string_order)
+    if cursor is not None and (
+        cursor.partition_index < 0 or (not everything and cursor.topic_name not in names)
+    ):
+        return _refusal(request, ErrorCode.INVALID_REQUEST)
+    if cursor is None and "" in names:
+        # Kafka takes the empty name for that of the cursor, and fails for want of one.
+        return _refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+    left = max(1, min(node.config.max_request_partition_size_limit, request.response_partition_limit))
+    response = DescribeTopicPartitionsResponse()
+    for name in names:
+        if left == 0:
+            response.next_cursor = ResponseCursor(topic_name=name, partition_index=0)
+            break
+        topic = image.topics.get(name)
+        if topic is None:
+            response.topics.append(_missing(name))
+            continue
+        start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        # The sum is an int in Kafka. One that runs over makes an empty page, and a cursor that is refused.
+        end = min(len(topic.partitions), wrapped_int32(start + left))
+        response.topics.append(_describe(image, topic, start, end, context.channel.listener))
+        if end < len(topic.partitions):
+            response.next_cursor = ResponseCursor(topic_name=name, partition_index=end)
+            break
+        left -= max(0, end - start)
+    return response
+
+
+def _refusal(request: DescribeTopicPartitionsRequest, error: ErrorCode) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        topics=[
+            DescribeTopicPartitionsResponseTopic(error_code=error, name=topic.name)
+            for topic in request.topics
+        ]
+    )
+
+
+def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
+    known_name = name_fault(name) is None
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known_name else ErrorCode.INVALID_TOPIC_EXCEPTION,
+        name=name,
+        is_internal=is_internal(name),
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _describe(
+    image: MetadataImage, topic: TopicImage, start: int, end: int, listener: str
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=is_internal(topic.name),
+        partitions=[
+            _partition(image, index, topic.partitions[index], listener) for index in range(start, end)
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partition(
+    image: MetadataImage, index: int, partition: PartitionImage, listener: str
+) -> DescribeTopicPartitionsResponsePartition:
+    leader = image.brokers.get(partition.leader)
+    is_reachable = leader is not None and listener in leader.endpoints
+    return DescribeTopicPartitionsResponsePartition(
+        partition_index=index,
+        leader_id=partition.leader if is_reachable else NO_LEADER,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        eligible_leader_replicas=list(partition.elr),
+        last_known_elr=list(partition.last_known_elr),
+        offline_replicas=offline_replicas(image, partition, listener),
+    )

@@ -1,0 +1,366 @@
+"""Incremental fetch sessions. KIP-227, topic ids KIP-516.
+
+A session remembers which partitions a consumer fetches, and what it was last told of each, so that requests
+and responses carry only what changed. The cache is bounded, and in shards as Apache Kafka's is: clients can
+tell, for a session is made in the next shard in turn, and where that one is full, room elsewhere is no help.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.fetch import FetchRequest, PartitionData
+from kwire.wire.primitives import ZERO_UUID, Uuid
+
+INVALID_SESSION_ID = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+FIRST_VERSION_WITH_REPLICA_STATE = 15
+
+SHARDS = 8
+IDS_PER_SHARD = 0x7FFFFFFF // SHARDS
+
+TargetKey = tuple[str | Uuid, int]
+"""A partition as the request names it: by topic name before version 13, by topic id from there on."""
+
+
+class FetchTarget:
+    """One partition of a fetch: what was asked, and what the client was last told of it."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "index",
+        "last_fetched_epoch",
+        "max_bytes",
+        "told_high_watermark",
+        "told_log_start_offset",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str | None, topic_id: Uuid, index: int) -> None:
+        self.topic = topic
+        """None while the topic id is not known to this broker."""
+        self.topic_id = topic_id
+        self.index = index
+        self.fetch_offset = 0
+        self.max_bytes = 0
+        self.current_leader_epoch = -1
+        self.last_fetched_epoch = -1
+        self.told_high_watermark = -1
+        self.told_log_start_offset = -1
+
+
+class TopicNames:
+    """How a request's topics become names: the image's view of ids."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self, names: dict[Uuid, str]) -> None:
+        self._names = names
+
+    def of(self, topic_id: Uuid) -> str | None:
+        return self._names.get(topic_id)
+
+
+class FetchSession:
+    """What the broker keeps of one client's incremental fetches."""
+
+    __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "privileged", "targets", "uses_topic_ids")
+
+    def __init__(
+        self,
+        session_id: int,
+        targets: OrderedDict[TargetKey, FetchTarget],
+        *,
+        uses_topic_ids: bool,
+        privileged: bool,
+        now_ms: int,
+    ) -> None:
+        self.id = session_id
+        self.targets = targets
+        self.uses_topic_ids = uses_topic_ids
+        self.privileged = privileged
+        """Whether it is a replica's, and not a consumer's."""
+        self.created_ms = now_ms
+        self.last_used_ms = now_ms
+        self.epoch = 1
+
+
+def next_epoch(epoch: int) -> int:
+    """The session epoch after this one: it wraps past zero, which means a new session."""
+    if epoch < 0:
+        return FINAL_EPOCH
+    return 1 if epoch == 0x7FFFFFFF else epoch + 1
+
+
+class FetchContext:
+    """What one request fetches, and how its response is trimmed for its session."""
+
+    __slots__ = ("_creates", "_epoch", "_privileged", "_session", "_uses_topic_ids", "targets")
+
+    def __init__(
+        self,
+        targets: OrderedDict[TargetKey, FetchTarget],
+        *,
+        cache: FetchSessionCache | None = None,
+        session: FetchSession | None = None,
+        uses_topic_ids: bool = False,
+        privileged: bool = False,
+    ) -> None:
+        self.targets = targets
+        self._creates = cache if session is None else None
+        self._session = session
+        self._epoch = session.epoch if session is not None else 0
+        self._uses_topic_ids = uses_topic_ids
+        self._privileged = privileged
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether the request goes on with a session, and is answered with what is new."""
+        return self._session is not None
+
+    def trim(
+        self, fetched: Sequence[tuple[FetchTarget, PartitionData]], now_ms: int
+    ) -> tuple[int, Sequence[tuple[FetchTarget, PartitionData]]]:
+        """The session id and the partitions to answer with.
+
+        Raises ApiError(INVALID_FETCH_SESSION_EPOCH) when another request moved the session on meanwhile.
+        """
+        session = self._session
+        if session is not None:
+            if session.epoch != self._epoch:
+                raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            told = [pair for pair in fetched if _is_news(*pair)]
+            for target, data in told:
+                if data.records is not None and _size(data.records):
+                    # Partitions that had data go to the back, so that busy ones do not starve the others.
+                    session.targets.move_to_end(_key(target, self._uses_topic_ids))
+            return session.id, told
+        if self._creates is None:
+            return INVALID_SESSION_ID, fetched
+        # The session has them in the order of this answer, where those that cannot be looked up come last.
+        targets: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
+        for target, data in fetched:
+            target.told_high_watermark = data.high_watermark
+            target.told_log_start_offset = data.log_start_offset
+            targets[_key(target, self._uses_topic_ids)] = target
+        session_id = self._creates.create(
+            targets, uses_topic_ids=self._uses_topic_ids, privileged=self._privileged, now_ms=now_ms
+        )
+        return session_id, fetched
+
+
+def _key(target: FetchTarget, by_id: bool) -> TargetKey:
+    if by_id:
+        return (target.topic_id, target.index)
+    assert target.topic is not None
+    return (target.topic, target.index)
+
+
+def _size(records: object) -> int:
+    size = getattr(records, "size_bytes", None)
+    return size if isinstance(size, int) else len(records)  # type: ignore[arg-type]
+
+
+def _is_news(target: FetchTarget, data: PartitionData) -> bool:
+    """Whether an incremental response must carry this partition; notes what the client now knows."""
+    news = data.records is not None and _size(data.records) > 0
+    if target.told_high_watermark != data.high_watermark:
+        news = True
+        target.told_high_watermark = data.high_watermark
+    if target.told_log_start_offset != data.log_start_offset:
+        news = True
+        target.told_log_start_offset = data.log_start_offset
+    if data.error_code:
+        # So that the partition is sent again when the error goes away.
+        target.told_high_watermark = -1
+        news = True
+    return news or data.diverging_epoch.epoch >= 0
+
+
+def _read_targets(
+    request: FetchRequest, by_id: bool, names: TopicNames
+) -> Iterable[tuple[TargetKey, FetchTarget]]:
+    for topic in request.topics:
+        name = names.of(topic.topic_id) if by_id else topic.topic
+        topic_id = topic.topic_id if by_id else ZERO_UUID
+        for asked in topic.partitions:
+            target = FetchTarget(name, topic_id, asked.partition)
+            target.fetch_offset = asked.fetch_offset
+            target.max_bytes = asked.partition_max_bytes
+            target.current_leader_epoch = asked.current_leader_epoch
+            target.last_fetched_epoch = asked.last_fetched_epoch
+            yield (topic_id if by_id else topic.topic, asked.partition), target
+
+
+def replica_id_of(request: FetchRequest, version: int) -> int:
+    """The id of the replica that fetches; negative for clients."""
+    if version >= FIRST_VERSION_WITH_REPLICA_STATE:
+        return request.replica_state.replica_id
+    return request.replica_id
+
+
+class FetchSessionCacheShard:
+    """The sessions whose ids are in one range, at most `slots` of them."""
+
+    __slots__ = ("_eviction_ms", "_ids", "_slots", "sessions")
+
+    def __init__(self, ids: range, slots: int, eviction_ms: int) -> None:
+        self._ids = ids
+        self._slots = slots
+        self._eviction_ms = eviction_ms
+        self.sessions: dict[int, FetchSession] = {}
+
+    def make_room(self, *, privileged: bool, size: int, now_ms: int) -> bool:
+        """Whether there is a slot for a session of `size` partitions, once another has been evicted for it.
+
+        That is the one unused for longest, if for more than `eviction_ms`; or else the one worth least of
+        those that have been in use for so long, if it is worth less than the newcomer.
+        """
+        sessions = self.sessions
+        if len(sessions) < self._slots:
+            return True
+        if not sessions:
+            return False
+        evicted = min(sessions.values(), key=lambda session: (session.last_used_ms, session.id))
+        if now_ms - evicted.last_used_ms <= self._eviction_ms:
+            evictable = [session for session in sessions.values() if self._may_yield(session, privileged)]
+            if not evictable:
+                return False
+            evicted = min(evictable, key=_worth)
+            if (privileged, size, INVALID_SESSION_ID) < _worth(evicted):
+                return False
+        del sessions[evicted.id]
+        return True
+
+    def _may_yield(self, session: FetchSession, to_privileged: bool) -> bool:
+        if to_privileged and not session.privileged:
+            return True
+        # Its age is the one that it had when it was last used: one that is not used again does not get older.
+        return session.last_used_ms - session.created_ms > self._eviction_ms
+
+    def new_id(self, rng: random.Random) -> int:
+        """An id that no session has."""
+        while (session_id := rng.randrange(self._ids.start, self._ids.stop)) in self.sessions:
+            pass
+        return session_id
+
+
+def _worth(session: FetchSession) -> tuple[bool, int, int]:
+    """What a session is measured by: a newcomer evicts one that is worth less than itself."""
+    return (session.privileged, len(session.targets), session.id)
+
+
+class FetchSessionCache:
+    """All sessions of this broker: each shard has an eighth of the slots, and of the ids."""
+
+    def __init__(self, slots: int, eviction_ms: int, rng: random.Random) -> None:
+        self._rng = rng
+        self._shards = [
+            FetchSessionCacheShard(
+                range(max(1, number * IDS_PER_SHARD), (number + 1) * IDS_PER_SHARD),
+                slots // SHARDS,
+                eviction_ms,
+            )
+            for number in range(SHARDS)
+        ]
+        self._next_shard = itertools.cycle(self._shards)
+
+    def __len__(self) -> int:
+        return sum(len(shard.sessions) for shard in self._shards)
+
+    def context(self, request: FetchRequest, version: int, names: TopicNames, now_ms: int) -> FetchContext:
+        """What this request fetches, after its changes to its session.
+
+        Raises ApiError with the session errors, which are answered at the top of the response:
+        FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR; and
+        UNKNOWN_SERVER_ERROR, of the whole request, where no shard serves such an id.
+        """
+        by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+        session_id, epoch = request.session_id, request.session_epoch
+        shard = self._shard_of(session_id)
+        asked = OrderedDict(_read_targets(request, by_id, names))
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            # A full request ends the session that it names.
+            shard.sessions.pop(session_id, None)
+            return FetchContext(
+                asked,
+                cache=self if epoch == INITIAL_EPOCH else None,
+                uses_topic_ids=by_id,
+                privileged=replica_id_of(request, version) >= 0,
+            )
+        session = shard.sessions.get(session_id)
+        if session is None:
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != by_id:
+            raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        self._update(session, asked, request, by_id, names)
+        if not session.targets:
+            # Nothing is left to remember. What this request asks for is answered all the same; a fetch that
+            # waits in the session is told that it has moved on.
+            del shard.sessions[session.id]
+            session.epoch = FINAL_EPOCH
+            return FetchContext(asked)
+        session.last_used_ms = now_ms
+        session.epoch = next_epoch(session.epoch)
+        return FetchContext(session.targets, session=session, uses_topic_ids=by_id)
+
+    def _shard_of(self, session_id: int) -> FetchSessionCacheShard:
+        # As Kafka's division rounds: negative ids short of a whole range are the first shard's.
+        if not -IDS_PER_SHARD < session_id < SHARDS * IDS_PER_SHARD:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        return self._shards[max(0, session_id) // IDS_PER_SHARD]
+
+    def _update(
+        self,
+        session: FetchSession,
+        asked: OrderedDict[TargetKey, FetchTarget],
+        request: FetchRequest,
+        by_id: bool,
+        names: TopicNames,
+    ) -> None:
+        targets = session.targets
+        if by_id:
+            for target in targets.values():
+                if target.topic is None:
+                    target.topic = names.of(target.topic_id)
+        for key, wanted in asked.items():
+            known = targets.get(key)
+            if known is None:
+                targets[key] = wanted
+            else:
+                known.fetch_offset = wanted.fetch_offset
+                known.max_bytes = wanted.max_bytes
+                known.current_leader_epoch = wanted.current_leader_epoch
+                known.last_fetched_epoch = wanted.last_fetched_epoch
+        for forgotten in request.forgotten_topics_data:
+            topic: str | Uuid = forgotten.topic_id if by_id else forgotten.topic
+            for index in forgotten.partitions:
+                targets.pop((topic, index), None)
+
+    def create(
+        self,
+        targets: OrderedDict[TargetKey, FetchTarget],
+        *,
+        uses_topic_ids: bool,
+        privileged: bool,
+        now_ms: int,
+    ) -> int:
+        """Keep these targets as a new session of the next shard; its id, or 0 where there is no room."""
+        shard = next(self._next_shard)
+        if not shard.make_room(privileged=privileged, size=len(targets), now_ms=now_ms):
+            return INVALID_SESSION_ID
+        session_id = shard.new_id(self._rng)
+        shard.sessions[session_id] = FetchSession(
+            session_id, targets, uses_topic_ids=uses_topic_ids, privileged=privileged, now_ms=now_ms
+        )
+        return session_id

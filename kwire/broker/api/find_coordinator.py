@@ -1,0 +1,78 @@
+"""FindCoordinator v0–6: who coordinates groups. KIP-98 (key types), KIP-699 (many keys), KIP-932.
+
+The first question about a group creates the offsets topic; until that is there, the answer is
+COORDINATOR_NOT_AVAILABLE, on which clients ask again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kwire.broker.api.context import RequestContext
+from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kwire.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+KINDS = GROUP, TRANSACTION, SHARE = range(3)
+FIRST_VERSION_WITH_KEYS = 4
+
+NO_NODE = -1
+
+MESSAGES = {
+    ErrorCode.NONE: "NONE",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.INVALID_REQUEST: DEFAULT_MESSAGES[ErrorCode.INVALID_REQUEST],
+}
+"""What is said with an error, in Apache Kafka's words."""
+
+
+class _Found(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+
+
+NOBODY = _Found(NO_NODE, "", -1)
+
+
+def handle(node: Node, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    """Answer with one coordinator (before v4) or with one for each key."""
+    if context.api_version < FIRST_VERSION_WITH_KEYS:
+        code, found = _find(node, context, request.key_type, request.key)
+        return FindCoordinatorResponse(
+            error_code=code,
+            error_message=MESSAGES[code],
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
+        )
+    # From v4 on a message comes only with what is wrong with the whole request.
+    message = "" if request.key_type in KINDS else MESSAGES[ErrorCode.INVALID_REQUEST]
+    coordinators = []
+    for key in request.coordinator_keys:
+        code, found = _find(node, context, request.key_type, key)
+        coordinators.append(
+            Coordinator(
+                key=key,
+                node_id=found.node_id,
+                host=found.host,
+                port=found.port,
+                error_code=code,
+                error_message=message,
+            )
+        )
+    return FindCoordinatorResponse(coordinators=coordinators)
+
+
+def _find(node: Node, context: RequestContext, key_type: int, key: str) -> tuple[ErrorCode, _Found]:
+    if key_type not in (GROUP, TRANSACTION):
+        return ErrorCode.INVALID_REQUEST, NOBODY
+    try:
+        leader = node.groups.find(key) if key_type == GROUP else node.transactions.find(key)
+    except ApiError as error:
+        return error.code, NOBODY
+    for endpoint in node.endpoints({leader}, context.channel.listener):
+        return ErrorCode.NONE, _Found(leader, endpoint.host, endpoint.port)
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE, NOBODY

@@ -1,0 +1,130 @@
+"""ListOffsets v1–11. KIP-79, KIP-207, KIP-320, KIP-405 (tiered offsets), KIP-734 (max timestamp), KIP-1005.
+
+Negative timestamps ask for places: latest, earliest, the record with the greatest timestamp, and the ends of
+the local and tiered parts. A record that may not be fetched yet is not told of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import RequestContext
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.java import scala_map_order, scala_trie_order, string_hash, topic_partition_hash
+from kwire.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+SINCE_VERSION = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+READ_UNCOMMITTED, READ_COMMITTED = range(2)
+CONSUMER_REPLICA_ID = -1
+FIRST_VERSION_WITH_LEADER_EPOCH = 4
+
+
+def handle(node: Node, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """Answer each partition by itself; the same partition twice is INVALID_REQUEST for it.
+
+    ApiError UNKNOWN_SERVER_ERROR: there is no such isolation level.
+    """
+    if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+    asked = Counter(
+        (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
+    )
+    answers: dict[tuple[str, int], ListOffsetsPartitionResponse] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            place = (topic.name, partition.partition_index)
+            if place in answers:
+                continue
+            try:
+                if asked[place] > 1:
+                    raise ApiError(ErrorCode.INVALID_REQUEST)
+                answers[place] = _look_up(node, context.api_version, request, topic.name, partition)
+            except ApiError as error:
+                answers[place] = ListOffsetsPartitionResponse(
+                    partition_index=partition.partition_index, error_code=error.code, timestamp=-1, offset=-1
+                )
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(name=places[0][0], partitions=[answers[place] for place in places])
+            for places in _in_order(request)
+        ]
+    )
+
+
+def _in_order(request: ListOffsetsRequest) -> list[list[tuple[str, int]]]:
+    """The partitions, topic by topic, as Kafka's maps tell them: one of all, from that one for each topic."""
+    by_topic: dict[str, list[tuple[str, int]]] = {}
+    places = [
+        (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
+    ]
+    for place in scala_map_order(places, _hash):
+        by_topic.setdefault(place[0], []).append(place)
+    return [scala_map_order(by_topic[name], _hash) for name in scala_trie_order(by_topic, string_hash)]
+
+
+def _hash(place: tuple[str, int]) -> int:
+    return topic_partition_hash(*place)
+
+
+def _look_up(
+    node: Node, version: int, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
+    timestamp = asked.timestamp
+    if timestamp < 0 and version < SINCE_VERSION.get(timestamp, 1 << 15):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    partition = node.led_partition(topic, asked.partition_index)
+    node.check_leader_epoch(partition, asked.current_leader_epoch)
+    log = partition.log
+    if request.replica_id != CONSUMER_REPLICA_ID:
+        end_offset = log.log_end_offset
+    elif request.isolation_level == READ_COMMITTED:
+        end_offset = log.last_stable_offset
+    else:
+        end_offset = log.high_watermark
+
+    answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index, timestamp=-1, offset=-1)
+    if timestamp == LATEST:
+        answer.offset = end_offset
+        answer.leader_epoch = partition.leader_epoch
+    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        answer.offset = log.log_start_offset
+        epoch = log.epoch_at_start()
+        if epoch is not None:
+            answer.leader_epoch = epoch
+    elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        # Nothing is tiered here, so there is no such offset: -1 in epoch -1.
+        pass
+    else:
+        found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+        if found is not None and found.offset < end_offset:
+            answer.timestamp = found.timestamp
+            answer.offset = found.offset
+            if found.leader_epoch >= 0:
+                answer.leader_epoch = found.leader_epoch
+    if version < FIRST_VERSION_WITH_LEADER_EPOCH:
+        answer.leader_epoch = -1
+    return answer

@@ -1,0 +1,113 @@
+"""The loggers of this broker as a configuration resource: described, and set while it runs. KIP-412.
+
+Levels have log4j's names. A logger's own level may be taken away, and its parent's holds for it then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from kwire.broker.config.definition import parse_integer
+from kwire.broker.config.describe import ConfigEntry, ConfigSource
+from kwire.broker.controller.commands import AlterOperation, ConfigChange, Fault
+from kwire.wire.errors import ApiError, ErrorCode
+
+ROOT: Final = "root"
+OURS: Final = "kwire"
+TRACE: Final = 5
+LEVELS: Final = {
+    "DEBUG": logging.DEBUG,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "INFO": logging.INFO,
+    "TRACE": TRACE,
+    "WARN": logging.WARNING,
+}
+_NAMES: Final = sorted(((level, name) for name, level in LEVELS.items()), reverse=True)
+
+
+def describe_loggers(node_id: int, resource_name: str) -> list[ConfigEntry]:
+    """Every logger and the level that holds for it. ApiError where this is not the broker."""
+    if not resource_name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+    broker_id = parse_integer(resource_name)
+    if broker_id is None:
+        text = f"Broker id must be an integer, but it is: {resource_name}"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    if broker_id != node_id:
+        text = f"Unexpected broker id, expected {node_id} but received {resource_name}"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    return [
+        ConfigEntry(
+            name=name,
+            value=_level_name(logger.getEffectiveLevel()),
+            source=ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
+            synonyms=[],
+            kind=0,
+            read_only=False,
+            is_sensitive=False,
+            documentation=None,
+        )
+        for name, logger in _loggers().items()
+    ]
+
+
+def alter_loggers(
+    node_id: int, resource_name: str, changes: Sequence[ConfigChange], *, validate_only: bool
+) -> Fault | None:
+    """Set levels, or take them away: all of them, or, with what is wrong told, none."""
+    broker_id = parse_integer(resource_name)
+    if broker_id is None:
+        return _invalid(f"Node id must be an integer, but it is: {resource_name}")
+    if broker_id != node_id:
+        return _invalid(f"Unexpected node id. Expected {node_id}, but received {broker_id}")
+    loggers = _loggers()
+    for change in changes:
+        fault = _fault(change, loggers)
+        if fault is not None:
+            return fault
+    if not validate_only:
+        for change in changes:
+            is_set = change.operation == AlterOperation.SET
+            loggers[change.name].setLevel(LEVELS[change.value or ""] if is_set else logging.NOTSET)
+    return None
+
+
+def _fault(change: ConfigChange, loggers: dict[str, logging.Logger]) -> Fault | None:
+    name, operation, value = change
+    if operation in (AlterOperation.APPEND, AlterOperation.SUBTRACT):
+        verb = AlterOperation(operation).name
+        return _invalid(f"{verb} operation is not allowed for the BROKER_LOGGER resource")
+    if operation not in (AlterOperation.SET, AlterOperation.DELETE):
+        # Apache Kafka cannot name the operation and fails; the code is what clients see of it.
+        return Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
+    if name not in loggers:
+        return Fault(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
+    if operation == AlterOperation.DELETE:
+        if name == ROOT:
+            return _invalid(f"Removing the log level of the {ROOT} logger is not allowed")
+    elif value not in LEVELS:
+        text = (
+            f"Cannot set the log level of {name} to {value} as it is not a supported log level. "
+            f"Valid log levels are {', '.join(LEVELS)}"
+        )
+        return Fault(ErrorCode.INVALID_CONFIG, text)
+    return None
+
+
+def _loggers() -> dict[str, logging.Logger]:
+    """The root, and what this broker logs to so far: names appear as the parts of it come to work."""
+    known = logging.root.manager.loggerDict
+    found = {name: one for name, one in sorted(known.items()) if name.partition(".")[0] == OURS}
+    ours = {name: one for name, one in found.items() if isinstance(one, logging.Logger)}
+    return {ROOT: logging.root, **ours}
+
+
+def _level_name(level: int) -> str:
+    return next((name for least, name in _NAMES if level >= least), "TRACE")
+
+
+def _invalid(text: str) -> Fault:
+    return Fault(ErrorCode.INVALID_REQUEST, text)

@@ -1,0 +1,43 @@
+"""OffsetForLeaderEpoch v2–4. KIP-101, KIP-279, KIP-320: where did this leader epoch end?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import RequestContext
+from kwire.wire.errors import ApiError
+from kwire.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+
+def handle(
+    node: Node, context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """For each partition the largest epoch up to the one asked for, and its end offset (-1, -1 if none)."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_look_up(node, topic.topic, asked) for asked in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _look_up(node: Node, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = node.led_partition(topic, asked.partition)
+        node.check_leader_epoch(partition, asked.current_leader_epoch)
+    except ApiError as error:
+        return EpochEndOffset(partition=asked.partition, error_code=error.code)
+    epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+    return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)

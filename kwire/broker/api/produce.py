@@ -1,0 +1,327 @@
+"""Produce v3–13 (0–2 are advertised and refused, KAFKA-18659). KIP-98, KIP-467 (record errors), KIP-516.
+
+Order of checks per partition: topic id and existence, one batch of format 2, acks, internal topic, then the
+log's own: size, CRC, records, sequence. A reply waits until all its partitions are committed.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.transaction_checks import ToldError, check_transaction
+from kwire.broker.metadata.names import is_internal
+from kwire.broker.storage.log.validator import RecordErrors, check_produced, is_transactional
+from kwire.coordinator.transactions.machine import Producer
+from kwire.wire.batch import read_header
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from kwire.wire.primitives import ZERO_UUID, Uuid
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+logger = logging.getLogger("kwire.produce")
+
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+FIRST_VERSION_THAT_ADDS_TO_TRANSACTIONS = 12
+FIRST_VERSION_WITH_ABORTABLE = 11
+FIRST_VERSION_WITH_CURRENT_LEADER = 10
+ADMIN_CLIENT_ID = "__admin_client"
+"""The client id that may write internal topics, as Kafka's own tools do."""
+
+
+def handle(node: Node, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Parked:
+    """Append to each partition; the reply follows when all are committed."""
+    produce = _Produce(node, context, request)
+    try:
+        # Before anything else, and for the whole request.
+        produce.in_transaction = _is_transactional(request)
+        if produce.in_transaction and request.transactional_id is None:
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    except ApiError as error:
+        return produce.refuse_all(error)
+    topics, several = _once_each(request.topic_data)
+    for topic in topics:
+        produce.topic(topic, several)
+    produce.all_sent = True
+    produce.maybe_finish()
+    return PARKED
+
+
+def _is_transactional(request: ProduceRequest) -> bool:
+    return any(
+        is_transactional(data.records)
+        for topic in request.topic_data
+        for data in topic.partition_data
+        if isinstance(data.records, memoryview)
+    )
+
+
+Several = dict[tuple[str, Uuid, int], list[PartitionProduceData]]
+"""What a request has for each partition that it names more than once: by topic name, topic id and index."""
+
+
+def _once_each(topics: list[TopicProduceData]) -> tuple[list[TopicProduceData], Several]:
+    """The topics that have partitions, each of them and of those once; and all that is for the same one."""
+    several: Several = {}
+    if len(topics) == 1 and len(topics[0].partition_data) == 1:
+        return topics, several
+    merged: dict[tuple[str, Uuid], dict[int, PartitionProduceData]] = {}
+    for topic in topics:
+        if not topic.partition_data:
+            continue
+        name, topic_id = topic.name, topic.topic_id
+        partitions = merged.setdefault((name, topic_id), {})
+        for data in topic.partition_data:
+            first = partitions.setdefault(data.index, data)
+            if first is not data:
+                several.setdefault((name, topic_id, data.index), [first]).append(data)
+    return [
+        TopicProduceData(name=name, topic_id=topic_id, partition_data=list(partitions.values()))
+        for (name, topic_id), partitions in merged.items()
+    ], several
+
+
+class _Produce:
+    """One Produce request under way: the response as it fills, and how many appends it waits for."""
+
+    __slots__ = (
+        "_context",
+        "_node",
+        "_request",
+        "_response",
+        "_version",
+        "_waiting",
+        "all_sent",
+        "in_transaction",
+    )
+
+    def __init__(self, node: Node, context: RequestContext, request: ProduceRequest) -> None:
+        self._node = node
+        self._context = context
+        self._request = request
+        self._version = context.api_version
+        self._response = ProduceResponse(responses=[])
+        self._waiting = 0
+        self.all_sent = False
+        self.in_transaction = False
+
+    def topic(self, topic: TopicProduceData, several: Several) -> None:
+        topic_id: Uuid = ZERO_UUID
+        name: str | None = topic.name
+        if self._version >= FIRST_VERSION_WITH_TOPIC_IDS:
+            topic_id = topic.topic_id
+            name = self._node.topic_names().of(topic_id)
+        answer = TopicProduceResponse(name=name or "", topic_id=topic_id, partition_responses=[])
+        self._response.responses.append(answer)
+        for data in topic.partition_data:
+            partition_answer = PartitionProduceResponse(index=data.index, base_offset=-1)
+            answer.partition_responses.append(partition_answer)
+            try:
+                if name is None:
+                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+                if not self._node.partition_exists(name, data.index):
+                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                alike = several.get((topic.name, topic.topic_id, data.index)) if several else None
+                if alike is None:
+                    self._append(name, data, partition_answer)
+                else:
+                    self._append_last(name, alike, partition_answer)
+            except ApiError as error:
+                self._refuse(name or "", partition_answer, error)
+
+    def refuse_all(self, error: ApiError) -> ProduceResponse | Parked:
+        """The response that refuses every partition; with acks=0 a closed connection."""
+        if self._request.acks == 0:
+            self._context.close_connection()
+            return PARKED
+        self._response.responses = [
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    PartitionProduceResponse(
+                        index=data.index,
+                        error_code=error.code,
+                        base_offset=-1,
+                        # An unknown error says nothing of itself to clients.
+                        error_message=None if error.code == ErrorCode.UNKNOWN_SERVER_ERROR else error.message,
+                    )
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in _once_each(self._request.topic_data)[0]
+        ]
+        return self._response
+
+    def _append_last(
+        self, topic: str, several: list[PartitionProduceData], answer: PartitionProduceResponse
+    ) -> None:
+        """Append the last of those for one partition that are a batch; the last one that is none is told of.
+
+        Kafka collects both by their partition, and what is refused at first sight has the last word.
+        """
+        kept: PartitionProduceData | None = None
+        refused: ApiError | None = None
+        for data in several:
+            assert data.records is None or isinstance(data.records, memoryview)
+            try:
+                check_produced(data.records, self._version)
+            except ApiError as error:
+                refused = error
+            else:
+                kept = data
+        if refused is None:
+            assert kept is not None
+            self._append(topic, kept, answer)
+            return
+        if kept is not None:
+            unseen = PartitionProduceResponse(index=kept.index)
+            try:
+                self._append(topic, kept, unseen)
+            except ApiError as error:
+                self._refuse(topic, unseen, error)
+        raise refused
+
+    def _append(self, topic: str, data: PartitionProduceData, answer: PartitionProduceResponse) -> None:
+        node = self._node
+        records = data.records
+        assert records is None or isinstance(records, memoryview)  # as it is decoded
+        records = check_produced(records, self._version)
+        if self._request.acks not in (-1, 0, 1):
+            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
+        if is_internal(topic) and self._context.header.client_id != ADMIN_CLIENT_ID:
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                "Clients may not append to the internal topic " + topic + ".",
+            )
+        if not self.in_transaction or not is_transactional(records):
+            self._append_to_log(topic, records, answer)
+            return
+        header = read_header(records)
+        if not header.has_producer_id:
+            # Part of no transaction, whatever its attributes say.
+            self._append_to_log(topic, records, answer)
+            return
+        self._waiting += 1
+
+        def checked(error: ApiError | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                self._append_to_log(topic, records, answer)
+            except ApiError as refused:
+                self._refuse(topic, answer, refused)
+            self._waiting -= 1
+            self.maybe_finish()
+
+        check_transaction(
+            node,
+            self._request.transactional_id or "",
+            Producer(header.producer_id, header.producer_epoch),
+            (topic, data.index),
+            adds=self._version >= FIRST_VERSION_THAT_ADDS_TO_TRANSACTIONS,
+            knows_abortable=self._version >= FIRST_VERSION_WITH_ABORTABLE,
+            done=checked,
+            header=header,
+        )
+
+    def _append_to_log(self, topic: str, records: memoryview, answer: PartitionProduceResponse) -> None:
+        """Append one batch that may be. ApiError: refused."""
+        partition = self._node.led_partition(topic, answer.index)
+
+        def committed(error: ApiError | None) -> None:
+            if error is not None:
+                self._refuse(topic, answer, error)
+            self._waiting -= 1
+            self.maybe_finish()
+
+        self._waiting += 1
+        try:
+            appended = partition.append(records, now_ms=self._context.arrived_ms, on_committed=committed)
+        except ApiError as error:
+            self._waiting -= 1
+            if error.code not in _WITHOUT_LOG_START:
+                answer.log_start_offset = partition.log.log_start_offset
+            raise
+        answer.base_offset = appended.first_offset
+        answer.log_append_time_ms = appended.log_append_time_ms
+        answer.log_start_offset = appended.log_start_offset
+
+    def _refuse(self, topic: str, answer: PartitionProduceResponse, error: ApiError) -> None:
+        if self._request.acks == 0:
+            # The connection ends with this request: what comes behind it is not to be done.
+            self._context.channel.ending = True
+        answer.error_code = error.code
+        answer.base_offset = -1
+        answer.log_append_time_ms = -1
+        if isinstance(error, ToldError):
+            answer.error_message = error.message
+        if isinstance(error, RecordErrors):
+            # Kafka says more than the code only where single records are at fault (KIP-467).
+            answer.error_message = error.message
+            answer.record_errors = [
+                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+                for index, message in error.records
+            ]
+        if (
+            error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            and self._version >= FIRST_VERSION_WITH_CURRENT_LEADER
+        ):
+            leader_id, leader_epoch = self._node.current_leader(topic, answer.index)
+            answer.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
+            self._response.node_endpoints = [
+                NodeEndpoint(
+                    node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
+                )
+                for endpoint in self._node.endpoints({leader_id}, self._context.channel.listener)
+            ]
+
+    def maybe_finish(self) -> None:
+        """Reply once every append of the request is committed or refused."""
+        if self._waiting or not self.all_sent:
+            return
+        if self._request.acks != 0:
+            self._context.complete(self._response)
+            return
+        failed = [
+            f"{topic.name}-{answer.index} {ErrorCode(answer.error_code).name}"
+            for topic in self._response.responses
+            for answer in topic.partition_responses
+            if answer.error_code
+        ]
+        if failed:
+            # With acks=0 nobody reads an error: a closed connection makes the producer refresh its metadata.
+            logger.info(
+                "closing the connection of %s: acks=0 and %s",
+                self._context.channel.peer_host,
+                ", ".join(failed),
+            )
+            self._context.close_connection()
+        else:
+            self._context.complete_without_reply()
+
+
+_WITHOUT_LOG_START = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Refusals that answer with log start offset -1, as Kafka does."""

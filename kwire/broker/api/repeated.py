@@ -1,0 +1,54 @@
+"""A request that a connection sends over and over, and the answer that it gets: heartbeats.
+
+Ten thousand members send little else, each the same bytes every time but for the correlation id. Where a
+handler knows by a look at what it has that the same request would do the same again, the broker need not
+decode it, go through its layers and encode the answer anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kwire.wire.primitives import Buffer
+from kwire.wire.registry import RequestHeader
+
+_CORRELATION_ID = 4
+"""Where it is, in a request (behind API key and version) as in an answer (behind the size)."""
+_BEHIND_IT = 8
+
+LONGEST_REPEATED_BYTES = 1024
+"""Longer ones are not remembered: each connection may have one, which tags can make as long as it likes."""
+
+Again = Callable[[int], bool]
+"""Does what the request does, at a wall-clock time in ms. False: nothing was done, handle the request."""
+
+
+class Repeated:
+    """The last request of its kind on a connection."""
+
+    __slots__ = ("_again", "_answer", "_before", "_behind", "header", "size_bytes")
+
+    def __init__(self, header: RequestHeader, frame: Buffer, answer: Buffer, again: Again) -> None:
+        """`frame` is the request without its size, `answer` the response with it."""
+        self.header = header
+        """The first one's: the correlation id is another one each time."""
+        self.size_bytes = len(frame)
+        """Of the request, without its size."""
+        self._before = bytes(frame[:_CORRELATION_ID])
+        self._behind = bytes(frame[_BEHIND_IT:])
+        self._answer = bytes(answer[:_CORRELATION_ID]), bytes(answer[_BEHIND_IT:])
+        self._again = again
+
+    def answer(self, frame: memoryview, now_ms: int) -> bytes | None:
+        """The answer to a frame. If nothing is done: None for another one, empty where something changed."""
+        request = frame.tobytes()
+        if (
+            len(request) != self.size_bytes
+            or not request.endswith(self._behind)
+            or not request.startswith(self._before)
+        ):
+            return None
+        if not self._again(now_ms):
+            return b""
+        before, behind = self._answer
+        return before + request[_CORRELATION_ID:_BEHIND_IT] + behind

@@ -1,0 +1,115 @@
+"""WriteTxnMarkers v1–2: markers from a coordinator, or from an administrator who ends a hanging transaction.
+
+KIP-98, KIP-664, KIP-1228.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.coordinator.transactions.machine import Ending
+from kwire.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+
+Partition = tuple[str, int]
+Results = dict[int, dict[Partition, ErrorCode]]
+
+
+def handle(
+    node: Node, context: RequestContext, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse | Parked:
+    """Answer when every marker is in its log, or refused.
+
+    A producer has one answer, whatever the number of its markers, and a partition that a marker names twice
+    gets one of it.
+    """
+    results: Results = {}
+    # Kafka fails on the first marker that cannot be made, and then for the whole request.
+    is_nonsense = any(
+        (marker.producer_id == NO_PRODUCER_ID or marker.producer_epoch == NO_PRODUCER_EPOCH)
+        and any(
+            node.partition_exists(topic.name, index)
+            for topic in marker.topics
+            for index in topic.partition_indexes
+        )
+        for marker in request.markers
+    )
+    if is_nonsense:
+        # Of a producer's markers the last one is told of then.
+        for marker in request.markers:
+            results[marker.producer_id] = dict.fromkeys(_partitions(marker), ErrorCode.UNKNOWN_SERVER_ERROR)
+        return _response(results)
+    left = 1
+
+    def answered() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            context.complete(_response(results))
+
+    last: dict[tuple[int, Partition], int] = {}
+    """The last marker of a producer for a partition: what comes of it is told, whichever is done first."""
+    for number, marker in enumerate(request.markers):
+        partitions = _partitions(marker)
+        if not partitions:
+            continue
+        producer_id = marker.producer_id
+        codes = results.setdefault(producer_id, {})
+        ending = Ending(
+            "",
+            producer_id,
+            marker.producer_epoch,
+            marker.transaction_result,
+            frozenset(),
+            marker.transaction_version,
+        )
+        for partition in partitions:
+            codes[partition] = ErrorCode.UNKNOWN_SERVER_ERROR
+            last[producer_id, partition] = number
+            left += 1
+
+            def written(
+                error: ApiError | None,
+                codes: dict[Partition, ErrorCode] = codes,
+                place: tuple[int, Partition] = (producer_id, partition),
+                number: int = number,
+            ) -> None:
+                if last[place] == number:
+                    codes[place[1]] = ErrorCode.NONE if error is None else error.code
+                answered()
+
+            node.write_marker(partition, ending, marker.coordinator_epoch, written)
+    answered()
+    return PARKED
+
+
+def _partitions(marker: WritableTxnMarker) -> dict[Partition, None]:
+    """The partitions of a marker, each once."""
+    return dict.fromkeys((topic.name, index) for topic in marker.topics for index in topic.partition_indexes)
+
+
+def _response(results: Results) -> WriteTxnMarkersResponse:
+    """The codes by producer, topic and partition."""
+    response = WriteTxnMarkersResponse()
+    for producer_id, codes in results.items():
+        topics: dict[str, WritableTxnMarkerTopicResult] = {}
+        for (name, index), code in codes.items():
+            topic = topics.setdefault(name, WritableTxnMarkerTopicResult(name=name))
+            topic.partitions.append(WritableTxnMarkerPartitionResult(partition_index=index, error_code=code))
+        response.markers.append(
+            WritableTxnMarkerResult(producer_id=producer_id, topics=list(topics.values()))
+        )
+    return response

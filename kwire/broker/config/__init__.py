@@ -1,0 +1,11 @@
+"""Kafka's configuration keys: their types, ranges and defaults, where they are set, and what they come to."""
+
+from __future__ import annotations
+
+from kwire.broker.config.broker import BrokerConfig
+from kwire.broker.config.definition import ConfigError
+from kwire.broker.config.listeners import ListenerEndpoint
+from kwire.broker.config.load import load
+from kwire.broker.config.topic import log_config
+
+__all__ = ["BrokerConfig", "ConfigError", "ListenerEndpoint", "load", "log_config"]

@@ -1,0 +1,405 @@
+"""A broker's configuration: every key of Kafka's, and typed attributes for those that kwire goes by.
+
+A key is honoured when `BrokerConfig` has an attribute for it, or a topic's key takes its default from it.
+The others are read, checked, kept and shown as Kafka shows them, and named in a warning when they are set.
+
+Of a key set in several places the first of these counts: set on the running broker, set on the running
+cluster, set at start, Kafka's default (KIP-226).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from posixpath import normpath
+from typing import Final, cast
+
+from kwire.broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
+from kwire.broker.config.definition import REQUIRED, ConfigError, Value
+from kwire.broker.config.dynamic import (
+    State,
+    bounded,
+    check_change,
+    check_settings,
+    check_values,
+    layered,
+    usable,
+    without_providers,
+)
+from kwire.broker.config.listeners import (
+    META_ADDRESS,
+    SERVED_PROTOCOLS,
+    ListenerEndpoint,
+    check_protocols,
+    parse_counts,
+    parse_listeners,
+    parse_protocol_map,
+)
+from kwire.broker.config.topic_keys import SOURCES
+
+logger = logging.getLogger("kwire.config")
+
+ASSIGNORS: Final = {
+    "uniform": "uniform",
+    "range": "range",
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
+"""The assignors of consumer groups, by their names and those of Kafka's classes."""
+
+
+class BrokerConfig:
+    """The settings of one broker. Attributes are Kafka's keys with underscores for dots."""
+
+    auto_create_topics_enable: bool
+    broker_rack: str | None
+    cordoned_log_dirs: list[str]
+    connections_max_idle_ms: int
+    default_replication_factor: int
+    delete_topic_enable: bool
+    fetch_max_bytes: int
+    group_consumer_assignment_interval_ms: int
+    group_consumer_assignors: list[str]
+    group_consumer_heartbeat_interval_ms: int
+    group_consumer_max_size: int
+    group_consumer_migration_policy: str
+    group_consumer_regex_refresh_interval_ms: int
+    group_consumer_session_timeout_ms: int
+    group_coordinator_rebalance_protocols: list[str]
+    group_initial_rebalance_delay_ms: int
+    group_max_session_timeout_ms: int
+    group_max_size: int
+    group_min_session_timeout_ms: int
+    log_cleaner_backoff_ms: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_enable: bool
+    log_cleaner_io_buffer_load_factor: float
+    log_cleaner_io_buffer_size: int
+    log_cleaner_io_max_bytes_per_second: float
+    log_cleaner_threads: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    log_retention_check_interval_ms: int
+    max_connections: int
+    max_connections_per_ip: int
+    max_connections_per_ip_overrides: str
+    max_incremental_fetch_session_cache_slots: int
+    max_request_partition_size_limit: int
+    metadata_log_dir: str | None
+    metadata_log_segment_bytes: int
+    metadata_log_segment_ms: int
+    min_insync_replicas: int
+    node_id: int
+    num_partitions: int
+    offset_metadata_max_bytes: int
+    offsets_commit_timeout_ms: int
+    offsets_retention_check_interval_ms: int
+    offsets_retention_minutes: int
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+    offsets_topic_segment_bytes: int
+    producer_id_expiration_check_interval_ms: int
+    producer_id_expiration_ms: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    share_coordinator_state_topic_min_isr: int
+    share_coordinator_state_topic_num_partitions: int
+    share_coordinator_state_topic_replication_factor: int
+    share_coordinator_state_topic_segment_bytes: int
+    socket_listen_backlog_size: int
+    socket_receive_buffer_bytes: int
+    socket_request_max_bytes: int
+    socket_send_buffer_bytes: int
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
+    transaction_max_timeout_ms: int
+    transaction_partition_verification_enable: bool
+    transaction_remove_expired_transaction_cleanup_interval_ms: int
+    transaction_state_log_min_isr: int
+    transaction_state_log_num_partitions: int
+    transaction_state_log_replication_factor: int
+    transaction_state_log_segment_bytes: int
+    transactional_id_expiration_ms: int
+
+    log_dirs: list[str]
+    """Of log.dirs, or else log.dir."""
+    controller_listener_names: list[str]
+    process_roles: list[str]
+    inter_broker_listener_name: str
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        """`given` is what was set at start, by key. ConfigError when it cannot be used."""
+        self.given = dict(given)
+        """What was set at start, as text."""
+        for one, other in (("node.id", "broker.id"), ("broker.id", "node.id")):
+            if one in self.given and other not in self.given:
+                self.given[other] = self.given[one]
+        self.cluster_wide: dict[str, str] = {}
+        """What was set on the running cluster."""
+        self.per_broker: dict[str, str] = {}
+        """What was set on this broker while it runs."""
+        for name, key in BROKER_KEYS.items():
+            if key.default == REQUIRED and name not in self.given:
+                raise ConfigError(f'Missing required configuration "{name}" which has no default value.')
+        self._stored: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+        self._state = State(self.given)
+        self._set_attributes()
+        self._listeners = self._check_listeners()
+        self._advertised = self._read_advertised()
+        self._check_together()
+
+    # --- reading
+
+    def value(self, name: str) -> Value:
+        """The value of any of Kafka's keys. KeyError for a key that is none."""
+        return self._state.values[name]
+
+    def names(self) -> list[str]:
+        """All keys that are shown: Kafka's, and those that were set though Kafka tells nothing of them."""
+        shown = [name for name, key in BROKER_KEYS.items() if not key.internal]
+        given = dict.fromkeys([*self.given, *self.cluster_wide, *self.per_broker])
+        return shown + [name for name in given if name not in BROKER_KEYS or BROKER_KEYS[name].internal]
+
+    def listener_endpoints(self) -> list[ListenerEndpoint]:
+        """Where to accept connections when starting: every listener but the controllers'."""
+        controllers = self.controller_listener_names
+        return [listener for listener in self._listeners if listener.name not in controllers]
+
+    def running_listeners(self) -> list[ListenerEndpoint]:
+        """The listeners that clients have now that the broker runs: by name, and where each may be new.
+
+        A listener that is there stays where it is, until it is given up or the broker starts elsewhere.
+        """
+        listening = self._state.listening
+        return [one for one in listening.of_brokers() if listening.protocols[one.name] in SERVED_PROTOCOLS]
+
+    def controller_endpoints(self) -> list[ListenerEndpoint]:
+        """The listeners that belong to the quorum of controllers."""
+        return [listener for listener in self._listeners if listener.name in self.controller_listener_names]
+
+    def advertised_endpoints(self) -> list[ListenerEndpoint]:
+        """What clients are told, verbatim as configured. Port 0 stands for the port that was bound."""
+        return self._advertised
+
+    def _read_advertised(self) -> list[ListenerEndpoint]:
+        entries = cast("list[str] | None", self._state.values["advertised.listeners"])
+        if not entries:
+            return self.listener_endpoints()
+        return [
+            listener
+            for listener in parse_listeners("advertised.listeners", entries)
+            if listener.name not in self.controller_listener_names
+        ]
+
+    def protocol(self, listener: str) -> str:
+        """The security protocol of a listener."""
+        return self._protocols[listener]
+
+    def connections_per_host(self) -> dict[str, int]:
+        """How many connections these hosts may have, instead of max.connections.per.ip."""
+        return parse_counts("max.connections.per.ip.overrides", self.max_connections_per_ip_overrides)
+
+    def connections_per_listener(self) -> dict[str, int]:
+        """How many connections the listeners may have that have a limit of their own (KIP-402)."""
+        return {
+            listener.name: self._state.of_listener("max.connections", listener.name)
+            for listener in self._state.listening.endpoints
+            if f"{LISTENER_PREFIX}{listener.name.lower()}.max.connections" in self._state.settings
+        }
+
+    # --- changing (KIP-226)
+
+    def update(self, cluster_wide: Mapping[str, str], per_broker: Mapping[str, str]) -> None:
+        """Take over what is stored for the running cluster and broker, as far as it can be applied.
+
+        What cannot be read, or cannot be set at all, is passed over. Where what is left contradicts other
+        settings, those that held before hold on. Both are told in the log, and neither is an error: a stored
+        setting must not keep a broker from starting.
+        """
+        known_cluster_wide, known_per_broker = self._stored
+        self._stored = dict(cluster_wide), dict(per_broker)
+        # One after the other, as Kafka does it: what is stored for the cluster may be fine without the rest.
+        if cluster_wide != known_cluster_wide:
+            self.cluster_wide = usable(cluster_wide, per_broker=False)
+            self._apply("cluster")
+        if per_broker != known_per_broker:
+            self.per_broker = usable(per_broker, per_broker=True)
+            self._apply("broker")
+
+    def check_update(self, settings: Mapping[str, str], *, per_broker: bool) -> None:
+        """ConfigError where these cannot be all that is set on this running broker, or on the cluster."""
+        settings = without_providers(settings)
+        check_settings(settings, per_broker=per_broker)
+        layers = (self.cluster_wide, settings) if per_broker else (settings, self.per_broker)
+        state = State(layered(self.given, *layers))
+        check_values(state)
+        check_change(self._state, state, self.given)
+        check_protocols(state.listening.of_brokers(), state.listening.protocols)
+
+    def _apply(self, where: str) -> None:
+        try:
+            state = State(bounded(layered(self.given, self.cluster_wide, self.per_broker)))
+            check_values(state)
+            check_change(self._state, state, self.given)
+        except ConfigError as error:
+            logger.error("settings of the running %s are not applied: %s", where, error)
+            return
+        self._state = state
+        self._set_attributes()
+        # It may be stored all the same: Apache Kafka may have served this data before.
+        for listener in state.listening.of_brokers():
+            protocol = state.listening.protocols[listener.name]
+            if protocol not in SERVED_PROTOCOLS:
+                logger.error("%s asks for %s, which is not served yet", listener.name, protocol)
+
+    def _set_attributes(self) -> None:
+        for name in ATTRIBUTE_KEYS:
+            setattr(self, name.replace(".", "_"), self._state.values[name])
+        self.log_dirs = self._log_directories()
+        # Written as in log.dirs when they are checked, and compared with the paths that came of those.
+        self.cordoned_log_dirs = [normpath(entry) for entry in self.cordoned_log_dirs]
+        self.controller_listener_names = [
+            name.upper() for name in cast("list[str]", self._state.values["controller.listener.names"] or [])
+        ]
+        self.process_roles = cast("list[str]", self._state.values["process.roles"])
+        listener = cast("str | None", self._state.values["inter.broker.listener.name"])
+        protocol = cast(str, self._state.values["security.inter.broker.protocol"])
+        self.inter_broker_listener_name = (listener or protocol).upper()
+
+    def _log_directories(self) -> list[str]:
+        """log.dirs, or else log.dir; each once, whatever way it is written."""
+        named = self._state.values["log.dirs"]
+        entries = cast("list[str]", self._state.values["log.dir"] if named is None else named)
+        if not entries or not all(entries):
+            raise ConfigError(
+                f"log.dirs is {','.join(entries)!r}: it must name at least one directory, and no empty one"
+            )
+        return list(dict.fromkeys(normpath(entry) for entry in entries))
+
+    # --- checking
+
+    def _check_listeners(self) -> list[ListenerEndpoint]:
+        listeners = parse_listeners("listeners", cast("list[str]", self._state.values["listeners"]))
+        protocols = parse_protocol_map(
+            "listener.security.protocol.map", cast(str, self._state.values["listener.security.protocol.map"])
+        )
+        for name in self.controller_listener_names:
+            # KIP-595: a controller listener that the map does not name is PLAINTEXT, unless the map is given.
+            if "listener.security.protocol.map" not in self.given:
+                protocols.setdefault(name, "PLAINTEXT")
+        self._protocols = protocols
+        check_protocols(listeners, protocols)
+        return listeners
+
+    def _check_together(self) -> None:
+        roles = self.process_roles
+        if sorted(roles) != ["broker", "controller"]:
+            raise ConfigError(
+                f"process.roles is {','.join(roles) or 'empty'}: this release serves as broker,controller "
+                f"only, one node that is both"
+            )
+        self._check_quorum()
+        brokers = self.listener_endpoints()
+        if not brokers:
+            raise ConfigError("listeners has none for clients: all of them are controller.listener.names")
+        names = {listener.name for listener in brokers}
+        advertised = self.advertised_endpoints()
+        for listener in advertised:
+            if listener.host == META_ADDRESS:
+                raise ConfigError(
+                    f"advertised.listeners cannot use the nonroutable meta-address {META_ADDRESS}. "
+                    f"Use a routable IP address."
+                )
+            if listener.name not in names:
+                raise ConfigError(
+                    f"advertised.listeners has {listener.name}, which listeners does not: "
+                    f"it has {', '.join(sorted(names))}"
+                )
+        if self.inter_broker_listener_name not in {listener.name for listener in advertised}:
+            raise ConfigError(
+                f"inter.broker.listener.name is {self.inter_broker_listener_name}, which is not one of "
+                f"advertised.listeners: {', '.join(listener.name for listener in advertised)}"
+            )
+        check_values(self._state)
+        if not self.group_consumer_assignors:
+            raise ConfigError("group.consumer.assignors is empty: consumer groups need one at least")
+        for name in self.group_consumer_assignors:
+            if name not in ASSIGNORS:
+                raise ConfigError(
+                    f"group.consumer.assignors has {name}, which this release cannot load: it has uniform "
+                    f"and range"
+                )
+
+    def _check_quorum(self) -> None:
+        voters = cast("list[str]", self._state.values["controller.quorum.voters"])
+        ids = []
+        for voter in voters:
+            text, at, _ = voter.partition("@")
+            if not at or not text.isdigit():
+                raise ConfigError(f"controller.quorum.voters has {voter!r}: expected id@host:port")
+            ids.append(int(text))
+        if ids and ids != [self.node_id]:
+            raise ConfigError(
+                f"controller.quorum.voters is {','.join(voters)}: this release serves alone, as the "
+                f"only voter, {self.node_id}@host:port"
+            )
+        # They tell where to look for the quorum's other members: the only voter of its quorum has none.
+        for server in cast("list[str]", self._state.values["controller.quorum.bootstrap.servers"]):
+            host, _, port = server.rpartition(":")
+            if not host or not port.isdigit():
+                raise ConfigError(f"controller.quorum.bootstrap.servers has {server!r}: expected host:port")
+        names = [listener.name for listener in self._listeners]
+        for name in self.controller_listener_names:
+            if name not in names:
+                raise ConfigError(
+                    f"controller.listener.names has {name}, which is not one of listeners: {', '.join(names)}"
+                )
+
+
+_SPECIAL: Final = frozenset(
+    {"log_dirs", "controller_listener_names", "process_roles", "inter_broker_listener_name"}
+)
+
+
+def _attribute_keys() -> tuple[str, ...]:
+    by_attribute = {name.replace(".", "_"): name for name in BROKER_KEYS}
+    attributes = [name for name in BrokerConfig.__annotations__ if name not in _SPECIAL]
+    return tuple(by_attribute[attribute] for attribute in attributes)
+
+
+ATTRIBUTE_KEYS: Final = _attribute_keys()
+"""The keys that are attributes under their own names."""
+
+IN_VAIN: Final = frozenset(
+    {"log.local.retention.bytes", "log.local.retention.ms", "unclean.leader.election.enable"}
+)
+"""Defaults of topic keys that mean nothing without tiered storage or replicas."""
+
+HONOURED: Final = (
+    frozenset(ATTRIBUTE_KEYS)
+    | ({source.name for sources in SOURCES.values() for source in sources} - IN_VAIN)
+    | {
+        "advertised.listeners",
+        "broker.id",
+        "internal.metadata.delete.delay.millis",
+        "internal.metadata.log.segment.bytes",
+        "metadata.log.max.record.bytes.between.snapshots",
+        "metadata.log.max.snapshot.interval.ms",
+        "metadata.max.retention.bytes",
+        "metadata.max.retention.ms",
+        "controller.listener.names",
+        "controller.quorum.bootstrap.servers",
+        "controller.quorum.voters",
+        *(
+            f"group.consumer.{bound}.{name}.ms"
+            for bound in ("max", "min")
+            for name in ("assignment.interval", "heartbeat.interval", "session.timeout")
+        ),
+        "inter.broker.listener.name",
+        "listener.security.protocol.map",
+        "listeners",
+        "log.dir",
+        "log.dirs",
+        "process.roles",
+        "security.inter.broker.protocol",
+    }
+)
+"""The keys that kwire goes by."""

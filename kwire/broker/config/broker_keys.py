@@ -1,0 +1,33 @@
+"""All keys of a broker, and which of them may change while it runs. KIP-226."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kwire.broker.config.coordinator_keys import COORDINATOR_KEYS
+from kwire.broker.config.definition import Key, Kind, Update, at_least
+from kwire.broker.config.security_keys import SECURITY_KEYS
+from kwire.broker.config.server_keys import SERVER_KEYS
+from kwire.broker.config.storage_keys import STORAGE_KEYS
+
+BROKER_KEYS: Final[dict[str, Key]] = {
+    key.name: key for keys in (SERVER_KEYS, STORAGE_KEYS, COORDINATOR_KEYS, SECURITY_KEYS) for key in keys
+}
+
+THROTTLES: Final[dict[str, Key]] = {
+    name: Key(name, Kind.LONG, None, at_least(0), update=Update.CLUSTER_WIDE)
+    for name in (
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    )
+}
+"""Keys that can be set on a running broker or cluster alone, and are shown where they are."""
+
+LISTENER_PREFIX: Final = "listener.name."
+"""Keys of one listener: listener.name.<name>.<key>."""
+
+DYNAMIC_KEYS: Final[dict[str, Key]] = THROTTLES | {
+    name: key for name, key in BROKER_KEYS.items() if key.update is not Update.READ_ONLY
+}
+"""The keys that may change while brokers run."""

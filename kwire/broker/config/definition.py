@@ -1,0 +1,298 @@
+"""What a configuration key is: its type, its default, what it may hold, and when it may change.
+
+Types and messages follow Kafka's own configuration library, so that a client that sets a wrong value is told
+the same thing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from kwire.wire.java import BLANKS
+
+Value = bool | int | float | str | list[str] | None
+"""A parsed value."""
+
+
+class Kind(IntEnum):
+    """A key's type. The numbers are those of DescribeConfigs (KIP-569)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+BOOLEAN, STRING, INT, SHORT, LONG = Kind.BOOLEAN, Kind.STRING, Kind.INT, Kind.SHORT, Kind.LONG
+DOUBLE, LIST, CLASS, PASSWORD = Kind.DOUBLE, Kind.LIST, Kind.CLASS, Kind.PASSWORD
+
+
+class Update(IntEnum):
+    """When a broker's key may change (KIP-226)."""
+
+    READ_ONLY = 0
+    PER_BROKER = 1
+    CLUSTER_WIDE = 2
+
+
+PER_BROKER, CLUSTER_WIDE = Update.PER_BROKER, Update.CLUSTER_WIDE
+
+REQUIRED: Final = "\0required"
+"""The default of a key that has none, and must be given."""
+
+Check = Callable[[Value], str | None]
+"""Says what is wrong with a value; None where nothing is."""
+
+
+class ConfigError(Exception):
+    """A configuration cannot be used. The text names key, value and what is allowed, in one line."""
+
+
+class Key(NamedTuple):
+    """One configuration key."""
+
+    name: str
+    kind: Kind
+    default: str | None
+    """As text; None for a key that is unset; REQUIRED for one that must be set."""
+    check: Check | Entries | ThrottledReplicas | None = None
+    """Lists without a check of their own may hold any texts but empty ones."""
+    internal: bool = False
+    """Whether it is hidden from those who list the configuration."""
+    update: Update = Update.READ_ONLY
+    classes: tuple[str, ...] = ()
+    """The classes that it can name, where not any name will do."""
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether its value must not be shown."""
+        return self.kind is PASSWORD
+
+    def parse(self, text: str) -> Value:
+        """The value that `text` stands for. ConfigError when it is none, or out of bounds."""
+        value = parse(self.name, self.kind, text)
+        if isinstance(value, list):
+            if isinstance(self.check, ThrottledReplicas):
+                self.check.check(self.name, value)
+                return value
+            value = list(dict.fromkeys(value))
+            (self.check if isinstance(self.check, Entries) else ANY_ENTRIES).check(self.name, value)
+        elif self.kind is CLASS:
+            if self.classes and text.strip(BLANKS) not in self.classes:
+                raise invalid(self.name, text, f"Class {text} could not be found.")
+        elif callable(self.check):
+            fault = self.check(value)
+            if fault is not None:
+                raise invalid(self.name, "[hidden]" if self.is_sensitive else to_text(value), fault)
+        return value
+
+    @property
+    def default_value(self) -> Value:
+        """The parsed default."""
+        if self.default is None or self.default == REQUIRED:
+            return None
+        return parse(self.name, self.kind, self.default)
+
+
+def invalid(name: str, text: object, fault: str) -> ConfigError:
+    """The error for a value, in the words that Kafka's clients know."""
+    return ConfigError(f"Invalid value {text} for configuration {name}: {fault}")
+
+
+_BOUNDS: Final = {INT: 31, SHORT: 15, LONG: 63}
+_INTEGER: Final = re.compile(r"[+-]?\d+\Z")
+_DOUBLE: Final = re.compile(
+    r"[+-]?(NaN|Infinity|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[fFdD]?"
+    r"|(?P<hex>0[xX]([0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?\d+)[fFdD]?)\Z",
+    re.ASCII,
+)
+_MOST_DIGITS: Final = 19
+"""The greatest number of 64 bits has so many; Python reads no text of thousands."""
+
+
+def parse_integer(text: str, bits: int = 31) -> int | None:
+    """A whole number of `bits` and a sign, as Java reads one; None where it is none.
+
+    Digits of every script count, as long as each is one UTF-16 unit; blanks and underscores do not.
+    """
+    if not _INTEGER.match(text) or max(text) > "\uffff":
+        return None
+    digits = text.lstrip("+-").lstrip("0")
+    if len(digits) > _MOST_DIGITS:
+        return None
+    number, limit = int(digits or "0") * (-1 if text.startswith("-") else 1), 1 << bits
+    return number if -limit <= number < limit else None
+
+
+def parse_double(text: str) -> float | None:
+    """A floating-point number as Java reads one; None where it is none."""
+    match = _DOUBLE.match(text)
+    if match is None:
+        return None
+    if match["hex"]:
+        # The exponent of a hexadecimal number is decimal, so that a last letter is a suffix.
+        try:
+            return float.fromhex(text.rstrip("fFdD"))
+        except OverflowError:
+            return -math.inf if text.startswith("-") else math.inf
+    return float(text.rstrip("fFdD"))
+
+
+def parse(name: str, kind: Kind, text: str) -> Value:
+    """Read a value of a kind from text. ConfigError."""
+    trimmed = text.strip(BLANKS)
+    if kind in _BOUNDS:
+        number = parse_integer(trimmed, _BOUNDS[kind])
+        if number is None:
+            raise invalid(name, text, f"Not a number of type {kind.name}")
+        return number
+    if kind is BOOLEAN:
+        lowered = trimmed.lower()
+        if lowered in ("true", "false"):
+            return lowered == "true"
+        raise invalid(name, text, "Expected value to be either true or false")
+    if kind is DOUBLE:
+        double = parse_double(trimmed)
+        if double is None:
+            raise invalid(name, text, "Not a number of type DOUBLE")
+        return double
+    if kind is LIST:
+        return _COMMA.split(trimmed) if trimmed else []
+    return trimmed
+
+
+_COMMA: Final = re.compile(r"\s*,\s*", re.ASCII)
+
+
+def to_text(value: Value) -> str | None:
+    """A value as DescribeConfigs shows it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return ",".join(value)
+    if isinstance(value, float):
+        return _double_text(value)
+    return str(value)
+
+
+def _double_text(value: float) -> str:
+    """As Java writes a double: from 10 to the -3 to below 10 to the 7 plainly, else with an exponent."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    assert isinstance(exponent, int)
+    shown = "".join(map(str, digits)).rstrip("0")
+    return f"{'-' * sign}{shown[0]}.{shown[1:] or '0'}E{exponent + len(digits) - 1}"
+
+
+# --- what values may be
+
+
+def at_least(low: float) -> Check:
+    """A number from `low` on."""
+
+    def check(value: Value) -> str | None:
+        assert value is None or isinstance(value, (int, float))
+        # A number that is none is neither too small nor too large.
+        return f"Value must be at least {low}" if value is not None and value < low else None
+
+    return check
+
+
+def between(low: float, high: float) -> Check:
+    """A number from `low` to `high`, both included."""
+
+    def check(value: Value) -> str | None:
+        assert value is None or isinstance(value, (int, float))
+        if value is None:
+            return None
+        if value < low:
+            return f"Value must be at least {low}"
+        return f"Value must be no more than {high}" if value > high else None
+
+    return check
+
+
+def gzip_level(value: Value) -> str | None:
+    """A level of gzip, or -1 for its own default."""
+    assert isinstance(value, int)
+    return None if value == -1 or 1 <= value <= 9 else "Value must be between 1 and 9 or equal to -1"
+
+
+def one_of(*allowed: str) -> Check:
+    """One of these texts."""
+
+    def check(value: Value) -> str | None:
+        return None if value in allowed else f"String must be one of: {', '.join(allowed)}"
+
+    return check
+
+
+def one_of_any_case(*allowed: str) -> Check:
+    """One of these texts, in whatever case."""
+    lowered = {text.lower() for text in allowed}
+
+    def check(value: Value) -> str | None:
+        if isinstance(value, str) and value.lower() in lowered:
+            return None
+        return f"String must be one of (case insensitive): {', '.join(allowed)}"
+
+    return check
+
+
+class Entries:
+    """A list of texts of which none is empty; its entries are of the `allowed` ones, where there are such."""
+
+    def __init__(self, *allowed: str, can_be_empty: bool = True) -> None:
+        self._allowed = allowed
+        self._can_be_empty = can_be_empty
+
+    def check(self, name: str, entries: list[str]) -> None:
+        """ConfigError for what is wrong with the first entry that is."""
+        if not entries and not self._can_be_empty:
+            allowed = f"[{', '.join(self._allowed)}]" if self._allowed else "any non-empty value"
+            raise ConfigError(f"Configuration '{name}' must not be empty. Valid values include: {allowed}")
+        for entry in entries:
+            if not entry:
+                raise ConfigError(f"Configuration '{name}' values must not be empty.")
+            if self._allowed and entry not in self._allowed:
+                raise invalid(name, entry, f"String must be one of: {', '.join(self._allowed)}")
+
+
+ANY_ENTRIES: Final = Entries()
+
+
+def non_empty(value: Value) -> str | None:
+    """A text that is not empty."""
+    return "String must be non-empty" if value == "" else None
+
+
+class ThrottledReplicas:
+    """`*`, or pairs of a partition and a broker, empty ones among them."""
+
+    _PAIR: Final = re.compile(r"([0-9]+:[0-9]+)?\Z")
+
+    def check(self, name: str, entries: list[str]) -> None:
+        """ConfigError where it is neither."""
+        if all(self._PAIR.match(entry) for entry in entries) or "".join(entries) == "*":
+            return
+        raise invalid(
+            name,
+            f"[{', '.join(entries)}]",
+            f"{name} must be the literal '*' or a list of replicas in the following format: "
+            "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+        )

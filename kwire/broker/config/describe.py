@@ -1,0 +1,223 @@
+"""What DescribeConfigs tells: every key's value, where it comes from, and what else could have said it.
+
+KIP-226 gives the order of the places, KIP-524 and KIP-569 type and documentation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from kwire.broker.config.broker import BrokerConfig
+from kwire.broker.config.broker_keys import BROKER_KEYS, THROTTLES
+from kwire.broker.config.definition import REQUIRED, Key, Update, Value, to_text
+from kwire.broker.config.group import own_value
+from kwire.broker.config.group_keys import GROUP_KEYS, SOURCE_PREFIX
+from kwire.broker.config.topic import TOPIC_KEYS_BY_NAME, topic_values
+from kwire.broker.config.topic_keys import SOURCES
+
+UNKNOWN_KIND: Final = 0
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from. The numbers are the protocol's."""
+
+    TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
+
+
+class Synonym(NamedTuple):
+    """A place that says a key's value, or would if no earlier one did."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(NamedTuple):
+    """One key of a resource."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    synonyms: Sequence[Synonym]
+    kind: int
+    read_only: bool
+    is_sensitive: bool
+    documentation: str | None
+
+
+_TOGETHER: Final = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+)
+_FLUSH_MS: Final = ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")
+_LISTENER_KEY: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
+
+
+def _synonym_names(name: str) -> tuple[str, ...]:
+    for names in _TOGETHER:
+        if name in names:
+            return names
+    if name == _FLUSH_MS[0]:
+        return _FLUSH_MS
+    match = _LISTENER_KEY.match(name)
+    return (name, match[1]) if match is not None else (name,)
+
+
+def _synonyms(config: BrokerConfig, name: str, *, is_sensitive: bool) -> list[Synonym]:
+    defaults = {
+        key: BROKER_KEYS[key].default
+        for key in _synonym_names(name)
+        if key in BROKER_KEYS and BROKER_KEYS[key].default not in (None, REQUIRED)
+    }
+    layers: tuple[tuple[Mapping[str, str | None], ConfigSource], ...] = (
+        (config.per_broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
+        (config.cluster_wide, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        (config.given, ConfigSource.STATIC_BROKER_CONFIG),
+        (defaults, ConfigSource.DEFAULT_CONFIG),
+    )
+    found = [
+        Synonym(key, None if is_sensitive else layer[key], source)
+        for layer, source in layers
+        for key in _synonym_names(name)
+        if key in layer
+    ]
+    # A setting of one listener does not speak for the key without a listener.
+    while found and found[0].name != name:
+        del found[0]
+    return found
+
+
+def _key(name: str) -> Key | None:
+    """What is known of a key, or of the one that it is for a single listener."""
+    match = _LISTENER_KEY.match(name)
+    if match is not None:
+        return BROKER_KEYS.get(match[1])
+    return BROKER_KEYS.get(name) or THROTTLES.get(name)
+
+
+def _layers(config: BrokerConfig) -> tuple[Mapping[str, str], ...]:
+    return config.per_broker, config.cluster_wide, config.given
+
+
+def _shadowed(config: BrokerConfig) -> set[str]:
+    """Keys whose setting at start is as good as none: one that comes before them is set while it runs."""
+    return {
+        name
+        for first, *others in (*_TOGETHER, _FLUSH_MS)
+        if first in config.per_broker or first in config.cluster_wide
+        for name in others
+    }
+
+
+def describe_broker(config: BrokerConfig) -> Iterator[ConfigEntry]:
+    """All keys of this broker. One that Kafka does not know is shown as sensitive, without its value."""
+    shadowed = _shadowed(config)
+    for name in config.names():
+        key = _key(name)
+        if key is None:
+            value: Value = None
+        elif name not in BROKER_KEYS:
+            value = next(layer[name] for layer in _layers(config) if name in layer)
+        else:
+            value = key.default_value if name in shadowed else config.value(name)
+        yield _broker_entry(config, name, key, value, _synonyms(config, name, is_sensitive=_hidden(key)))
+
+
+def describe_brokers_default(config: BrokerConfig) -> Iterator[ConfigEntry]:
+    """What is set for the whole cluster."""
+    for name, text in config.cluster_wide.items():
+        key = _key(name)
+        synonyms = [
+            synonym
+            for synonym in _synonyms(config, name, is_sensitive=_hidden(key))
+            if synonym.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        ]
+        yield _broker_entry(config, name, key, text, synonyms)
+
+
+def _broker_entry(
+    config: BrokerConfig, name: str, key: Key | None, value: Value, synonyms: list[Synonym]
+) -> ConfigEntry:
+    return ConfigEntry(
+        name=name,
+        value=None if _hidden(key) else to_text(value),
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
+        synonyms=synonyms,
+        kind=key.kind if key is not None else UNKNOWN_KIND,
+        read_only=key is None or key.update is Update.READ_ONLY or key.name != name,
+        is_sensitive=_hidden(key),
+        documentation=_documentation(name),
+    )
+
+
+def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
+    """All keys of a topic with these overrides."""
+    values = topic_values(config, overrides)
+    for name, key in TOPIC_KEYS_BY_NAME.items():
+        if key.internal and name not in overrides:
+            continue
+        text = to_text(values[name])
+        synonyms: list[Synonym] = []
+        if name in SOURCES:
+            synonyms = _synonyms(config, SOURCES[name][0].name, is_sensitive=False)
+        if name in overrides:
+            synonyms.insert(0, Synonym(name, text, ConfigSource.TOPIC_CONFIG))
+        yield ConfigEntry(
+            name=name,
+            value=text,
+            source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
+            synonyms=synonyms,
+            kind=key.kind,
+            read_only=False,
+            is_sensitive=False,
+            documentation=_documentation(name),
+        )
+
+
+def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
+    """All keys of a group with these overrides."""
+    for key in GROUP_KEYS:
+        name = key.name
+        synonyms: list[Synonym] = []
+        if SOURCE_PREFIX + name in BROKER_KEYS:
+            default = to_text(config.value(SOURCE_PREFIX + name))
+            synonyms = _synonyms(config, SOURCE_PREFIX + name, is_sensitive=False)
+        else:
+            default = key.default
+            synonyms = [Synonym(name, default, ConfigSource.DEFAULT_CONFIG)]
+        text = default
+        own = own_value(overrides, name)
+        if own is not None:
+            text = to_text(own)
+            synonyms.insert(0, Synonym(name, text, ConfigSource.GROUP_CONFIG))
+        yield ConfigEntry(
+            name=name,
+            value=text,
+            source=synonyms[0].source,
+            synonyms=synonyms,
+            kind=key.kind,
+            read_only=False,
+            is_sensitive=False,
+            documentation=_documentation(name),
+        )
+
+
+def _hidden(key: Key | None) -> bool:
+    return key is None or key.is_sensitive
+
+
+def _documentation(name: str) -> str | None:
+    from kwire.broker.config.documentation import DOCUMENTATION
+
+    return DOCUMENTATION.get(name)

@@ -1,0 +1,464 @@
+"""What may be set on a running broker: in which form, beside which other settings, after which. KIP-226.
+
+Kafka looks at a change three times, and so do the functions here. `check_settings` looks at each setting for
+itself, `check_values` at all that would hold together, the ones of the start included, and `check_change` at
+how far the new values are from those that hold. What is stored already was looked at once, but perhaps by
+another version, or beside other settings: `usable` passes over single settings that are none, and what does
+not go together is not applied at all, so that no stored setting keeps a broker from starting.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Final
+
+from kwire.broker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
+from kwire.broker.config.definition import ConfigError, Key, Update, Value
+from kwire.broker.config.listeners import parse_counts
+from kwire.broker.config.listening import (
+    Listening,
+    check_addresses,
+    check_names,
+    is_watched,
+    listeners_fault,
+    read_listening,
+)
+from kwire.broker.config.topic_keys import SOURCES
+
+logger = logging.getLogger("kwire.config")
+
+Values = Mapping[str, Value]
+
+LISTENER_KEY: Final = re.compile(r"listener\.name\.[^.]*\.(.*)\Z", re.DOTALL)
+
+SYNONYMS: Final = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+)
+"""Keys of one setting: those that come first count."""
+
+CLUSTER_WIDE_LISTENER_KEYS: Final = frozenset(
+    {"max.connections", "max.connection.creation.rate", "num.network.threads"}
+)
+
+CONFIG_PROVIDERS: Final = "config.providers"
+
+PER_LISTENER_KEYS: Final = frozenset(
+    f"ssl.{name}"
+    for name in (
+        "keystore.type",
+        "keystore.location",
+        "keystore.password",
+        "key.password",
+        "truststore.type",
+        "truststore.location",
+        "truststore.password",
+        "keystore.certificate.chain",
+        "keystore.key",
+        "truststore.certificates",
+    )
+)
+
+ASSIGNMENT_INTERVALS: Final = tuple(
+    (
+        f"group.{kind}.assignment.interval.ms",
+        f"group.{kind}.min.assignment.interval.ms",
+        f"group.{kind}.max.assignment.interval.ms",
+    )
+    for kind in ("consumer", "share", "streams")
+)
+
+THREAD_COUNTS: Final = (
+    "num.io.threads",
+    "num.replica.fetchers",
+    "num.recovery.threads.per.data.dir",
+    "background.threads",
+    "remote.log.reader.threads",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.manager.follower.thread.pool.size",
+)
+NETWORK_THREADS: Final = "num.network.threads"
+FOLLOWER_THREADS: Final = "remote.log.manager.follower.thread.pool.size"
+REMOTE_THREADS: Final = "remote.log.manager.thread.pool.size"
+TOPIC_DEFAULTS: Final = frozenset(source.name for sources in SOURCES.values() for source in sources) | {
+    "cordoned.log.dirs"
+}
+"""The settings that a broker's logs go by."""
+AS_RETENTION: Final = -2
+"""A local retention that is the one of all data."""
+JMX_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
+
+_MINUTE_MS: Final = 60 * 1000
+_HOUR_MS: Final = 60 * _MINUTE_MS
+_MEBIBYTE: Final = 1 << 20
+_HOST: Final = re.compile(r"[0-9a-zA-Z\-%._:]*\Z")
+
+
+# --- each setting for itself
+
+
+def known_key(name: str) -> Key | None:
+    """The key that may change under this name: a broker's, or that which it is for a single listener."""
+    match = LISTENER_KEY.match(name)
+    return DYNAMIC_KEYS.get(name if match is None else match[1])
+
+
+def check_settings(settings: Mapping[str, str], *, per_broker: bool) -> None:
+    """ConfigError where these cannot be set on a broker, or on all of them where not `per_broker`."""
+    _refuse("Cannot update these configs dynamically", _fixed(settings))
+    _refuse(
+        "These security configs can be dynamically updated only per-listener using the listener prefix",
+        _per_listener(settings),
+    )
+    # In the order of the keys, so that of several faults the same is told whatever the order of a request.
+    order = {name: index for index, name in enumerate(DYNAMIC_KEYS)}
+    for name in sorted(settings, key=lambda name: order.get(_base(name), len(order))):
+        _check_value(name, settings[name])
+    if not per_broker:
+        _refuse(
+            "Cannot update these configs at default cluster level, broker id must be specified",
+            _of_one_broker(settings),
+        )
+
+
+def usable(stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
+    """What of the stored settings can be applied; the others are named in the log."""
+    kept = dict(stored)
+    wrong: list[str] = []
+    for name, text in stored.items():
+        try:
+            _check_value(name, text)
+        except ConfigError as error:
+            wrong.append(str(error))
+            del kept[name]
+    where = "broker" if per_broker else "cluster"
+    if wrong:
+        logger.error("settings of the running %s are passed over: %s", where, "; ".join(wrong))
+    rules: tuple[tuple[Callable[[Iterable[str]], list[str]], str], ...] = (
+        (_fixed, "it takes a start to change them"),
+        (_per_listener, "they can be set for a listener alone"),
+        *(() if per_broker else ((_of_one_broker, "they can be set for one broker alone"),)),
+    )
+    for rule, reason in rules:
+        found = rule(kept)
+        if found:
+            names = ", ".join(found)
+            logger.error("settings of the running %s are passed over: %s: %s", where, names, reason)
+        for name in found:
+            del kept[name]
+    return kept
+
+
+def _refuse(text: str, names: list[str]) -> None:
+    if names:
+        raise ConfigError(f"{text}: [{', '.join(names)}]")
+
+
+def _check_value(name: str, text: str) -> None:
+    key = known_key(name)
+    if key is not None and not name.startswith(CONFIG_PROVIDERS):
+        key.parse(text)
+
+
+def without_providers(settings: Mapping[str, str]) -> dict[str, str]:
+    """What Kafka looks at when settings are to change: it reads providers of settings apart from them."""
+    return {name: text for name, text in settings.items() if not name.startswith(CONFIG_PROVIDERS)}
+
+
+def _base(name: str) -> str:
+    match = LISTENER_KEY.match(name)
+    return name if match is None else match[1]
+
+
+def _fixed(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name in BROKER_KEYS and name not in DYNAMIC_KEYS]
+
+
+def _per_listener(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name in PER_LISTENER_KEYS]
+
+
+def _of_one_broker(names: Iterable[str]) -> list[str]:
+    return [
+        name
+        for name in names
+        if ((key := DYNAMIC_KEYS.get(name)) is not None and key.update is Update.PER_BROKER)
+        or ((match := LISTENER_KEY.match(name)) is not None and match[1] not in CLUSTER_WIDE_LISTENER_KEYS)
+    ]
+
+
+# --- all that would hold
+
+
+def layered(*layers: Mapping[str, str]) -> dict[str, str]:
+    """The settings that hold, of layers of which later ones win. A key sets its synonyms aside."""
+    settings: dict[str, str] = {}
+    for layer in layers:
+        for name, text in layer.items():
+            for names in SYNONYMS:
+                if name in names and layer is not layers[0]:
+                    for other in names:
+                        settings.pop(other, None)
+            settings[name] = text
+    return settings
+
+
+def parse_all(settings: Mapping[str, str]) -> dict[str, Value]:
+    """Every key's value. ConfigError for a setting that is none."""
+    return {
+        name: key.parse(settings[name]) if name in settings else key.default_value
+        for name, key in BROKER_KEYS.items()
+    }
+
+
+def bounded(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings, with intervals that were stored under other bounds at the nearest that is allowed."""
+    settings = dict(settings)
+    for names in ASSIGNMENT_INTERVALS:
+        name = names[0]
+        if name not in settings:
+            continue
+        values = {key: BROKER_KEYS[key].parse(settings[key]) for key in names if key in settings}
+        low, high = (_number({key: BROKER_KEYS[key].default_value} | values, key) for key in names[1:])
+        value = _number(values, name)
+        if not low <= value <= high:
+            settings[name] = str(min(max(value, low), high))
+            logger.warning("%s is %d: it counts as %s, the nearest allowed", name, value, settings[name])
+    return settings
+
+
+def check_values(state: State) -> None:
+    """ConfigError where values contradict each other, in the order in which Kafka looks at them."""
+    values = state.values
+    for name, low, high in ASSIGNMENT_INTERVALS:
+        if _number(values, name) < _number(values, low):
+            raise ConfigError(f"{name} must be greater than or equal to {low}")
+        if _number(values, name) > _number(values, high):
+            raise ConfigError(f"{name} must be less than or equal to {high}")
+    listening = state.listening
+    if _either(values, ("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)) < 1:
+        raise ConfigError("requirement failed: log.roll.ms must be greater than or equal to 1")
+    if _either(values, ("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS)) < 0:
+        raise ConfigError("requirement failed: log.roll.jitter.ms must be greater than or equal to 0")
+    if _retention_ms(values) == 0:
+        raise ConfigError(
+            "requirement failed: log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
+        )
+    threads = _number(values, "log.cleaner.threads")
+    if threads == 0:
+        raise ConfigError("/ by zero")
+    if _number(values, "log.cleaner.dedupe.buffer.size") // threads <= _MEBIBYTE:
+        raise ConfigError(
+            "requirement failed: log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
+        )
+    check_names(listening)
+    _check_cordoned(values)
+    check_addresses(listening)
+    _check_connections(values)
+
+
+def _check_cordoned(values: Values) -> None:
+    cordoned = _list(values, "cordoned.log.dirs")
+    if "*" in cordoned:
+        if len(cordoned) > 1:
+            raise ConfigError(
+                "requirement failed: When cordoned.log.dirs is set to *, it must not contain other values"
+            )
+        return
+    directories = _list(values, "log.dirs") or _list(values, "log.dir")
+    missing = [entry for entry in cordoned if entry not in directories]
+    if missing:
+        raise ConfigError(
+            "requirement failed: All entries in cordoned.log.dirs must be present in log.dirs or log.dir. "
+            f"Missing entries : {', '.join(missing)}"
+        )
+
+
+def _check_connections(values: Values) -> None:
+    name = "max.connections.per.ip.overrides"
+    counts = parse_counts(name, str(values[name]))
+    if _number(values, "max.connections.per.ip") == 0 and not counts:
+        raise ConfigError(
+            f"requirement failed: max.connections.per.ip can be set to zero only if {name} property is set."
+        )
+    wrong = [host for host in counts if not _HOST.match(host)]
+    if wrong:
+        raise ConfigError(f"{name} contains invalid addresses : {','.join(wrong)}")
+
+
+def _number(values: Values, name: str) -> int:
+    value = values[name]
+    assert isinstance(value, int)
+    return value
+
+
+def _list(values: Values, name: str) -> Sequence[str]:
+    value = values[name]
+    assert value is None or isinstance(value, list)
+    return value or ()
+
+
+def _either(values: Values, *names: tuple[str, int]) -> int:
+    """The first of these that is set, in milliseconds, by how many of them each one's unit has."""
+    return next(_number(values, name) * units for name, units in names if values[name] is not None)
+
+
+def _retention_ms(values: Values) -> int:
+    """A negative one is for ever."""
+    found = _either(
+        values,
+        ("log.retention.ms", 1),
+        ("log.retention.minutes", _MINUTE_MS),
+        ("log.retention.hours", _HOUR_MS),
+    )
+    return max(found, -1)
+
+
+# --- from what holds to what would
+
+
+class State:
+    """Settings with their values."""
+
+    def __init__(self, settings: Mapping[str, str], values: Values | None = None) -> None:
+        """ConfigError where `values` are not given, and a setting is none."""
+        self.settings = settings
+        self.values = parse_all(settings) if values is None else values
+
+    @cached_property
+    def listening(self) -> Listening:
+        """The listeners. ConfigError where what is said of them cannot be read."""
+        return read_listening(self.settings, self.values)
+
+    def of_listener(self, name: str, listener: str) -> int:
+        """A listener's number: its own, or that of all of them."""
+        text = self.settings.get(f"listener.name.{listener.lower()}.{name}")
+        value = self.values[name] if text is None else BROKER_KEYS[name].parse(text)
+        assert isinstance(value, int)
+        return value
+
+    def check_listener(self, listener: str) -> None:
+        """ConfigError where one of a listener's own settings, or one of its mechanisms', is none."""
+        prefix = f"listener.name.{listener.lower()}."
+        for name, text in self.settings.items():
+            if name.startswith(prefix):
+                own = name.removeprefix(prefix)
+                key = BROKER_KEYS.get(own) or BROKER_KEYS.get(own.partition(".")[2])
+                if key is not None:
+                    key.parse(text)
+
+
+def check_change(old: State, new: State, given: Mapping[str, str]) -> None:
+    """ConfigError where the parts of a broker, started with these settings, cannot go from `old` to `new`."""
+    listeners = [endpoint.name for endpoint in old.listening.of_brokers()]
+    names = {*old.settings, *new.settings}
+    changed = {name for name in names if old.settings.get(name) != new.settings.get(name)}
+    faults = (
+        _connections_fault(old, new, listeners),
+        _reporters_fault(new.values, changed),
+        *(
+            _threads_fault(name, _threads(old, name), _number(new.values, name))
+            for name in THREAD_COUNTS
+            if name in changed
+        ),
+        _local_fault(new.values) if changed & TOPIC_DEFAULTS else None,
+        listeners_fault(
+            old.listening,
+            new.listening,
+            given,
+            new.settings,
+            PER_LISTENER_KEYS | CLUSTER_WIDE_LISTENER_KEYS,
+        )
+        if is_watched(changed)
+        else None,
+        _cleaner_fault(*(_number(state.values, "log.cleaner.threads") for state in (old, new))),
+    )
+    for fault in faults:
+        if fault is not None:
+            raise ConfigError(
+                f"Invalid value org.apache.kafka.common.config.ConfigException: {fault} "
+                "for configuration Invalid dynamic configuration"
+            )
+
+
+def _connections_fault(old: State, new: State, listeners: Collection[str]) -> str | None:
+    limits = "max.connections", "max.connection.creation.rate"
+    for listener in listeners:
+        try:
+            new.check_listener(listener)
+        except ConfigError as error:
+            return str(error)
+        if any(old.of_listener(name, listener) != new.of_listener(name, listener) for name in limits):
+            for name in limits:
+                count = new.of_listener(name, listener)
+                if count <= 0:
+                    return f"Invalid {name} {count}"
+        threads = (state.of_listener(NETWORK_THREADS, listener) for state in (old, new))
+        fault = _threads_fault(NETWORK_THREADS, *threads)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _reporters_fault(values: Values, changed: Collection[str]) -> str | None:
+    name = "metric.reporters"
+    if name not in changed or not set(_list(values, name)) - {JMX_REPORTER}:
+        return None
+    return (
+        f"Validation of dynamic config update of Set({', '.join(sorted(changed))}) failed with class "
+        "class kafka.server.DynamicMetricsReporters"
+    )
+
+
+def _threads(state: State, name: str) -> int:
+    if name == FOLLOWER_THREADS and name not in state.settings:
+        name = REMOTE_THREADS
+    return _number(state.values, name)
+
+
+def _threads_fault(name: str, old: int, new: int) -> str | None:
+    """A pool grows or shrinks to its double or half at once."""
+    failed = f"Dynamic thread count update validation failed for {name}={new}"
+    if new == old:
+        return None
+    if new <= 0:
+        return f"{failed}, value should be at least 1"
+    if new < old // 2:
+        return f"{failed}, value should be at least half the current value {old}"
+    if new > old * 2:
+        return f"{failed}, value should not be greater than double the current value {old}"
+    return None
+
+
+def _cleaner_fault(old: int, new: int) -> str | None:
+    """The cleaner's threads go by the same bounds as others, in words of their own."""
+    if new < old // 2:
+        return f"Log cleaner threads cannot be reduced to less than half the current value {old}"
+    if new > old * 2:
+        return f"Log cleaner threads cannot be increased to more than double the current value {old}"
+    return None
+
+
+def _local_fault(values: Values) -> str | None:
+    """What is kept of a log locally is not more than what is kept at all. KIP-405."""
+    for unit, kept in (("ms", _retention_ms(values)), ("bytes", _number(values, "log.retention.bytes"))):
+        local, whole = f"log.local.retention.{unit}", f"log.retention.{unit}"
+        count = _number(values, local)
+        if kept < 0 or count == AS_RETENTION:
+            continue
+        if count == -1:
+            return (
+                f"Invalid value -1 for configuration {local}: "
+                f"Value must not be -1 as {whole} value is set as {kept}."
+            )
+        if count > kept:
+            return (
+                f"Invalid value {count} for configuration {local}: "
+                f"Value must not be more than {whole} property value: {kept}"
+            )
+    return None

@@ -1,0 +1,144 @@
+"""What a group's configuration may be, within the bounds that the broker sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from kwire.broker.config.broker import BrokerConfig
+from kwire.broker.config.definition import ConfigError, Key, Value
+from kwire.broker.config.group_keys import GROUP_KEYS, SOURCE_PREFIX
+
+GROUP_KEYS_BY_NAME: Final[dict[str, Key]] = {key.name: key for key in GROUP_KEYS}
+
+PARSED: Final = tuple(
+    f"{protocol}.{name}"
+    for protocol, names in {
+        "consumer": ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"),
+        "share": (
+            "session.timeout.ms",
+            "heartbeat.interval.ms",
+            "record.lock.duration.ms",
+            "delivery.count.limit",
+            "partition.max.record.locks",
+            "auto.offset.reset",
+            "isolation.level",
+            "renew.acknowledge.enable",
+            "assignment.interval.ms",
+        ),
+        "streams": (
+            "session.timeout.ms",
+            "heartbeat.interval.ms",
+            "num.standby.replicas",
+            "initial.rebalance.delay.ms",
+            "assignment.interval.ms",
+        ),
+    }.items()
+    for name in names
+)
+"""The order in which Kafka reads the keys: of several faults the first is told."""
+
+
+class Bounds(NamedTuple):
+    """The broker's keys that bound a group's."""
+
+    low: str | None
+    high: str
+
+
+def _between(protocol: str, name: str) -> tuple[str, Bounds]:
+    return f"{protocol}.{name}", Bounds(f"group.{protocol}.min.{name}", f"group.{protocol}.max.{name}")
+
+
+BOUNDS: Final = dict(
+    [
+        *(_between("consumer", f"{name}.ms") for name in ("heartbeat.interval", "session.timeout")),
+        _between("consumer", "assignment.interval.ms"),
+        *(_between("share", f"{name}.ms") for name in ("heartbeat.interval", "session.timeout")),
+        _between("share", "record.lock.duration.ms"),
+        _between("share", "delivery.count.limit"),
+        _between("share", "partition.max.record.locks"),
+        _between("share", "assignment.interval.ms"),
+        *(_between("streams", f"{name}.ms") for name in ("heartbeat.interval", "session.timeout")),
+        ("streams.num.standby.replicas", Bounds(None, "group.streams.max.standby.replicas")),
+        _between("streams", "assignment.interval.ms"),
+    ]
+)
+"""In the order in which Kafka looks at them."""
+
+
+def check_group(broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
+    """ConfigError when these cannot be a group's configuration."""
+    for name in overrides:
+        if name not in GROUP_KEYS_BY_NAME:
+            raise ConfigError(f"Unknown group config name: {name}")
+    for name in PARSED:
+        if name in overrides:
+            GROUP_KEYS_BY_NAME[name].parse(overrides[name])
+    for name, bounds in BOUNDS.items():
+        if name not in overrides:
+            continue
+        value = _number(broker, overrides, name)
+        if bounds.low is not None and value < _limit(broker, bounds.low):
+            raise ConfigError(f"{name} must be greater than or equal to {bounds.low}")
+        if value > _limit(broker, bounds.high):
+            raise ConfigError(f"{name} must be less than or equal to {bounds.high}")
+    for protocol in ("consumer", "share", "streams"):
+        session, heartbeat = f"{protocol}.session.timeout.ms", f"{protocol}.heartbeat.interval.ms"
+        if _number(broker, overrides, session) <= _number(broker, overrides, heartbeat):
+            raise ConfigError(f"{session} must be greater than {heartbeat}")
+
+
+class GroupConfigs:
+    """What consumer groups go by: their own settings, and for the others those of the broker."""
+
+    def __init__(self, broker: BrokerConfig, overrides_of: Callable[[str], Mapping[str, str]]) -> None:
+        """`overrides_of` gives what is set for a group."""
+        self._broker = broker
+        self._overrides_of = overrides_of
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """How long a member may be silent."""
+        return self._bounded(group_id, "consumer.session.timeout.ms")
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """How often a member is to be heard of."""
+        return self._bounded(group_id, "consumer.heartbeat.interval.ms")
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        """How long a target assignment lasts at least."""
+        return self._bounded(group_id, "consumer.assignment.interval.ms")
+
+    def _bounded(self, group_id: str, name: str) -> int:
+        """A group's number. Where the broker's bounds have changed since it was set, the nearest one."""
+        overrides = self._overrides_of(group_id)
+        if name not in overrides:
+            return _limit(self._broker, SOURCE_PREFIX + name)
+        value = _number(self._broker, overrides, name)
+        bounds = BOUNDS[name]
+        if bounds.low is not None:
+            value = max(value, _limit(self._broker, bounds.low))
+        return min(value, _limit(self._broker, bounds.high))
+
+
+def own_value(overrides: Mapping[str, str], name: str) -> Value:
+    """What a group says of a key; None where it says nothing, or nothing that can be read."""
+    text = overrides.get(name)
+    try:
+        return None if text is None else GROUP_KEYS_BY_NAME[name].parse(text)
+    except ConfigError:
+        return None
+
+
+def _number(broker: BrokerConfig, overrides: Mapping[str, str], name: str) -> int:
+    value = own_value(overrides, name)
+    if value is None:
+        value = broker.value(SOURCE_PREFIX + name)
+    assert isinstance(value, int)
+    return value
+
+
+def _limit(broker: BrokerConfig, name: str) -> int:
+    value = broker.value(name)
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,106 @@
+"""From a file, the environment and flags to a `BrokerConfig`.
+
+Flags win over the environment, that over the file. Without a file, a profile for one node on loopback lies
+beneath, so that nothing needs to be set.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Final
+
+from kwire.broker.config.broker import HONOURED, BrokerConfig
+from kwire.broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
+from kwire.broker.config.definition import ConfigError
+from kwire.broker.config.properties import environment_settings, parse_properties
+
+logger = logging.getLogger("kwire.config")
+
+DATA_DIRECTORY: Final = "kwire-data"
+
+ALONE: Final = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "listeners": "PLAINTEXT://127.0.0.1:9092",
+    "controller.listener.names": "",
+    "log.dirs": DATA_DIRECTORY,
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+"""What is set for a broker that nobody configured: one node, which is enough for its internal topics."""
+
+REMOVED: Final = frozenset(
+    {
+        "broker.id.generation.enable",
+        "control.plane.listener.name",
+        "inter.broker.protocol.version",
+        "log.message.format.version",
+        "log.message.timestamp.difference.max.ms",
+        "metadata.log.max.record.bytes.between.snapshots.bytes",
+        "offsets.commit.required.acks",
+        "password.encoder.secret",
+        "reserved.broker.max.id",
+        "zookeeper.connect",
+        "zookeeper.connection.timeout.ms",
+        "zookeeper.session.timeout.ms",
+        "zookeeper.metadata.migration.enable",
+        "group.coordinator.new.enable",
+    }
+)
+"""Keys that Kafka 4 has dropped, and that older files still hold: Kafka 4 passes over them."""
+
+
+def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> BrokerConfig:
+    """Read a broker's configuration, and warn of what it sets in vain.
+
+    `properties` is the path of a file, if there is one. ConfigError for a bad value, or an unknown key in
+    `overrides`; OSError when the file cannot be read.
+    """
+    given: dict[str, str] = dict(ALONE)
+    if properties is not None:
+        # As Java reads such a file, whatever was meant: the same text names the same directories.
+        with open(properties, encoding="iso-8859-1") as file:
+            given = parse_properties(file.read())
+        for name in given:
+            if fault := _unknown(name):
+                logger.warning("%s: %s", PurePath(properties).name, fault)
+    for name, (variable, value) in environment_settings(environ).items():
+        if name not in BROKER_KEYS and not name.startswith(LISTENER_PREFIX):
+            logger.warning("%s is passed over: Kafka has no configuration %s", variable, name)
+            continue
+        given[name] = value
+    for name, value in overrides.items():
+        if fault := _unknown(name):
+            raise ConfigError(fault)
+        given[name] = value
+    if properties is None:
+        _complete_alone(given, overrides)
+    config = BrokerConfig(given)
+    for name in sorted(given):
+        if name in REMOVED:
+            logger.warning("%s is passed over: Kafka 4 has no such configuration any more", name)
+        elif name in BROKER_KEYS and name not in HONOURED and name not in ALONE:
+            logger.warning("%s is set, but not honoured yet", name)
+    return config
+
+
+def _complete_alone(given: dict[str, str], overrides: Mapping[str, str]) -> None:
+    """Listeners of a controller, if given without a file, are taken for what they are called."""
+    if "controller.listener.names" not in overrides and "CONTROLLER://" in given["listeners"]:
+        given["controller.listener.names"] = "CONTROLLER"
+
+
+def _unknown(name: str) -> str | None:
+    """What is wrong with a key that Kafka does not have, and which one was probably meant."""
+    if name in BROKER_KEYS or name in REMOVED or name.startswith(LISTENER_PREFIX):
+        return None
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, BROKER_KEYS, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"{name} is not a configuration of Kafka's{hint}"

@@ -1,0 +1,289 @@
+"""What can be asked of the controller, and what it answers.
+
+A command is data. The controller turns it, with the image and nothing else, into a `Result`: the records to
+append, and the reply to release once they are committed. A refusal that concerns one item of a request is in
+the reply; one that concerns the whole command is an ApiError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from kwire.broker.metadata.image import EndpointImage
+from kwire.broker.metadata.records import StoredRecord
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.create_partitions import CreatePartitionsTopic
+from kwire.wire.messages.create_topics import CreatableTopic
+from kwire.wire.primitives import Uuid
+
+R = TypeVar("R")
+
+
+class Result(NamedTuple, Generic[R]):
+    """The outcome of a command: nothing happens before its records are committed."""
+
+    records: Sequence[StoredRecord]
+    reply: R
+    atomic: bool = True
+    """Whether the records must be in one batch, so that all or none of them survive."""
+
+
+class Fault(NamedTuple):
+    """Why one item of a request was refused."""
+
+    code: ErrorCode
+    message: str | None = None
+
+
+MAX_RECORDS_PER_REQUEST: Final = 10_000
+"""Kafka's bound on what one request may change."""
+
+TOO_MANY_RECORDS: Final = Fault(
+    ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
+)
+
+
+class CreateTopics(NamedTuple):
+    """Create topics. Replies with `list[CreatableTopicResult]`."""
+
+    topics: Sequence[CreatableTopic]
+    validate_only: bool = False
+
+
+class TopicToDelete(NamedTuple):
+    """A topic by name or by id; the other one is None."""
+
+    name: str | None
+    topic_id: Uuid | None
+
+
+class DeletedTopic(NamedTuple):
+    """What became of a topic that was to be deleted."""
+
+    name: str | None
+    topic_id: Uuid | None
+    fault: Fault | None
+
+
+class DeleteTopics(NamedTuple):
+    """Delete topics. Replies with `list[DeletedTopic]`."""
+
+    topics: Sequence[TopicToDelete]
+
+
+class CreatePartitions(NamedTuple):
+    """Add partitions to topics. Replies with `list[tuple[str, Fault | None]]`."""
+
+    topics: Sequence[CreatePartitionsTopic]
+    validate_only: bool = False
+
+
+class AlterOperation(IntEnum):
+    """What IncrementalAlterConfigs does with a key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    """One key of one resource."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+class ResourceChange(NamedTuple):
+    """What is to become of one resource's configuration."""
+
+    resource_type: int
+    resource_name: str
+    changes: Sequence[ConfigChange]
+
+
+class IncrementalAlterConfigs(NamedTuple):
+    """Change single keys. Replies with one `Fault | None` a resource, in the order asked."""
+
+    resources: Sequence[ResourceChange]
+    validate_only: bool = False
+
+
+class LegacyAlterConfigs(NamedTuple):
+    """Replace whole configurations: the changes are all SET. Replies as IncrementalAlterConfigs does."""
+
+    resources: Sequence[ResourceChange]
+    validate_only: bool = False
+
+
+class AllocateProducerIds(NamedTuple):
+    """Reserve the next block of producer ids. Replies with `ProducerIdBlock`."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class ProducerIdBlock(NamedTuple):
+    """Producer ids from `first` on, `size` of them, that nobody else will get."""
+
+    first: int
+    size: int
+
+
+class RegisterController(NamedTuple):
+    """Make this controller known. Replies with None."""
+
+    controller_id: int
+    incarnation_id: Uuid
+    endpoints: Sequence[EndpointImage]
+    features: Mapping[str, tuple[int, int]]
+
+
+class RegisterBroker(NamedTuple):
+    """Make this broker known, fenced. Replies with its broker epoch."""
+
+    broker_id: int
+    incarnation_id: Uuid
+    endpoints: Sequence[EndpointImage]
+    features: Mapping[str, tuple[int, int]]
+    rack: str | None
+    log_dirs: Sequence[Uuid]
+    previous_broker_epoch: int = -1
+    """The epoch with which this broker last ended cleanly; any other means that it did not (KIP-966)."""
+
+
+class UnfenceBroker(NamedTuple):
+    """The broker is ready: it may lead. Replies with None."""
+
+    broker_id: int
+
+
+class ShutDownBroker(NamedTuple):
+    """The broker is about to end in an orderly way: others lead from here on. Replies with None."""
+
+    broker_id: int
+
+
+class AssignDirectories(NamedTuple):
+    """Where replicas of a broker lie, by topic id and partition. Replies with None."""
+
+    broker_id: int
+    directories: Mapping[tuple[Uuid, int], Uuid]
+
+
+class UpdateDirectories(NamedTuple):
+    """Which directories of a broker have failed, and which take nothing new. Replies with None. KIP-1066."""
+
+    broker_id: int
+    failed: Sequence[Uuid]
+    cordoned: Sequence[Uuid]
+
+
+class Election(IntEnum):
+    """How a leader is chosen. The numbers are the protocol's; ONLINE is none of its choices."""
+
+    ONLINE = -1
+    """Whoever is in sync, the present leader first."""
+    PREFERRED = 0
+    """The first replica, if it is in sync."""
+    UNCLEAN = 1
+    """Any replica that lives, where nobody is in sync."""
+
+
+class ElectLeaders(NamedTuple):
+    """Elect leaders; `topics` None means all partitions. Replies with `list[ReplicaElectionResult]`."""
+
+    election: Election
+    topics: Sequence[tuple[str, Sequence[int]]] | None
+
+
+class AlterReassignments(NamedTuple):
+    """Move partitions, or stop moving them. Replies with one `Fault | None` a partition, as asked."""
+
+    partitions: Sequence[tuple[str, int, Sequence[int] | None]]
+    """Topic, partition, and the replicas that it shall have: None to stop a move."""
+    allow_replication_factor_change: bool = True
+
+
+class FeatureUpdate(NamedTuple):
+    """The level that a feature shall have, and in which way it may come to it (`UpgradeType`)."""
+
+    level: int
+    upgrade_type: int
+
+
+class UpgradeType(IntEnum):
+    """Which way a feature may go. The numbers are the protocol's."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+class UpdateFeatures(NamedTuple):
+    """Set levels of features. Replies with `Fault | None`: all of them are set, or none."""
+
+    updates: Mapping[str, FeatureUpdate]
+    validate_only: bool = False
+    kraft_version: int = 0
+    """The version of the quorum's protocol, which is no part of an image."""
+
+
+class UnregisterBroker(NamedTuple):
+    """Forget a broker. Replies with None."""
+
+    broker_id: int
+
+
+Command = (
+    CreateTopics
+    | DeleteTopics
+    | CreatePartitions
+    | IncrementalAlterConfigs
+    | LegacyAlterConfigs
+    | AllocateProducerIds
+    | RegisterController
+    | RegisterBroker
+    | UnfenceBroker
+    | ShutDownBroker
+    | AssignDirectories
+    | UpdateDirectories
+    | ElectLeaders
+    | AlterReassignments
+    | UpdateFeatures
+    | UnregisterBroker
+)
+
+
+class ConfigRules(Protocol):
+    """What the controller must know of configuration keys; `broker.config` knows it."""
+
+    def topic_fault(self, values: Mapping[str, str]) -> str | None:
+        """Why these cannot be a topic's overrides; None where they can."""
+
+    def group_fault(self, values: Mapping[str, str]) -> str | None:
+        """Why these cannot be a group's configuration; None where they can."""
+
+    def broker_fault(self, values: Mapping[str, str], *, per_broker: bool) -> Fault | None:
+        """Why these cannot be set on a running broker (or, not `per_broker`, on all of them)."""
+
+    def usable(self, stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
+        """What of a broker's stored settings can be applied at all."""
+
+    def is_list(self, resource_type: int, key: str) -> bool:
+        """Whether values can be appended to this key."""
+
+    def is_known_broker_key(self, key: str) -> bool:
+        """Whether a broker knows this key at all."""
+
+    def is_required_broker_key(self, key: str) -> bool:
+        """Whether a broker's key has no default, not even an empty one."""
+
+    def default(self, resource_type: int, key: str) -> str | None:
+        """The key's default as text: Kafka's own, whatever the broker's settings make of it."""
+
+
+OnDone = Callable[[R | ApiError], None]

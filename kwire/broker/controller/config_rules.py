@@ -1,0 +1,76 @@
+"""What the controller must know of configuration keys, from those who know: `broker.config`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kwire.broker.config import BrokerConfig, ConfigError
+from kwire.broker.config.broker_keys import BROKER_KEYS
+from kwire.broker.config.definition import REQUIRED, Key, Kind
+from kwire.broker.config.dynamic import usable
+from kwire.broker.config.group import GROUP_KEYS_BY_NAME, check_group
+from kwire.broker.config.topic import TOPIC_KEYS_BY_NAME, check_topic
+from kwire.broker.controller.commands import Fault
+from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
+from kwire.wire.errors import ErrorCode
+
+
+class BrokerConfigRules:
+    """The rules of one broker's configuration, its dynamic part included."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+
+    def topic_fault(self, values: Mapping[str, str]) -> str | None:
+        """Why these cannot be a topic's overrides; None where they can."""
+        try:
+            check_topic(self._config, values)
+        except ConfigError as error:
+            return str(error)
+        return None
+
+    def group_fault(self, values: Mapping[str, str]) -> str | None:
+        """Why these cannot be a group's configuration; None where they can."""
+        try:
+            check_group(self._config, values)
+        except ConfigError as error:
+            return str(error)
+        return None
+
+    def broker_fault(self, values: Mapping[str, str], *, per_broker: bool) -> Fault | None:
+        """Why these cannot be set on a running broker, or on all of them where not `per_broker`. KIP-226."""
+        try:
+            self._config.check_update(values, per_broker=per_broker)
+        except ConfigError as error:
+            return Fault(ErrorCode.INVALID_REQUEST, str(error))
+        return None
+
+    def usable(self, stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
+        """What of a broker's stored settings can be applied at all."""
+        return usable(stored, per_broker=per_broker)
+
+    def is_list(self, resource_type: int, key: str) -> bool:
+        """Whether values can be appended to this key."""
+        known = _known(resource_type, key)
+        return known is not None and known.kind is Kind.LIST
+
+    def is_known_broker_key(self, key: str) -> bool:
+        """Whether a broker knows this key at all."""
+        return key in BROKER_KEYS
+
+    def is_required_broker_key(self, key: str) -> bool:
+        """Whether a broker's key has no default, not even an empty one."""
+        return key in BROKER_KEYS and BROKER_KEYS[key].default == REQUIRED
+
+    def default(self, resource_type: int, key: str) -> str | None:
+        """The key's default as text: Kafka's own, whatever the broker's settings make of it."""
+        known = _known(resource_type, key)
+        return None if known is None or known.default == REQUIRED else known.default
+
+
+def _known(resource_type: int, key: str) -> Key | None:
+    if resource_type == RESOURCE_TOPIC:
+        return TOPIC_KEYS_BY_NAME.get(key)
+    if resource_type == RESOURCE_GROUP:
+        return GROUP_KEYS_BY_NAME.get(key)
+    return BROKER_KEYS.get(key) if resource_type == RESOURCE_BROKER else None

@@ -1,0 +1,365 @@
+"""IncrementalAlterConfigs and AlterConfigs: from requests to ConfigRecords.
+
+A resource's changes succeed or fail together; resources do not hold back each other. Checked first is what
+Kafka's broker checks before it forwards a request (repeated resources and keys, missing values, a broker's
+own rules), then what its controller checks (operations, values, whether the resource exists). Where an
+operation is none that there is, or the changes are too many, all that is forwarded is refused. KIP-226,
+KIP-339.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from kwire.broker.config.definition import parse_integer
+from kwire.broker.controller.client_metrics import subscription_fault
+from kwire.broker.controller.commands import (
+    MAX_RECORDS_PER_REQUEST,
+    TOO_MANY_RECORDS,
+    AlterOperation,
+    ConfigChange,
+    ConfigRules,
+    Fault,
+    IncrementalAlterConfigs,
+    LegacyAlterConfigs,
+    ResourceChange,
+    Result,
+)
+from kwire.broker.metadata.image import (
+    RESOURCE_BROKER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+    MetadataImage,
+)
+from kwire.broker.metadata.names import map_order, name_fault
+from kwire.broker.metadata.records import StoredRecord
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.java import string_order
+from kwire.wire.stored.metadata import ClearElrRecord, ConfigRecord
+
+MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
+
+REPEATED: Final = Fault(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+
+LONGEST_VALUE: Final = 32767
+"""UTF-16 units to Kafka's rules, and bytes to its records: a list can outgrow both by what is appended."""
+
+_ALTERABLE: Final = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
+_OPERATIONS: Final = tuple(AlterOperation)
+
+
+def incremental_alter_configs(
+    command: IncrementalAlterConfigs, image: MetadataImage, rules: ConfigRules, node_id: int
+) -> Result[list[Fault | None]]:
+    """Change single keys; SET, DELETE, APPEND to and SUBTRACT from lists."""
+    return _alter(command.resources, command.validate_only, image, rules, node_id, incremental=True)
+
+
+def legacy_alter_configs(
+    command: LegacyAlterConfigs, image: MetadataImage, rules: ConfigRules, node_id: int
+) -> Result[list[Fault | None]]:
+    """Replace the whole configuration of each resource: what is not named goes back to its default."""
+    return _alter(command.resources, command.validate_only, image, rules, node_id, incremental=False)
+
+
+def _alter(
+    resources: Sequence[ResourceChange],
+    validate_only: bool,
+    image: MetadataImage,
+    rules: ConfigRules,
+    node_id: int,
+    *,
+    incremental: bool,
+) -> Result[list[Fault | None]]:
+    times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    replies = [
+        REPEATED
+        if times[resource.resource_type, resource.resource_name] > 1
+        else _request_fault(resource, image, rules, node_id, incremental=incremental)
+        for resource in resources
+    ]
+    forwarded = [at for at, fault in enumerate(replies) if fault is None]
+    decide = alter_resource if incremental else _replace_resource
+    records: list[StoredRecord] = []
+    try:
+        for at in forwarded:
+            outcome = decide(resources[at], image, rules)
+            if isinstance(outcome, Fault):
+                replies[at] = outcome
+                continue
+            records.extend(outcome)
+            if len(records) > MAX_RECORDS_PER_REQUEST:
+                raise ApiError(*TOO_MANY_RECORDS)
+        if not validate_only and any(map(_outgrows, records)):
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+    except ApiError as error:
+        for at in forwarded:
+            replies[at] = Fault(error.code, error.message)
+        return Result([], replies)
+    return Result([] if validate_only else records, replies)
+
+
+def _outgrows(stored: StoredRecord) -> bool:
+    """Whether no record holds this value. Kafka's controller finds that when it writes, and fails."""
+    record = stored.record
+    if not isinstance(record, ConfigRecord) or record.value is None:
+        return False
+    return len(record.value.encode()) > LONGEST_VALUE
+
+
+def form_fault(resource: ResourceChange) -> Fault | None:
+    """What is wrong with a request for any resource: keys that come twice, values that are missing."""
+    names = [change.name for change in resource.changes]
+    if len(set(names)) < len(names):
+        return Fault(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    without_value = [
+        change.name
+        for change in resource.changes
+        if change.value is None and change.operation != AlterOperation.DELETE
+    ]
+    if without_value:
+        text = "Null value not supported for : " + ", ".join(without_value)
+        return Fault(ErrorCode.INVALID_REQUEST, text)
+    return None
+
+
+def _request_fault(
+    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int, *, incremental: bool
+) -> Fault | None:
+    fault = form_fault(resource)
+    if fault is not None:
+        return fault
+    if resource.resource_type not in _ALTERABLE:
+        return Fault(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
+    if resource.resource_type == RESOURCE_BROKER:
+        return _broker_fault(resource, image, rules, node_id, incremental=incremental)
+    return None
+
+
+def _broker_fault(
+    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int, *, incremental: bool
+) -> Fault | None:
+    """A broker answers for itself: it knows which of its settings may change while it runs."""
+    name = resource.resource_name
+    if name:
+        broker_id = parse_integer(name)
+        if broker_id is None:
+            return Fault(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+        if broker_id != node_id:
+            text = f"Unexpected broker id, expected {node_id}, but received {name}"
+            return Fault(ErrorCode.INVALID_REQUEST, text)
+    for change in resource.changes:
+        if change.operation not in _OPERATIONS:
+            return Fault(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
+    # What is stored and cannot be applied is no reason to refuse a change.
+    stored = image.config(RESOURCE_BROKER, name) if incremental else {}
+    values = rules.usable(stored, per_broker=bool(name))
+    for change in resource.changes:
+        if change.operation == AlterOperation.DELETE:
+            values.pop(change.name, None)
+            continue
+        if change.operation in (AlterOperation.APPEND, AlterOperation.SUBTRACT):
+            verb = AlterOperation(change.operation).name.lower()
+            if not rules.is_known_broker_key(change.name):
+                return Fault(ErrorCode.INVALID_CONFIG, f"Unknown config name: {change.name}")
+            if not rules.is_list(RESOURCE_BROKER, change.name):
+                text = f"Config value {verb} is not allowed for config key: {change.name}"
+                return Fault(ErrorCode.INVALID_CONFIG, text)
+            before = values.get(change.name)
+            if before is None:
+                if rules.is_required_broker_key(change.name):
+                    # Kafka's broker takes the default that the key has not for a list, and fails.
+                    return Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
+                before = rules.default(RESOURCE_BROKER, change.name)
+            values[change.name] = _edited(before or "", change.operation, change.value or "")
+        else:
+            values[change.name] = change.value or ""
+    ordered = {key: values[key] for key in map_order(values)}
+    return rules.broker_fault(ordered, per_broker=bool(name))
+
+
+def alter_resource(
+    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, *, is_new: bool = False
+) -> Fault | list[StoredRecord]:
+    """The records for one resource's changes. `is_new`: the resource is being created with them.
+
+    ApiError: UNKNOWN_SERVER_ERROR where an operation is none that there is.
+    """
+    resource_type, resource_name, changes = resource
+    before = {} if is_new else image.config(resource_type, resource_name)
+    after = dict(before)
+    records: list[StoredRecord] = []
+    for change in _in_order(changes):
+        old_value = before.get(change.name)
+        new_value: str | None
+        if change.operation == AlterOperation.SET:
+            new_value = change.value
+        elif change.operation == AlterOperation.DELETE:
+            new_value = None
+        elif change.operation in (AlterOperation.APPEND, AlterOperation.SUBTRACT):
+            if not rules.is_list(resource_type, change.name):
+                verb = AlterOperation(change.operation).name
+                text = f"Can't {verb} to key {change.name} because its type is not LIST."
+                return Fault(ErrorCode.INVALID_CONFIG, text)
+            current = rules.default(resource_type, change.name) if old_value is None else old_value
+            new_value = _edit_list(current, change.operation, change.value or "")
+        else:
+            # Kafka's controller cannot name the operation, and fails for all that the request asks of it.
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        # A broker's settings are written again even when equal: it makes brokers reload key stores.
+        if new_value != old_value or resource_type == RESOURCE_BROKER:
+            records.extend(_config_records(image, resource_type, resource_name, change.name, new_value))
+        if new_value is None:
+            after.pop(change.name, None)
+        else:
+            after[change.name] = new_value
+    return _checked(resource, image, rules, before, after, records, is_new=is_new)
+
+
+def _replace_resource(
+    resource: ResourceChange, image: MetadataImage, rules: ConfigRules
+) -> Fault | list[StoredRecord]:
+    resource_type, resource_name, changes = resource
+    before = image.config(resource_type, resource_name)
+    after = {change.name: change.value or "" for change in _in_order(changes)}
+    records: list[StoredRecord] = []
+    for name, value in after.items():
+        if before.get(name) != value or resource_type == RESOURCE_BROKER:
+            records.extend(_config_records(image, resource_type, resource_name, name, value))
+    for name in before:
+        if name not in after:
+            records.extend(_config_records(image, resource_type, resource_name, name, None))
+    return _checked(resource, image, rules, before, after, records, is_new=False)
+
+
+def _checked(
+    resource: ResourceChange,
+    image: MetadataImage,
+    rules: ConfigRules,
+    before: object,
+    after: dict[str, str],
+    records: list[StoredRecord],
+    *,
+    is_new: bool,
+) -> Fault | list[StoredRecord]:
+    fault = _records_fault(resource, image, records)
+    if fault is None:
+        fault = _values_fault(resource, rules, after)
+    if fault is None and not is_new:
+        fault = _existence_fault(resource, image)
+    return records if fault is None else fault
+
+
+def _in_order(changes: Sequence[ConfigChange]) -> Sequence[ConfigChange]:
+    """The changes as Kafka's controller looks at them, which decides what it finds wrong first."""
+    by_name = {change.name: change for change in changes}
+    return [by_name[name] for name in map_order(by_name)]
+
+
+def _values_fault(resource: ResourceChange, rules: ConfigRules, values: dict[str, str]) -> Fault | None:
+    resource_type, name, _ = resource
+    text: str | None = None
+    if resource_type == RESOURCE_TOPIC:
+        if not name:
+            return Fault(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        text = name_fault(name)
+        if text is not None:
+            return Fault(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+        text = rules.topic_fault(values)
+    elif resource_type == RESOURCE_GROUP:
+        if not name:
+            return Fault(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+        text = rules.group_fault(values)
+    elif resource_type == RESOURCE_CLIENT_METRICS:
+        if not name:
+            return Fault(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+        return subscription_fault(values)
+    return None if text is None else Fault(ErrorCode.INVALID_CONFIG, text)
+
+
+def _existence_fault(resource: ResourceChange, image: MetadataImage) -> Fault | None:
+    resource_type, name, _ = resource
+    if resource_type == RESOURCE_TOPIC and name not in image.topics:
+        return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    return None
+
+
+def _records_fault(
+    resource: ResourceChange, image: MetadataImage, records: Sequence[StoredRecord]
+) -> Fault | None:
+    """What no record may say: a value that is too long, or what KIP-966 cannot live with.
+
+    Eligible leaders are counted against one min.insync.replicas, the cluster's or the topic's.
+    """
+    counted = resource.resource_type == RESOURCE_BROKER and image.elr_enabled
+    for record, _ in records:
+        if not isinstance(record, ConfigRecord):
+            continue
+        if counted and record.name == MIN_INSYNC_REPLICAS:
+            if resource.resource_name:
+                text = "Broker-level min.insync.replicas cannot be altered while ELR is enabled."
+                return Fault(ErrorCode.INVALID_CONFIG, text)
+            if record.value is None:
+                text = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
+                return Fault(ErrorCode.INVALID_CONFIG, text)
+        if record.value is not None and len(string_order(record.value)) > 2 * LONGEST_VALUE:
+            text = (
+                "The configuration value cannot be added because it exceeds the maximum value size of "
+                f"{LONGEST_VALUE} bytes."
+            )
+            return Fault(ErrorCode.INVALID_CONFIG, text)
+    return None
+
+
+def _config_records(
+    image: MetadataImage, resource_type: int, resource_name: str, name: str, value: str | None
+) -> list[StoredRecord]:
+    records = [
+        StoredRecord(
+            ConfigRecord(resource_type=resource_type, resource_name=resource_name, name=name, value=value)
+        )
+    ]
+    if name == MIN_INSYNC_REPLICAS and image.elr_enabled:
+        # Who is eligible was decided under the old value: start over (KIP-966).
+        if resource_type == RESOURCE_TOPIC:
+            records.append(StoredRecord(ClearElrRecord(topic_name=resource_name)))
+        elif resource_type == RESOURCE_BROKER and not resource_name:
+            records.append(StoredRecord(ClearElrRecord(topic_name="")))
+    return records
+
+
+def _edit_list(current: str | None, operation: int, value: str) -> str:
+    """A list as the controller edits it: without empty entries, but for those of an empty `value`."""
+    parts = [part for part in (current or "").split(",") if part]
+    for part in _split(value):
+        if operation == AlterOperation.APPEND:
+            if part not in parts:
+                parts.append(part)
+        elif part in parts:
+            parts.remove(part)
+    return ",".join(parts)
+
+
+def _edited(current: str, operation: int, value: str) -> str:
+    """A list as the broker edits it, to look at what a change would come to."""
+    if operation == AlterOperation.APPEND:
+        parts = _split(current) if current else []
+        return ",".join([*parts, *(part for part in _split(value) if part not in parts)])
+    parts = _split(current)
+    for part in _split(value):
+        if part in parts:
+            parts.remove(part)
+    return ",".join(parts)
+
+
+def _split(text: str) -> list[str]:
+    """As Java splits: what is empty at the end is left out, but an empty text is one part."""
+    if not text:
+        return [""]
+    parts = text.split(",")
+    while parts and not parts[-1]:
+        parts.pop()
+    return parts

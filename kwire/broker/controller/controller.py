@@ -1,0 +1,104 @@
+"""The controller: a pure function from a command and an image to records and a reply.
+
+It keeps no state and touches nothing. Whoever runs it appends the records to the metadata log, replays them
+into the next image, and releases the reply when they are committed (`broker.raft.service`).
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+from kwire.broker.controller import brokers, configs, directories, elections, features, reassignments, topics
+from kwire.broker.controller.commands import (
+    AllocateProducerIds,
+    AlterReassignments,
+    AssignDirectories,
+    Command,
+    ConfigRules,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    ElectLeaders,
+    IncrementalAlterConfigs,
+    LegacyAlterConfigs,
+    ProducerIdBlock,
+    RegisterBroker,
+    RegisterController,
+    Result,
+    ShutDownBroker,
+    UnfenceBroker,
+    UnregisterBroker,
+    UpdateDirectories,
+    UpdateFeatures,
+)
+from kwire.broker.metadata.feature_levels import REGISTERED_FEATURES
+from kwire.broker.metadata.image import MetadataImage
+from kwire.broker.metadata.records import StoredRecord
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.stored.metadata import ProducerIdsRecord
+
+PRODUCER_ID_BLOCK_SIZE: Final = 1000
+MAX_PRODUCER_ID: Final = 2**63 - 1
+
+
+class Controller:
+    """The rules of a cluster's metadata, under the settings of the node that runs them."""
+
+    def __init__(self, node_id: int, rules: ConfigRules, defaults: topics.Defaults) -> None:
+        self._node_id = node_id
+        self._rules = rules
+        self._defaults = defaults
+
+    def handle(self, command: Command, image: MetadataImage, rng: random.Random) -> Result[Any]:
+        """The records and the reply that `command` gives on top of `image`; ApiError where it is refused."""
+        match command:
+            case CreateTopics():
+                return topics.create_topics(command, image, self._rules, self._defaults, rng)
+            case DeleteTopics():
+                return topics.delete_topics(command, image)
+            case CreatePartitions():
+                return topics.create_partitions(command, image)
+            case IncrementalAlterConfigs():
+                return configs.incremental_alter_configs(command, image, self._rules, self._node_id)
+            case LegacyAlterConfigs():
+                return configs.legacy_alter_configs(command, image, self._rules, self._node_id)
+            case AllocateProducerIds():
+                return allocate_producer_ids(command, image)
+            case RegisterController():
+                return brokers.register_controller(command, image)
+            case RegisterBroker():
+                return brokers.register_broker(command, image)
+            case UnfenceBroker():
+                return brokers.unfence_broker(command, image)
+            case ShutDownBroker():
+                return brokers.shut_down_broker(command, image)
+            case AssignDirectories():
+                return directories.assign_directories(command, image)
+            case UpdateDirectories():
+                return directories.update_directories(command, image)
+            case ElectLeaders():
+                return elections.elect_leaders(command, image)
+            case AlterReassignments():
+                return reassignments.alter_reassignments(command, image, self._rules)
+            case UpdateFeatures():
+                least = self._defaults.min_insync_replicas
+                return features.update_features(command, image, REGISTERED_FEATURES, self._node_id, least)
+            case UnregisterBroker():
+                return brokers.unregister_broker(command, image)
+
+
+def allocate_producer_ids(command: AllocateProducerIds, image: MetadataImage) -> Result[ProducerIdBlock]:
+    """The next thousand producer ids for one broker. KIP-730."""
+    broker = image.brokers.get(command.broker_id)
+    if broker is None or broker.broker_epoch != command.broker_epoch:
+        raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
+    first = image.next_producer_id
+    if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "There are no producer ids left")
+    record = ProducerIdsRecord(
+        broker_id=command.broker_id,
+        broker_epoch=command.broker_epoch,
+        next_producer_id=first + PRODUCER_ID_BLOCK_SIZE,
+    )
+    return Result([StoredRecord(record)], ProducerIdBlock(first, PRODUCER_ID_BLOCK_SIZE))

@@ -1,0 +1,140 @@
+"""UpdateFeatures: the levels of features, up and, where nothing is lost by it, down.
+
+KIP-584, KIP-778, KIP-1022. Order of checks for each feature: the kind of upgrade, the level's sign, whether
+every node supports the level, the direction, and what the feature itself needs. The first feature that is
+refused stops all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kwire.broker.controller.commands import Fault, FeatureUpdate, Result, UpdateFeatures, UpgradeType
+from kwire.broker.controller.configs import MIN_INSYNC_REPLICAS
+from kwire.broker.metadata.feature_levels import FEATURES, KRAFT_VERSION, NEEDS
+from kwire.broker.metadata.image import ELR_VERSION, METADATA_VERSION, RESOURCE_BROKER, MetadataImage
+from kwire.broker.metadata.records import StoredRecord
+from kwire.wire.errors import ErrorCode
+from kwire.wire.stored.metadata import ConfigRecord, FeatureLevelRecord, NoOpRecord
+
+Ranges = Mapping[str, tuple[int, int]]
+
+_CHANGED_RECORDS: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
+"""The levels of metadata.version that brought something to the metadata which older releases cannot read."""
+
+
+def update_features(
+    command: UpdateFeatures, image: MetadataImage, supported: Ranges, node_id: int, min_insync_replicas: int
+) -> Result[Fault | None]:
+    """All levels, or the first fault. `supported` is what this node can do."""
+    records: list[StoredRecord] = []
+    proposed = dict(image.features)
+    proposed.update((name, update.level) for name, update in command.updates.items())
+    for name, update in command.updates.items():
+        current = command.kraft_version if name == KRAFT_VERSION else image.features.get(name, 0)
+        text = _fault(name, update, current, image, supported, node_id)
+        if text is None:
+            text = _own_fault(name, update, current, proposed)
+        if text is not None:
+            return Result([], Fault(ErrorCode.INVALID_UPDATE_VERSION, text))
+        if name != KRAFT_VERSION:
+            records.append(StoredRecord(FeatureLevelRecord(name=name, feature_level=update.level)))
+        elif update.upgrade_type == UpgradeType.UPGRADE:
+            # The quorum keeps its version in control records; this one gives the reply something to wait for.
+            records.append(StoredRecord(NoOpRecord()))
+    if command.validate_only:
+        return Result([], None)
+    elr = command.updates.get(ELR_VERSION)
+    if elr is not None and elr.level > 0:
+        records = [*_settings_for_elr(image, min_insync_replicas), *records]
+    return Result(records, None)
+
+
+def _fault(
+    name: str, update: FeatureUpdate, current: int, image: MetadataImage, supported: Ranges, node_id: int
+) -> str | None:
+    level, upgrade_type = update
+    reason: str | None = None
+    if upgrade_type not in UpgradeType.__members__.values():
+        reason = "The controller does not support the given upgrade type."
+    elif level < 0:
+        reason = "A feature version cannot be less than 0."
+    else:
+        reason = _support_fault(name, level, image, supported, node_id)
+    if reason is None and level < current and upgrade_type == UpgradeType.UPGRADE:
+        reason = (
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or "
+            "unsafe downgrade."
+        )
+    if reason is None and level > current and upgrade_type != UpgradeType.UPGRADE:
+        reason = "Can't downgrade to a newer version."
+    return None if reason is None else f"Invalid update version {level} for feature {name}. {reason}"
+
+
+def _support_fault(
+    name: str, level: int, image: MetadataImage, supported: Ranges, node_id: int
+) -> str | None:
+    """Every node must support the level: this one, the brokers, the other controllers."""
+    nodes = [(f"Local controller {node_id}", supported)]
+    nodes += [(f"Broker {broker.broker_id}", broker.features) for broker in image.brokers.values()]
+    nodes += [
+        (f"Controller {controller.controller_id}", controller.features)
+        for controller in image.controllers.values()
+        if controller.controller_id != node_id
+    ]
+    for node, features in nodes:
+        if name not in features:
+            # At level 0 a feature is off, and a node that has never heard of it has it so.
+            if level != 0:
+                return f"{node} does not support this feature."
+            continue
+        low, high = features[name]
+        if not low <= level <= high:
+            return f"{node} only supports versions {low}" + (f"-{high}" if high != low else "")
+    return None
+
+
+def _own_fault(name: str, update: FeatureUpdate, current: int, proposed: Mapping[str, int]) -> str | None:
+    """What the feature itself has against a level that every node supports."""
+    level = update.level
+    if name == METADATA_VERSION:
+        if level < current and any(since in _CHANGED_RECORDS for since in range(level + 1, current + 1)):
+            reason = (
+                "Refusing to perform the requested downgrade because it might delete metadata information."
+            )
+            if update.upgrade_type == UpgradeType.UNSAFE_DOWNGRADE:
+                reason = "Unsafe metadata downgrade is not supported in this version."
+            return f"Unsupported metadata.version downgrade from {current} to {level}. {reason}"
+        return None
+    prefix = f"Invalid update version {level} for feature {name}. "
+    if name == KRAFT_VERSION:
+        return prefix + "Can't downgrade the version of this feature." if level < current else None
+    if name not in FEATURES:
+        return prefix + f"Feature {name} not found."
+    needed = NEEDS.get((name, level), 0)
+    if proposed.get(METADATA_VERSION, 0) < needed:
+        return prefix + (
+            f"{name} could not be set to {level} because it depends on {METADATA_VERSION} level {needed}"
+        )
+    return None
+
+
+def _settings_for_elr(image: MetadataImage, min_insync_replicas: int) -> list[StoredRecord]:
+    """KIP-966: eligible leaders are counted against one value, which the whole cluster shares."""
+    found: list[tuple[str, str | None]] = []
+    if MIN_INSYNC_REPLICAS not in image.config(RESOURCE_BROKER, ""):
+        found.append(("", str(min_insync_replicas)))
+    found += [
+        (name, None)
+        for (kind, name), values in image.configs.items()
+        if kind == RESOURCE_BROKER and name and MIN_INSYNC_REPLICAS in values
+    ]
+    return [
+        StoredRecord(
+            ConfigRecord(
+                resource_type=RESOURCE_BROKER, resource_name=name, name=MIN_INSYNC_REPLICAS, value=value
+            )
+        )
+        for name, value in found
+    ]

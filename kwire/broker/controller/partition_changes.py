@@ -1,0 +1,177 @@
+"""A change of one partition: who has it, who is in sync, and who leads it after that.
+
+Every change but those of `broker.controller.brokers` is made here: elections that were asked for, and moves
+to other replicas. A move that needs nobody to catch up is over as soon as it begins. KIP-455, KIP-966.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kwire.broker.controller.brokers import RECOVERING, min_isr
+from kwire.broker.controller.commands import Election
+from kwire.broker.controller.topics import default_directory
+from kwire.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
+from kwire.broker.metadata.records import DIRECTORIES_LEVEL, StoredRecord, change_record
+from kwire.wire.stored.metadata import PartitionChangeRecord
+
+NO_LEADER_CHANGE: Final = -2
+_SHRINK_BUMPS_EPOCH_BELOW: Final = 12
+"""Before 3.6-IV0 a set that became smaller needed a new leader epoch."""
+
+
+class PartitionChange:
+    """What a partition is to become. Set what changes, then `record`."""
+
+    def __init__(self, image: MetadataImage, topic: TopicImage, index: int) -> None:
+        partition = topic.partitions[index]
+        self.election = Election.ONLINE
+        self.replicas = list(partition.replicas)
+        self.isr = list(partition.isr)
+        self.removing = list(partition.removing_replicas)
+        self.adding = list(partition.adding_replicas)
+        self._image = image
+        self._topic = topic
+        self._index = index
+        self._before = partition
+        self._elr = list(partition.elr)
+
+    def record(self) -> StoredRecord | None:
+        """The record that makes the change; None where there is nothing to change."""
+        before = self._before
+        self._finish_move()
+        self._fill_elr()
+        change = PartitionChangeRecord(partition_id=self._index, topic_id=self._topic.topic_id)
+        self._elect(change)
+        if change.leader == NO_LEADER_CHANGE and not set(before.replicas) <= set(self.replicas):
+            # Whoever holds a replica no more must not be taken for one in the present epoch.
+            change.leader = before.leader
+        if change.isr is not None or not self._image.elr_enabled:
+            self._elr = []
+        if self._elr != list(before.elr):
+            change.eligible_leader_replicas = self._elr
+        if change.isr is None and (self.isr or self._image.elr_enabled) and self.isr != list(before.isr):
+            change.isr = self.isr
+        if (
+            self._image.metadata_version < _SHRINK_BUMPS_EPOCH_BELOW
+            and change.leader == NO_LEADER_CHANGE
+            and change.isr is not None
+            and not set(before.isr) <= set(change.isr)
+        ):
+            change.leader = before.leader
+        self._fill_last_known(change)
+        self._fill_assignment(change)
+        if change == PartitionChangeRecord(partition_id=self._index, topic_id=self._topic.topic_id):
+            return None
+        return change_record(self._image, change)
+
+    # --- the parts of a change
+
+    def _finish_move(self) -> None:
+        """A move ends when all that are to stay are in sync."""
+        if not self.removing and not self.adding:
+            return
+        isr = [replica for replica in self.isr if replica not in self.removing]
+        replicas = [replica for replica in self.replicas if replica not in self.removing]
+        if isr and replicas and set(replicas) <= set(isr):
+            self.isr, self.replicas, self.removing, self.adding = isr, replicas, [], []
+
+    def _fill_elr(self) -> None:
+        if not self._image.elr_enabled:
+            return
+        if len(self.isr) >= min_isr(self._image, self._topic.name, self._before):
+            self._elr = []
+            return
+        candidates = dict.fromkeys([*self._elr, *self._before.isr])
+        self._elr = [replica for replica in candidates if replica not in self.isr]
+
+    def _elect(self, change: PartitionChangeRecord) -> None:
+        leader, is_unclean = self._elected()
+        if leader == self._before.leader:
+            return
+        change.leader = leader
+        if leader in self._elr:
+            self.isr = [leader]
+            self._elr = [replica for replica in self._elr if replica != leader]
+        if is_unclean:
+            # Nobody else has what this one has, or more: the others start over from it.
+            change.isr = [leader]
+            if self._before.leader_recovery_state != RECOVERING:
+                change.leader_recovery_state = RECOVERING
+
+    def _elected(self) -> tuple[int, bool]:
+        """(who leads, whether something may be lost by it)."""
+        before = self._before
+        order = [before.leader, *self.replicas]
+        if self.election is Election.PREFERRED:
+            order.insert(0, self.replicas[0])
+        for replica in order:
+            if self._is_in_sync(replica) and self._can_lead(replica):
+                return replica, False
+        if self._image.elr_enabled and not self._elr and not self.isr and len(before.last_known_elr) == 1:
+            return before.last_known_elr[0], True
+        if self.election is Election.UNCLEAN:
+            for replica in self.replicas:
+                if self._can_lead(replica):
+                    return replica, True
+        return NO_LEADER, False
+
+    def _is_in_sync(self, replica: int) -> bool:
+        return replica in self.isr or (not self.isr and replica in self._elr)
+
+    def _can_lead(self, replica: int) -> bool:
+        broker = self._image.brokers.get(replica)
+        if broker is None or not broker.is_active:
+            return False
+        directory = self._before.directory_of(replica)
+        return directory is None or broker.has_online_directory(directory)
+
+    def _fill_last_known(self, change: PartitionChangeRecord) -> None:
+        """KIP-966: who led last is remembered while nobody leads."""
+        before = self._before
+        if not self._image.elr_enabled:
+            if before.last_known_elr:
+                change.last_known_elr = []
+            return
+        if change.isr == [] and before.last_known_elr != (before.leader,):
+            change.last_known_elr = [before.leader]
+        elif before.last_known_elr and (
+            change.leader >= 0 or (before.leader != NO_LEADER and change.leader != NO_LEADER)
+        ):
+            change.last_known_elr = []
+
+    def _fill_assignment(self, change: PartitionChangeRecord) -> None:
+        before, image = self._before, self._image
+        if self.replicas:
+            if image.metadata_version >= DIRECTORIES_LEVEL:
+                directories = [
+                    before.directory_of(replica) or default_directory(image, replica)
+                    for replica in self.replicas
+                ]
+                if directories != list(before.directories):
+                    change.directories = directories
+            if self.replicas != list(before.replicas):
+                change.replicas = self.replicas
+        if self.removing != list(before.removing_replicas):
+            change.removing_replicas = self.removing
+        if self.adding != list(before.adding_replicas):
+            change.adding_replicas = self.adding
+
+
+def is_moving(partition: PartitionImage) -> bool:
+    """Whether a move to other replicas is under way."""
+    return bool(partition.removing_replicas or partition.adding_replicas)
+
+
+def find(image: MetadataImage, topic: str, index: int) -> tuple[TopicImage, PartitionImage] | None:
+    """The topic and its partition, None where either does not exist."""
+    known = image.topics.get(topic)
+    if known is None or not 0 <= index < len(known.partitions):
+        return None
+    return known, known.partitions[index]
+
+
+def without(replicas: Sequence[int], others: Sequence[int]) -> list[int]:
+    """The replicas that are none of the others, in their order."""
+    return [replica for replica in replicas if replica not in others]

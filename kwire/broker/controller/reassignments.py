@@ -1,0 +1,115 @@
+"""AlterPartitionReassignments: partitions move to other replicas, or stop doing so. KIP-455, KIP-860."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kwire.broker.controller.commands import AlterReassignments, ConfigRules, Election, Fault, Result
+from kwire.broker.controller.partition_changes import PartitionChange, find, is_moving, without
+from kwire.broker.controller.topics import assignment_fault
+from kwire.broker.metadata.image import (
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from kwire.broker.metadata.records import StoredRecord
+from kwire.wire.errors import ErrorCode
+
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
+
+def alter_reassignments(
+    command: AlterReassignments, image: MetadataImage, rules: ConfigRules
+) -> Result[list[Fault | None]]:
+    """One outcome a partition; what is refused stops nothing else."""
+    records: list[StoredRecord] = []
+    replies: list[Fault | None] = []
+    for name, index, replicas in command.partitions:
+        outcome = _alter(image, rules, name, index, replicas, command.allow_replication_factor_change)
+        replies.append(outcome if isinstance(outcome, Fault) else None)
+        if isinstance(outcome, StoredRecord):
+            records.append(outcome)
+    return Result(records, replies)
+
+
+def _alter(
+    image: MetadataImage,
+    rules: ConfigRules,
+    name: str,
+    index: int,
+    replicas: Sequence[int] | None,
+    may_change_factor: bool,
+) -> StoredRecord | Fault | None:
+    if name not in image.topics:
+        return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+    found = find(image, name, index)
+    if found is None:
+        return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
+    topic, partition = found
+    if replicas is None:
+        return _stop(image, rules, topic, index, partition)
+    fault = assignment_fault(image, replicas, None)
+    if fault is None and not may_change_factor:
+        fault = _factor_fault(partition, replicas)
+    if fault is not None:
+        return fault
+    removing = sorted(without(partition.replicas, replicas))
+    change = PartitionChange(image, topic, index)
+    change.replicas = [*replicas, *removing]
+    if removing:
+        change.removing = removing
+    adding = sorted(without(replicas, partition.replicas))
+    if adding:
+        change.adding = adding
+    return change.record()
+
+
+def _factor_fault(partition: PartitionImage, replicas: Sequence[int]) -> Fault | None:
+    """How many replicas there are, or will be once a move is over, may not change."""
+    present = len(partition.replicas)
+    if is_moving(partition):
+        kept = {*partition.replicas, *partition.adding_replicas} - set(partition.removing_replicas)
+        present = len(kept)
+    if present == len(replicas):
+        return None
+    text = f"The replication factor is changed from {present} to {len(replicas)}"
+    return Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)
+
+
+def _stop(
+    image: MetadataImage, rules: ConfigRules, topic: TopicImage, index: int, partition: PartitionImage
+) -> StoredRecord | Fault | None:
+    """Back to the replicas from before the move."""
+    if not is_moving(partition):
+        return Fault(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    replicas = without(partition.replicas, partition.adding_replicas)
+    if not replicas:
+        text = "Invalid replica assignment: addingReplicas contains all replicas."
+        return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    may_lose = _may_lose(image, rules, topic.name)
+    isr = without(partition.isr, partition.adding_replicas)
+    if not isr:
+        if not may_lose:
+            text = (
+                f"Unable to revert partition assignment for {topic.name}:{index} because it would require an "
+                "unclean leader election."
+            )
+            return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+        isr = replicas[:1]
+    change = PartitionChange(image, topic, index)
+    change.replicas, change.isr, change.removing, change.adding = replicas, isr, [], []
+    if may_lose:
+        change.election = Election.UNCLEAN
+    return change.record()
+
+
+def _may_lose(image: MetadataImage, rules: ConfigRules, topic: str) -> bool:
+    """Whether the topic prefers a leader that has lost something to none."""
+    text = image.config(RESOURCE_TOPIC, topic).get(UNCLEAN_ELECTION)
+    if text is None:
+        text = image.config(RESOURCE_BROKER, "").get(UNCLEAN_ELECTION)
+    if text is None:
+        text = rules.default(RESOURCE_TOPIC, UNCLEAN_ELECTION)
+    return text == "true"

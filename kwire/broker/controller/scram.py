@@ -1,0 +1,116 @@
+"""SCRAM credentials (RFC 5802) as the cluster's metadata keeps them: of a password, only what proves it.
+
+`kwire format --add-scram` takes them as Kafka's storage tool does (KIP-900), an argument a credential:
+
+    SCRAM-SHA-256=[name=alice,password=alice-secret]
+    SCRAM-SHA-512=[name=alice,iterations=8192,salt="N3E=",saltedpassword="YCE="]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import random
+from base64 import b64decode
+from binascii import Error as Base64Error
+from typing import NamedTuple
+
+from kwire.wire.stored.metadata import UserScramCredentialRecord
+
+MIN_ITERATIONS = 4096
+MAX_ITERATIONS = 16384
+SALT_BYTES = 26
+
+
+class Mechanism(NamedTuple):
+    """One of the mechanisms."""
+
+    code: int
+    """How records tell it."""
+    digest: str
+
+
+MECHANISMS = {"SCRAM-SHA-256": Mechanism(1, "sha256"), "SCRAM-SHA-512": Mechanism(2, "sha512")}
+
+
+class MalformedCredential(ValueError):
+    """The text says no credential. It tells why."""
+
+
+def credential(
+    name: str, mechanism: Mechanism, salt: bytes, iterations: int, salted_password: bytes
+) -> UserScramCredentialRecord:
+    """What is kept of a password that was salted already."""
+
+    def keyed(text: bytes) -> bytes:
+        return hmac.digest(salted_password, text, mechanism.digest)
+
+    return UserScramCredentialRecord(
+        name=name,
+        mechanism=mechanism.code,
+        salt=salt,
+        stored_key=hashlib.new(mechanism.digest, keyed(b"Client Key")).digest(),
+        server_key=keyed(b"Server Key"),
+        iterations=iterations,
+    )
+
+
+def parse_credential(text: str, rng: random.Random) -> UserScramCredentialRecord:
+    """The credential of an argument in Kafka's grammar. MalformedCredential."""
+    mechanism_name, equals, rest = text.strip().partition("=")
+    if not equals:
+        raise MalformedCredential("expected MECHANISM=[name=...,password=...]")
+    mechanism = MECHANISMS.get(mechanism_name)
+    if mechanism is None:
+        raise MalformedCredential(f"{mechanism_name} is none of {', '.join(MECHANISMS)}")
+    if len(rest) < 2 or rest[0] != "[" or rest[-1] != "]":
+        raise MalformedCredential(f"what follows {mechanism_name}= must stand in brackets")
+    settings = dict(map(_setting, rest[1:-1].rstrip(",").split(",")))
+    if "name" not in settings:
+        raise MalformedCredential("there is no name=")
+    name = settings.pop("name")
+    given_salt, given_iterations = settings.pop("salt", None), settings.pop("iterations", None)
+    password, given_salted = settings.pop("password", None), settings.pop("saltedpassword", None)
+    if password is None and given_salted is None:
+        raise MalformedCredential("there is neither password= nor saltedpassword=")
+    if password is None and given_salt is None:
+        raise MalformedCredential("saltedpassword= goes with salt=, with which it was made")
+    if settings:
+        raise MalformedCredential(f"{', '.join(sorted(settings))} cannot be set")
+    salt = rng.randbytes(SALT_BYTES) if given_salt is None else _decoded("salt", given_salt)
+    iterations = MIN_ITERATIONS if given_iterations is None else _number(given_iterations)
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise MalformedCredential(
+            f"iterations is {iterations}: it can be {MIN_ITERATIONS} to {MAX_ITERATIONS}"
+        )
+    if password is not None:
+        salted = hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
+    else:
+        salted = _decoded("saltedpassword", given_salted or "")
+    if password == "" or not salted:
+        raise MalformedCredential("the password is empty")
+    return credential(name, mechanism, salt, iterations, salted)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise MalformedCredential(f"{text!r} sets nothing: expected NAME=VALUE")
+    if len(value) >= 2 and value[0] == value[-1] == '"':
+        value = value[1:-1]
+    return name, value
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise MalformedCredential(f"iterations is {text!r}, which is no number") from None
+
+
+def _decoded(name: str, text: str) -> bytes:
+    try:
+        # Padding may be left out.
+        return b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (Base64Error, ValueError):
+        raise MalformedCredential(f"{name} is {text!r}, which is no base64") from None

@@ -1,0 +1,453 @@
+"""CreateTopics, DeleteTopics and CreatePartitions: from requests to records.
+
+Order of checks for a new topic: name, collision of names ('.' against '_'), existence, configuration, manual
+assignment or replication factor, partition count, placement. The texts are what clients print.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kwire.broker.controller.commands import (
+    MAX_RECORDS_PER_REQUEST,
+    TOO_MANY_RECORDS,
+    AlterOperation,
+    ConfigChange,
+    ConfigRules,
+    CreatePartitions,
+    CreateTopics,
+    DeletedTopic,
+    DeleteTopics,
+    Fault,
+    ResourceChange,
+    Result,
+    TopicToDelete,
+)
+from kwire.broker.controller.configs import alter_resource
+from kwire.broker.metadata.image import (
+    DIRECTORY_UNASSIGNED,
+    RESOURCE_TOPIC,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    has_collision_chars,
+    unify_collision_chars,
+)
+from kwire.broker.metadata.names import name_fault
+from kwire.broker.metadata.records import StoredRecord, partition_record
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.create_partitions import CreatePartitionsTopic
+from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicResult
+from kwire.wire.primitives import Uuid, wrapped_int32
+from kwire.wire.stored.metadata import RemoveTopicRecord, TopicRecord
+
+MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+"""Kafka's bound on what one request may place, beside the one on records."""
+_ENOUGH_TO_REFUSE: Final = MAX_RECORDS_PER_REQUEST + 1
+"""More partitions than that are not even placed: a request can ask for two thousand millions."""
+
+_TOO_MANY_PARTITIONS: Final = Fault(
+    ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+)
+
+
+class Defaults:
+    """What a topic gets where the request does not say."""
+
+    __slots__ = ("min_insync_replicas", "num_partitions", "replication_factor")
+
+    def __init__(self, num_partitions: int, replication_factor: int, min_insync_replicas: int = 1) -> None:
+        self.num_partitions = num_partitions
+        self.replication_factor = replication_factor
+        self.min_insync_replicas = min_insync_replicas
+
+
+# --- create
+
+
+def create_topics(
+    command: CreateTopics,
+    image: MetadataImage,
+    rules: ConfigRules,
+    defaults: Defaults,
+    rng: random.Random,
+) -> Result[list[CreatableTopicResult]]:
+    """All topics that can be created, in one atomic batch; one that is refused does not stop the others.
+
+    ApiError: POLICY_VIOLATION for all of them, where they are too much for one request.
+    """
+    asked = sum(_partition_count(topic, defaults) for topic in command.topics)
+    # Kafka counts in 32 bits. Where that runs over, topics have their own errors, or are too many records.
+    if wrapped_int32(asked) > MAX_PARTITIONS_PER_REQUEST:
+        raise ApiError(*_TOO_MANY_PARTITIONS)
+    records: list[StoredRecord] = []
+    results: list[CreatableTopicResult] = []
+    for topic in command.topics:
+        outcome = _create_topic(topic, image, rules, defaults, rng)
+        if isinstance(outcome, Fault):
+            results.append(_refused(topic, outcome))
+            continue
+        topic_records, result = outcome
+        records.extend(topic_records)
+        results.append(result)
+        if len(records) > MAX_RECORDS_PER_REQUEST:
+            raise ApiError(*TOO_MANY_RECORDS)
+    return Result([] if command.validate_only else records, results)
+
+
+def _partition_count(topic: CreatableTopic, defaults: Defaults) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return defaults.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0)
+
+
+def _refused(topic: CreatableTopic, fault: Fault) -> CreatableTopicResult:
+    return CreatableTopicResult(name=topic.name, error_code=fault.code, error_message=fault.message)
+
+
+def _create_topic(
+    topic: CreatableTopic,
+    image: MetadataImage,
+    rules: ConfigRules,
+    defaults: Defaults,
+    rng: random.Random,
+) -> Fault | tuple[list[StoredRecord], CreatableTopicResult]:
+    fault = _name_fault(topic.name, image)
+    if fault is not None:
+        return fault
+    without_value = [config.name for config in topic.configs if config.value is None]
+    if without_value:
+        text = "Null value not supported for topic configs: " + ",".join(without_value)
+        return Fault(ErrorCode.INVALID_CONFIG, text)
+    # A key given twice keeps its last value, as in Kafka.
+    values = {config.name: config.value for config in topic.configs}
+    configuration = alter_resource(
+        ResourceChange(
+            RESOURCE_TOPIC,
+            topic.name,
+            [ConfigChange(name, AlterOperation.SET, value) for name, value in values.items()],
+        ),
+        image,
+        rules,
+        is_new=True,
+    )
+    if isinstance(configuration, Fault):
+        return configuration
+    placed = _place_topic(topic, image, defaults)
+    if isinstance(placed, Fault):
+        return placed
+    topic_id = new_uuid(rng)
+    records = [StoredRecord(TopicRecord(name=topic.name, topic_id=topic_id)), *configuration]
+    records.extend(partition_record(image, topic_id, index, part) for index, part in enumerate(placed))
+    result = CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic_id,
+        error_message=None,
+        num_partitions=len(placed),
+        replication_factor=len(placed[0].replicas),
+    )
+    return records, result
+
+
+def _name_fault(name: str, image: MetadataImage) -> Fault | None:
+    if name in image.topics:
+        return Fault(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    if has_collision_chars(name):
+        colliding = image.colliding_names.get(unify_collision_chars(name))
+        if colliding:
+            text = f"Topic '{name}' collides with existing topic: {colliding[0]}"
+            return Fault(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+    text_or_none = name_fault(name)
+    return None if text_or_none is None else Fault(ErrorCode.INVALID_TOPIC_EXCEPTION, text_or_none)
+
+
+def _place_topic(
+    topic: CreatableTopic, image: MetadataImage, defaults: Defaults
+) -> Fault | list[PartitionImage]:
+    if topic.assignments:
+        return _place_as_assigned(topic, image)
+    if topic.replication_factor < -1 or topic.replication_factor == 0:
+        text = "Replication factor must be larger than 0, or -1 to use the default value."
+        return Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)
+    if topic.num_partitions < -1 or topic.num_partitions == 0:
+        text = "Number of partitions was set to an invalid non-positive value."
+        return Fault(ErrorCode.INVALID_PARTITIONS, text)
+    count = defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+    factor = defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    return place(image, first=0, count=min(count, _ENOUGH_TO_REFUSE), replication_factor=factor)
+
+
+def _place_as_assigned(topic: CreatableTopic, image: MetadataImage) -> Fault | list[PartitionImage]:
+    if topic.replication_factor != -1:
+        text = "A manual partition assignment was specified, but replication factor was not set to -1."
+        return Fault(ErrorCode.INVALID_REQUEST, text)
+    if topic.num_partitions != -1:
+        text = "A manual partition assignment was specified, but numPartitions was not set to -1."
+        return Fault(ErrorCode.INVALID_REQUEST, text)
+    placed: dict[int, PartitionImage] = {}
+    replication_factor: int | None = None
+    for assignment in topic.assignments:
+        index = assignment.partition_index
+        if index in placed:
+            text = f"Found multiple manual partition assignments for partition {index}"
+            return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+        partition = _assigned(image, index, assignment.broker_ids, replication_factor)
+        if isinstance(partition, Fault):
+            return partition
+        replication_factor = len(assignment.broker_ids)
+        placed[index] = partition
+    if set(placed) != set(range(len(placed))):
+        text = "partitions should be a consecutive 0-based integer sequence"
+        return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    return [placed[index] for index in range(len(placed))]
+
+
+def _assigned(
+    image: MetadataImage, index: int, broker_ids: Sequence[int], replication_factor: int | None
+) -> Fault | PartitionImage:
+    fault = assignment_fault(image, broker_ids, replication_factor)
+    if fault is not None:
+        return fault
+    partition = _new_partition(image, broker_ids)
+    if partition is None:
+        text = (
+            f"All brokers specified in the manual partition assignment for partition {index} "
+            "are fenced or in controlled shutdown."
+        )
+        return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    return partition
+
+
+def assignment_fault(
+    image: MetadataImage, broker_ids: Sequence[int], replication_factor: int | None
+) -> Fault | None:
+    """Why these brokers cannot hold a partition together; None where they can."""
+    text: str | None = None
+    if not broker_ids:
+        text = "The manual partition assignment includes an empty replica list."
+    previous: int | None = None
+    for broker_id in sorted(broker_ids):
+        if broker_id not in image.brokers:
+            text = (
+                f"The manual partition assignment includes broker {broker_id}, "
+                "but no such broker is registered."
+            )
+            break
+        if broker_id == previous:
+            text = f"The manual partition assignment includes the broker {broker_id} more than once."
+            break
+        previous = broker_id
+    if text is None and replication_factor is not None and len(broker_ids) != replication_factor:
+        text = (
+            f"The manual partition assignment includes a partition with {len(broker_ids)} replica(s), "
+            "but this is not consistent with previous partitions, which have "
+            f"{replication_factor} replica(s)."
+        )
+    return None if text is None else Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+
+
+def place(
+    image: MetadataImage, *, first: int, count: int, replication_factor: int
+) -> Fault | list[PartitionImage]:
+    """Spread partitions over the registered brokers, active ones leading; start where `first` leads on to."""
+
+    def impossible(reason: str) -> Fault:
+        text = f"Unable to replicate the partition {replication_factor} time(s): {reason}"
+        return Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)
+
+    # Brokers all of whose directories are cordoned take no new replicas.
+    usable = sorted(
+        broker.broker_id
+        for broker in image.brokers.values()
+        if not (broker.cordoned_log_dirs and set(broker.log_dirs) <= set(broker.cordoned_log_dirs))
+    )
+    unfenced = [broker_id for broker_id in usable if not image.brokers[broker_id].fenced]
+    if not unfenced:
+        return impossible("All brokers are currently fenced.")
+    if replication_factor > len(usable):
+        return impossible(
+            f"The target replication factor of {replication_factor} cannot be reached because only "
+            f"{len(usable)} broker(s) are registered or some brokers have all their log directories cordoned."
+        )
+    placed = []
+    for index in range(first, first + count):
+        leader = unfenced[index % len(unfenced)]
+        # The followers come in a ring from behind the leader, shifted once a round so that pairs vary.
+        ring = [broker_id for broker_id in usable if broker_id > leader]
+        ring += [broker_id for broker_id in usable if broker_id < leader]
+        shift = (index // len(unfenced)) % len(ring) if ring else 0
+        followers = (ring[shift:] + ring[:shift])[: replication_factor - 1]
+        partition = _new_partition(image, [leader, *followers])
+        if partition is None:
+            return impossible("All brokers are currently fenced or in controlled shutdown.")
+        placed.append(partition)
+    return placed
+
+
+def _new_partition(image: MetadataImage, broker_ids: Iterable[int]) -> PartitionImage | None:
+    """A partition on these brokers, led by the first active one; None where none is active."""
+    replicas = tuple(broker_ids)
+    isr = tuple(broker_id for broker_id in replicas if image.brokers[broker_id].is_active)
+    if not isr:
+        return None
+    return PartitionImage(
+        replicas=replicas,
+        isr=isr,
+        leader=isr[0],
+        directories=tuple(default_directory(image, broker_id) for broker_id in replicas),
+    )
+
+
+def default_directory(image: MetadataImage, broker_id: int) -> Uuid:
+    """Where a new replica on this broker lies, as far as the controller can tell."""
+    # KIP-858: a broker with one directory has no choice; otherwise it chooses and reports.
+    log_dirs = image.brokers[broker_id].log_dirs
+    return log_dirs[0] if len(log_dirs) == 1 else DIRECTORY_UNASSIGNED
+
+
+def new_uuid(rng: random.Random) -> Uuid:
+    """A random (version 4) id whose text does not begin with a dash, which command lines would trip over."""
+    while True:
+        raw = bytearray(rng.randbytes(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        if raw[0] >> 2 != 62:  # the digit that url-safe base64 writes as '-'
+            return Uuid(bytes(raw))
+
+
+# --- delete
+
+
+def delete_topics(command: DeleteTopics, image: MetadataImage) -> Result[list[DeletedTopic]]:
+    """Delete by name or id; what is named twice, in whichever way, is not deleted at all."""
+    results: list[DeletedTopic] = []
+    names: dict[str, int] = {}
+    ids: dict[Uuid, int] = {}
+    for topic in command.topics:
+        if topic.name is not None and topic.topic_id is not None:
+            text = "You may not specify both topic name and topic id."
+            results.append(DeletedTopic(*topic, Fault(ErrorCode.INVALID_REQUEST, text)))
+        elif topic.name is not None:
+            names[topic.name] = names.get(topic.name, 0) + 1
+        elif topic.topic_id is not None:
+            ids[topic.topic_id] = ids.get(topic.topic_id, 0) + 1
+        else:
+            text = "Neither topic name nor id were specified."
+            results.append(DeletedTopic(None, None, Fault(ErrorCode.INVALID_REQUEST, text)))
+    for name, times in names.items():
+        if times > 1:
+            fault = Fault(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            results.append(DeletedTopic(name, None, fault))
+    for topic_id, times in ids.items():
+        if times > 1:
+            fault = Fault(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+            results.append(DeletedTopic(None, topic_id, fault))
+    found: dict[Uuid, TopicImage] = {}
+    for topic_id, times in ids.items():
+        if times > 1:
+            continue
+        by_id = image.topics_by_id.get(topic_id)
+        if by_id is None:
+            fault = Fault(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+            results.append(DeletedTopic(None, topic_id, fault))
+        else:
+            found[topic_id] = by_id
+    for name, times in names.items():
+        if times > 1:
+            continue
+        by_name = image.topics.get(name)
+        if by_name is None:
+            text = "This server does not host this topic-partition."
+            results.append(DeletedTopic(name, None, Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)))
+        elif by_name.topic_id in ids:
+            found.pop(by_name.topic_id, None)
+            text = "The provided topic name maps to an ID that was already supplied."
+            results.append(DeletedTopic(name, by_name.topic_id, Fault(ErrorCode.INVALID_REQUEST, text)))
+        else:
+            found[by_name.topic_id] = by_name
+    records = [StoredRecord(RemoveTopicRecord(topic_id=topic_id)) for topic_id in found]
+    if len(records) > MAX_RECORDS_PER_REQUEST:
+        results.extend(DeletedTopic(topic.name, topic.topic_id, TOO_MANY_RECORDS) for topic in found.values())
+        return Result([], results)
+    results.extend(DeletedTopic(topic.name, topic.topic_id, None) for topic in found.values())
+    return Result(records, results)
+
+
+# --- more partitions
+
+
+def create_partitions(
+    command: CreatePartitions, image: MetadataImage
+) -> Result[list[tuple[str, Fault | None]]]:
+    """Add partitions up to the count asked for, topic by topic.
+
+    ApiError: POLICY_VIOLATION for all of them, where there are more topics than one request may change.
+    """
+    if len(command.topics) > MAX_RECORDS_PER_REQUEST:
+        raise ApiError(*TOO_MANY_RECORDS)
+    records: list[StoredRecord] = []
+    results: list[tuple[str, Fault | None]] = []
+    for asked in command.topics:
+        added = _add_partitions(asked, image)
+        if isinstance(added, Fault):
+            results.append((asked.name, added))
+            continue
+        room = MAX_RECORDS_PER_REQUEST - len(records)
+        # As in Kafka, the topic grows by as many as there is room for, and its error does not say so.
+        records.extend(added[:room])
+        has_room = len(added) <= room
+        results.append((asked.name, None if has_room else Fault(ErrorCode.UNKNOWN_SERVER_ERROR)))
+    return Result([] if command.validate_only else records, results)
+
+
+def _add_partitions(asked: CreatePartitionsTopic, image: MetadataImage) -> Fault | list[StoredRecord]:
+    topic = image.topics.get(asked.name)
+    if topic is None:
+        return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    present = len(topic.partitions)
+    if asked.count == present:
+        return Fault(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+    if asked.count < present:
+        text = (
+            f"The topic {asked.name} currently has {present} partition(s); "
+            f"{asked.count} would not be an increase."
+        )
+        return Fault(ErrorCode.INVALID_PARTITIONS, text)
+    additional = asked.count - present
+    if asked.assignments is not None and len(asked.assignments) != additional:
+        text = (
+            f"Attempted to add {additional} additional partition(s), but only "
+            f"{len(asked.assignments)} assignment(s) were specified."
+        )
+        return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    replication_factor = len(topic.partitions[0].replicas)
+    placed: list[PartitionImage] = []
+    if asked.assignments is not None:
+        for index, assignment in enumerate(asked.assignments, present):
+            partition = _assigned(image, index, assignment.broker_ids, replication_factor)
+            if isinstance(partition, Fault):
+                return partition
+            placed.append(partition)
+    else:
+        count = min(additional, _ENOUGH_TO_REFUSE)
+        outcome = place(image, first=present, count=count, replication_factor=replication_factor)
+        if isinstance(outcome, Fault):
+            return outcome
+        placed = outcome
+    return [
+        partition_record(image, topic.topic_id, index, partition)
+        for index, partition in enumerate(placed, present)
+    ]
+
+
+__all__ = [
+    "Defaults",
+    "TopicToDelete",
+    "create_partitions",
+    "create_topics",
+    "delete_topics",
+    "new_uuid",
+    "place",
+]

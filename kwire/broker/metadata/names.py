@@ -1,0 +1,58 @@
+"""Which names topics may have, which are the broker's own, and the order in which Kafka takes keys."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from kwire.wire.java import hash_map_order, string_hash
+from kwire.wire.primitives import utf16_length
+
+GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+
+INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
+
+MAX_NAME_LENGTH: Final = 249
+"""A directory is `<name>-<partition>` with a suffix while it is deleted, and file names end at 255."""
+
+_LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+LONGEST_ORDERED: Final = 1 << 20
+"""Characters of keys that are hashed for their order: so many take some ten milliseconds."""
+
+
+def is_internal(name: str) -> bool:
+    """Whether clients are told that this topic is the broker's own."""
+    return name in INTERNAL_TOPICS
+
+
+def name_fault(name: str) -> str | None:
+    """Why this cannot be a topic's name; None where it can."""
+    if not name:
+        return "Topic name is invalid: the empty string is not allowed"
+    if name in (".", ".."):
+        return f"Topic name is invalid: '{name}' is not allowed"
+    if utf16_length(name) > MAX_NAME_LENGTH:
+        return (
+            f"Topic name is invalid: the length of '{name}' is longer than "
+            f"the max allowed length {MAX_NAME_LENGTH}"
+        )
+    if not _LEGAL.issuperset(name):
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than "
+            "ASCII alphanumerics, '.', '_' and '-'"
+        )
+    return None
+
+
+def map_order(keys: Collection[str]) -> Collection[str]:
+    """Keys as Java's hash map tells them, which decides what Kafka finds wrong first.
+
+    As they come where they are too long together: no such key is one that there is.
+    """
+    if len(keys) < 2 or sum(map(len, keys)) > LONGEST_ORDERED:
+        return keys
+    return hash_map_order(keys, string_hash)

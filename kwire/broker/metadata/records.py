@@ -1,0 +1,75 @@
+"""Which version of a record a cluster's metadata.version allows, and records in that version."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from kwire.broker.metadata.image import MetadataImage, PartitionImage
+from kwire.wire.primitives import Uuid
+from kwire.wire.schema import Message
+from kwire.wire.stored.metadata import PartitionChangeRecord, PartitionRecord
+
+
+class StoredRecord(NamedTuple):
+    """A metadata record and the version in which it is written."""
+
+    record: Message
+    version: int = 0
+
+
+# Levels of metadata.version: what a release of Kafka added to the records.
+MIGRATION_LEVEL: Final = 8  # 3.4-IV0
+TRANSACTIONS_LEVEL: Final = 13  # 3.6-IV1, KIP-868
+DIRECTORIES_LEVEL: Final = 17  # 3.7-IV2, KIP-858
+ELR_LEVEL: Final = 23  # 4.0-IV1, KIP-966
+CORDONED_LEVEL: Final = 30  # 4.3-IV0, KIP-1066
+CONTROLLER_REGISTRATION_LEVEL: Final = 15  # 3.7-IV0, KIP-919
+
+MIN_LEVEL: Final = 7  # 3.3-IV3
+MAX_LEVEL: Final = 30  # 4.3-IV0
+
+
+def partition_record_version(level: int) -> int:
+    """The version of PartitionRecord and PartitionChangeRecord at a level of metadata.version."""
+    if level >= ELR_LEVEL:
+        return 2
+    return 1 if level >= DIRECTORIES_LEVEL else 0
+
+
+def register_broker_version(level: int) -> int:
+    """The version of RegisterBrokerRecord at a level of metadata.version."""
+    if level >= CORDONED_LEVEL:
+        return 4
+    if level >= DIRECTORIES_LEVEL:
+        return 3
+    return 2 if level >= MIGRATION_LEVEL else 1
+
+
+def partition_record(
+    image: MetadataImage, topic_id: Uuid, index: int, partition: PartitionImage
+) -> StoredRecord:
+    """The record that makes a partition what `partition` says."""
+    level = image.metadata_version
+    record = PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=list(partition.replicas),
+        isr=list(partition.isr),
+        removing_replicas=list(partition.removing_replicas),
+        adding_replicas=list(partition.adding_replicas),
+        leader=partition.leader,
+        leader_recovery_state=partition.leader_recovery_state,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+    )
+    if level >= DIRECTORIES_LEVEL:
+        record.directories = list(partition.directories)
+    if level >= ELR_LEVEL:
+        record.eligible_leader_replicas = list(partition.elr) or None
+        record.last_known_elr = list(partition.last_known_elr) or None
+    return StoredRecord(record, partition_record_version(level))
+
+
+def change_record(image: MetadataImage, record: PartitionChangeRecord) -> StoredRecord:
+    """A change of a partition in the version that the cluster allows."""
+    return StoredRecord(record, partition_record_version(image.metadata_version))

@@ -1,0 +1,382 @@
+"""Listeners, connections and the turn: everything between the loop and a node.
+
+`Server` is synchronous and runs inside a `Loop`. `serve` is the async frame around both, with a real node,
+for the command line and for tests that run under trio.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from select import EPOLLIN
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import trio
+
+from kwire.broker.api.context import Channel
+from kwire.broker.net.connection import SCRATCH_BYTES, Connection
+from kwire.broker.net.limits import UNLIMITED, ConnectionLimits
+from kwire.broker.net.loop import Loop
+
+if TYPE_CHECKING:
+    from kwire.broker.config.listeners import ListenerEndpoint
+
+logger = logging.getLogger("kwire.net")
+
+ACCEPTS_PER_TURN = 64
+ACCEPT_RETRY_MS = 1_000
+DRAIN_MS = 5_000
+"""How long a stopping broker waits for its clients to take their last replies."""
+SYSTEM_DEFAULT = -1
+MAX_PORT = 65_535
+
+
+class Node(Protocol):
+    """What the shell asks of a broker."""
+
+    def handle_frame(self, channel: Channel, frame: memoryview) -> None: ...
+    def must_wait(self, channel: Channel, frame: memoryview) -> bool: ...
+    def end_turn(self, answer: Callable[[], None] | None = None) -> None: ...
+    def channel_closed(self, channel: Channel) -> None: ...
+    def begin_shutdown(self) -> None: ...
+
+
+class Settings(NamedTuple):
+    """The configuration of sockets, with Kafka's defaults."""
+
+    request_max_bytes: int = 104_857_600
+    max_idle_ms: int = 600_000
+    listen_backlog: int = 50
+    send_buffer_bytes: int = SYSTEM_DEFAULT
+    receive_buffer_bytes: int = SYSTEM_DEFAULT
+    max_connections: int = UNLIMITED
+    max_connections_per_ip: int = UNLIMITED
+    max_connections_per_ip_overrides: Mapping[str, int] = {}
+    max_connections_by_listener: Mapping[str, int] = {}
+    inter_broker_listener: str | None = None
+
+
+class BindError(Exception):
+    """A listener cannot have its address. The message says which, and why."""
+
+
+class Listener:
+    """A socket that accepts, under the name that the configuration gives it."""
+
+    def __init__(self, name: str, sock: socket.socket) -> None:
+        self.name = name
+        self.sock = sock
+        self.fd = sock.fileno()
+        host, port = sock.getsockname()[:2]
+        self.host: str = host
+        self.port: int = port
+        self.accepting = False
+
+    @property
+    def address(self) -> str:
+        """Where it is bound, as a client would write it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def bind(name: str, host: str, port: int, settings: Settings) -> Listener:
+    """Take an address, without listening yet. An empty host is every address. BindError."""
+    where = f"{host or '*'}:{port}"
+    if not 0 <= port <= MAX_PORT:
+        raise BindError(f"cannot listen on {where} (listener {name}): a port is from 0 to {MAX_PORT}")
+    try:
+        if not host:
+            host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise BindError(f"cannot listen on {where} (listener {name}): no such host") from error
+    except OSError as error:
+        raise BindError(f"cannot listen on {where} (listener {name}): {error.strerror}") from error
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if settings.receive_buffer_bytes != SYSTEM_DEFAULT:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror
+        raise BindError(f"cannot listen on {where} (listener {name}): {reason}") from error
+    return Listener(name, sock)
+
+
+class Server:
+    """The connections of one node."""
+
+    def __init__(self, loop: Loop, node: Node, settings: Settings) -> None:
+        self.loop = loop
+        self.node = node
+        self.settings = settings
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        """Where every connection receives; copied from before the next one does."""
+        self.draining = False
+        self.limits = ConnectionLimits(
+            max_connections=settings.max_connections,
+            max_connections_per_ip=settings.max_connections_per_ip,
+            max_connections_per_ip_overrides=settings.max_connections_per_ip_overrides,
+            max_connections_by_listener=settings.max_connections_by_listener,
+            inter_broker_listener=settings.inter_broker_listener,
+        )
+        self.listeners: list[Listener] = []
+        self._wanted: dict[str, object] = {}
+        """What was asked for under each name, last: it may not have come to that."""
+        self._left_over: list[Connection] = []
+        """Connections of listeners that are gone, to be closed when this turn has sent its replies."""
+        self.connections: dict[int, Connection] = {}
+        self._next_channel_id = 0
+        self._dirty: list[Connection] = []
+        self._again: list[Connection] = []
+        self._closed_in_turn = False
+        self._drained = trio.Event()
+        loop.end_turn = self._end_turn
+
+    def change_limits(self, settings: Settings) -> None:
+        """Go by other connection limits from now on (KIP-402). Who is connected stays."""
+        limits = self.limits
+        limits.max_connections = settings.max_connections
+        limits.max_connections_per_ip = settings.max_connections_per_ip
+        limits.max_connections_per_ip_overrides = dict(settings.max_connections_per_ip_overrides)
+        limits.max_connections_by_listener = dict(settings.max_connections_by_listener)
+        for listener in self.listeners:
+            self._start_accepting(listener)
+
+    # --- listening
+
+    def listen(self, listener: Listener) -> None:
+        """Accept connections from now on. BindError when somebody else was faster."""
+        try:
+            listener.sock.listen(self.settings.listen_backlog)
+        except OSError as error:
+            raise BindError(f"cannot listen on {listener.address}: {error.strerror}") from error
+        self._wanted.setdefault(listener.name, listener)
+        self.listeners.append(listener)
+        self.limits.listeners = len(self.listeners)
+        self._start_accepting(listener)
+
+    def change_listeners(self, endpoints: Iterable[ListenerEndpoint]) -> None:
+        """Take up those whose names are new, and give up those that are not among these. KIP-226.
+
+        As Kafka: one that is there stays where it is, and one that cannot have its address is told in the
+        log, and not tried again before it was given up. What it takes to look hosts up is done beside.
+        """
+        wanted = {endpoint.name: endpoint for endpoint in endpoints}
+        for name in [name for name in self._wanted if name not in wanted]:
+            self._give_up(name)
+        for name, endpoint in wanted.items():
+            if name not in self._wanted and not self.draining:
+                self._wanted[name] = endpoint
+                self._take_up(endpoint)
+
+    def _take_up(self, endpoint: ListenerEndpoint) -> None:
+        name = endpoint.name
+
+        def bound(outcome: Listener | BaseException) -> None:
+            if isinstance(outcome, BaseException):
+                logger.error("%s is not served: %s", name, outcome)
+                return
+            if self.draining or self._wanted.get(name) is not endpoint:
+                outcome.sock.close()
+                return
+            try:
+                self.listen(outcome)
+            except BindError as error:
+                outcome.sock.close()
+                logger.error("%s is not served: %s", name, error)
+                return
+            logger.info("%s is served at %s", name, outcome.address)
+
+        work = partial(bind, name, endpoint.host, endpoint.port, self.settings)
+        self.loop.run_in_worker(work, bound)
+
+    def _give_up(self, name: str) -> None:
+        del self._wanted[name]
+        for listener in [listener for listener in self.listeners if listener.name == name]:
+            self._stop_accepting(listener)
+            self.listeners.remove(listener)
+            listener.sock.close()
+            logger.info("%s is no longer served at %s", name, listener.address)
+        self.limits.listeners = len(self.listeners)
+        left_over = [connection for connection in self.connections.values() if connection.listener == name]
+        self._left_over += left_over
+        if left_over and not self.loop.in_turn:
+            self.loop.wake()
+
+    def _start_accepting(self, listener: Listener) -> None:
+        if listener not in self.listeners or self.draining:
+            return
+        if not listener.accepting and self.limits.has_room(listener.name):
+            listener.accepting = True
+            self.loop.watch(listener.fd, EPOLLIN, lambda mask: self._accept(listener))
+
+    def _stop_accepting(self, listener: Listener) -> None:
+        if listener.accepting:
+            listener.accepting = False
+            self.loop.unwatch(listener.fd)
+
+    def _accept(self, listener: Listener) -> None:
+        limits = self.limits
+        for _ in range(ACCEPTS_PER_TURN):
+            if not limits.has_room(listener.name):
+                logger.info("%s has as many connections as it may: accepting no more for now", listener.name)
+                self._stop_accepting(listener)
+                return
+            try:
+                sock, address = listener.sock.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    # The connection stays in the backlog: asking again at once would only burn time.
+                    logger.error("cannot accept connections for a second: %s", error.strerror)
+                    self._stop_accepting(listener)
+                    self.loop.schedule(ACCEPT_RETRY_MS, lambda: self._start_accepting(listener))
+                    return
+                continue  # the peer gave up before it was accepted
+            ip = address[0].removeprefix("::ffff:") if "." in address[0] else address[0]
+            if not limits.admit(listener.name, ip):
+                logger.info("%s is refused: it has %d connections already", ip, limits.limit_of(ip))
+                sock.close()
+                continue
+            try:
+                self._connect(listener, sock, (ip, address[1]))
+            except OSError as error:
+                limits.release(listener.name, ip)
+                logger.info("%s went away while connecting: %s", ip, error.strerror)
+                sock.close()
+
+    def _connect(self, listener: Listener, sock: socket.socket, peer: tuple[str, int]) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self.settings.send_buffer_bytes != SYSTEM_DEFAULT:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.settings.send_buffer_bytes)
+        self._next_channel_id += 1
+        connection = Connection(self, sock, self._next_channel_id, listener.name, peer)
+        self.connections[connection.channel.id] = connection
+        self._watch_idle(connection, self.settings.max_idle_ms)
+        logger.debug("%r connected", connection)
+        if self.limits.is_exceeded():
+            self._close_least_recently_used()
+
+    def _watch_idle(self, connection: Connection, delay_ms: int) -> None:
+        """One timer a connection, looked at once in its idle time: activity costs nothing but a note."""
+
+        def look() -> None:
+            if connection.closed:
+                return
+            idle_ms = self.loop.clock.monotonic_ms() - connection.last_active_ms
+            if idle_ms >= self.settings.max_idle_ms:
+                self.close(connection, f"idle for {idle_ms} ms (connections.max.idle.ms)")
+            else:
+                self._watch_idle(connection, self.settings.max_idle_ms - idle_ms)
+
+        if self.settings.max_idle_ms >= 0:
+            connection.idle_timer = self.loop.schedule(delay_ms, look)
+
+    def _close_least_recently_used(self) -> None:
+        """A protected listener went beyond `max.connections`: somebody else's connection makes room."""
+        others = [c for c in self.connections.values() if not self.limits.is_protected(c.listener)]
+        if others:
+            oldest = min(others, key=lambda connection: connection.last_active_ms)
+            self.close(oldest, "it was the least recently used, and max.connections is exceeded")
+
+    # --- the turn
+
+    def look_at(self, connection: Connection) -> None:
+        """See to this connection when the turn ends."""
+        if not connection.dirty and not connection.closed:
+            connection.dirty = True
+            self._dirty.append(connection)
+            if not self.loop.in_turn:
+                self.loop.wake()
+
+    def _end_turn(self) -> bool:
+        again = self._again
+        if again:
+            self._again = []
+            for connection in again:
+                connection.resume()
+        self.node.end_turn(self._send)
+        self._closed_in_turn = False
+        self._send()
+        if self._left_over:
+            left_over, self._left_over = self._left_over, []
+            for connection in left_over:
+                self.close(connection, "its listener is gone")
+        if self.draining:
+            self._close_drained()
+        return bool(self._again or self._dirty or self._closed_in_turn)
+
+    def _send(self) -> None:
+        """Send what is ready, on the connections that somebody has looked at."""
+        dirty = self._dirty
+        if dirty:
+            self._dirty = []
+            for connection in dirty:
+                connection.dirty = False
+                if not connection.closed and connection.finish_turn():
+                    self._again.append(connection)
+
+    # --- closing
+
+    def refuse(self, connection: Connection, reason: str) -> None:
+        """Close the connection of a peer who broke the protocol."""
+        logger.warning("%r is closed: %s", connection, reason)
+        self._close(connection)
+
+    def close(self, connection: Connection, reason: str) -> None:
+        """Close a connection for a reason that is nobody's fault."""
+        if not connection.closed:
+            logger.debug("%r is closed: %s", connection, reason)
+            self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        if connection.closed:
+            return
+        connection.release()
+        self._closed_in_turn = True
+        del self.connections[connection.channel.id]
+        self.limits.release(connection.listener, connection.peer[0])
+        try:
+            self.node.channel_closed(connection.channel)
+        except Exception:
+            logger.exception("%r: forgetting the connection failed", connection)
+        for listener in self.listeners:
+            self._start_accepting(listener)
+
+    async def drain(self, timeout_ms: int = DRAIN_MS) -> None:
+        """Stop accepting and receiving, answer what was received, and close every connection.
+
+        Replies that wait for something are completed by the node with what they have. Peers that do not take
+        their replies within `timeout_ms` (real time) are closed without them.
+        """
+        self.draining = True
+        for listener in self.listeners:
+            self._stop_accepting(listener)
+            listener.sock.close()
+        self.listeners.clear()
+        for connection in list(self.connections.values()):
+            connection.drain()
+        self.node.begin_shutdown()
+        self.loop.wake()
+        with trio.move_on_after(timeout_ms / 1000):
+            await self._drained.wait()
+        for connection in list(self.connections.values()):
+            self.close(connection, "it did not take its replies before the broker stopped")
+
+    def _close_drained(self) -> None:
+        for connection in [c for c in self.connections.values() if c.is_drained]:
+            self.close(connection, "the broker stops")
+        if not self.connections:
+            self._drained.set()

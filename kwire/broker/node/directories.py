@@ -1,0 +1,192 @@
+"""What a broker does with its log directories: moves between them, those that fail, those that are cordoned.
+
+What the cluster must know of it goes to the controller: where a replica lies (KIP-858), which directories
+have failed, and which take no new partitions (KIP-1066).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kwire.broker.controller.commands import AssignDirectories, UpdateDirectories
+from kwire.broker.metadata.image import RESOURCE_BROKER, MetadataImage
+from kwire.broker.metadata.records import DIRECTORIES_LEVEL
+from kwire.broker.replication.directory_moves import Assigned, DirectoryMoves
+from kwire.broker.replication.partition import Partition
+from kwire.broker.storage.dirs.log_dir import LogDirectory, can_move
+from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.log.log import Log
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import Uuid
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+logger = logging.getLogger("kwire.node")
+
+MOVE_LIMIT = "replica.alter.log.dirs.io.max.bytes.per.second"
+"""No key of server.properties: it can be set on a running broker alone."""
+EVERY_DIRECTORY = "*"
+
+
+class Directories:
+    """The log directories of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._log_manager = node.log_manager
+        self._reports = False
+        self.moves = DirectoryMoves(
+            node.log_manager,
+            node.host,
+            assign=self._assign,
+            is_cleaned=lambda log: log in node.cleaner.cleaning,
+            bytes_per_second=self._move_limit,
+            on_moved=node.cleaner.moved,
+        )
+
+    # --- life
+
+    def adopt(self) -> None:
+        """At start, when the logs are open: take copies that a move has left behind for what they are."""
+        image = self._node.image
+        for future in self._log_manager.futures():
+            topic = image.topics.get(future.topic)
+            try:
+                if (
+                    topic is None
+                    or topic.topic_id != future.topic_id
+                    or not self._is_partition(image, future)
+                ):
+                    logger.warning("%s is not in the metadata: set aside as stray", future.directory)
+                    self._log_manager.set_stray(future)
+                elif self._log_manager.get(future.topic, future.partition) is None:
+                    self._adopt(image, future)
+            except StorageError as error:
+                logger.error("%s cannot be put in its place: %s", future.directory, error)
+
+    def _is_partition(self, image: MetadataImage, log: Log) -> bool:
+        return log.partition < len(image.topics[log.topic].partitions)
+
+    def _adopt(self, image: MetadataImage, future: Log) -> None:
+        """A copy without its log: it was to take its place, unless the log is only out of reach."""
+        directory = self._log_manager.directory_of(future)
+        place = self.place_of(future.topic, future.partition)
+        is_told = image.metadata_version >= DIRECTORIES_LEVEL
+        if place != directory.directory_id if is_told else self._log_manager.any_offline:
+            return
+        logger.warning("%s takes the place of its log, which is gone", future.directory)
+        future.flush()
+        future.close()
+        self._log_manager.promote(future, self._node.host.now_ms())
+
+    def start(self) -> None:
+        """When every partition is taken up: go on with what moves, and tell what is not known yet."""
+        self._reports = True
+        for future in self._log_manager.futures():
+            partition = self._node.partition(future.topic, future.partition)
+            if partition is not None:
+                self.moves.resume(partition)
+        self._report()
+
+    def stop(self) -> None:
+        """The broker ends: nothing moves any more."""
+        self.moves.stop()
+
+    # --- where things are
+
+    def place_of(self, topic: str, partition: int) -> Uuid | None:
+        """The id of the directory where the cluster believes the partition to be."""
+        known = self._node.image.topics.get(topic)
+        if known is None or partition >= len(known.partitions):
+            return None
+        return known.partitions[partition].directory_of(self._node.node_id)
+
+    def _assign(self, log: Log, directory: LogDirectory, done: Assigned) -> None:
+        directory_id = directory.directory_id
+        if directory_id is None:
+            self._node.host.call_soon(lambda: done(None))
+            return
+        self._node.metadata.submit(
+            AssignDirectories(self._node.node_id, {(log.topic_id, log.partition): directory_id}),
+            lambda reply: done(reply if isinstance(reply, ApiError) else None),
+        )
+
+    # --- moving
+
+    def _move_limit(self) -> int | None:
+        """How many bytes a second may move, where that is limited."""
+        image = self._node.image
+        for resource in (str(self._node.node_id), ""):
+            text = image.config(RESOURCE_BROKER, resource).get(MOVE_LIMIT, "")
+            if text.isdigit():
+                return int(text)
+        return None
+
+    def move(self, topic: str, index: int, path: str) -> None:
+        """Have a partition move. It is on its way when this returns, or is there already.
+
+        ApiError: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, REPLICA_NOT_AVAILABLE,
+        INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        if not can_move(topic, index):
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        directory = self._log_manager.directory(path)
+        if directory is None or directory.for_metadata:
+            raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND)
+        if directory.offline:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        if directory.cordoned:
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        try:
+            partition = self._node.led_partition(topic, index)
+        except ApiError as error:
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                raise
+            # Asked before it is there: it will be made in this directory.
+            self._log_manager.prefer(topic, index, directory)
+            if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                # The code that clients of this API have always got.
+                raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE) from error
+            raise
+        try:
+            future = self._log_manager.future(topic, index)
+            if future is not None and self._log_manager.directory_of(future) is not directory:
+                self.moves.cancel(partition)
+            self.moves.begin(partition, directory)
+        except StorageError as error:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def gone(self, partition: Partition) -> None:
+        """A partition is deleted: so is the copy of it, if it was on its way."""
+        try:
+            self.moves.cancel(partition)
+        except StorageError as error:
+            logger.error("the copy of %s-%d stays: %s", partition.topic, partition.index, error)
+
+    # --- failing and cordoned directories
+
+    def failed(self) -> None:
+        """A directory has gone offline."""
+        if self._reports and not self._node.stopping:
+            self._node.host.call_soon(self._report)
+
+    def take_config(self) -> None:
+        """Which directories are cordoned, by the configuration as it is now."""
+        named = self._node.config.cordoned_log_dirs
+        for directory in self._log_manager.directories():
+            directory.cordoned = EVERY_DIRECTORY in named or directory.path in named
+        if self._reports:
+            self._report()
+
+    def _report(self) -> None:
+        known = [directory for directory in self._log_manager.directories() if not directory.for_metadata]
+        failed = [found.directory_id for found in known if found.offline and found.directory_id]
+        cordoned = [found.directory_id for found in known if found.cordoned and found.directory_id]
+        self._node.metadata.submit(UpdateDirectories(self._node.node_id, failed, cordoned), _reported)
+
+
+def _reported(reply: object) -> None:
+    if isinstance(reply, ApiError):
+        logger.warning("the state of the log directories could not be written down: %s", reply)

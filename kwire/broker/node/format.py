@@ -1,0 +1,328 @@
+"""Preparing a broker's data directories, as Kafka's storage tool does: whose they are, and how the cluster
+begins.
+
+Each of `log.dirs` gets a `meta.properties` and a `bootstrap.checkpoint`, a snapshot with the features and the
+SCRAM credentials that the cluster starts with (KIP-778, KIP-900); the one of the metadata log gets, where the
+quorum is dynamic, a first snapshot of that log with its voters (KIP-853). The files are written in that order
+turned round: a directory with `meta.properties` is complete.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from kwire.broker.config import BrokerConfig
+from kwire.broker.controller.topics import new_uuid
+from kwire.broker.metadata.feature_levels import RELEASES, UnknownLevel, effective_levels
+from kwire.broker.metadata.image import METADATA_VERSION
+from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.raft.bootstrap import FILE_NAME
+from kwire.broker.raft.endpoints import controller_endpoints
+from kwire.broker.raft.snapshots import SnapshotWriter
+from kwire.broker.storage.checkpoints import MetaProperties, NoOwner, write_meta_properties
+from kwire.broker.storage.dirs.owners import (
+    FIRST_SNAPSHOT,
+    METADATA_LOG,
+    Owners,
+    StartRefused,
+    quarrel,
+    read_owners,
+)
+from kwire.broker.storage.disk import Disk, StorageError, join
+from kwire.wire.java import BLANKS
+from kwire.wire.java_properties import parse_integer
+from kwire.wire.primitives import Uuid, uuid_from_text, uuid_to_text
+from kwire.wire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
+from kwire.wire.stored.raft import Endpoint, KRaftVersionFeature, VotersRecord, VotersVoter
+
+MAX_KRAFT_VERSION = 1
+MAX_PORT = 65_535
+SCRAM_LEVEL = 11
+"""The metadata.version from which on credentials can be in the metadata: 3.5-IV2."""
+
+
+class FormatError(Exception):
+    """A directory cannot be formatted. The text says which, and what to do."""
+
+
+def metadata_directory(config: BrokerConfig) -> str:
+    """The log directory that holds the metadata log."""
+    return _plain(config.metadata_log_dir or config.log_dirs[0])
+
+
+def all_directories(config: BrokerConfig) -> list[str]:
+    """log.dirs, and metadata.log.dir where it is none of them."""
+    return list(dict.fromkeys([*map(_plain, config.log_dirs), metadata_directory(config)]))
+
+
+def _plain(path: str) -> str:
+    return path.rstrip("/") or "/"
+
+
+def separate_directory(config: BrokerConfig) -> str | None:
+    """The directory of the metadata log, where it is none of log.dirs."""
+    home = metadata_directory(config)
+    return None if home in map(_plain, config.log_dirs) else home
+
+
+@contextmanager
+def naming_metadata_directory(config: BrokerConfig) -> Iterator[None]:
+    """What fails within has failed in the directory of the metadata log: StartRefused names its setting."""
+    try:
+        yield
+    except StorageError as error:
+        if config.metadata_log_dir is not None:
+            named = f"metadata.log.dir is {config.metadata_log_dir}, which"
+        elif len(config.log_dirs) == 1:
+            named = f"log.dirs is {config.log_dirs[0]}, which"
+        else:
+            named = f"log.dirs is {','.join(config.log_dirs)}, whose first, with the metadata log,"
+        raise StartRefused(f"{named} cannot be used: {error}") from error
+
+
+class Beginning(NamedTuple):
+    """How a new cluster is to begin."""
+
+    features: Mapping[str, int] = {}
+    """Levels other than those of the release."""
+    release_version: str | None = None
+    """The release of Kafka whose features to begin with; by default the newest known."""
+    voters: Sequence[VotersVoter] = ()
+    """The voters of a dynamic quorum (KIP-853); none where controller.quorum.voters names them."""
+    credentials: Sequence[UserScramCredentialRecord] = ()
+    """SCRAM credentials of users (KIP-900)."""
+
+
+def standalone_voter(config: BrokerConfig, rng: random.Random) -> VotersVoter:
+    """This node as the only voter. FormatError: it has no listener for a controller."""
+    endpoints = controller_endpoints(config)
+    if not endpoints:
+        raise FormatError(
+            "--standalone needs a listener for the quorum: name one in listeners and "
+            "controller.listener.names"
+        )
+    first = endpoints[0]
+    return _voter(config.node_id, new_uuid(rng), first.name, first.host, first.port)
+
+
+def parse_voters(text: str, config: BrokerConfig) -> list[VotersVoter]:
+    """The voters of `id@host:port:directory,...`. FormatError."""
+    names = config.controller_listener_names
+    if not names:
+        raise FormatError("--initial-controllers needs controller.listener.names")
+    voters: dict[int, VotersVoter] = {}
+    for entry in filter(None, text.strip(BLANKS).split(",")):
+        match = _VOTER.fullmatch(entry.strip(BLANKS))
+        try:
+            if match is None:
+                raise ValueError(entry)
+            node_id, port = parse_integer(match["id"]), parse_integer(match["port"])
+            if node_id < 0 or not 0 <= port <= MAX_PORT:
+                raise ValueError(entry)
+            host = match["host"] if match["address"] is None else match["address"]
+            voter = _voter(node_id, uuid_from_text(match["directory"]), names[0], host, port)
+        except ValueError:
+            raise FormatError(
+                f"--initial-controllers has {entry!r}: expected id@host:port:directory, like "
+                f"1@localhost:9093:JEXY6aqzQY-32P5TStzaFg"
+            ) from None
+        if voters.setdefault(voter.voter_id, voter) is not voter:
+            raise FormatError(f"--initial-controllers names node {voter.voter_id} more than once")
+    if not voters:
+        raise FormatError("--initial-controllers names no voter")
+    return [voters[node_id] for node_id in sorted(voters)]
+
+
+_VOTER = re.compile(
+    r"(?P<id>[^@]+)@(?:\[(?P<address>[^\]]*)\]|(?P<host>(?!\[)[^:]*)):(?P<port>[^:]*):(?P<directory>.*)",
+    re.DOTALL,
+)
+_ADDRESS_SPACES = (1 << 32, 1 << 24, 1 << 16, 1 << 8)
+"""What the last of one to four numbers of an IPv4 address is below."""
+
+
+def _host(text: str) -> str:
+    """A host as java.net.InetSocketAddress calls it, for Kafka stores that: an address in full, or a name.
+
+    A zone that is a name of an interface is not looked up.
+    """
+    if not text:
+        return "localhost"
+    if ":" not in text:
+        return _ipv4(text) or text
+    address, percent, zone = text.partition("%")
+    try:
+        found = ipaddress.IPv6Address(address)
+    except ValueError:
+        return text
+    if percent and not (zone.isascii() and zone.isdecimal()):
+        return text
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    groups = (f"{int(group, 16):x}" for group in found.exploded.partition("%")[0].split(":"))
+    return f"{':'.join(groups)}{percent}{zone}"
+
+
+def _ipv4(text: str) -> str | None:
+    """The IPv4 address that up to four decimal numbers stand for, of which the last fills what is left."""
+    numbers = text.split(".")
+    if len(text) > 15 or len(numbers) > 4 or not all(part.isascii() and part.isdecimal() for part in numbers):
+        return None
+    *leading, last = map(int, numbers)
+    if any(number > 255 for number in leading) or last >= _ADDRESS_SPACES[len(leading)]:
+        return None
+    value = last
+    for place, number in enumerate(leading):
+        value |= number << (24 - 8 * place)
+    return str(ipaddress.IPv4Address(value))
+
+
+def parse_feature(text: str) -> tuple[str, int]:
+    """A feature's name and level, of `FEATURE=LEVEL`. FormatError."""
+    name, equals, level = text.partition("=")
+    try:
+        value = parse_integer(level.strip(BLANKS), bits=16)
+    except ValueError:
+        value = None
+    if not equals or value is None:
+        raise FormatError(f"--feature {text}: expected FEATURE=LEVEL, like --feature group.version=1")
+    return name.strip(BLANKS), value
+
+
+def _voter(node_id: int, directory_id: Uuid, name: str, host: str, port: int) -> VotersVoter:
+    return VotersVoter(
+        voter_id=node_id,
+        voter_directory_id=directory_id,
+        endpoints=[Endpoint(name=name, host=_host(host), port=port)],
+        k_raft_version_feature=KRaftVersionFeature(
+            min_supported_version=0, max_supported_version=MAX_KRAFT_VERSION
+        ),
+    )
+
+
+def needs_voters(config: BrokerConfig) -> bool:
+    """Whether nothing in the configuration says who votes, though there is a quorum that others can reach."""
+    return not config.value("controller.quorum.voters") and bool(controller_endpoints(config))
+
+
+def check_voters(config: BrokerConfig, beginning: Beginning) -> None:
+    """FormatError: the voters are named in two places, as Kafka refuses it."""
+    if beginning.voters and config.value("controller.quorum.voters"):
+        raise FormatError(
+            "controller.quorum.voters is set, and voters for a dynamic quorum are given too: remove "
+            "controller.quorum.voters and set controller.quorum.bootstrap.servers, or give no voters"
+        )
+
+
+def format_directories(
+    config: BrokerConfig,
+    disk: Disk,
+    rng: random.Random,
+    now_ms: int,
+    *,
+    cluster_id: str | None = None,
+    ignore_formatted: bool = False,
+    beginning: Beginning | None = None,
+) -> list[str]:
+    """Format every directory that is not yet, and give a line of what was done for each.
+
+    `cluster_id` is by default that of the formatted ones, or a random one; `beginning` by default that of the
+    newest release, with this node as the only voter where nothing else says who votes. FormatError for what
+    cannot be begun with, and for a directory that is formatted already (unless `ignore_formatted`) or belongs
+    elsewhere. One that cannot be read is left out, as Kafka does; StorageError when none can be, and when one
+    cannot be written.
+    """
+    if beginning is None:
+        beginning = Beginning(voters=[standalone_voter(config, rng)] if needs_voters(config) else [])
+    check_voters(config, beginning)
+    try:
+        levels = effective_levels(
+            beginning.features,
+            beginning.release_version,
+            dynamic_quorum=not config.value("controller.quorum.voters"),
+        )
+    except UnknownLevel as error:
+        raise FormatError(str(error)) from error
+    if beginning.credentials and dict(levels)[METADATA_VERSION] < SCRAM_LEVEL:
+        raise FormatError(
+            f"--add-scram needs {METADATA_VERSION} {SCRAM_LEVEL} ({RELEASES[SCRAM_LEVEL]}) or newer"
+        )
+    directories, home = all_directories(config), metadata_directory(config)
+    owners = _owners(disk, directories, config.node_id, cluster_id)
+    if owners.formatted and not ignore_formatted:
+        raise FormatError(
+            f"{min(owners.formatted)} is formatted already; --ignore-formatted leaves such directories as "
+            f"they are"
+        )
+    if len(owners.failures) == len(directories):
+        raise next(iter(owners.failures.values()))
+    lines = [f"{directory} cannot be used: {error}" for directory, error in owners.failures.items()]
+    lines += [f"{directory} is formatted already" for directory in owners.formatted]
+    if cluster_id is None:
+        known = next(iter(owners.formatted.values()), None)
+        cluster_id = uuid_to_text(new_uuid(rng)) if known is None else known.cluster_id
+    else:
+        # Kafka's tool writes UTF-8, and this is what a broker, Kafka's or kwire, then reads.
+        cluster_id = cluster_id.encode("utf-8", "replace").decode("iso-8859-1")
+    # All is put together before anything is written.
+    content = _bootstrap(levels, beginning.credentials, now_ms)
+    voters = _voters_snapshot(beginning.voters, now_ms) if beginning.voters else None
+    for directory in owners.unformatted:
+        if not disk.is_directory(directory):
+            disk.make_directory(directory)
+        if directory == home and voters is not None:
+            _write_voters(disk, directory, voters)
+        disk.replace(join(directory, FILE_NAME), content, sync=True)
+    # With home as the last: until then it can be told from the bootstrap file there that this is not over.
+    for directory in sorted(owners.unformatted, key=lambda path: path == home):
+        directory_id = new_uuid(rng)
+        for voter in beginning.voters:
+            if directory == home and voter.voter_id == config.node_id:
+                directory_id = voter.voter_directory_id
+        write_meta_properties(disk, directory, MetaProperties(cluster_id, config.node_id, directory_id))
+        lines.append(f"formatted {directory} for node {config.node_id} of cluster {cluster_id}")
+    return lines
+
+
+def _owners(disk: Disk, directories: Sequence[str], node_id: int, cluster_id: str | None) -> Owners:
+    # A file that names nobody does not disagree, and there is one: Kafka takes the directory for formatted.
+    otherwise = None if cluster_id is None else MetaProperties(cluster_id, node_id, None, version=0)
+    try:
+        owners = read_owners(disk, directories, otherwise)
+    except NoOwner as error:
+        raise FormatError(f"{error}: remove the file to have it written anew") from error
+    wrong = quarrel(owners, node_id, cluster_id)
+    if wrong is not None:
+        raise FormatError(wrong)
+    return owners
+
+
+def _voters_snapshot(voters: Sequence[VotersVoter], now_ms: int) -> bytes:
+    writer = SnapshotWriter(
+        0, now_ms=now_ms, last_timestamp_ms=now_ms, voters=VotersRecord(version=0, voters=list(voters))
+    )
+    return writer.header() + writer.footer()
+
+
+def _write_voters(disk: Disk, directory: str, content: bytes) -> None:
+    log = join(directory, METADATA_LOG)
+    path = join(log, FIRST_SNAPSHOT)
+    disk.make_directory(log)
+    disk.replace(path, content, sync=True)
+    disk.make_read_only(path)
+    disk.sync_directory(directory)
+
+
+def _bootstrap(
+    levels: Sequence[tuple[str, int]], credentials: Sequence[UserScramCredentialRecord], now_ms: int
+) -> bytes:
+    """What `bootstrap.checkpoint` holds: Kafka's tool puts the same into every directory."""
+    writer = SnapshotWriter(0, now_ms=now_ms, last_timestamp_ms=0)
+    records = [StoredRecord(FeatureLevelRecord(name=name, feature_level=level)) for name, level in levels]
+    records += map(StoredRecord, credentials)
+    return writer.header() + writer.batch(records) + writer.footer()

@@ -1,0 +1,124 @@
+"""The topic in which a coordinator keeps its state, as the coordinator's ports give it to the coordinator."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from kwire.broker.controller.commands import CreateTopics
+from kwire.broker.controller.new_topics import creatable_topic
+from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.log.log_config import AppendOrigin
+from kwire.wire import batch
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.create_topics import CreatableTopicResult
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+    from kwire.broker.replication.partition import Partition
+
+logger = logging.getLogger("kwire.coordinator")
+
+READ_BYTES = 1 << 20
+NO_LEADER = -1
+
+
+class StateTopic:
+    """`coordinator.ports.StatePorts` on a node."""
+
+    def __init__(self, node: Node, topic: str) -> None:
+        self._node = node
+        self._topic = topic
+        self._creating = False
+        self._count: int | None = None
+
+    def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
+        """Append to a partition that this broker leads. ApiError: refused."""
+        self._led(index).append(
+            memoryview(data),
+            now_ms=self._node.host.now_ms(),
+            on_committed=on_committed,
+            origin=AppendOrigin.COORDINATOR,
+        )
+
+    def max_batch_bytes(self, index: int) -> int:
+        """How large a batch may be that is appended now. ApiError: any would be refused."""
+        partition = self._led(index)
+        if partition.offline or partition.log.failure is not None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        config = partition.log.config
+        return min(config.max_message_bytes, config.segment_bytes)
+
+    def _led(self, index: int) -> Partition:
+        partition = self._node.partition(self._topic, index)
+        if partition is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
+
+    def stored_batches(self, index: int) -> Iterator[memoryview]:
+        """Every committed batch in offset order, also what comes while this reads. ApiError, CorruptBatch.
+
+        A log is read in parts, between which a transaction's marker may be written to it: nobody else tells
+        a machine of it that is still being loaded.
+        """
+        log = self._led(index).log
+        self.partition_count()  # what is loaded was written with so many
+        offset = log.log_start_offset
+        while offset < (end_offset := log.high_watermark):
+            try:
+                data = memoryview(log.read(offset, max_bytes=READ_BYTES, up_to_offset=end_offset).read())
+            except StorageError as error:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            position = 0
+            while len(data) - position >= batch.HEADER_BYTES:
+                header = batch.read_header(data, position)
+                end = position + header.size_bytes
+                if end > len(data):
+                    break
+                yield data[position:end]
+                offset = header.next_offset
+                position = end
+            if not position:
+                # Compaction has left nothing from here to the end.
+                return
+
+    def partition_count(self) -> int | None:
+        """How many partitions the topic had when it was first seen; None while there is no such topic.
+
+        Names are spread over those. Partitions that are added count from the next start on, as with Apache
+        Kafka: what is known of most names would be looked for elsewhere.
+        """
+        topic = self._node.image.topics.get(self._topic)
+        if topic is None:
+            return None
+        if self._count is None:
+            self._count = len(topic.partitions)
+        return self._count
+
+    def leader(self, index: int) -> int | None:
+        """The id of the broker that leads a partition; None while nobody does."""
+        partition = self._node.image.partition(self._topic, index)
+        return None if partition is None or partition.leader == NO_LEADER else partition.leader
+
+    def create_topic(self) -> None:
+        """Ask the controller for the topic, with the settings that it needs, once at a time."""
+        if self._creating:
+            return
+        self._creating = True
+        topic = creatable_topic(self._topic, self._node.config)
+        self._node.metadata.submit(CreateTopics([topic]), self._created)
+
+    def _created(self, reply: Sequence[CreatableTopicResult] | ApiError) -> None:
+        self._creating = False
+        if isinstance(reply, ApiError):
+            logger.error("%s was not created: %s", self._topic, reply)
+            return
+        for result in reply:
+            if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                logger.error(
+                    "%s was not created: %s (%s)",
+                    self._topic,
+                    ErrorCode(result.error_code).name,
+                    result.error_message,
+                )

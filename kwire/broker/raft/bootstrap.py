@@ -1,0 +1,88 @@
+"""The first records of a new cluster: from `bootstrap.checkpoint`, or else those that Kafka 4.3.1 writes.
+
+KIP-778: formatting a directory decides the metadata.version and the features that a cluster starts with.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kwire.broker.metadata.image import ELR_VERSION, METADATA_VERSION, RESOURCE_BROKER
+from kwire.broker.metadata.records import (
+    ELR_LEVEL,
+    MAX_LEVEL,
+    TRANSACTIONS_LEVEL,
+    StoredRecord,
+    partition_record_version,
+)
+from kwire.broker.metadata.replay import decode_batches
+from kwire.broker.storage.dirs.owners import BOOTSTRAP
+from kwire.broker.storage.disk import Disk
+from kwire.wire.schema import Message
+from kwire.wire.stored.metadata import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    PartitionRecord,
+)
+
+FILE_NAME: Final = BOOTSTRAP
+TRANSACTION_NAME: Final = "Bootstrap records"
+ABORT_REASON: Final = "Controller failover"
+
+FEATURES: Final = (
+    (METADATA_VERSION, MAX_LEVEL),
+    (ELR_VERSION, 1),
+    ("group.version", 1),
+    ("share.version", 1),
+    ("streams.version", 1),
+    ("transaction.version", 2),
+)
+"""What Apache Kafka 4.3.1 finalizes when it formats a directory."""
+
+
+def bootstrap_records(disk: Disk, log_dir: str) -> list[Message]:
+    """The records that formatting left in `log_dir`, else the built-in ones."""
+    path = f"{log_dir}/{FILE_NAME}"
+    if disk.exists(path):
+        return [record for batch in decode_batches(disk.read(path)) for record in batch.records]
+    return [FeatureLevelRecord(name=name, feature_level=level) for name, level in FEATURES]
+
+
+def activation_records(
+    records: list[Message], min_insync_replicas: int, *, is_transaction_open: bool
+) -> list[StoredRecord]:
+    """What the first leader of an empty log writes.
+
+    `is_transaction_open`: an earlier attempt was cut short, and is to be aborted.
+    """
+    levels = {
+        record.name: record.feature_level for record in records if isinstance(record, FeatureLevelRecord)
+    }
+    level = levels.get(METADATA_VERSION, MAX_LEVEL)
+    out: list[Message] = []
+    if is_transaction_open:
+        out.append(AbortTransactionRecord(reason=ABORT_REASON))
+    if level >= TRANSACTIONS_LEVEL:
+        out.append(BeginTransactionRecord(name=TRANSACTION_NAME))
+    out.extend(records)
+    if level >= ELR_LEVEL and levels.get(ELR_VERSION, 0) >= 1:
+        # KIP-966: eligible leaders are counted against a value that all brokers share.
+        out.append(
+            ConfigRecord(
+                resource_type=RESOURCE_BROKER,
+                resource_name="",
+                name="min.insync.replicas",
+                value=str(min_insync_replicas),
+            )
+        )
+    if level >= TRANSACTIONS_LEVEL:
+        out.append(EndTransactionRecord())
+    # Topics stand there too where their logs came before the broker: an archive that was restored.
+    partition_version = partition_record_version(level)
+    return [
+        StoredRecord(record, partition_version if isinstance(record, PartitionRecord) else 0)
+        for record in out
+    ]

@@ -1,0 +1,263 @@
+"""Partitions on their way from one log directory to another, while they are written to. KIP-113, KIP-858.
+
+Each goes through the same steps: its copy is filled, piece by piece, each read in a thread and appended in a
+turn of the loop; rolled segments are synced on the way. Once it has caught up the cluster is told where the
+partition will be, and when that is committed the copy gets what has come since, and takes the log's place
+within one turn. Whoever dies in between finds both, and the copy goes on being filled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kwire.broker.host.host import Host, T
+from kwire.broker.replication.partition import Partition
+from kwire.broker.storage.dirs.future import FutureLog
+from kwire.broker.storage.dirs.log_dir import LogDirectory
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.log.log import Log
+from kwire.wire.errors import ApiError, ErrorCode
+
+logger = logging.getLogger("kwire.partition")
+
+_PAUSE_MS = 200
+"""How long a move waits that may not go on now."""
+_MOST_WAIT_MS = 1000
+"""After how long at most a limit is looked at again: it may have been raised."""
+_LITTLE_BYTES = 256 * 1024
+"""How much may be missing of a copy that takes the place of its log: the loop waits for it."""
+_MOST_AT_ONCE = 4
+"""How many partitions move at a time; the others wait for their turn."""
+
+Assigned = Callable[[ApiError | None], None]
+
+
+class DirectoryMoves:
+    """The moves of one broker."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        host: Host,
+        *,
+        assign: Callable[[Log, LogDirectory, Assigned], None],
+        is_cleaned: Callable[[Log], bool],
+        bytes_per_second: Callable[[], int | None],
+        on_moved: Callable[[Log, Log], None],
+    ) -> None:
+        """`assign` tells the cluster in which directory a log lies, and calls back when that is committed.
+
+        `is_cleaned`: whether a log is being compacted; it does not begin once a copy is there.
+        `bytes_per_second`: how fast all moves together may copy, now; None for as fast as they can.
+        `on_moved` is called with the old log and the new.
+        """
+        self.log_manager = log_manager
+        self.host = host
+        self.assign = assign
+        self.is_cleaned = is_cleaned
+        self.on_moved = on_moved
+        self._bytes_per_second = bytes_per_second
+        self._moves: dict[Partition, _Move] = {}
+
+        self._owed_bytes = 0
+        """What was copied beyond the limit."""
+        self._settled_ms = 0
+
+    def begin(self, partition: Partition, directory: LogDirectory) -> None:
+        """Move a partition; nothing happens where it lies there, or is on its way there already.
+
+        Its copy is there when this returns. StorageError, ApiError: KAFKA_STORAGE_ERROR.
+        """
+        if self.log_manager.directory_of(partition.log) is directory:
+            return
+        existing = self.log_manager.future(partition.topic, partition.index)
+        if existing is None and self.log_manager.any_offline:
+            # As Kafka: a copy may be there already, where nobody can see it.
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        if partition in self._moves:
+            return
+        move = self._moves[partition] = _Move(self, partition, directory)
+        logger.info("%s moves to %s", partition.log.name, directory.path)
+        self.host.call_soon(move.go_on)
+
+    def cancel(self, partition: Partition) -> None:
+        """Throw away the copy of a partition, if it is on its way. StorageError."""
+        move = self._moves.pop(partition, None)
+        if move is not None:
+            move.cancel()
+        future = self.log_manager.future(partition.topic, partition.index)
+        if future is not None:
+            logger.info("%s stays where it is, the copy in %s goes", partition.log.name, future.directory)
+            self.log_manager.delete(future, self.host.now_ms())
+
+    def resume(self, partition: Partition) -> None:
+        """Go on with what a restart has interrupted, if there is anything. Never raises."""
+        future = self.log_manager.future(partition.topic, partition.index)
+        if future is None or future.topic_id != partition.topic_id:
+            return
+        try:
+            self.begin(partition, self.log_manager.directory_of(future))
+        except (StorageError, ApiError) as error:
+            logger.error("%s cannot go on moving: %s", partition.log.name, error)
+
+    def stop(self) -> None:
+        """Do nothing more: the broker ends. What was copied stays for the next start."""
+
+        for move in self._moves.values():
+            move.ended = True
+        self._moves.clear()
+
+    # --- for the moves
+
+    def ended(self, move: _Move) -> None:
+        """A move is over, one way or the other."""
+        if self._moves.get(move.partition) is move:
+            del self._moves[move.partition]
+
+    def wait_ms(self, move: _Move) -> int:
+        """How long a move has to wait before it may copy more; 0 for not at all."""
+        running = list(self._moves.values())[:_MOST_AT_ONCE]
+        if move not in running or self.is_cleaned(move.partition.log):
+            return _PAUSE_MS
+        limit = self._bytes_per_second()
+        if limit is None:
+            self._owed_bytes = 0
+            return 0
+        now_ms = self.host.now_ms()
+        passed_ms = max(0, now_ms - self._settled_ms)
+        self._owed_bytes = max(0, self._owed_bytes - passed_ms * limit // 1000)
+        self._settled_ms = now_ms
+        return min(_MOST_WAIT_MS, -(-self._owed_bytes * 1000 // max(1, limit)))
+
+    def copied(self, size_bytes: int) -> None:
+        """Count what was copied."""
+        self._owed_bytes += size_bytes
+
+
+class _Move:
+    """One partition on its way. `go_on` decides each time anew what comes next."""
+
+    def __init__(self, moves: DirectoryMoves, partition: Partition, directory: LogDirectory) -> None:
+        self.partition = partition
+        self.ended = False
+        self._moves = moves
+        self._directory = directory
+        self._home = moves.log_manager.directory_of(partition.log)
+        self._copy = FutureLog(moves.log_manager, partition.log, directory, moves.host.now_ms())
+        self._assigning = False
+        self._is_assigned = False
+        self._is_synced = False
+
+    def cancel(self) -> None:
+        """Go no further, and let the cluster know where the partition stays."""
+        self.ended = True
+        if self._assigning or self._is_assigned:
+            self._moves.assign(self.partition.log, self._home, lambda error: None)
+
+    def go_on(self) -> None:
+        """The next step."""
+        if self.ended:
+            return
+        moves, copy = self._moves, self._copy
+        if self.partition.offline or self.partition.log is not copy.source:
+            self._end(StorageError("the partition is offline"))
+            return
+        wait_ms = moves.wait_ms(self)
+        if wait_ms:
+            moves.host.schedule(wait_ms, self.go_on)
+            return
+        self._guarded(self._step)
+
+    def _step(self) -> None:
+        copy, host = self._copy, self._moves.host
+        piece = copy.next_piece(host.now_ms())
+        if copy.log.has_unflushed_segments:
+            self._flush()
+        elif piece is not None and copy.missing_bytes > _LITTLE_BYTES:
+            self._in_worker(piece.read, self._read)
+        elif not self._is_synced:
+            self._is_synced = True
+            self._flush()
+        elif self._is_assigned:
+            self._finish()
+        else:
+            self._assigning = True
+            self._moves.assign(copy.log, self._directory, self._assigned)
+
+    def _flush(self) -> None:
+        ticket = self._copy.log.begin_flush()
+
+        def flushed(_: object) -> None:
+            ticket.finish()
+            self.go_on()
+
+        self._in_worker(ticket.work, flushed, self._copy.log)
+
+    def _read(self, data: bytes) -> None:
+        if self._copy.source is self.partition.log:
+            self._moves.copied(self._copy.take(data, self._moves.host.now_ms()))
+        self.go_on()
+
+    def _assigned(self, error: ApiError | None) -> None:
+        self._assigning = False
+        if self.ended:
+            return
+        if error is not None:
+            logger.warning("%s: the cluster cannot be told of its move: %s", self.partition.log.name, error)
+            self._moves.host.schedule(_MOST_WAIT_MS, self.go_on)
+            return
+        self._is_assigned = True
+        self.go_on()
+
+    def _finish(self) -> None:
+        moves, partition, now_ms = self._moves, self.partition, self._moves.host.now_ms()
+        old = partition.log
+        old.commit()
+        partition.log = promoted = self._copy.take_the_place(now_ms)
+        self.ended = True
+        moves.ended(self)
+        moves.on_moved(old, promoted)
+        logger.info("%s has moved to %s", promoted.name, self._directory.path)
+        try:
+            moves.log_manager.delete(old, now_ms, sync=False)
+        except StorageError as error:
+            logger.error("%s cannot be set aside: %s", old.directory, error)
+
+        def synced(result: object) -> None:
+            if isinstance(result, StorageError) and promoted.failure is None:
+                moves.log_manager.log_failed(promoted, result)
+
+        # Where it holds up nobody: after a loss of power the cluster knows which of the two to take.
+        moves.host.run_in_worker(self._directory.sync, synced)
+
+    def _in_worker(
+        self, work: Callable[[], T], then: Callable[[T], None], concerned: Log | None = None
+    ) -> None:
+        log = concerned or self._copy.source
+
+        def done(result: T | BaseException) -> None:
+            if isinstance(result, BaseException):
+                error = result if isinstance(result, StorageError) else StorageError(str(result))
+                if log.failure is None:
+                    self._moves.log_manager.log_failed(log, error)
+                self._end(error)
+            elif not self.ended:
+                self._guarded(lambda: then(result))
+
+        self._moves.host.run_in_worker(work, done)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except (StorageError, ApiError) as error:
+            self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        """It cannot go on; the copy stays, for a restart or for another attempt."""
+        if self.ended:
+            return
+        logger.error("%s cannot move to %s: %s", self.partition.log.name, self._directory.path, error)
+        self.cancel()
+        self._moves.ended(self)

@@ -1,0 +1,246 @@
+"""Kafka's small text files: checkpoints, `partition.metadata`, `meta.properties`, the clean-shutdown marker.
+
+A checkpoint is a version (0), a count, and a line an entry. All are replaced whole, so that a crash leaves
+the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, join
+from kwire.wire.java import BLANKS
+from kwire.wire.java_properties import escaped, load, parse_integer
+from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANED_OFFSETS = "cleaner-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+_VERSION = 0
+
+TopicPartition = tuple[str, int]
+
+
+class GarbledCheckpoint(StorageError):
+    """A file that can be read, and makes no sense. Not to be mistaken for one that the disk does not give."""
+
+
+def _checkpoint(lines: Iterable[str]) -> bytes:
+    entries = list(lines)
+    return "".join(f"{line}\n" for line in [str(_VERSION), str(len(entries)), *entries]).encode()
+
+
+def _entries(disk: Disk, path: str) -> list[str]:
+    """As Kafka's CheckpointFile: one that ends before the count is empty."""
+    try:
+        text = disk.read(path).decode("utf-8", "replace")
+    except FileMissing:
+        return []
+    lines = text.splitlines()
+    if lines and lines[0] != str(_VERSION):
+        raise GarbledCheckpoint(f"{path} is of version {lines[0][:100]!r}, not {_VERSION}")
+    if len(lines) < 2:
+        return []
+    if not text.endswith("\n"):
+        # A number that is cut short is another number.
+        raise GarbledCheckpoint(f"{path} is cut short")
+    if lines[1] != str(len(lines) - 2):
+        raise GarbledCheckpoint(f"{path} should have {lines[1]} entries, and has {len(lines) - 2}")
+    return lines[2:]
+
+
+def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
+    """The offsets of a checkpoint by topic and partition; empty without the file. StorageError if garbled."""
+    offsets: dict[TopicPartition, int] = {}
+    for line in _entries(disk, path):
+        try:
+            topic, partition, offset = line.split()
+            offsets[topic, int(partition)] = int(offset)
+        except ValueError:
+            raise GarbledCheckpoint(f"{path} has a malformed line: {line!r}") from None
+    return offsets
+
+
+def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace a checkpoint, durably. StorageError."""
+    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+    disk.replace(path, _checkpoint(lines), sync=True)
+
+
+class OffsetCheckpoints(NamedTuple):
+    """What a log directory's checkpoints tell of its logs."""
+
+    recovery_points: Mapping[TopicPartition, int]
+    log_start_offsets: Mapping[TopicPartition, int]
+    high_watermarks: Mapping[TopicPartition, int]
+
+    @classmethod
+    def read(cls, disk: Disk, directory: str) -> OffsetCheckpoints:
+        """GarbledCheckpoint, as Kafka fails the directory; StorageError."""
+        return cls(*(read_offsets(disk, join(directory, name)) for name in _CHECKPOINTS))
+
+    def write(self, disk: Disk, directory: str) -> None:
+        """Replace them, durably. StorageError."""
+        for name, offsets in zip(_CHECKPOINTS, self, strict=True):
+            write_offsets(disk, join(directory, name), offsets)
+
+
+_CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS)
+
+
+def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
+    """Leader epochs and their start offsets; empty without the file. StorageError if garbled."""
+    epochs: list[tuple[int, int]] = []
+    for line in _entries(disk, path):
+        try:
+            epoch, start_offset = line.split()
+            epochs.append((int(epoch), int(start_offset)))
+        except ValueError:
+            raise GarbledCheckpoint(f"{path} has a malformed line: {line!r}") from None
+    return epochs
+
+
+def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sync: bool) -> None:
+    """Replace a leader epoch checkpoint. StorageError."""
+    lines = (f"{epoch} {start_offset}" for epoch, start_offset in epochs)
+    disk.replace(path, _checkpoint(lines), sync=sync)
+
+
+def read_topic_id(disk: Disk, directory: str) -> Uuid | None:
+    """The topic id that a log directory belongs to; None where that was never written down.
+
+    GarbledCheckpoint for a file that is empty or makes no sense: whose the log is cannot be told, and to take
+    it for nobody's would put it out of sight. StorageError.
+    """
+    path = join(directory, PARTITION_METADATA)
+    try:
+        text = disk.read(path).decode("utf-8", "replace")
+    except FileMissing:
+        return None
+    match = _TOPIC_ID.match(text)
+    try:
+        topic_id = uuid_from_text(match[1]) if match is not None else ZERO_UUID
+    except ValueError:
+        topic_id = ZERO_UUID
+    if topic_id == ZERO_UUID:
+        raise GarbledCheckpoint(f"{path} does not say which topic the log belongs to")
+    return topic_id
+
+
+_TOPIC_ID = re.compile(r"version:\s+[0-9]+\r?\ntopic_id:\s+(\S+)\s*(?:\n|$)")
+"""Of any version: the id has the same place in all that are to come."""
+
+
+def write_topic_id(disk: Disk, directory: str, topic_id: Uuid) -> None:
+    """Replace `partition.metadata`, so that after a loss of power it is whole or not there. StorageError."""
+    path = join(directory, PARTITION_METADATA)
+    text = f"version: {_VERSION}\ntopic_id: {uuid_to_text(topic_id)}"
+    # A name whose content has not reached the disk would stand for a garbled file. The name itself can wait.
+    disk.write(path + TEMPORARY_SUFFIX, text.encode(), sync=True)
+    disk.rename(path + TEMPORARY_SUFFIX, path)
+
+
+class NoOwner(StorageError):
+    """A `meta.properties` that names no node or no cluster: nobody may take the directory for theirs."""
+
+
+class MetaProperties(NamedTuple):
+    """Whose a log directory is."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: Uuid | None
+    version: int = 1
+    """0 is what brokers wrote before KRaft, with broker.id for node.id."""
+
+
+def read_meta_properties(
+    disk: Disk, directory: str, otherwise: MetaProperties | None = None
+) -> MetaProperties | None:
+    """Read `meta.properties`; None for a directory that was not formatted.
+
+    StorageError if unusable; NoOwner of a file of version 0, which may leave everything out, unless
+    `otherwise` says what to take then.
+    """
+    path = join(directory, META_PROPERTIES)
+    try:
+        properties_text = disk.read(path).decode(_ENCODING)
+    except FileMissing:
+        return None
+    try:
+        properties = load(properties_text)
+        version = parse_integer(properties.get("version", "0").strip(BLANKS))
+    except ValueError:
+        raise StorageError(f"{path} has no usable version") from None
+    if version not in _NODE_ID:
+        raise StorageError(f"{path} is of version {version}; 0 and 1 are known")
+    cluster_id, node_id = properties.get("cluster.id"), properties.get(_NODE_ID[version])
+    if version == 0 and otherwise is not None:
+        cluster_id = otherwise.cluster_id if cluster_id is None else cluster_id
+        node_id = str(otherwise.node_id) if node_id is None else node_id
+    if cluster_id is None or node_id is None:
+        missing = [name for name in (_NODE_ID[version], "cluster.id") if name not in properties]
+        raise (StorageError if version else NoOwner)(f"{path} has no {' and no '.join(missing)}")
+    directory_id = properties.get("directory.id")
+    try:
+        return MetaProperties(
+            cluster_id,
+            parse_integer(node_id),
+            uuid_from_text(directory_id) if directory_id is not None else None,
+            version,
+        )
+    except ValueError:
+        raise StorageError(f"{path} has no usable {_NODE_ID[version]} or directory.id") from None
+
+
+_ENCODING = "iso-8859-1"
+"""In which Kafka reads these files, though it writes UTF-8."""
+_NODE_ID = {0: "broker.id", 1: "node.id"}
+
+
+def write_meta_properties(disk: Disk, directory: str, properties: MetaProperties) -> None:
+    """Replace `meta.properties`, durably, in the version that it has. StorageError."""
+    version = properties.version
+    lines = ["#", f"cluster.id={escaped(properties.cluster_id)}"]
+    if properties.directory_id is not None:
+        lines.append(f"directory.id={uuid_to_text(properties.directory_id)}")
+    lines += [f"{_NODE_ID[version]}={properties.node_id}", f"version={version}", ""]
+    disk.replace(join(directory, META_PROPERTIES), "\n".join(lines).encode(_ENCODING), sync=True)
+
+
+UNKNOWN_BROKER_EPOCH = -1
+
+
+def write_clean_shutdown(disk: Disk, directory: str, broker_epoch: int) -> None:
+    """Leave the marker that says: everything here was flushed, closed and checkpointed. StorageError."""
+    content = json.dumps({"version": _VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    disk.write(join(directory, CLEAN_SHUTDOWN), content.encode(), sync=True)
+    disk.sync_directory(directory)
+
+
+def take_clean_shutdown(disk: Disk, directory: str) -> int | None:
+    """Remove the marker and give its broker epoch (-1 unknown); None where there was no marker.
+
+    It goes before the logs are opened, so that a crash from here on counts as one.
+    """
+    path = join(directory, CLEAN_SHUTDOWN)
+    if not disk.exists(path):
+        # Whoever removed it may have been killed before this, and a loss of power would bring it back.
+        disk.sync_directory(directory)
+        return None
+    try:
+        epoch = json.loads(disk.read(path)).get("brokerEpoch", UNKNOWN_BROKER_EPOCH)
+    except (ValueError, AttributeError):
+        epoch = UNKNOWN_BROKER_EPOCH
+    disk.remove(path)
+    disk.sync_directory(directory)
+    return epoch if isinstance(epoch, int) else UNKNOWN_BROKER_EPOCH

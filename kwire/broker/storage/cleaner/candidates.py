@@ -1,0 +1,98 @@
+"""Which log is to be cleaned next, from where, and up to where. KIP-58, KIP-354."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from kwire.broker.storage.log.log import Log
+from kwire.broker.storage.log.segment import Segment
+
+_NEVER: Final = (1 << 63) - 1
+
+
+class Candidate(NamedTuple):
+    """A log with something to clean."""
+
+    log: Log
+    first_dirty_offset: int
+    upper_bound_offset: int
+    """Where the first segment starts that must not be cleaned yet."""
+    cleanable_bytes: int
+    dirty_ratio: float
+    """How much of what could be cleaned has not been since it was written."""
+    is_overdue: bool
+    """Whether max.compaction.lag.ms asks for it, whatever the ratio."""
+
+    @property
+    def is_due(self) -> bool:
+        if self.is_overdue and self.cleanable_bytes:
+            return True
+        return self.dirty_ratio > self.log.config.min_cleanable_dirty_ratio
+
+
+def assess(log: Log, cleaned_offset: int | None, now_ms: int) -> Candidate | None:
+    """What there is to clean of a log that was cleaned up to an offset; None for nothing at all.
+
+    StorageError, Invalid: its segments cannot be read.
+    """
+    segments = log.segments
+    rolled = segments[:-1]
+    if not rolled:
+        return None
+    first_dirty = log.log_start_offset if cleaned_offset is None else cleaned_offset
+    if not log.log_start_offset <= first_dirty <= log.log_end_offset:
+        # The log was cut since, at one of its ends.
+        first_dirty = log.log_start_offset
+    dirty = _from(rolled, first_dirty)
+    uncleanable = max(first_dirty, _first_uncleanable(log, segments, dirty, now_ms))
+    # Whole segments only.
+    upper_bound = max(
+        (segment.base_offset for segment in segments if segment.base_offset <= uncleanable),
+        default=segments[0].base_offset,
+    )
+    clean_bytes = sum(segment.size_bytes for segment in segments if segment.base_offset < first_dirty)
+    cleanable_bytes = sum(
+        segment.size_bytes
+        for segment in _from(rolled, min(first_dirty, upper_bound))
+        if segment.base_offset < upper_bound
+    )
+    total_bytes = clean_bytes + cleanable_bytes
+    if not total_bytes or upper_bound <= first_dirty:
+        return None
+    return Candidate(
+        log,
+        first_dirty,
+        upper_bound,
+        cleanable_bytes,
+        cleanable_bytes / total_bytes,
+        _is_overdue(log, dirty, now_ms),
+    )
+
+
+def _from(segments: list[Segment], offset: int) -> list[Segment]:
+    """The segments that hold anything from `offset` on, or may do so."""
+    first = 0
+    for number, segment in enumerate(segments):
+        if segment.base_offset <= offset:
+            first = number
+    return segments[first:]
+
+
+def _first_uncleanable(log: Log, segments: list[Segment], dirty: list[Segment], now_ms: int) -> int:
+    """Nothing from here on may be cleaned: the active segment, what is not stable, what is too young."""
+    bounds = [log.last_stable_offset, segments[-1].base_offset]
+    lag_ms = log.config.min_compaction_lag_ms
+    if lag_ms > 0:
+        bounds += [segment.base_offset for segment in dirty if segment.largest_timestamp() > now_ms - lag_ms][
+            :1
+        ]
+    return min(bounds)
+
+
+def _is_overdue(log: Log, dirty: list[Segment], now_ms: int) -> bool:
+    """Whether the oldest dirty record waits for longer than max.compaction.lag.ms."""
+    lag_ms = log.config.max_compaction_lag_ms
+    if lag_ms >= _NEVER:
+        return False
+    timestamps = [segment.first_timestamp() for segment in dirty]
+    return min((timestamp for timestamp in timestamps if timestamp > 0), default=_NEVER) < now_ms - lag_ms

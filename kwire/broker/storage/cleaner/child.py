@@ -1,0 +1,197 @@
+"""Starting workers: processes for a disk that other processes see, and plain calls for one in memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from kwire.broker.storage.cleaner.job import Cleaned, Job, Report, report_from_line, report_line
+from kwire.broker.storage.cleaner.worker import reports
+from kwire.broker.storage.disk import Disk, RealDisk
+
+_SOURCE_ROOT = Path(__file__).resolve().parents[4]
+
+
+class Worker(Protocol):
+    """A job under way."""
+
+    def next_report(self) -> Report:
+        """Wait for the next report, in any thread. After Done or Failed there is none."""
+
+    def kill(self) -> None:
+        """End it, whatever it does, and wait for that; who waits for a report gets Failed."""
+
+
+class Workers(Protocol):
+    """Whoever does jobs."""
+
+    def start(self, job: Job) -> Worker:
+        """Have a job done. May be called in any thread."""
+
+    def tidy(self) -> None:
+        """Forget those that have ended for want of jobs."""
+
+    def close(self) -> None:
+        """End those that have no job."""
+
+
+class _Process:
+    """A worker's process, with or without a job."""
+
+    def __init__(self) -> None:
+        environment = dict(os.environ)
+        # The worker finds the same modules as this process, installed or not.
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(_SOURCE_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "kwire.broker.storage.cleaner.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        self._reading = threading.Lock()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def give(self, job: Job) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError):  # If it is dead already, the first report will say so.
+            self._process.stdin.write(job.line().encode() + b"\n")
+            self._process.stdin.flush()
+
+    def line(self) -> bytes:
+        """The next line that it prints; none if it is dead."""
+        assert self._process.stdout is not None
+        with self._reading:
+            return b"" if self._process.stdout.closed else self._process.stdout.readline()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        with self._reading:
+            for pipe in (self._process.stdin, self._process.stdout):
+                assert pipe is not None
+                with suppress(OSError):
+                    pipe.close()
+
+
+class ChildWorkers:
+    """Processes that stay for a while when a job is done: starting one takes as long as cleaning 50 MB."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Process] = []
+        self._changing = threading.Lock()
+        self._closed = False
+
+    def start(self, job: Job) -> ChildWorker:
+        with self._changing:
+            process = self._idle.pop() if self._idle else None
+        return ChildWorker(self, job, process)
+
+    def tidy(self) -> None:
+        with self._changing:
+            ended = [process for process in self._idle if not process.is_alive]
+            self._idle = [process for process in self._idle if process not in ended]
+        for process in ended:
+            process.kill()
+
+    def close(self) -> None:
+        with self._changing:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for process in idle:
+            process.kill()
+
+    def take_back(self, process: _Process) -> None:
+        """A job is done."""
+        with self._changing:
+            if not self._closed:
+                self._idle.append(process)
+                return
+        process.kill()
+
+
+class ChildWorker:
+    """A job in a process of its own."""
+
+    def __init__(self, workers: ChildWorkers, job: Job, idle: _Process | None) -> None:
+        """`idle` has done jobs before, and may be gone by now."""
+        self._workers = workers
+        self._job = job
+        self._is_doubtful = idle is not None
+        self._changing = threading.Lock()
+        self._process: _Process | None = idle or _Process()
+        self._process.give(job)
+
+    def next_report(self) -> Report:
+        process = self._process
+        line = process.line() if process is not None else b""
+        if not line and self._is_doubtful:
+            with self._changing:
+                if self._process is process and process is not None:
+                    process.kill()
+                    process = self._process = _Process()
+                    process.give(self._job)
+                    self._is_doubtful = False
+            line = process.line() if process is not None else b""
+        self._is_doubtful = False
+        report = report_from_line(line)
+        if not isinstance(report, Cleaned):
+            with self._changing:
+                process, self._process = self._process, None
+            if process is not None:
+                if line:
+                    self._workers.take_back(process)
+                else:
+                    process.kill()
+        return report
+
+    def kill(self) -> None:
+        with self._changing:
+            process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+
+
+class InlineWorkers:
+    """Workers for a disk that no other process sees."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def start(self, job: Job) -> InlineWorker:
+        return InlineWorker(job, self._disk)
+
+    def tidy(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+class InlineWorker:
+    """A worker that cleans a bit whenever it is asked for a report."""
+
+    def __init__(self, job: Job, disk: Disk) -> None:
+        self._reports: Iterator[Report] | None = reports(Job.from_line(job.line()), disk)
+
+    def next_report(self) -> Report:
+        report = next(self._reports, None) if self._reports is not None else None
+        return report_from_line(report_line(report) if report is not None else "")
+
+    def kill(self) -> None:
+        self._reports = None
+
+
+def workers_for(disk: Disk) -> Workers:
+    """Who cleans logs on this disk."""
+    return ChildWorkers() if isinstance(disk, RealDisk) else InlineWorkers(disk)

@@ -1,0 +1,186 @@
+"""What a batch becomes that loses some of its records.
+
+A batch that keeps its offsets, whatever is lost of it, is what clients and followers can go by: first offset,
+last offset, producer, sequence, leader epoch and codec are those it was appended with. Records are copied as
+they are. Only a batch that gets a delete horizon has its records written anew, since their timestamps count
+from the base timestamp, whose place the horizon takes (KIP-534).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from kwire.broker.storage.cleaner.record_keys import varint_rest
+from kwire.wire.batch import (
+    CODEC_MASK,
+    CONTROL_MASK,
+    DELETE_HORIZON_MASK,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    CorruptBatch,
+    crc_is_valid,
+    seal,
+)
+from kwire.wire.compression import Codec, CompressionError, compress, decompress
+
+Range = tuple[int, int]
+"""Records after each other: where the first one begins, and where the last one ends."""
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_LONG_MAX: Final = (1 << 63) - 1
+MOST_BATCH_BYTES: Final = 0x7FFFFFFF
+
+GONE: Final = b""
+"""Nothing stays of a batch."""
+
+
+def plain_records(data: bytes, at: int, header: BatchHeader) -> tuple[bytes, int, int]:
+    """Where the records of a batch lie, not compressed: the bytes, start and end. CorruptBatch."""
+    end = at + header.size_bytes
+    if not crc_is_valid(data, at, header):
+        raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong CRC")
+    if not header.attributes & CODEC_MASK:
+        return data, at + HEADER_BYTES, end
+    try:
+        payload = decompress(
+            header.codec, memoryview(data)[at + HEADER_BYTES : end], max_bytes=MOST_BATCH_BYTES
+        )
+    except CompressionError as error:
+        raise CorruptBatch(f"the batch at offset {header.base_offset} does not decompress") from error
+    return payload, 0, len(payload)
+
+
+def last_of_each(keys: Sequence[bytes | None], wanted: set[bytes | None]) -> list[int]:
+    """The last index of each key that is wanted, in order."""
+    found = [index for index, key in enumerate(keys) if key in wanted]
+    if len(found) > len(wanted):
+        found = sorted({keys[index]: index for index in found}.values())
+    return found
+
+
+def ranges_of(starts: list[int], chosen: list[int]) -> list[Range]:
+    """Where the chosen records lie, neighbours as one."""
+    ranges: list[Range] = []
+    run_start = run_end = -1
+    for index in chosen:
+        start = starts[index]
+        if start != run_end:
+            if run_end >= 0:
+                ranges.append((run_start, run_end))
+            run_start = start
+        run_end = starts[index + 1]
+    if run_end >= 0:
+        ranges.append((run_start, run_end))
+    return ranges
+
+
+def _unsigned(data: bytes, at: int) -> tuple[int, int]:
+    value = data[at]
+    return varint_rest(data, at + 1, value) if value > 0x7F else (value, at + 1)
+
+
+def _encoded(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _max_timestamp(data: bytes, ranges: list[Range], header: BatchHeader) -> int:
+    """The greatest timestamp of the records in the ranges."""
+    if header.has_log_append_time:
+        return header.max_timestamp
+    greatest = None
+    for start, end in ranges:
+        at = start
+        while at < end:
+            length = data[at]
+            at += 1
+            if length > 0x7F:
+                byte = data[at]
+                if byte < 0x80:
+                    length = length & 0x7F | byte << 7
+                    at += 1
+                else:
+                    length, at = varint_rest(data, at, length)
+            zigzag = data[at + 1]
+            if zigzag > 0x7F:
+                byte = data[at + 2]
+                if byte < 0x80:
+                    zigzag = zigzag & 0x7F | byte << 7
+                else:
+                    zigzag, _ = varint_rest(data, at + 2, zigzag)
+            at += length >> 1
+            delta = (zigzag >> 1) ^ -(zigzag & 1)
+            if greatest is None or delta > greatest:
+                greatest = delta
+    return NO_TIMESTAMP if greatest is None else header.base_timestamp + greatest
+
+
+def with_records(body: bytes, header: BatchHeader, count: int) -> bytearray:
+    """The batch with fewer records."""
+    max_timestamp = _max_timestamp(body, [(0, len(body))], header)
+    return _batch(body, header._replace(max_timestamp=max_timestamp), count)
+
+
+def _batch(body: bytes, header: BatchHeader, count: int) -> bytearray:
+    codec = header.codec
+    payload = body if codec == Codec.NONE else compress(codec, body)
+    out = bytearray(HEADER_BYTES)
+    out += payload
+    _HEADER.pack_into(
+        out, 0, *header._replace(batch_length=len(out) - LOG_OVERHEAD_BYTES, crc=0, records_count=count)
+    )
+    seal(out, 0, len(out))
+    return out
+
+
+def emptied(header: BatchHeader) -> bytearray:
+    """The batch without any record: its offsets, its producer and its greatest timestamp stay."""
+    return _batch(
+        b"",
+        header._replace(
+            attributes=header.attributes & (TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK),
+            base_timestamp=NO_TIMESTAMP,
+        ),
+        0,
+    )
+
+
+def with_horizon(
+    data: bytes, ranges: list[Range], header: BatchHeader, count: int, horizon_ms: int
+) -> bytearray:
+    """The batch with what stays of it, and the time from which on its tombstones may go."""
+    horizon_ms = min(horizon_ms, _LONG_MAX)
+    body = bytearray()
+    for start, end in ranges:
+        at = start
+        while at < end:
+            length, at = _unsigned(data, at)
+            stop = at + (length >> 1)
+            zigzag, rest = _unsigned(data, at + 1)
+            timestamp = (
+                header.max_timestamp
+                if header.has_log_append_time
+                else header.base_timestamp + ((zigzag >> 1) ^ -(zigzag & 1))
+            )
+            delta = timestamp - horizon_ms
+            record = data[at : at + 1] + _encoded((delta << 1) ^ (delta >> 63)) + data[rest:stop]
+            body += _encoded(len(record) << 1)
+            body += record
+            at = stop
+    max_timestamp = _max_timestamp(data, ranges, header)
+    header = header._replace(
+        attributes=header.attributes | DELETE_HORIZON_MASK,
+        base_timestamp=horizon_ms,
+        max_timestamp=max_timestamp,
+    )
+    return _batch(bytes(body), header, count)

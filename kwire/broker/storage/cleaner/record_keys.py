@@ -1,0 +1,286 @@
+"""The keys of a batch's records, read as fast as the interpreter allows: the cleaner's inner loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import chain
+from struct import Struct
+from typing import Final
+
+from kwire.broker.storage.cleaner.record_runs import Head, head_of, run_reader
+from kwire.wire.batch import CorruptBatch
+
+LONGEST_PLAIN_KEY: Final = 46
+_HASH_BYTES: Final = LONGEST_PLAIN_KEY + 1
+_LONGEST_PLAIN_SIZE: Final = LONGEST_PLAIN_KEY << 1
+"""The varint that tells its size, which is one byte."""
+_LAST_BYTES: Final = bytes(range(0x80))
+"""What a varint may end with."""
+_LEAST_ALIKE: Final = 6
+_MOST_ALIKE: Final = 128
+"""At most so many records of one layout are looked for at once: offset deltas grow by a byte now and then."""
+_WORTH_A_LAYOUT: Final = 24
+"""From so many records on their keys are unpacked by one layout, whose making has to pay."""
+_LEAST_MIXED: Final = 8
+_MOST_MIXED: Final = 256
+"""After so many records of unlike lengths it is looked whether they are alike now."""
+
+
+def short(key: bytes) -> bytes:
+    """What stands for a key that is longer than LONGEST_PLAIN_KEY: no plain key can be mistaken for it."""
+    return blake2b(key, digest_size=_HASH_BYTES).digest()
+
+
+def varint_rest(data: bytes, at: int, first: int) -> tuple[int, int]:
+    """The rest of an unsigned varint, whose first byte says that there is more; and where it ends."""
+    value, shift = first & 0x7F, 7
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise CorruptBatch("a varint of more than 64 bits")
+
+
+class RecordKeys:
+    """What the cleaner wants to know of the records of one batch, in their order."""
+
+    __slots__ = ("_starts", "_starts_of", "has_null", "keys", "tombstones")
+
+    def __init__(
+        self, keys: list[bytes | None] | None = None, starts_of: Callable[[], list[int]] = list
+    ) -> None:
+        self.keys: list[bytes | None] = [] if keys is None else keys
+        """Each key, or what is `short` for it."""
+        self._starts_of: Callable[[], list[int]] = starts_of
+        self._starts: list[int] | None = None
+        self.tombstones: list[int] = []
+        """The indexes of the records without a value."""
+        self.has_null = False
+        """Whether some record has no key."""
+
+    @property
+    def starts(self) -> list[int]:
+        """Where each record begins, and behind them where the last one ends."""
+        if self._starts is None:
+            self._starts = self._starts_of()
+        return self._starts
+
+
+@lru_cache(maxsize=1024)
+def _one_key(begin: int, size: int, stride: int) -> Struct:
+    return Struct(f"{begin}x{size}s{stride - begin - size}x")
+
+
+@lru_cache(maxsize=256)
+def _many_keys(begin: int, size: int, stride: int, count: int) -> Struct:
+    return Struct(f"{begin}x{size}s" + f"{stride - size}x{size}s" * (count - 1))
+
+
+def _alike(
+    data: bytes, start: int, stride: int, end: int, marks: tuple[int, int, int, int], most: int
+) -> int:
+    """How many records from `start` on are laid out like the one there, of `most`; 0 if it is not worth it.
+
+    `marks` are where, in a record, begin the timestamp delta, the offset delta, the size of the key, the key.
+    Records of one length have each byte of their heads at a distance of it, and may be taken in at once.
+    """
+    timestamp_at, delta_at, size_at, key_at = marks
+    most = min(most, (end - start) // stride, _MOST_ALIKE)
+    for at in range(timestamp_at - 1):  # the length
+        column = data[start + at : start + most * stride : stride]
+        most -= len(column.lstrip(column[:1]))
+        if most < _LEAST_ALIKE:
+            return 0
+    stop = start + most * stride
+    # An offset delta of as many bytes; it becomes longer within a run at most twice in a batch.
+    column = data[start + size_at - 1 : stop : stride]
+    if not column.isascii():
+        most = len(column) - len(column.lstrip(_LAST_BYTES))
+        stop = start + most * stride
+        if most < _LEAST_ALIKE:
+            return 0
+    for at in range(delta_at, size_at - 1):
+        if data[start + at : stop : stride].translate(None, _LAST_BYTES) != data[start + at : stop : stride]:
+            return 0
+    for at in range(size_at, key_at):
+        if data[start + at : stop : stride].strip(data[start + at : start + at + 1]):
+            return 0
+    for at in range(timestamp_at, delta_at - 1):
+        if len(data[start + at : stop : stride].translate(None, _LAST_BYTES)) != most:
+            return 0
+    return most if data[start + delta_at - 1 : stop : stride].isascii() else 0
+
+
+def keys_of(data: bytes, at: int, end: int, count: int) -> RecordKeys:
+    """Read the `count` records that lie, not compressed, from `at` to `end`. CorruptBatch."""
+    found = RecordKeys()
+    try:
+        _read(found, data, at, end, count)
+    except IndexError:
+        raise CorruptBatch("records are cut short") from None
+    return found
+
+
+def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None:
+    keys, starts = found.keys, found.starts
+    add_key, add_start = keys.append, starts.append
+    left = count
+    length_before = -1
+    differing, mixed_again, wait = 1, count, _LEAST_MIXED
+    while left > 0:
+        add_start(at)
+        length = data[at]
+        if length > 0x7F:
+            byte = data[at + 1]
+            if byte < 0x80:
+                length = length & 0x7F | byte << 7
+                at += 2
+            else:
+                length, at = varint_rest(data, at + 1, length)
+        else:
+            at += 1
+        stop = at + (length >> 1)
+        at += 1  # attributes
+        while data[at] > 0x7F:  # timestamp delta
+            at += 1
+        at += 1
+        while data[at] > 0x7F:  # offset delta
+            at += 1
+        size = data[at + 1]
+        at += 2
+        left -= 1
+        if size & 1 or size > _LONGEST_PLAIN_SIZE:
+            if size > 0x7F:
+                size, at = varint_rest(data, at, size)
+            if size & 1:  # zigzag: odd is negative, no key
+                found.has_null = True
+                add_key(None)
+                if data[at] == 1:
+                    found.tombstones.append(len(keys) - 1)
+                at = stop
+                continue
+        key_end = at + (size >> 1)
+        if key_end >= stop:
+            raise CorruptBatch(f"a key of {size >> 1} bytes in a record of {length >> 1}")
+        key = data[at:key_end]
+        add_key(key if size <= _LONGEST_PLAIN_SIZE else short(key))
+        if data[key_end] == 1:  # the value's length is -1
+            found.tombstones.append(len(keys) - 1)
+        if left < _LEAST_ALIKE:
+            at = stop
+            continue
+        if length == length_before:
+            differing = 0
+            alike = _take_alike(found, data, at, key_end, stop, end, left)
+            left -= alike
+            stop += alike * (stop - starts[-1 - alike])
+        else:
+            differing += 1
+            if (
+                differing > 1
+                and left <= mixed_again
+                and data[stop : stop + 2] != data[starts[-1] : starts[-1] + 2]
+            ):
+                mixed = _take_mixed(found, data, stop, end, left)
+                left -= mixed
+                if mixed < _LEAST_MIXED:
+                    # Layouts that keep changing are read one by one, for longer and longer.
+                    mixed_again = left - wait
+                    wait *= 2
+                if mixed:
+                    stop = starts.pop()
+                    length = -1
+                    differing = int(_is_mixed(starts, stop))
+        length_before = length
+        at = stop
+    if at != end:
+        raise CorruptBatch(f"{end - at} bytes are left after {count} records")
+    add_start(at)
+
+
+def _take_alike(
+    found: RecordKeys, data: bytes, key_at: int, key_end: int, stop: int, end: int, left: int
+) -> int:
+    """Take in the records after the last one, as far as they are laid out as it is: how many."""
+    start = found.starts[-1]
+    stride = stop - start
+    length_bytes, timestamp_bytes, delta_bytes, _ = head_of(data, start)
+    delta_at = length_bytes + 1 + timestamp_bytes
+    marks = (length_bytes + 1, delta_at, delta_at + delta_bytes, key_at - start)
+    alike = _alike(data, start, stride, end, marks, left + 1) - 1
+    if alike <= 0:
+        return 0
+    after = stop + alike * stride
+    values = data[key_end + stride : after : stride]
+    if 1 in values:
+        base = len(found.keys)
+        found.tombstones += [base + index for index, byte in enumerate(values) if byte == 1]
+    begin, size = key_at - start, key_end - key_at
+    more: Iterable[bytes]
+    if alike < _WORTH_A_LAYOUT:
+        layout = _one_key(begin, size, stride)
+        more = chain.from_iterable(layout.iter_unpack(memoryview(data)[stop:after]))
+    else:
+        more = _many_keys(begin, size, stride, alike).unpack_from(data, stop)
+    found.keys += more if size <= LONGEST_PLAIN_KEY else map(short, more)
+    found.starts.extend(range(stop, after, stride))
+    return alike
+
+
+def _take_mixed(found: RecordKeys, data: bytes, at: int, end: int, left: int) -> int:
+    """Take in records of any lengths from `at` on, as long as many after each other begin alike: how many.
+
+    If there are any, the place where the last of them ends is added to the starts as well.
+    """
+    starts, keys, tombstones = found.starts, found.keys, found.tombstones
+    before = len(keys)
+    one_size, taken = True, _LEAST_MIXED
+    last: Head | None = None
+    while left >= _LEAST_ALIKE and at < end:
+        head = head_of(data, at)
+        if one_size and last is not None and head != last and head[:-1] == last[:-1]:
+            one_size = False  # It was the size of the key that ended the run.
+        elif taken < _LEAST_MIXED:
+            break
+        read = run_reader(head, _LONGEST_PLAIN_SIZE, one_size=one_size)
+        if read is None:
+            break
+        known = len(keys)
+        at = read(data, at, end, min(left, _MOST_MIXED), starts, keys, tombstones)
+        taken = len(keys) - known
+        left -= taken
+        if taken > 1 and not _is_mixed(starts, at):
+            break
+        last = head
+    taken = len(keys) - before
+    if taken:
+        starts.append(at)
+    return taken
+
+
+def _is_mixed(starts: list[int], end: int) -> bool:
+    """Whether the last two records, at least one of which was taken in with others, have unlike lengths."""
+    return end - starts[-1] != starts[-1] - starts[-2]
+
+
+def offsets_of(data: bytes, starts: list[int], base_offset: int) -> list[int]:
+    """The offsets of the records that begin there; the last of `starts` is where they end. CorruptBatch."""
+    offsets = []
+    for at in starts[:-1]:
+        while data[at] > 0x7F:  # length
+            at += 1
+        at += 2  # attributes
+        while data[at] > 0x7F:  # timestamp delta
+            at += 1
+        at += 1
+        delta = data[at]
+        if delta > 0x7F:
+            delta, at = varint_rest(data, at + 1, delta)
+        offsets.append(base_offset + (delta >> 1))
+    return offsets

@@ -1,0 +1,444 @@
+"""Cleaning one log: its dirty part goes into the map, then each group of segments becomes one `.cleaned` one.
+
+Nothing here changes a file of the log. What is written is synced before it is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Final
+
+from kwire.broker.storage.cleaner.filtering import BatchFilter, LastOfProducer, Rules
+from kwire.broker.storage.cleaner.job import Cleaned, Done, Job
+from kwire.broker.storage.cleaner.newest_keys import NewestFilter, NewestKeys
+from kwire.broker.storage.cleaner.offset_map import MapFilter, OffsetMap
+from kwire.broker.storage.cleaner.reading import (
+    NOT_PLAIN,
+    Piece,
+    Read,
+    Throttle,
+    batches_backwards,
+    batches_in,
+    plain_pieces,
+    unhurried,
+)
+from kwire.broker.storage.cleaner.rebatching import GONE, plain_records
+from kwire.broker.storage.cleaner.transactions import CleanedTransactions, marker_kind
+from kwire.broker.storage.disk import Buffer, Disk, DiskFile, FileMissing
+from kwire.broker.storage.log.index import MAX_RELATIVE_OFFSET, CorruptIndex, OffsetIndex
+from kwire.broker.storage.log.log_config import LogConfig
+from kwire.broker.storage.log.scan import Place
+from kwire.broker.storage.log.segment import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+)
+from kwire.broker.storage.log.transaction_index import Aborted, read_aborted
+from kwire.wire.batch import BatchHeader, CorruptBatch, crc_is_valid, read_header
+
+Sync = Callable[[Sequence[DiskFile]], Callable[[], None]]
+"""Begins to make files durable; what it gives waits for that. StorageError there or here."""
+Source = tuple[int, int]
+"""A segment of the log: base offset and size."""
+
+LEAST_RECORDS: Final = 4
+"""From so many records a batch, on average, reading from the end is faster."""
+PIECE_BYTES: Final = 200
+"""What it costs to know where neighbouring batches lie."""
+
+
+def sync_at_once(files: Sequence[DiskFile]) -> Callable[[], None]:
+    """Nothing to wait for afterwards."""
+    for file in files:
+        file.sync()
+    return lambda: None
+
+
+class LogCleaning:
+    """One job, from beginning to end."""
+
+    def __init__(
+        self,
+        job: Job,
+        disk: Disk,
+        *,
+        throttle: Throttle = unhurried,
+        set_modified: Callable[[str, int], None] = lambda path, modified_ms: None,
+        sync: Sync = sync_at_once,
+    ) -> None:
+        """`set_modified` sets the time of a file's last change, by which segments without timestamps age."""
+        self._job = job
+        self._disk = disk
+        self._throttle = throttle
+        self._set_modified = set_modified
+        self._sync = sync
+        self._config = LogConfig(index_interval_bytes=job.index_interval_bytes)
+        self._indexes: dict[int, list[Aborted]] = {}
+        """What transaction indexes tell, by the base offsets of their segments."""
+        self.bytes_before = 0
+        self.bytes_kept = 0
+
+    def run(self) -> Iterator[Cleaned | Done]:
+        """Clean. What is given is complete on the disk. StorageError, CorruptBatch."""
+        job = self._job
+        rules = Rules(
+            job.now_ms,
+            job.delete_retention_ms,
+            job.first_dirty_offset,
+            job.upper_bound_offset,
+            {
+                producer_id: LastOfProducer(last_offset, epoch)
+                for producer_id, last_offset, epoch in job.last_of_producers
+            },
+        )
+        batches: BatchFilter
+        newest = self._newest_keys()
+        if newest is not None:
+            end_offset, keys = job.upper_bound_offset, len(newest.keys)
+            batches = NewestFilter(newest, rules, self._transactions)
+        else:
+            offset_map = OffsetMap(job.map_bytes)
+            self._fill(offset_map)
+            end_offset, keys = offset_map.latest_offset + 1, len(offset_map.latest)
+            batches = MapFilter(offset_map, rules, self._transactions)
+        unsynced: tuple[Cleaned, Callable[[], None]] | None = None
+        for group in self._groups([source for source in self._cleanable if source[0] < end_offset]):
+            rewritten = self._rewrite(group, batches)
+            if unsynced is not None:
+                cleaned, synced = unsynced
+                synced()
+                yield cleaned
+            unsynced = rewritten
+        if unsynced is not None:
+            cleaned, synced = unsynced
+            synced()
+            yield cleaned
+        yield Done(
+            end_offset,
+            self.bytes_before,
+            self.bytes_kept,
+            batches.records_read,
+            batches.records_kept,
+            keys,
+            newest is not None,
+        )
+
+    @property
+    def _cleanable(self) -> list[Source]:
+        return [source for source in self._job.segments if source[0] < self._job.upper_bound_offset]
+
+    @cached_property
+    def _next_base(self) -> dict[int, int]:
+        """For each segment, by its base offset, what all of its offsets lie below."""
+        bases = [base_offset for base_offset, _ in self._cleanable]
+        return dict(zip(bases, [*bases[1:], self._job.upper_bound_offset], strict=True))
+
+    def _path(self, base_offset: int, suffix: str) -> str:
+        return f"{self._job.directory}/{base_offset:020d}{suffix}"
+
+    def _batches(self, source: Source) -> Iterator[Read]:
+        """The batches of a segment. CorruptBatch where one's offsets are not those that lie there.
+
+        No checksum covers the base offset. One that is wrong would have other batches taken for superseded,
+        or other transactions for aborted, and that in segments before it, too: so whoever reads looks here.
+        So are checksums of what may go without its records being read: markers, aborted data, empty batches.
+        """
+        base_offset, size_bytes = source
+        file = self._disk.open(self._path(base_offset, LOG_SUFFIX))
+        next_offset = base_offset
+        greatest_offset = min(base_offset + MAX_RELATIVE_OFFSET, self._next_base[base_offset] - 1)
+        for data, at, header in batches_in(file, size_bytes, self._job.read_bytes, self._throttle):
+            if not next_offset <= header.base_offset <= header.last_offset <= greatest_offset:
+                raise CorruptBatch(
+                    f"a batch from {header.base_offset} to {header.last_offset}, where what comes lies "
+                    f"from {next_offset} to {greatest_offset}"
+                )
+            unread = header.attributes & NOT_PLAIN or not header.records_count
+            if unread and not crc_is_valid(data, at, header):
+                raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong CRC")
+            next_offset = header.next_offset
+            yield data, at, header
+
+    # --- the keys
+
+    @property
+    def _dirty(self) -> list[Source]:
+        sources, start = self._cleanable, self._job.first_dirty_offset
+        return sources[
+            max((number for number, source in enumerate(sources) if source[0] <= start), default=0) :
+        ]
+
+    def _newest_keys(self) -> NewestKeys | None:
+        """The keys, read from the end; None where the log has to be read from its beginning."""
+        job = self._job
+        if not job.from_the_end:
+            return None
+        found: list[tuple[str, Piece]] = []
+        batches = records = 0
+        try:
+            for base_offset, size_bytes in self._dirty:
+                path = self._path(base_offset, LOG_SUFFIX)
+                file = self._disk.open(path)
+                divided = plain_pieces(
+                    file, base_offset, size_bytes, job.read_bytes, job.first_dirty_offset, self._throttle
+                )
+                if divided is None or divided.end_offset > self._next_base[base_offset]:
+                    return None
+                found += [(path, piece) for piece in divided.pieces]
+                batches += divided.batches
+                records += divided.records
+            if records < LEAST_RECORDS * batches:
+                return None
+            return self._read_backwards(found)
+        except CorruptBatch:
+            # It may lie where the map would be full before.
+            return None
+
+    def _read_backwards(self, found: list[tuple[str, Piece]]) -> NewestKeys | None:
+        newest = NewestKeys(self._job.map_bytes - len(found) * PIECE_BYTES)
+        for path, piece in reversed(found):
+            self._throttle(piece[1] - piece[0])
+            for data, at, header in batches_backwards(self._disk.open(path), piece):
+                newest.add_before(data, at, header)
+                if newest.is_too_large:
+                    return None
+        return newest
+
+    def _fill(self, offset_map: OffsetMap) -> None:
+        """Take in the dirty part, as far as there is room."""
+        job = self._job
+        start = job.first_dirty_offset
+        transactions: CleanedTransactions | None = None
+        sources = self._dirty
+        entered_at = self._position_of(sources[0], start)
+        for source in sources:
+            end = 0
+            for data, at, header in self._batches(source):
+                end += header.size_bytes
+                is_dirty = header.last_offset >= start
+                # What lies before the dirty part tells of transactions, from where its index is entered.
+                if not is_dirty and end <= entered_at:
+                    continue
+                if header.attributes & NOT_PLAIN and transactions is None:
+                    transactions = self._transactions(sources[0][0])
+                    # A marker before the place where reading begins is not met, but its transaction is.
+                    offset_map.doubted_producers = {
+                        entry.producer_id
+                        for entry in self._aborted(sources[0][0])
+                        if entry.last_offset < start
+                    }
+                if header.is_control:
+                    assert transactions is not None
+                    transactions.marker(header, marker_kind(data, at, header))
+                elif transactions is not None and header.is_transactional and transactions.data(header):
+                    pass  # It was aborted, and supersedes nothing.
+                elif is_dirty:
+                    payload, begin, after = plain_records(data, at, header)
+                    offset_map.add(payload, begin, after, header.base_offset, header.records_count, start)
+                    if offset_map.is_full:
+                        return
+                if is_dirty:
+                    offset_map.latest_offset = header.last_offset
+            # Offsets at the end of a segment may be gaps.
+            offset_map.latest_offset = self._next_base[source[0]] - 1
+
+    def _position_of(self, source: Source, offset: int) -> int:
+        """Where a reader who wants a segment from `offset` on begins; 0 without an index that tells."""
+        try:
+            return OffsetIndex(self._disk, self._path(source[0], INDEX_SUFFIX), source[0]).lookup(offset)
+        except (FileMissing, CorruptIndex):
+            return 0
+
+    # --- transactions
+
+    def _transactions(self, base_offset: int = 0) -> CleanedTransactions:
+        """The transactions of the log, as the indexes from that of the segment of this base on know them.
+
+        Those of segments that stay as they are are among them. What is cleaned has no open transaction; but
+        when others were open meanwhile, its markers may be anywhere behind it.
+        """
+        bases = (base for base, _ in self._job.segments if base >= base_offset)
+        known = chain.from_iterable(map(self._aborted, bases))
+        return CleanedTransactions(known, self._job.log_start_offset)
+
+    def _aborted(self, base_offset: int) -> list[Aborted]:
+        """What the transaction index of a segment tells, which is read once. StorageError."""
+        known = self._indexes.get(base_offset)
+        if known is None:
+            known = read_aborted(self._disk, self._path(base_offset, TRANSACTION_INDEX_SUFFIX))
+            self._indexes[base_offset] = known
+        return known
+
+    # --- segments
+
+    def _groups(self, sources: list[Source]) -> Iterator[list[Source]]:
+        """Neighbours that fit into one segment together, by their sizes before and those of their indexes."""
+        job = self._job
+        group: list[Source] = []
+        used = [0, 0, 0]
+        limits = (job.segment_bytes, job.segment_index_bytes, job.segment_index_bytes)
+        for number, source in enumerate(sources):
+            base_offset, size_bytes = source
+            sizes = [
+                size_bytes,
+                self._size(self._path(base_offset, INDEX_SUFFIX)),
+                self._size(self._path(base_offset, TIME_INDEX_SUFFIX)),
+            ]
+            after = sources[number + 1][0] if number + 1 < len(sources) else job.upper_bound_offset
+            together = [before + size for before, size in zip(used, sizes, strict=True)]
+            if group and (
+                any(size > limit for size, limit in zip(together, limits, strict=True))
+                or (size_bytes and after - 1 - group[0][0] > MAX_RELATIVE_OFFSET)
+            ):
+                yield group
+                group, together = [], sizes
+            group.append(source)
+            used = together
+        if group:
+            yield group
+
+    def _size(self, path: str) -> int:
+        try:
+            return self._disk.size(path)
+        except FileMissing:
+            return 0
+
+    def _rewrite(
+        self, group: list[Source], batches: BatchFilter
+    ) -> tuple[Cleaned, Callable[[], None]] | None:
+        """Write what stays of a group's segments, as one; None where nothing would change.
+
+        What is given as well waits until it is durable.
+        """
+        target = _Target(self._disk, self._job.directory, group[0][0], self._config, self._throttle)
+        changed = len(group) > 1
+        for source in group:
+            chunk = b""
+            begin = end = 0
+            for data, at, header in self._batches(source):
+                if data is not chunk:
+                    target.copy(chunk, begin, end)
+                    target.write()
+                    chunk, begin, end = data, 0, 0
+                left = batches.filtered(data, at, header)
+                if left is None:
+                    if at != end:
+                        target.copy(chunk, begin, end)
+                        begin = at
+                    end = at + header.size_bytes
+                    target.add(header, header.size_bytes, header.max_timestamp)
+                else:
+                    changed = True
+                    target.copy(chunk, begin, end)
+                    begin = end = at + header.size_bytes
+                    if left is not GONE:
+                        target.replaced(left)
+            target.copy(chunk, begin, end)
+            target.write()
+        target.transactions = batches.take_kept_transactions()
+        # An entry may go while its marker stays: of what ended before the log start, the index tells nothing.
+        changed = changed or target.transactions != self._aborted(group[0][0])
+        self.bytes_before += sum(size_bytes for _, size_bytes in group)
+        self.bytes_kept += target.segment.size_bytes
+        if not changed:
+            target.remove()
+            return None
+        modified_ms = self._disk.modified_ms(self._path(group[-1][0], LOG_SUFFIX))
+        files = target.finish()
+        self._set_modified(target.segment.log_path, modified_ms)
+        segment = target.segment
+        max_timestamp, offset_of_max = segment.max_timestamp_entry()
+        cleaned = Cleaned(
+            segment.base_offset,
+            [base_offset for base_offset, _ in group],
+            segment.size_bytes,
+            max_timestamp,
+            offset_of_max,
+        )
+        return cleaned, self._sync(files)
+
+
+class _Target:
+    """A `.cleaned` segment in the making."""
+
+    def __init__(
+        self, disk: Disk, directory: str, base_offset: int, config: LogConfig, throttle: Throttle
+    ) -> None:
+        self.segment = Segment(
+            disk,
+            directory,
+            base_offset,
+            config,
+            size_bytes=0,
+            created_ms=0,
+            roll_jitter_ms=0,
+            suffix=CLEANED_SUFFIX,
+        )
+        self.transactions: list[Aborted] = []
+        self._disk = disk
+        self._throttle = throttle
+        self._file = disk.open(self.segment.log_path, create=True)
+        self._file.truncate(0)
+        disk.remove(self._transaction_index_path)
+        self._indexes = self.segment.begin_rebuild()
+        self._position = 0
+        self._buffers: list[Buffer] = []
+
+    @property
+    def _transaction_index_path(self) -> str:
+        return self.segment.paths[-1]
+
+    def add(self, header: BatchHeader, size_bytes: int, max_timestamp: int) -> None:
+        """A batch that `copy` or `replaced` brings, for the indexes."""
+        self._indexes.add(
+            Place(
+                self._position,
+                size_bytes,
+                header.base_offset,
+                header.last_offset,
+                max_timestamp,
+                header.leader_epoch,
+            )
+        )
+        self._position += size_bytes
+
+    def copy(self, data: bytes, begin: int, end: int) -> None:
+        """Bytes that stay as they are."""
+        if begin < end:
+            self._buffers.append(memoryview(data)[begin:end])
+
+    def replaced(self, batch: Buffer) -> None:
+        """A batch that was made anew."""
+        header = read_header(batch)
+        self.add(header, len(batch), header.max_timestamp)
+        self._buffers.append(batch)
+
+    def write(self) -> None:
+        """Put what was gathered into the file."""
+        if not self._buffers:
+            return
+        size_bytes = sum(map(len, self._buffers))
+        self._file.write_at(self.segment.size_bytes, self._buffers)
+        self.segment.size_bytes += size_bytes
+        self._buffers = []
+        self._throttle(size_bytes)
+
+    def finish(self) -> list[DiskFile]:
+        """Complete the files. Those that are to be synced."""
+        assert self._position == self.segment.size_bytes
+        self._indexes.finish()
+        files = [self._file, *self.segment.index_files()]
+        if self.transactions:
+            content = b"".join(entry.encode() for entry in self.transactions)
+            self._disk.write(self._transaction_index_path, content, sync=True)
+        return files
+
+    def remove(self) -> None:
+        """Throw the files away."""
+        for path in self.segment.paths:
+            self._disk.remove(path)

@@ -1,0 +1,181 @@
+"""A copy of a log in another directory, filled until it can take the log's place.
+
+It is filled piece by piece: the caller reads a piece of the source (in a thread, if it likes), and `take`
+appends what is whole of it. So the copy is at every moment a log like any other, and a restart goes on with
+it. What only the source's memory tells, the producers whose batches are gone by now, is handed over in the
+end.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from kwire.broker.storage.dirs.log_dir import LogDirectory
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.disk import FileRegion
+from kwire.broker.storage.log.log import Log
+from kwire.wire.errors import ApiError, ErrorCode
+
+_BASE_AND_LENGTH = Struct(">qi")
+_LEAST_BYTES = 16 * 1024
+_MOST_BYTES = 1024 * 1024
+_MOST_BATCHES = 256
+"""How many batches are taken at once: each costs the loop some microseconds."""
+
+
+class FutureLog:
+    """The copy of one log. Every method runs on the loop, and may raise StorageError where a disk fails.
+
+    ApiError CORRUPT_MESSAGE: the source is damaged, and cannot be copied beyond.
+    """
+
+    def __init__(self, log_manager: LogManager, source: Log, directory: LogDirectory, now_ms: int) -> None:
+        """Go on with the copy that is there, or begin one."""
+        self.source = source
+        self.directory = directory
+        self._log_manager = log_manager
+        self._piece_bytes = _LEAST_BYTES
+        found = log_manager.future(source.topic, source.partition)
+        self.log = found if found is not None else self._begin(now_ms)
+        if found is not None:
+            self._forget_what_differs(now_ms)
+
+    def __repr__(self) -> str:
+        return f"FutureLog({self.source.name} to {self.directory.path}, {self.missing} offsets missing)"
+
+    @property
+    def missing(self) -> int:
+        """How many offsets it is behind."""
+        return self.source.written_end_offset - self.log.log_end_offset
+
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes it is behind."""
+        return self.source.size_between(self.log.log_end_offset, self.source.written_end_offset)
+
+    def _begin(self, now_ms: int) -> Log:
+        return self._log_manager.create_future(self.source, self.directory, self._first_offset(), now_ms)
+
+    def _first_offset(self) -> int:
+        """Where a copy begins: a batch is copied whole, also where the log begins within it."""
+        start_offset = self.source.log_start_offset
+        if start_offset >= self.source.written_end_offset:
+            return start_offset
+        head = self._read_source(start_offset, 1).read()[: _BASE_AND_LENGTH.size]
+        return min(start_offset, int(_BASE_AND_LENGTH.unpack(head)[0]))
+
+    def _begin_again(self, now_ms: int) -> None:
+        self._log_manager.delete(self.log, now_ms, sync=False)
+        self.log = self._begin(now_ms)
+
+    def _forget_what_differs(self, now_ms: int) -> None:
+        """After a restart: the source may have lost what was copied from it, and gone on with something else.
+
+        KIP-101: two copies of a log are the same up to where they agree on the leader epochs.
+        """
+        source, log = self.source, self.log
+        same_up_to = 0
+        if log.latest_epoch is not None:
+            epoch, end_offset = source.end_offset_for_epoch(log.latest_epoch)
+            same_up_to = min(end_offset, log.end_offset_for_epoch(epoch)[1]) if epoch >= 0 else 0
+        if log.log_end_offset <= same_up_to:
+            return
+        if same_up_to <= log.log_start_offset:
+            self._begin_again(now_ms)
+        else:
+            log.truncate_to(same_up_to)
+
+    # --- filling
+
+    def next_piece(self, now_ms: int) -> FileRegion | None:
+        """What is to be read next of the source; None where it is copied as far as it is written."""
+        self._raise_if_failed()
+        source = self.source
+        if self.log.log_end_offset < source.log_start_offset and (
+            self.log.log_end_offset < self._first_offset()
+        ):
+            # The source has forgotten what comes next.
+            self._begin_again(now_ms)
+        if self.missing <= 0:
+            self._follow_start()
+            return None
+        next_offset = max(self.log.log_end_offset, source.log_start_offset)
+        return self._read_source(next_offset, min(self._piece_bytes, source.config.segment_bytes))
+
+    def _read_source(self, offset: int, max_bytes: int) -> FileRegion:
+        source = self.source
+        try:
+            return source.read(offset, max_bytes=max_bytes, up_to_offset=source.written_end_offset)
+        except ApiError as error:
+            if source.failure is not None:
+                raise source.failure from error
+            raise
+
+    def take(self, data: bytes, now_ms: int) -> int:
+        """Append what is whole of the bytes that were read; how many bytes that is."""
+        self._raise_if_failed()
+        view = memoryview(data)
+        position = batches = 0
+        while batches < _MOST_BATCHES and position + _BASE_AND_LENGTH.size <= len(data):
+            _, length = _BASE_AND_LENGTH.unpack_from(data, position)
+            end = position + _BASE_AND_LENGTH.size + length
+            if length <= 0 or end > len(data):
+                break
+            # An entry of the index is for one append, and tells the end and the place of one batch.
+            self.log.append_stored(view[position:end], now_ms=now_ms)
+            position = end
+            batches += 1
+        if not position:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.source.name} holds no whole batch there")
+        self.log.commit()
+        self._follow_start()
+        grown = self._piece_bytes * 2 if batches < _MOST_BATCHES // 2 else position
+        self._piece_bytes = max(_LEAST_BYTES, min(grown, _MOST_BYTES))
+        return position
+
+    def _follow_start(self) -> None:
+        source, log = self.source, self.log
+        log.high_watermark = max(log.log_start_offset, min(source.high_watermark, log.log_end_offset))
+        if log.log_start_offset < source.log_start_offset <= log.high_watermark:
+            log.delete_records_before(source.log_start_offset)
+
+    def _raise_if_failed(self) -> None:
+        for log in (self.source, self.log):
+            if log.failure is not None:
+                raise log.failure
+
+    # --- taking the place of the source
+
+    def take_the_place(self, now_ms: int) -> Log:
+        """Copy the rest, make it durable, and put the copy in the place of the source; gives it as it is now.
+
+        To be called when little is missing: the loop waits for the disk. Nothing that is staged may be left
+        in the source. A StorageError leaves the source in its place.
+        """
+        source, log = self.source, self.log
+        while (piece := self.next_piece(now_ms)) is not None:
+            self.take(piece.read(), now_ms)
+        log = self.log
+        if source.latest_epoch is not None and source.latest_epoch != log.latest_epoch:
+            log.begin_leader_epoch(source.latest_epoch)
+        log.flush()
+        _hand_over(source, log)
+        # A snapshot that was taken at this very offset may know less.
+        log.producers.forget_snapshot(log.producers.end_offset)
+        log.close()
+        promoted = self._log_manager.promote(log, now_ms)
+        _hand_over(source, promoted)
+        return promoted
+
+
+def _hand_over(source: Log, log: Log) -> None:
+    theirs, ours = source.producers, log.producers
+    # Of an open transaction the copy tells: it begins with the first of its batches that are still there.
+    for producer_id in list(theirs.ongoing):
+        first_offset = theirs.producers[producer_id].txn_first_offset = ours.ongoing.get(producer_id)
+        if first_offset is None:
+            del theirs.ongoing[producer_id]
+        else:
+            theirs.ongoing[producer_id] = first_offset
+    ours.producers, ours.ongoing, ours.unreplicated = theirs.producers, theirs.ongoing, theirs.unreplicated
+    ours.expiration_ms = theirs.expiration_ms

@@ -1,0 +1,595 @@
+"""All logs of a broker: found in `log.dirs` at start, created, set aside, checkpointed and closed.
+
+Opening trusts a directory that was shut down cleanly, and recovers every log of one that was not, each from
+its recovery point on. Which logs the cluster still knows is for the node to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+from kwire.broker.storage.checkpoints import (
+    UNKNOWN_BROKER_EPOCH,
+    OffsetCheckpoints,
+    TopicPartition,
+    read_topic_id,
+    take_clean_shutdown,
+    write_clean_shutdown,
+)
+from kwire.broker.storage.dirs.log_dir import (
+    DELETE_SUFFIX,
+    FUTURE_SUFFIX,
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
+    STRAY_SUFFIX,
+    DirectoryInUse,
+    Exchange,
+    LogDirectory,
+    PartitionDirectory,
+    future_name,
+    set_aside_name,
+)
+from kwire.broker.storage.dirs.owners import StartRefused
+from kwire.broker.storage.disk import Disk, StorageError, join
+from kwire.broker.storage.log.log import Log
+from kwire.broker.storage.log.log_config import LogConfig
+from kwire.broker.storage.log.producer_state import PRODUCER_ID_EXPIRATION_MS
+from kwire.broker.storage.log.recovery import open_log
+from kwire.broker.storage.log.trash import Trash
+from kwire.wire.primitives import ZERO_UUID, Uuid
+
+logger = logging.getLogger("kwire.storage")
+
+_MAX_PREFERENCES = 10_000
+"""For how many partitions it is remembered where they are to lie once they are made."""
+
+
+class LogManager:
+    """The logs of one broker, by topic and partition."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log_dirs: Sequence[str],
+        *,
+        rng: random.Random,
+        config_for: Callable[[str], LogConfig] | None = None,
+        place_of: Callable[[str, int], Uuid | None] = lambda topic, partition: None,
+        metadata_dir: str | None = None,
+        producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+        on_directory_failed: Callable[[LogDirectory, StorageError], None] = lambda directory, error: None,
+    ) -> None:
+        """`config_for` tells the configuration to open a topic's logs with; `Log.config` may change later.
+
+        `place_of` tells the id of the directory where the cluster believes a partition to be, and decides
+        between two of them. `metadata_dir` is the one of `log_dirs` that takes no partitions, if any.
+
+        `on_directory_failed` is called when a directory has gone offline, with all of its logs.
+        """
+        self._on_directory_failed = on_directory_failed
+        self._disk = disk
+        self._rng = rng
+        self._config_for = config_for
+        self._place_of = place_of
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._directories = [
+            LogDirectory(disk, path.rstrip("/") or "/", for_metadata=path == metadata_dir)
+            for path in log_dirs
+        ]
+        self._logs: dict[TopicPartition, Log] = {}
+        self._futures: dict[TopicPartition, Log] = {}
+        """Copies in the making, each to take the place of a log in another directory."""
+        self._preferences: dict[TopicPartition, LogDirectory] = {}
+        self._parents: dict[Log, LogDirectory] = {}
+        self._trash = Trash(disk)
+        self._checkpointed: set[TopicPartition] = set()
+        """The partitions that the checkpoint files may still tell offsets of."""
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        """The high watermarks that the last checkpoint before this start held."""
+
+    # --- opening
+
+    def open(self, now_ms: int) -> None:
+        """Lock the directories and open every log in them but the metadata log. StorageError."""
+        self.lock()
+        self.read_owners()
+        self.open_logs(now_ms)
+
+    def lock(self) -> None:
+        """Take the directories, making those that are not there.
+
+        StorageError when no directory can be used, or when another process holds one. A directory that fails
+        alone goes offline.
+        """
+        for directory in self._directories:
+            try:
+                directory.open()
+            except DirectoryInUse:
+                self._release()
+                raise
+            except StorageError as error:
+                self._directory_failed(directory, error)
+        self._check_any_online()
+
+    def read_owners(self) -> None:
+        """Learn whose the directories are, by now, and how they were left.
+
+        A directory that fails goes offline; StorageError when none is left.
+        """
+        for directory in self._directories:
+            if not directory.offline:
+                try:
+                    directory.read_properties()
+                    directory.was_clean = take_clean_shutdown(self._disk, directory.path) is not None
+                except StorageError as error:
+                    self._directory_failed(directory, error)
+        self._check_any_online()
+
+    def open_logs(self, now_ms: int) -> None:
+        """Open every log but the metadata log, with the configuration that its topic has by now.
+
+        A directory that fails goes offline; StorageError when none is left.
+        """
+        for directory in self._directories:
+            if directory.offline:
+                continue
+            try:
+                self._open_directory(directory, now_ms)
+            except StorageError as error:
+                self._directory_failed(directory, error)
+        self._check_any_online()
+
+    def _open_directory(self, directory: LogDirectory, now_ms: int) -> None:
+        path = directory.path
+        recovery_points, start_offsets, high_watermarks = OffsetCheckpoints.read(self._disk, path)
+        self.high_watermarks.update(high_watermarks)
+        self._checkpointed.update(recovery_points, start_offsets)
+        opened: dict[TopicPartition, Log] = {}
+        for found in directory.partitions():
+            where = join(path, found.name)
+            if found.suffix == DELETE_SUFFIX:
+                self._trash.add_directory(where, self._config(found.topic).file_delete_delay_ms)
+                continue
+            if found.suffix and found.suffix != FUTURE_SUFFIX:
+                logger.warning("%s is set aside: not opened", where)
+                continue
+            if found.topic == METADATA_TOPIC:
+                continue
+            place = (found.topic, found.partition)
+            if found.suffix and place in self._futures:
+                # One copy in the making is enough, and this one holds nothing else.
+                self._trash.add_directory(where, self._config(found.topic).file_delete_delay_ms)
+                continue
+            if not found.suffix and place in self._logs:
+                self._second(directory, found)
+                if place in self._logs:
+                    continue
+            log = self._load(
+                directory,
+                found.topic,
+                found.partition,
+                name=found.name,
+                config=self._config(found.topic),
+                clean=directory.was_clean,
+                recovery_point=recovery_points.get(place, 0),
+                log_start_offset=start_offsets.get(place, 0),
+                now_ms=now_ms,
+            )
+            log.high_watermark = max(
+                log.log_start_offset, min(high_watermarks.get(place, 0), log.log_end_offset)
+            )
+            opened[place] = log
+        if any(log.recovery_point < recovery_points.get(place, 0) for place, log in opened.items()):
+            # What is appended next is not durable, as the checkpoint would have it.
+            self._write_checkpoints(directory, self.logs_in(path))
+        if opened:
+            how = "" if directory.was_clean else " and recovered"
+            logger.info("%s: %d logs opened%s", path, len(opened), how)
+
+    def _second(self, directory: LogDirectory, found: PartitionDirectory) -> None:
+        """Set one of two directories of a partition aside, for someone to look at. StorageError.
+
+        A move between directories is interrupted between its two renames, or loses the old directory there.
+        What the cluster was told before decides: the new one is whole by then, and may have been written to.
+        One that a full disk kept from being made tells no topic id, and the partition was made elsewhere.
+        """
+        log = self._logs[found.topic, found.partition]
+        other = self._parents[log]
+        place = self._place_of(found.topic, found.partition)
+        path = join(directory.path, found.name)
+        if read_topic_id(self._disk, path) is None or (
+            log.topic_id != ZERO_UUID and place is not None and place == other.directory_id
+        ):
+            logger.warning("%s lies in %s: set aside as stray", path, other.path)
+            stray = set_aside_name(found.topic, found.partition, STRAY_SUFFIX, self._rng)
+            self._disk.rename(path, join(directory.path, stray))
+            self._disk.sync_directory(directory.path)
+        elif log.topic_id == ZERO_UUID or (place is not None and place == directory.directory_id):
+            logger.warning("%s lies in %s: set aside as stray", log.directory, directory.path)
+            self.set_stray(log)
+        else:
+            raise StorageError(f"{path} is a second directory of {log.directory}")
+
+    def _config(self, topic: str) -> LogConfig:
+        return self._config_for(topic) if self._config_for is not None else LogConfig()
+
+    def _load(
+        self,
+        directory: LogDirectory,
+        topic: str,
+        partition: int,
+        *,
+        config: LogConfig,
+        clean: bool,
+        now_ms: int,
+        name: str | None = None,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        topic_id: Uuid | None = None,
+    ) -> Log:
+        log = open_log(
+            self._disk,
+            join(directory.path, name or f"{topic}-{partition}"),
+            topic,
+            partition,
+            config,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            topic_id=topic_id,
+            producer_id_expiration_ms=self._producer_id_expiration_ms,
+            trash=self._trash,
+            rng=self._rng,
+            now_ms=now_ms,
+            on_failure=self.log_failed,
+        )
+        is_future = name is not None and name.endswith(FUTURE_SUFFIX)
+        (self._futures if is_future else self._logs)[topic, partition] = log
+        self._parents[log] = directory
+        return log
+
+    def open_metadata_log(self, config: LogConfig, now_ms: int, *, directory: str | None = None) -> Log:
+        """Open or create `__cluster_metadata-0`, by default in the first log directory. StorageError.
+
+        It is always recovered from its beginning, as Kafka does: the quorum must be able to trust it.
+        """
+        parent = self._directories[0] if directory is None else self._directory(directory)
+        if parent.offline:
+            raise StorageError(f"{parent.path}, which holds the metadata log, is offline: {parent.failure}")
+        return self._load(
+            parent,
+            METADATA_TOPIC,
+            0,
+            config=config,
+            clean=False,
+            topic_id=METADATA_TOPIC_ID,
+            now_ms=now_ms,
+        )
+
+    # --- looking around
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that the directories belong to; empty before they are formatted."""
+        for directory in self._directories:
+            if directory.properties is not None:
+                return directory.properties.cluster_id
+        return ""
+
+    def directories(self) -> list[LogDirectory]:
+        """The configured directories, in their order."""
+        return list(self._directories)
+
+    def _directory(self, path: str) -> LogDirectory:
+        found = self.directory(path.rstrip("/"))
+        if found is None:
+            raise StorageError(f"{path} is none of log.dirs")
+        return found
+
+    def directory(self, path: str) -> LogDirectory | None:
+        """The configured directory of exactly this path."""
+        return next((directory for directory in self._directories if directory.path == path), None)
+
+    def logs(self) -> Iterable[Log]:
+        """Every open log, the metadata log among them once it is open."""
+        return self._logs.values()
+
+    def logs_in(self, path: str) -> list[Log]:
+        """The open logs of one directory."""
+        return [log for log, parent in self._parents.items() if parent.path == path]
+
+    def get(self, topic: str, partition: int) -> Log | None:
+        """The partition's log, if it is open."""
+        return self._logs.get((topic, partition))
+
+    def future(self, topic: str, partition: int) -> Log | None:
+        """The copy that is to take the place of the partition's log, if it is on its way elsewhere."""
+        return self._futures.get((topic, partition))
+
+    def futures(self) -> list[Log]:
+        return list(self._futures.values())
+
+    @property
+    def any_offline(self) -> bool:
+        return any(directory.offline for directory in self._directories)
+
+    def directory_of(self, log: Log) -> LogDirectory:
+        """Where the log lies."""
+        return self._parents[log]
+
+    # --- making and setting aside
+
+    def create(self, topic: str, partition: int, topic_id: Uuid, config: LogConfig, now_ms: int) -> Log:
+        """Make a log where it was asked for, or in the directory that holds the fewest. StorageError."""
+        place = (topic, partition)
+        wanted = self._preferences.pop(place, None)
+        if wanted is not None and wanted.offline:
+            raise StorageError(f"{wanted.path}, where the log is to lie, is offline")
+        if place in self._checkpointed:
+            # An offset of an earlier topic of this name must not be taken for one of this log.
+            self.write_checkpoints()
+        while True:
+            directory = wanted or self._emptiest()
+            try:
+                return self._load(
+                    directory, topic, partition, config=config, clean=True, topic_id=topic_id, now_ms=now_ms
+                )
+            except StorageError as error:
+                self._directory_failed(directory, error)
+                if wanted is not None:
+                    raise
+
+    def _emptiest(self) -> LogDirectory:
+        """The directory for a new partition: online, not cordoned unless all are. StorageError."""
+        online = [known for known in self._directories if not known.offline and not known.for_metadata]
+        if not online:
+            raise StorageError("every log directory is offline")
+        if len(online) == 1:
+            return online[0]
+        counts = dict.fromkeys((known.path for known in online), 0)
+        for log, parent in self._parents.items():
+            # As Kafka counts: what is on its way into a directory, too, but not the metadata log.
+            if parent.path in counts and log.topic != METADATA_TOPIC:
+                counts[parent.path] += 1
+        return min(online, key=lambda known: (known.cordoned, counts[known.path]))
+
+    def prefer(self, topic: str, partition: int, directory: LogDirectory) -> None:
+        """Make the partition in this directory once it is to be made."""
+        if len(self._preferences) < _MAX_PREFERENCES:
+            self._preferences[topic, partition] = directory
+
+    def create_future(self, source: Log, directory: LogDirectory, start_offset: int, now_ms: int) -> Log:
+        """Make an empty copy of a log in another directory, to begin at this offset. StorageError."""
+        name = future_name(source.topic, source.partition, self._rng)
+        try:
+            return self._load(
+                directory,
+                source.topic,
+                source.partition,
+                name=name,
+                config=source.config,
+                clean=True,
+                log_start_offset=start_offset,
+                topic_id=source.topic_id,
+                now_ms=now_ms,
+            )
+        except StorageError as error:
+            self._directory_failed(directory, error)
+            raise
+
+    def promote(self, future: Log, now_ms: int) -> Log:
+        """Let a copy, which is whole and closed, take the place of its partition's log; gives it opened anew.
+
+        The old log is the caller's to delete. StorageError: the copy's directory has failed.
+        """
+        place = (future.topic, future.partition)
+        directory = self._parents[future]
+        source = self._logs.get(place)
+        home, old = (directory, None) if source is None else (self._parents[source], source.directory)
+        aside = self._aside(future, home, DELETE_SUFFIX)
+        exchange = Exchange(self._disk, old, aside, future.directory, join(directory.path, future.name))
+        try:
+            exchange.leave()
+        except StorageError as error:
+            self._directory_failed(home, error)
+            raise
+        del self._parents[future], self._futures[place]
+        future.fail(StorageError(f"{future.directory} has taken the place of its log"))
+        try:
+            exchange.come()
+            promoted = self._load(
+                directory,
+                future.topic,
+                future.partition,
+                config=future.config if source is None else source.config,
+                clean=True,
+                recovery_point=future.recovery_point,
+                log_start_offset=future.log_start_offset,
+                topic_id=future.topic_id,
+                now_ms=now_ms,
+            )
+        except StorageError as error:
+            self._directory_failed(directory, error)
+            exchange.undo()
+            raise
+        if source is not None:
+            source.directory = aside
+        promoted.high_watermark = max(promoted.log_start_offset, future.high_watermark)
+        return promoted
+
+    def delete(self, log: Log, now_ms: int, *, sync: bool = True) -> None:
+        """Set a log aside; its files are removed when file.delete.delay.ms have passed. StorageError.
+
+        Without `sync` the caller sees to `sync_directories` when all of a topic is set aside.
+        """
+        renamed = self._set_aside(log, DELETE_SUFFIX, sync=sync)
+        if renamed is not None:
+            self._trash.add_directory(renamed, log.config.file_delete_delay_ms)
+
+    def sync_directories(self) -> None:
+        """Make the names of what is set aside durable. A directory that fails goes offline."""
+        for directory in self._directories:
+            if not directory.offline:
+                try:
+                    self._disk.sync_directory(directory.path)
+                except StorageError as error:
+                    self._directory_failed(directory, error)
+
+    def set_stray(self, log: Log) -> None:
+        """Set a log aside that the cluster does not know; its files stay to be looked at. StorageError."""
+        self._set_aside(log, STRAY_SUFFIX, sync=True)
+
+    def _aside(self, log: Log, directory: LogDirectory, suffix: str) -> str:
+        return join(directory.path, set_aside_name(log.topic, log.partition, suffix, self._rng))
+
+    def _set_aside(self, log: Log, suffix: str, *, sync: bool) -> str | None:
+        directory = self._parents.pop(log)
+        for logs in (self._logs, self._futures):
+            if logs.get((log.topic, log.partition)) is log:
+                del logs[log.topic, log.partition]
+        was_offline = log.failure is not None
+        log.fail(StorageError(f"{log.topic}-{log.partition} was set aside"))
+        if directory.offline:
+            return None
+        is_aside = log.directory.endswith(suffix)
+        path = log.directory if is_aside else self._aside(log, directory, suffix)
+        try:
+            if not is_aside:
+                self._disk.rename(log.directory, path)
+            if sync:
+                self._disk.sync_directory(directory.path)
+        except StorageError as error:
+            if not was_offline:
+                self._directory_failed(directory, error)
+            raise
+        log.directory = path
+        return path
+
+    # --- in the course of time
+
+    def set_producer_expiration(self, expiration_ms: int) -> None:
+        """How long a producer may be silent before it is forgotten, from now on."""
+        self._producer_id_expiration_ms = expiration_ms
+        for log in self._logs.values():
+            log.producers.expiration_ms = expiration_ms
+
+    def tick(self, now_ms: int) -> bool:
+        """Remove what was set aside long enough. True where more is due: it should be called again soon."""
+        return self._trash.tick(now_ms)
+
+    def expire_producers(self, now_ms: int) -> None:
+        """Forget producers that have been silent for too long."""
+        for log in self._logs.values():
+            log.producers.expire(now_ms)
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Apply retention to every log; how many segments went. Logs that fail go offline."""
+        deleted = 0
+        for log in list(self._logs.values()):
+            if log.failure is None and log.topic != METADATA_TOPIC:
+                try:
+                    deleted += log.delete_old_segments(now_ms)
+                except StorageError as error:
+                    logger.error("%r: old segments cannot be deleted: %s", log, error)
+        return deleted
+
+    def due_for_flush(self, now_ms: int) -> list[Log]:
+        """The logs whose flush.messages or flush.ms asks for a flush now, or that rolled since the last."""
+        return [
+            log
+            for log in self._logs.values()
+            if log.failure is None and (log.needs_flush(now_ms) or log.has_unflushed_segments)
+        ]
+
+    def flush_due(self, now_ms: int) -> None:
+        """Flush what is due, waiting for the disk. Logs that fail go offline."""
+        for log in self.due_for_flush(now_ms):
+            try:
+                log.flush()
+            except StorageError as error:
+                logger.error("%r cannot be flushed: %s", log, error)
+
+    def write_checkpoints(self) -> None:
+        """Write recovery points, log start offsets and high watermarks of every online directory."""
+        self._checkpointed = set()
+        for directory in self._directories:
+            if directory.offline:
+                continue
+            logs = [log for log in self.logs_in(directory.path) if log.topic != METADATA_TOPIC]
+            try:
+                self._write_checkpoints(directory, logs)
+            except StorageError as error:
+                self._directory_failed(directory, error)
+
+    def _write_checkpoints(self, directory: LogDirectory, logs: list[Log]) -> None:
+        places = {(log.topic, log.partition): log for log in logs}
+        self._checkpointed.update(places)
+        # Only where it differs from where the first segment starts, as Kafka does.
+        starts = {
+            place: log.log_start_offset
+            for place, log in places.items()
+            if log.log_start_offset > log.segment_base_offsets[0]
+        }
+        recovery_points = {place: log.recovery_point for place, log in places.items()}
+        high_watermarks = {place: log.high_watermark for place, log in places.items()}
+        OffsetCheckpoints(recovery_points, starts, high_watermarks).write(self._disk, directory.path)
+
+    # --- failure and end
+
+    def log_failed(self, log: Log, error: StorageError) -> None:
+        self._directory_failed(self._parents[log], error)
+
+    def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
+        if directory.offline:
+            return
+        logger.error("%s goes offline: %s", directory.path, error)
+        directory.offline, directory.failure = True, str(error)
+        for log in self.logs_in(directory.path):
+            log.fail(error)
+        self._on_directory_failed(directory, error)
+
+    def check_online(self, path: str) -> None:
+        """StorageError where the directory of this path has failed: without it, the rest is of no use."""
+        directory = self._directory(path)
+        if directory.offline:
+            self._release()
+            raise StorageError(f"{path} is offline: {directory.failure}")
+
+    def _check_any_online(self) -> None:
+        if all(directory.offline for directory in self._directories):
+            self._release()
+            told = "; ".join(f"{directory.path}: {directory.failure}" for directory in self._directories)
+            raise StartRefused(f"none of the log directories can be used: {told}")
+
+    def _release(self) -> None:
+        for directory in self._directories:
+            directory.release()
+
+    def shutdown(self, now_ms: int, *, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
+        """Flush and close every log, checkpoint, and mark each directory that is complete as clean."""
+        for directory in self._directories:
+            if directory.offline:
+                directory.release()
+                continue
+            complete = True
+            for log in self.logs_in(directory.path):
+                try:
+                    log.commit()
+                    log.flush()
+                    log.close()
+                except StorageError as error:
+                    complete = False
+                    logger.error("%r cannot be closed: %s", log, error)
+            if complete:
+                try:
+                    logs = [log for log in self.logs_in(directory.path) if log.topic != METADATA_TOPIC]
+                    self._write_checkpoints(directory, logs)
+                    write_clean_shutdown(self._disk, directory.path, broker_epoch)
+                except StorageError as error:
+                    logger.error("%s cannot be marked as shut down: %s", directory.path, error)
+            directory.release()
+        self._logs.clear()
+        self._futures.clear()
+        self._parents.clear()

@@ -1,0 +1,168 @@
+"""What of a log is durable, and making the rest so.
+
+A flush has two halves: the waiting for the disk, which a worker may do, and what the log makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kwire.broker.storage.checkpoints import PARTITION_METADATA
+from kwire.broker.storage.disk import Disk, DiskFile, join
+from kwire.broker.storage.log.leader_epochs import LeaderEpochs
+from kwire.broker.storage.log.log_config import LogConfig
+from kwire.broker.storage.log.producer_state import ProducerStateManager
+from kwire.broker.storage.log.segments import Segments
+
+
+class FlushTicket:
+    """What has to be synced for a log to be durable up to `end_offset`.
+
+    The files were opened on the loop; `work` touches nothing else of the log, so it may run beside appends,
+    rolls and deletions.
+    """
+
+    __slots__ = ("_directories", "_disk", "_files", "end_offset", "finish")
+
+    def __init__(
+        self,
+        disk: Disk,
+        files: Sequence[DiskFile],
+        directories: Sequence[str],
+        end_offset: int,
+        finish: Callable[[], None],
+    ) -> None:
+        self._disk = disk
+        self._files = files
+        self._directories = directories
+        self.end_offset = end_offset
+        """Everything before it is durable once `finish` has been called."""
+        self.finish = finish
+        """To be called on the loop when `work` has returned: advances the recovery point."""
+
+    def work(self) -> None:
+        """Sync. May run in any thread. StorageError."""
+        for file in self._files:
+            file.sync()
+        for directory in self._directories:
+            self._disk.sync_directory(directory)
+
+
+class Durability:
+    """How far a log is durable."""
+
+    __slots__ = (
+        "_cuts",
+        "_directory",
+        "_disk",
+        "_epochs",
+        "_flushed_ms",
+        "_metadata_needs_sync",
+        "_producers",
+        "_renames",
+        "_segments",
+        "_synced_base",
+        "_tail_needs_sync",
+        "recovery_point",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        segments: Segments,
+        epochs: LeaderEpochs,
+        producers: ProducerStateManager,
+        *,
+        recovery_point: int,
+        metadata_needs_sync: bool,
+        names_are_synced: bool,
+        tail_needs_sync: bool,
+        now_ms: int,
+    ) -> None:
+        """`metadata_needs_sync`: `partition.metadata` was written, and the directory made, only just now.
+
+        `names_are_synced`: the directory is as a clean shutdown has left it. `tail_needs_sync`: what was cut
+        off the active segment may not be gone for good, so the next flush syncs it, whatever else it does.
+        """
+        self.recovery_point = recovery_point
+        self._disk = disk
+        self._directory = directory
+        self._segments = segments
+        self._epochs = epochs
+        self._producers = producers
+        self._metadata_needs_sync = metadata_needs_sync
+        self._flushed_ms = now_ms
+        self._synced_base = segments.active.base_offset if names_are_synced else -1
+        self._tail_needs_sync = tail_needs_sync
+        self._renames = 0
+        self._cuts = 0
+
+    def is_due(self, config: LogConfig, now_ms: int) -> bool:
+        """Whether flush.messages or flush.ms asks for a flush."""
+        unflushed = self._segments.end_offset - self.recovery_point
+        return unflushed > 0 and (
+            unflushed >= config.flush_messages or now_ms - self._flushed_ms >= config.flush_ms
+        )
+
+    def cut_at(self, offset: int) -> None:
+        """The log now ends there. What is appended next is not what an unfinished flush will call durable."""
+        self._cuts += 1
+        self.recovery_point = min(self.recovery_point, offset)
+
+    def names_changed(self) -> None:
+        """Files of the log were renamed: the next flush makes that durable."""
+        self._renames += 1
+        self._synced_base = -1
+
+    def finish_files(self) -> None:
+        """Leave the files of a log that was flushed as a clean shutdown does. StorageError.
+
+        Of a log that nobody has written to since it was opened, nothing is opened or synced.
+        """
+        self._segments.active.become_inactive()
+        for segment in self._segments.not_synced_from(self.recovery_point):
+            if segment.is_cut:
+                segment.file.sync()
+            for file in segment.unsynced_index_files():
+                file.sync()
+        snapshots = self._producers.take_unsynced_paths()
+        for path in snapshots:
+            self._disk.open(path).sync()
+        if snapshots:
+            self._disk.sync_directory(self._directory)
+
+    def begin_flush(self, now_ms: int) -> FlushTicket:
+        """What is to be synced for all that is in the files now. StorageError."""
+        epochs, active = self._epochs, self._segments.active
+        end_offset = self._segments.end_offset
+        files: list[DiskFile] = []
+        directories: list[str] = []
+        if end_offset > self.recovery_point:
+            for segment in self._segments.not_synced_from(self.recovery_point):
+                files.append(segment.file)
+                if segment is not active:
+                    files += segment.index_files()
+            files += [self._disk.open(path) for path in self._producers.take_unsynced_paths()]
+        elif self._tail_needs_sync:
+            files.append(active.file)
+        self._tail_needs_sync = False
+        if epochs.needs_sync:
+            files.append(self._disk.open(epochs.path))
+        if self._metadata_needs_sync:
+            files.append(self._disk.open(join(self._directory, PARTITION_METADATA)))
+            directories.append(self._directory.rpartition("/")[0])
+        if epochs.needs_sync or self._metadata_needs_sync or active.base_offset != self._synced_base:
+            directories.append(self._directory)
+        epochs.needs_sync = False
+        self._metadata_needs_sync = False
+        synced_base, cuts, renames = active.base_offset, self._cuts, self._renames
+
+        def finish() -> None:
+            if cuts == self._cuts:
+                self.recovery_point = max(self.recovery_point, end_offset)
+            self._flushed_ms = now_ms
+            if renames == self._renames:
+                self._synced_base = max(self._synced_base, synced_base)
+
+        return FlushTicket(self._disk, files, directories, end_offset, finish)

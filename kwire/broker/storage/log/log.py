@@ -1,0 +1,600 @@
+"""A partition's log: segments of batches, appended at one end, read anywhere, forgotten at the other.
+
+An append is checked, stamped and staged; `commit` writes everything staged with one call, so that a turn's
+worth of Produce requests shares it. Offsets are given out when an append is staged, and a segment rolls then
+too: only the active segment has bytes that are not in its file yet, and readers never see those.
+
+Acknowledged means written to the page cache, as in Kafka; `needs_flush` and `begin_flush` ask for more. The
+recovery point, checkpointed now and then, is where recovery starts after a crash: all before it was synced.
+
+A StorageError puts the log offline for good: what is on disk is in doubt until recovery has looked at it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from kwire.broker.storage.disk import Disk, FileRegion, StorageError
+from kwire.broker.storage.log.flush import Durability, FlushTicket
+from kwire.broker.storage.log.leader_epochs import LeaderEpochs
+from kwire.broker.storage.log.log_config import AppendOrigin, LogConfig
+from kwire.broker.storage.log.producer_state import MarkerTerms, ProducerStateManager
+from kwire.broker.storage.log.retention import deletable_segments
+from kwire.broker.storage.log.scan import Invalid
+from kwire.broker.storage.log.segment import Segment, TimestampOffset
+from kwire.broker.storage.log.segments import Segments
+from kwire.broker.storage.log.staging import Appended, Incoming, Staged, already_stamped, with_offsets
+from kwire.broker.storage.log.transaction_index import Aborted
+from kwire.broker.storage.log.trash import Trash
+from kwire.broker.storage.log.validator import validate
+from kwire.wire.batch import CorruptBatch
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import Uuid
+
+__all__ = ["AppendOrigin", "Appended", "Log", "TimestampOffset"]
+
+_Found = TypeVar("_Found")
+
+
+class Log:
+    """One partition's log. Made by `recovery.open_log`; everything but a flush's work runs on the loop."""
+
+    __slots__ = (
+        "_batch_at_start",
+        "_disk",
+        "_durability",
+        "_epochs",
+        "_high_watermark",
+        "_now_ms",
+        "_on_failure",
+        "_rng",
+        "_segments",
+        "_trash",
+        "config",
+        "directory",
+        "failure",
+        "log_end_offset",
+        "log_start_offset",
+        "name",
+        "partition",
+        "producers",
+        "staged",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        topic: str,
+        partition: int,
+        topic_id: Uuid,
+        config: LogConfig,
+        *,
+        segments: list[Segment],
+        epochs: LeaderEpochs,
+        producers: ProducerStateManager,
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+        trash: Trash,
+        rng: random.Random,
+        now_ms: int,
+        metadata_needs_sync: bool,
+        names_are_synced: bool,
+        tail_needs_sync: bool,
+        on_failure: Callable[[Log, StorageError], None],
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.name = f"{topic}-{partition}"
+        self.topic_id = topic_id
+        self.directory = directory
+        self.config = config
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        """The offset that the next append gets; staged appends count."""
+        self._high_watermark = log_start_offset
+        self.producers = producers
+        self.failure: StorageError | None = None
+        """Why this log is offline."""
+        self._disk = disk
+        self._segments = Segments(segments, log_end_offset)
+        self._epochs = epochs
+        self._trash = trash
+        self._rng = rng
+        self._now_ms = now_ms
+        self._durability = Durability(
+            disk,
+            directory,
+            self._segments,
+            epochs,
+            producers,
+            recovery_point=recovery_point,
+            metadata_needs_sync=metadata_needs_sync,
+            names_are_synced=names_are_synced,
+            tail_needs_sync=tail_needs_sync,
+            now_ms=now_ms,
+        )
+        self._on_failure = on_failure
+        self.staged = Staged()
+        """What `commit` is to write."""
+        self._batch_at_start: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Log({self.name}, {self.log_start_offset}..{self.log_end_offset})"
+
+    @property
+    def written_end_offset(self) -> int:
+        """The offset after the last batch in the file: what readers see ends here at the latest."""
+        return self._segments.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """What is committed ends here. Moved by whoever replicates the log, never beyond its end."""
+        return self._high_watermark
+
+    @high_watermark.setter
+    def high_watermark(self, offset: int) -> None:
+        self._high_watermark = offset
+        # A transaction is over for readers once its marker is committed.
+        self.producers.replicated_up_to(offset)
+
+    # --- appending
+
+    def append(
+        self,
+        records: memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        marker: MarkerTerms | None = None,
+    ) -> Appended:
+        """Check produced batches, give them offsets, and stage them; `commit` makes them part of the log.
+
+        `records` has to be writable and belongs to the log from here on. Raises ApiError with Kafka's code
+        when the batches are refused; nothing is staged then.
+        """
+        if self.failure is not None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        config = self.config
+        validated = validate(records, config, now_ms=now_ms, origin=origin, partition=self.name)
+        if len(validated.data) > config.segment_bytes:
+            raise ApiError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"{len(validated.data)} bytes do not fit into a segment of {config.segment_bytes}.",
+            )
+        incoming = with_offsets(validated, self.log_end_offset, leader_epoch)
+        # As in Kafka, a batch that is refused from here on, or known already, has rolled the segment too.
+        segment = self._roll_if_due(incoming, now_ms)
+        known = self.producers.check_all(validated.batches, origin, marker)
+        if known is not None:
+            first, last = known.first_offset, known.last_offset
+            return Appended(first, last, known.timestamp, self.log_start_offset, is_duplicate=True)
+        self._stage(incoming, segment)
+        return Appended(
+            incoming.first_offset,
+            incoming.last_offset,
+            now_ms if config.uses_log_append_time else -1,
+            self.log_start_offset,
+        )
+
+    def append_stored(self, records: memoryview, *, now_ms: int | None = None) -> Appended:
+        """Stage batches that have their offsets and epochs: from a leader, or from the metadata quorum.
+
+        Raises ApiError: CORRUPT_MESSAGE; OFFSET_OUT_OF_RANGE for offsets that do not follow the log's end.
+        """
+        if self.failure is not None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        incoming = already_stamped(records, self.log_end_offset)
+        segment = self._roll_if_due(incoming, self._now_ms if now_ms is None else now_ms)
+        self._stage(incoming, segment)
+        return Appended(incoming.first_offset, incoming.last_offset, -1, self.log_start_offset)
+
+    def _roll_if_due(self, incoming: Incoming, now_ms: int) -> Segment:
+        """The segment that is active then. ApiError: KAFKA_STORAGE_ERROR."""
+        self._now_ms = now_ms
+        segment = self._segments.active
+        try:
+            if segment.should_roll(
+                self.config,
+                incoming.size_bytes,
+                incoming.max_timestamp,
+                incoming.last_offset,
+                self.staged.size_bytes,
+                now_ms,
+            ):
+                segment = self._roll(now_ms, incoming.first_offset)
+        except StorageError as error:
+            self._fail(error)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        return segment
+
+    def _stage(self, incoming: Incoming, segment: Segment) -> None:
+        epochs, producers = self._epochs, self.producers
+        try:
+            for epoch, start_offset in incoming.epochs:
+                if epoch != epochs.latest:
+                    epochs.begin(epoch, start_offset)
+            if epochs.is_behind:
+                epochs.save()
+        except StorageError as error:
+            self._fail(error)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        for position, header in incoming.from_producers:
+            if header.is_control:
+                producers.update_from_marker(header, incoming.data, position)
+            else:
+                producers.update(header)
+        producers.end_offset = incoming.last_offset + 1
+        if not segment.size_bytes and not self.staged:
+            segment.starts_with(incoming.max_timestamp)
+        self.staged.add(incoming)
+        self.log_end_offset = incoming.last_offset + 1
+
+    def commit(self) -> None:
+        """Write what is staged. StorageError: none of it is in the log, which is offline from here on."""
+        if self.failure is not None:
+            raise self.failure
+        if not self.staged:
+            return
+        segment = self._segments.active
+        self._segments.about_to_write()
+        try:
+            self.staged.write_to(segment)
+            aborted = self.producers.take_aborted()
+            if aborted:
+                segment.add_aborted(aborted)
+        except StorageError as error:
+            self._fail(error)
+            raise
+        self._segments.end_offset = self.log_end_offset
+
+    def roll(self, now_ms: int) -> None:
+        """Begin a new segment, unless the active one is empty. StorageError."""
+        self.commit()
+        try:
+            self._roll(now_ms, self.log_end_offset)
+        except StorageError as error:
+            self._fail(error)
+            raise
+
+    def _roll(self, now_ms: int, base_offset: int) -> Segment:
+        self.commit()
+        active = self._segments.active
+        if active.base_offset == base_offset:
+            return active
+        active.become_inactive()
+        # The snapshot has the new segment's base offset, so that recovering that segment can start from it.
+        self.producers.end_offset = base_offset
+        self.producers.take_snapshot()
+        return self._add_segment(base_offset, now_ms)
+
+    def _add_segment(self, base_offset: int, now_ms: int) -> Segment:
+        config = self.config
+        jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+        segment = Segment.create(
+            self._disk,
+            self.directory,
+            base_offset,
+            config,
+            now_ms=now_ms,
+            roll_jitter_ms=self._rng.randrange(jitter_ms) if jitter_ms > 0 else 0,
+        )
+        self._segments.add(segment)
+        return segment
+
+    # --- reading
+
+    def read(
+        self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one: bool = True
+    ) -> FileRegion:
+        """The bytes from the batch that holds `offset`, up to `max_bytes`; the last batch may be cut short.
+
+        None from `up_to_offset` on. The first batch comes whole, however large; without `at_least_one` it is
+        INCOMPLETE if it is too large (KIP-74). ApiError: OFFSET_OUT_OF_RANGE, and those below.
+        """
+        if self.failure is not None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        if offset < self.log_start_offset or offset > self.log_end_offset:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Offset {offset} is not within {self.log_start_offset} to {self.log_end_offset}.",
+            )
+        try:
+            return self._segments.region(offset, up_to_offset, max_bytes, at_least_one=at_least_one)
+        except (StorageError, Invalid) as error:
+            raise self._unreadable(error) from error
+
+    def aborted_transactions(self, offset: int, region: FileRegion) -> list[Aborted]:
+        """What a read_committed reader of this region must leave out. ApiError: KAFKA_STORAGE_ERROR."""
+        return self._look_up(lambda: self._segments.aborted(offset, region, self.last_stable_offset))
+
+    def size_between(self, offset: int, up_to_offset: int) -> int:
+        """How many bytes lie between two offsets. ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE."""
+        return self._look_up(
+            lambda: self._segments.size_between(max(offset, self.log_start_offset), up_to_offset)
+        )
+
+    def segment_base(self, offset: int) -> int:
+        """The base offset of the segment where a read from `offset` begins. ApiError as below."""
+        return self._look_up(lambda: self._segments.base_of(offset))
+
+    def bytes_to(self, base: int, offset: int, up_to_offset: int) -> int | None:
+        """How many bytes lie between two offsets of the segment with this base; None if the second is not.
+
+        ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        """
+        return self._look_up(lambda: self._segments.bytes_to(base, offset, up_to_offset))
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record that is not older than `timestamp`, in the first segment that ever had one.
+
+        None if there is none. ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        """
+        return self._look_up(lambda: self._segments.find_timestamp(timestamp, self.log_start_offset))
+
+    def max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the greatest timestamp; None in an empty log. ApiError as above."""
+        return self._look_up(self._segments.find_max_timestamp)
+
+    def _look_up(self, find: Callable[[], _Found]) -> _Found:
+        if self.failure is not None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        try:
+            return find()
+        except (StorageError, Invalid, CorruptBatch) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> ApiError:
+        """What to tell whoever reads. A disk that fails takes the log offline; a damaged batch does not."""
+        if isinstance(error, StorageError):
+            self._fail(error)
+            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.name} is damaged: {error}")
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments, without their indexes."""
+        return self._segments.size_bytes
+
+    @property
+    def segment_base_offsets(self) -> list[int]:
+        return list(self._segments.bases)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All segments, the active one last."""
+        return list(self._segments)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where readers of committed transactions stop: at the first open one, or the high watermark."""
+        stable = self.producers.first_unstable_offset
+        if stable is None:
+            return self._high_watermark
+        if stable < self.log_start_offset:
+            # As in Kafka it is where a batch begins, which may be before the log does.
+            if self._batch_at_start is None:
+                try:
+                    self._batch_at_start = self._segments.base_of_batch(self.log_start_offset)
+                except (StorageError, Invalid):
+                    self._batch_at_start = self.log_start_offset
+            stable = self._batch_at_start
+        return min(stable, self._high_watermark)
+
+    # --- leader epochs
+
+    @property
+    def latest_epoch(self) -> int | None:
+        """The newest leader epoch that the log has heard of."""
+        return self._epochs.latest
+
+    @property
+    def leader_epochs(self) -> list[tuple[int, int]]:
+        """Epochs with their start offsets, oldest first."""
+        return self._epochs.entries
+
+    def begin_leader_epoch(self, epoch: int) -> None:
+        """A leader of this epoch appends from here on. StorageError."""
+        if self.failure is not None:
+            raise self.failure
+        self._epochs.begin(epoch, self.log_end_offset)
+
+    def epoch_at_start(self) -> int | None:
+        """The epoch of the record at the log start offset, where it is known."""
+        earliest = self._epochs.earliest
+        return earliest[0] if earliest is not None and earliest[1] <= self.log_start_offset else None
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """The largest epoch up to the one asked for, and where it ended; -1, -1 when it cannot be told."""
+        return self._epochs.end_offset_for(leader_epoch, self.log_end_offset)
+
+    # --- durability
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything before it is durable."""
+        return self._durability.recovery_point
+
+    def needs_flush(self, now_ms: int) -> bool:
+        """Whether flush.messages or flush.ms asks for a flush of what is written."""
+        self._now_ms = now_ms
+        return self._durability.is_due(self.config, now_ms)
+
+    @property
+    def has_unflushed_segments(self) -> bool:
+        """Whether a segment that the log has rolled on from is not durable yet."""
+        return self._durability.recovery_point < self._segments.active.base_offset
+
+    def begin_flush(self) -> FlushTicket:
+        """Make what is written so far durable: run `work` in any thread, then call `finish` on the loop.
+
+        `work` raises StorageError; the caller then gives this log up with `fail`. StorageError here too.
+        """
+        try:
+            return self._durability.begin_flush(self._now_ms)
+        except StorageError as error:
+            self._fail(error)
+            raise
+
+    def flush(self) -> None:
+        """Make everything written durable before this returns. StorageError."""
+        if self.failure is not None:
+            raise self.failure
+        try:
+            ticket = self.begin_flush()
+            ticket.work()
+        except StorageError as error:
+            self._fail(error)
+            raise
+        ticket.finish()
+
+    # --- changing what there is
+
+    def truncate_to(self, offset: int) -> bool:
+        """Forget every batch that reaches to `offset` or beyond. False if there is none. StorageError."""
+        self.commit()
+        try:
+            if offset >= self.log_end_offset:
+                self._epochs.truncate_from_end(self.log_end_offset)
+                return False
+            if offset < self._segments.bases[0]:
+                self.restart_at(offset)
+            else:
+                # The last goes first, so that a crash leaves no hole. What goes must not come back behind
+                # what is appended next, and no flush would see that there is something to sync.
+                beyond = [segment for segment in self._segments if segment.base_offset > offset]
+                self._drop_segments(beyond[::-1])
+                if beyond:
+                    self._disk.sync_directory(self.directory)
+                active = self._segments.active
+                active.truncate_to(offset, self.config, self._now_ms)
+                active.file.sync()
+                self._ends_at(offset)
+                self._epochs.truncate_from_end(offset)
+                self.log_start_offset = min(offset, self.log_start_offset)
+                self.producers.rebuild(list(self._segments), self.log_start_offset, offset, self._now_ms)
+        except StorageError as error:
+            self._fail(error)
+            raise
+        return True
+
+    def _ends_at(self, offset: int) -> None:
+        self.log_end_offset = self._segments.end_offset = offset
+        self._batch_at_start = None
+        self._segments.forget_places()
+        self._durability.cut_at(offset)
+        self.high_watermark = min(self.high_watermark, offset)
+
+    def restart_at(self, offset: int) -> None:
+        """Forget everything, and go on at `offset`. StorageError."""
+        self._drop_segments(list(self._segments)[::-1])
+        self._add_segment(offset, self._now_ms)
+        self._disk.sync_directory(self.directory)
+        self._ends_at(offset)
+        self.log_start_offset = offset
+        self.high_watermark = offset
+        self._epochs.clear()
+        self.producers.restart_at(offset)
+
+    def delete_records_before(self, offset: int) -> None:
+        """Raise the log start offset; segments wholly before it go with the next `delete_old_segments`.
+
+        Raises ApiError: OFFSET_OUT_OF_RANGE beyond the high watermark, KAFKA_STORAGE_ERROR.
+        """
+        if self.failure is not None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        if offset > self.high_watermark:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Offset {offset} is beyond the high watermark {self.high_watermark}.",
+            )
+        try:
+            self._start_at(offset)
+        except StorageError as error:
+            self._fail(error)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def _start_at(self, offset: int) -> None:
+        if offset <= self.log_start_offset:
+            return
+        self.log_start_offset = offset
+        self._batch_at_start = None
+        self._segments.forget_places()
+        self._epochs.truncate_from_start(offset)
+        self.producers.log_starts_at(offset)
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Delete segments that retention or the log start offset has left behind; how many. StorageError."""
+        self.commit()
+        self._now_ms = now_ms
+        try:
+            old = deletable_segments(
+                list(self._segments),
+                self.config,
+                log_start_offset=self.log_start_offset,
+                log_end_offset=self.log_end_offset,
+                high_watermark=self.high_watermark,
+                now_ms=now_ms,
+            )
+            if not old:
+                return 0
+            if len(old) == len(self._segments):
+                self._roll(now_ms, self.log_end_offset)
+            self._start_at(self._segments.bases[len(old)])
+            self._drop_segments(old)
+        except StorageError as error:
+            self._fail(error)
+            raise
+        return len(old)
+
+    def replace_segments(self, old: list[Segment], new: Segment) -> None:
+        """Put a compacted segment in the place of those it was made from. StorageError."""
+        self._segments.replace(old, new)
+        self._throw_away(old, kept_base_offset=new.base_offset)
+
+    def _drop_segments(self, dropped: list[Segment]) -> None:
+        self._segments.remove(dropped)
+        self._throw_away(dropped)
+
+    def _throw_away(self, segments: list[Segment], *, kept_base_offset: int = -1) -> None:
+        self._durability.names_changed()
+        for segment in segments:
+            delay_ms = self.config.file_delete_delay_ms
+            self._trash.rename_files(segment.paths, delay_ms)
+            if segment.base_offset != kept_base_offset:
+                snapshot = self.producers.forget_snapshot(segment.base_offset)
+                if snapshot is not None:
+                    self._trash.rename_files([snapshot], delay_ms)
+
+    # --- the end
+
+    def close(self) -> None:
+        """Leave the files as a clean shutdown does: indexes cut, producers in a snapshot. StorageError.
+
+        Flush before, so that there is nothing left for recovery to do.
+        """
+        self.commit()
+        try:
+            self.producers.take_snapshot()
+            self._durability.finish_files()
+        except StorageError as error:
+            self._fail(error)
+            raise
+
+    def fail(self, error: StorageError) -> None:
+        """Take the log offline: its directory has failed, or it is being deleted."""
+        if self.failure is None:
+            self.failure = error
+            self.staged.clear()
+            self.log_end_offset = self.written_end_offset
+
+    def _fail(self, error: StorageError) -> None:
+        if self.failure is None:
+            self.fail(error)
+            self._on_failure(self, error)

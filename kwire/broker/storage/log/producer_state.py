@@ -1,0 +1,593 @@
+"""What a log remembers of its producers: epochs, the last five batches of each, and open transactions.
+
+KIP-98, KIP-360, KIP-890. A batch whose sequence range equals one of the remembered is a duplicate, and is
+answered with the offsets of the first; one that does not follow the last is out of order, except that a new
+epoch starts at 0 and that a producer of which nothing is known may start anywhere, unless a batch that came
+before was refused. State is kept in `.snapshot` files, so that recovery has to read only what came after.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
+
+from crc32c import crc32c
+
+from kwire.broker.storage.disk import Disk, DiskFile
+from kwire.broker.storage.log.log_config import AppendOrigin
+from kwire.broker.storage.log.transaction_index import Aborted
+from kwire.broker.storage.log.verifications import Verifications
+from kwire.wire.batch import (
+    HEADER_BYTES,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    control_type,
+    read_header,
+    records,
+)
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import Buffer
+
+logger = logging.getLogger("kwire.storage")
+
+BATCHES_KEPT: Final = 5
+GREATEST_EPOCH: Final = 0x7FFF
+MAX_SEQUENCE: Final = 0x7FFFFFFF
+NO_COORDINATOR_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+UNKNOWN_TRANSACTION_VERSION: Final = -1
+
+ABORT: Final = 0
+COMMIT: Final = 1
+
+SNAPSHOT_VERSION: Final = 1
+_SNAPSHOT_HEAD = Struct(">hIi")
+_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
+_CRC_END: Final = 6
+_MARKER = Struct(">hi")
+
+
+class CorruptSnapshot(Exception):
+    """A snapshot file that does not hold what it must; the log behind it is read instead."""
+
+
+class BatchMetadata(NamedTuple):
+    """What is remembered of one batch."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that a marker has ended. Offsets of its first record and of its marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+class ProducerState:
+    """One producer as this log knows it."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "txn_first_offset")
+
+    def __init__(self) -> None:
+        self.epoch = NO_PRODUCER_EPOCH
+        self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
+        """The last batches of this epoch, oldest first."""
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        self.last_timestamp = NO_TIMESTAMP
+        self.txn_first_offset: int | None = None
+        """Where its open transaction began, if it has one."""
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def enter_epoch(self, epoch: int) -> None:
+        """Sequences of another epoch say nothing about this one."""
+        if epoch != self.epoch:
+            self.batches.clear()
+            self.epoch = epoch
+
+
+class SegmentLike(Protocol):
+    """What rebuilding needs of a segment."""
+
+    base_offset: int
+    size_bytes: int
+
+    @property
+    def file(self) -> DiskFile:
+        """Its batches."""
+
+    def position_before(self, offset: int) -> int:
+        """A position at or before the batch that holds `offset`."""
+
+
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+PRODUCER_ID_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
+
+
+class MarkerTerms(NamedTuple):
+    """Who writes a marker, and by which rules; the marker itself does not tell the latter."""
+
+    coordinator_epoch: int
+    transaction_version: int
+
+
+class ProducerStateManager:
+    """The producers of one log. Changes only through what is appended, in offset order."""
+
+    __slots__ = (
+        "_aborted",
+        "_disk",
+        "_partition",
+        "_snapshots",
+        "_unsynced",
+        "directory",
+        "end_offset",
+        "expiration_ms",
+        "ongoing",
+        "producers",
+        "unreplicated",
+        "verifications",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        partition: str = "",
+        expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+    ) -> None:
+        self._disk = disk
+        self.directory = directory
+        """Where the snapshot files lie; it changes when the log's directory is renamed."""
+        self.expiration_ms = expiration_ms
+        self._partition = partition
+        self._snapshots: list[int] | None = None
+        """The offsets of the snapshot files; None until somebody has looked."""
+        self._unsynced: list[str] = []
+        self.producers: dict[int, ProducerState] = {}
+        self.ongoing: dict[int, int] = {}
+        """Open transactions: producer id to first offset."""
+        self._aborted: list[Aborted] = []
+        self.unreplicated: dict[int, CompletedTransaction] = {}
+        """Ended transactions whose marker is not below the high watermark yet, by their first offset."""
+        self.verifications = Verifications()
+        self.end_offset = 0
+        """Everything below this offset is accounted for."""
+
+    def __len__(self) -> int:
+        return len(self.producers)
+
+    # --- appending
+
+    def begin_verification(self, header: BatchHeader, *, raises_epochs: bool, now_ms: int) -> None:
+        """A batch is about to be appended that may begin its transaction here, after `check_epoch`."""
+        self.verifications.begin(header, raises_epochs=raises_epochs, now_ms=now_ms)
+
+    def check_all(
+        self,
+        batches: Iterable[tuple[int, BatchHeader]],
+        origin: AppendOrigin,
+        marker: MarkerTerms | None = None,
+    ) -> BatchMetadata | None:
+        """`check` for each that has a producer, up to the first duplicate; or `check_marker` for a marker.
+
+        Batches by where they lie.
+        """
+        for _, header in batches:
+            if marker is not None:
+                self.check_marker(header.producer_id, header.producer_epoch, *marker)
+            elif header.producer_id >= 0:
+                duplicate = self.check(header, origin=origin)
+                if duplicate is not None:
+                    return duplicate
+        return None
+
+    def check(
+        self, header: BatchHeader, *, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> BatchMetadata | None:
+        """Whether a data batch may be appended. The batch that it repeats, if it is a duplicate.
+
+        Raises ApiError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE.
+        """
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        state = self.producers.get(producer_id)
+        if state is None:
+            if epoch < NO_PRODUCER_EPOCH:
+                raise self._smaller_epoch(producer_id, epoch, NO_PRODUCER_EPOCH)
+            if origin is AppendOrigin.CLIENT:
+                self.verifications.check(header, is_unknown=True)
+            return None
+        if origin is AppendOrigin.CLIENT and epoch == state.epoch:
+            first, last = header.base_sequence, header.last_sequence
+            for batch in state.batches:
+                if batch.last_sequence == last and batch.first_sequence == first:
+                    return batch
+        self.check_epoch(producer_id, epoch)
+        if origin is AppendOrigin.CLIENT:
+            self._check_sequence(state, header)
+        if state.txn_first_offset is not None and not header.is_transactional and not header.is_control:
+            raise ApiError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Producer {producer_id} has an open transaction in {self._partition}.",
+            )
+        return None
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Whether the log has heard of a later epoch of a producer. INVALID_PRODUCER_EPOCH."""
+        state = self.producers.get(producer_id)
+        if state is not None and epoch < state.epoch:
+            raise self._smaller_epoch(producer_id, epoch, state.epoch)
+
+    def _smaller_epoch(self, producer_id: int, epoch: int, last_epoch: int) -> ApiError:
+        return ApiError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"Epoch {epoch} of producer {producer_id} in {self._partition} is smaller than the last seen "
+            f"epoch {last_epoch}.",
+        )
+
+    def _check_sequence(self, state: ProducerState, header: BatchHeader) -> None:
+        self.verifications.check(header, is_unknown=not state.batches)
+        sequence = header.base_sequence
+        if state.epoch == NO_PRODUCER_EPOCH:
+            # Only a marker, or nothing, is known of it: it may go on from wherever it is.
+            return
+        if header.producer_epoch != state.epoch:
+            # KIP-360: a newer epoch restarts at sequence 0.
+            if sequence != 0:
+                raise ApiError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"Sequence {sequence} of producer {header.producer_id} in {self._partition} begins epoch "
+                    f"{header.producer_epoch}, the current epoch is {state.epoch}.",
+                )
+            return
+        last = state.last_sequence
+        if sequence != last + 1 and not (sequence == 0 and last == MAX_SEQUENCE):
+            raise ApiError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Sequence {sequence} of producer {header.producer_id} in {self._partition} does not follow "
+                f"{last}.",
+            )
+
+    def update(self, header: BatchHeader) -> None:
+        """Take a data batch into account, with its offsets assigned."""
+        self.end_offset = header.next_offset
+        if not header.has_producer_id or header.is_control:
+            return
+        state = self.producers.get(header.producer_id)
+        if state is None:
+            state = self.producers[header.producer_id] = ProducerState()
+        state.enter_epoch(header.producer_epoch)
+        state.batches.append(
+            BatchMetadata(
+                header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp
+            )
+        )
+        state.last_timestamp = header.max_timestamp
+        if header.is_transactional:
+            self.verifications.over(header)
+        if header.is_transactional and state.txn_first_offset is None:
+            state.txn_first_offset = header.base_offset
+            self.ongoing[header.producer_id] = header.base_offset
+
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
+    ) -> None:
+        """Whether a marker may be appended. A marker of version 2 has a newer epoch than its transaction.
+
+        ApiError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED; UNKNOWN_SERVER_ERROR for the version
+        that stands for an unknown one, which only a replica may have. KIP-890, KIP-1228.
+        """
+        if producer_id < NO_PRODUCER_ID:
+            # Nobody's: Kafka keeps no account of such a producer, and refuses it nothing.
+            return
+        state = self.producers.get(producer_id) or ProducerState()
+        # An equal epoch without a transaction is a marker that is written once more.
+        is_again = state.txn_first_offset is None or epoch == GREATEST_EPOCH
+        if epoch < state.epoch or (epoch == state.epoch and transaction_version >= 2 and not is_again):
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"A marker of epoch {epoch} does not end epoch {state.epoch} of producer {producer_id} in "
+                f"{self._partition}.",
+            )
+        if transaction_version == UNKNOWN_TRANSACTION_VERSION:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        if coordinator_epoch < state.coordinator_epoch:
+            raise ApiError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"A coordinator of epoch {state.coordinator_epoch} has written a marker of producer "
+                f"{producer_id} in {self._partition}.",
+            )
+
+    def update_from_marker(
+        self, header: BatchHeader, buffer: Buffer, position: int
+    ) -> CompletedTransaction | None:
+        """Take a control batch into account: a commit or abort marker ends its producer's transaction."""
+        self.end_offset = header.next_offset
+        marker = next(iter(records(buffer, position, header)), None)
+        if marker is None or not header.has_producer_id:
+            return None
+        _, kind = control_type(marker)
+        if kind not in (ABORT, COMMIT) or marker.value is None or len(marker.value) < _MARKER.size:
+            return None
+        _, coordinator_epoch = _MARKER.unpack_from(marker.value, 0)
+        self.verifications.over(header)
+        state = self.producers.get(header.producer_id)
+        if state is None:
+            state = self.producers[header.producer_id] = ProducerState()
+        completed = None
+        if state.txn_first_offset is not None:
+            completed = CompletedTransaction(
+                header.producer_id, state.txn_first_offset, header.base_offset, kind == ABORT
+            )
+            self.ongoing.pop(header.producer_id, None)
+            if completed.is_aborted:
+                stable_offset = min(self.ongoing.values(), default=header.last_offset + 1)
+                self._aborted.append(
+                    Aborted(header.producer_id, completed.first_offset, header.last_offset, stable_offset)
+                )
+            self.unreplicated[completed.first_offset] = completed
+        state.enter_epoch(header.producer_epoch)
+        state.coordinator_epoch = coordinator_epoch
+        state.txn_first_offset = None
+        state.last_timestamp = marker.timestamp
+        return completed
+
+    def take_aborted(self) -> list[Aborted]:
+        """The transactions whose abort markers were met since the last call: for the segment's index."""
+        aborted, self._aborted = self._aborted, []
+        return aborted
+
+    # --- reading
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether this producer, in this epoch, has a transaction open here."""
+        state = self.producers.get(producer_id)
+        return state is not None and state.txn_first_offset is not None and state.epoch == epoch
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the earliest transaction began that is open, or whose end is not replicated yet."""
+        if not self.ongoing and not self.unreplicated:
+            return None
+        return min([*self.ongoing.values(), *self.unreplicated])
+
+    def replicated_up_to(self, high_watermark: int) -> None:
+        """Transactions whose marker lies below the high watermark are over for readers too."""
+        if not self.unreplicated:
+            return
+        for first_offset in [
+            first for first, completed in self.unreplicated.items() if completed.last_offset < high_watermark
+        ]:
+            del self.unreplicated[first_offset]
+
+    # --- growing old, and being cut
+
+    def expire(self, now_ms: int) -> None:
+        """Forget producers without an open transaction that wrote nothing for `producer.id.expiration.ms`."""
+        idle = [
+            producer_id
+            for producer_id, state in self.producers.items()
+            if state.txn_first_offset is None and now_ms - state.last_timestamp >= self.expiration_ms
+        ]
+        for producer_id in idle:
+            del self.producers[producer_id]
+        self.verifications.expire(now_ms - self.expiration_ms)
+
+    def clear(self) -> None:
+        """Forget everything: the log is read again from some snapshot on."""
+        self.producers.clear()
+        self.ongoing.clear()
+        self.unreplicated.clear()
+        self.end_offset = 0
+
+    def log_starts_at(self, log_start_offset: int) -> None:
+        """What lies below this offset is gone, but nothing that is known of the producers.
+
+        An open transaction that began there has records beyond it, or will have some: whether they are to be
+        read is told by its marker alone, and the index of aborted transactions has to hear of it then.
+        """
+        self.replicated_up_to(log_start_offset)
+        self.end_offset = max(self.end_offset, log_start_offset)
+
+    def restart_at(self, offset: int) -> None:
+        """The log was emptied, and goes on at `offset`: nothing is known any more, no snapshot is good."""
+        self.clear()
+        self.end_offset = offset
+        for snapshot in list(self._known_snapshots()):
+            self._remove_snapshot(snapshot)
+
+    def rebuild(
+        self, segments: Sequence[SegmentLike], log_start_offset: int, end_offset: int, now_ms: int
+    ) -> None:
+        """The state as of `end_offset`: from the newest snapshot that helps, and the batches after it.
+
+        Snapshots beyond `end_offset` are removed. StorageError.
+        """
+        from_offset = self.load(log_start_offset, end_offset, now_ms)
+        for number, segment in enumerate(segments):
+            after = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+            if after <= from_offset or segment.base_offset >= end_offset:
+                continue
+            position = segment.position_before(from_offset) if from_offset > segment.base_offset else 0
+            self.replay(segment.file, position, segment.size_bytes, from_offset, end_offset)
+        self.end_offset = end_offset
+
+    def replay(self, file: DiskFile, position: int, end: int, from_offset: int, end_offset: int) -> None:
+        """Take into account the batches of a file from one offset up to another, headers only."""
+        while position + HEADER_BYTES <= end:
+            header = read_header(file.read_at(position, HEADER_BYTES))
+            if header.base_offset >= end_offset:
+                return
+            if header.last_offset >= from_offset:
+                if header.is_control and header.has_producer_id:
+                    self.update_from_marker(header, file.read_at(position, header.size_bytes), 0)
+                else:
+                    self.update(header)
+            position += header.size_bytes
+
+    # --- snapshot files
+
+    def find_snapshots(self, names: Iterable[str] | None = None) -> list[int]:
+        """The offsets of the snapshot files, oldest first; they are known from here on.
+
+        `names` are those in the directory, where the caller has them already.
+        """
+        self._snapshots = sorted(
+            int(name[: -len(SNAPSHOT_SUFFIX)])
+            for name in (self._disk.names(self.directory) if names is None else names)
+            if name.endswith(SNAPSHOT_SUFFIX) and name[: -len(SNAPSHOT_SUFFIX)].isdigit()
+        )
+        return list(self._snapshots)
+
+    @property
+    def snapshots(self) -> list[int]:
+        """The offsets of the snapshot files."""
+        return list(self._known_snapshots())
+
+    def _known_snapshots(self) -> list[int]:
+        if self._snapshots is None:
+            self.find_snapshots()
+        assert self._snapshots is not None
+        return self._snapshots
+
+    def load(self, log_start_offset: int, end_offset: int, now_ms: int) -> int:
+        """Load the newest snapshot in range, and return the offset from which batches are still to be read.
+
+        Snapshots beyond `end_offset`, and those that are corrupt, are removed.
+        """
+        for offset in sorted(self._known_snapshots(), reverse=True):
+            if offset > end_offset:
+                self._remove_snapshot(offset)
+                continue
+            if offset <= log_start_offset:
+                # It tells of nothing that is still there.
+                break
+            try:
+                self.load_snapshot(self._disk.read(self.snapshot_path(offset)), offset, now_ms=now_ms)
+            except CorruptSnapshot as error:
+                path = self.snapshot_path(offset)
+                logger.warning("%s is removed, producers are read from the batches instead: %s", path, error)
+                self._remove_snapshot(offset)
+                continue
+            return offset
+        self.clear()
+        self.end_offset = log_start_offset
+        return log_start_offset
+
+    def snapshot_path(self, offset: int) -> str:
+        """The file for a snapshot taken at `offset`."""
+        return f"{self.directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
+
+    def take_snapshot(self) -> None:
+        """Write the state as of `end_offset`, unless that was done already. StorageError.
+
+        At the beginning of a log there is nothing to write.
+        It is not synced here: `take_unsynced_paths` tells a flush what to sync.
+        """
+        offset = self.end_offset
+        snapshots = self._known_snapshots()
+        if not offset or offset in snapshots:
+            return
+        path = self.snapshot_path(offset)
+        self._disk.write(path, self.encode_snapshot(), sync=False)
+        snapshots.append(offset)
+        self._unsynced.append(path)
+
+    def take_unsynced_paths(self) -> list[str]:
+        """Snapshot files written since the last call, to be synced by the caller."""
+        paths, self._unsynced = self._unsynced, []
+        return paths
+
+    def forget_snapshot(self, offset: int) -> str | None:
+        """The file of the snapshot at `offset`, which is no longer counted on; None if there is none."""
+        snapshots = self._known_snapshots()
+        if offset not in snapshots:
+            return None
+        snapshots.remove(offset)
+        path = self.snapshot_path(offset)
+        if path in self._unsynced:
+            self._unsynced.remove(path)
+        return path
+
+    def _remove_snapshot(self, offset: int) -> None:
+        path = self.forget_snapshot(offset)
+        if path is not None:
+            self._disk.remove(path)
+
+    # --- the content of a snapshot
+
+    def encode_snapshot(self) -> bytes:
+        """The content of a `.snapshot` file for the present state."""
+        entries = b"".join(
+            _SNAPSHOT_ENTRY.pack(
+                producer_id,
+                state.epoch,
+                state.last_sequence,
+                state.batches[-1].last_offset if state.batches else NO_OFFSET,
+                state.batches[-1].offset_delta if state.batches else 0,
+                state.last_timestamp,
+                state.coordinator_epoch,
+                NO_OFFSET if state.txn_first_offset is None else state.txn_first_offset,
+            )
+            for producer_id, state in self.producers.items()
+        )
+        content = bytearray(_SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, 0, len(self.producers)) + entries)
+        content[2:_CRC_END] = crc32c(memoryview(content)[_CRC_END:]).to_bytes(4, "big")
+        return bytes(content)
+
+    def load_snapshot(self, content: bytes, offset: int, *, now_ms: int) -> None:
+        """Replace the state by that of a snapshot taken at `offset`. CorruptSnapshot."""
+        loaded = list(_decode_snapshot(content))
+        self.clear()
+        self.end_offset = offset
+        for producer_id, state in loaded:
+            if state.txn_first_offset is None and now_ms - state.last_timestamp >= self.expiration_ms:
+                continue
+            self.producers[producer_id] = state
+            if state.txn_first_offset is not None:
+                self.ongoing[producer_id] = state.txn_first_offset
+
+
+def _decode_snapshot(content: bytes) -> Iterable[tuple[int, ProducerState]]:
+    if len(content) < _SNAPSHOT_HEAD.size:
+        raise CorruptSnapshot(f"{len(content)} bytes are no snapshot")
+    version, crc, count = _SNAPSHOT_HEAD.unpack_from(content, 0)
+    if version != SNAPSHOT_VERSION:
+        raise CorruptSnapshot(f"a snapshot of version {version}")
+    if crc32c(memoryview(content)[_CRC_END:]) != crc:
+        raise CorruptSnapshot("its CRC does not match")
+    if len(content) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+        raise CorruptSnapshot(f"{count} entries in {len(content)} bytes")
+    for fields in _SNAPSHOT_ENTRY.iter_unpack(content[_SNAPSHOT_HEAD.size :]):
+        producer_id, epoch, sequence, last_offset, delta, timestamp, coordinator_epoch, txn_offset = fields
+        state = ProducerState()
+        state.epoch = epoch
+        state.last_timestamp = timestamp
+        state.coordinator_epoch = coordinator_epoch
+        state.txn_first_offset = None if txn_offset == NO_OFFSET else txn_offset
+        if last_offset >= 0:
+            state.batches.append(BatchMetadata(sequence, last_offset, delta, timestamp))
+        yield producer_id, state

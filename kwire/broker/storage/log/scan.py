@@ -1,0 +1,143 @@
+"""Walking a segment file batch by batch, by headers alone or with every byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
+
+from kwire.broker.storage.disk import DiskFile
+
+_LEAD = Struct(">qiib")
+"""base offset, length, leader epoch or CRC, magic: where batches of every format have them."""
+_PREFIX = Struct(">qiibIhiqq")
+"""base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and max timestamp."""
+
+HEADER_BYTES = 61
+_LENGTH_BYTES = 12
+"""Bytes before what a batch's length field counts: the base offset and the length itself."""
+_LEAST_LEGACY_BYTES = _LENGTH_BYTES + 14
+FIRST_MAGIC_WITH_BATCHES = 2
+_HEADERS_CHUNK_BYTES = 4096
+_WHOLE_CHUNK_BYTES = 1 << 20
+
+
+class Place(NamedTuple):
+    """A batch in a segment file: where it lies, and what its header says that storage cares for."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    leader_epoch: int
+
+    @property
+    def next_position(self) -> int:
+        return self.position + self.size_bytes
+
+
+class Invalid(Exception):
+    """The bytes at `position` are not a whole, valid batch."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"at byte {position}: {reason}")
+        self.position = position
+
+
+def headers(file: DiskFile, position: int, end: int) -> Iterator[Place]:
+    """The batches from `position` to `end`, found by their headers; it stops quietly where one is cut short.
+
+    Meant for parts of a file that were checked when they were written: nothing but lengths is looked at.
+    Raises Invalid for a length that no batch has.
+    """
+    chunk = b""
+    chunk_position = position
+    unpack_from = _PREFIX.unpack_from
+    while position + HEADER_BYTES <= end:
+        at = position - chunk_position
+        if at + _PREFIX.size > len(chunk):
+            chunk = file.read_at(position, min(_HEADERS_CHUNK_BYTES, end - position))
+            chunk_position = position
+            at = 0
+            if len(chunk) < _PREFIX.size:
+                return
+        place = _place(position, unpack_from(chunk, at))
+        if place.next_position > end:
+            return
+        yield place
+        position = place.next_position
+
+
+def _place(position: int, fields: tuple[int, ...]) -> Place:
+    base_offset, length, leader_epoch, _, _, _, last_offset_delta, _, max_timestamp = fields
+    if length < HEADER_BYTES - _LENGTH_BYTES:
+        raise Invalid(position, f"a batch of length {length}")
+    return Place(
+        position,
+        _LENGTH_BYTES + length,
+        base_offset,
+        base_offset + last_offset_delta,
+        max_timestamp,
+        leader_epoch,
+    )
+
+
+class Whole(NamedTuple):
+    """A batch with its bytes: it starts at `at` in `buffer`."""
+
+    place: Place
+    buffer: memoryview
+    at: int
+
+
+def whole_batches(file: DiskFile, position: int, end: int) -> Iterator[Whole]:
+    """Every batch from `position` to `end` with its bytes; CRCs are left to the caller.
+
+    Raises Invalid where the bytes cannot be a batch of format 2, and where the last one is cut short; what it
+    gave before is whole. LegacyFormat for a valid batch of an older format.
+    """
+    chunk = memoryview(b"")
+    chunk_position = position
+    while position < end:
+        at = position - chunk_position
+        if at + _PREFIX.size > len(chunk):
+            chunk = _read_chunk(file, position, end, _WHOLE_CHUNK_BYTES)
+            chunk_position = position
+            at = 0
+            if len(chunk) < _LEAD.size:
+                raise Invalid(position, f"{end - position} bytes are less than a batch")
+        _, length, _, magic = _LEAD.unpack_from(chunk, at)
+        size_bytes = _LENGTH_BYTES + length
+        if size_bytes < _LEAST_LEGACY_BYTES:
+            raise Invalid(position, f"a batch of length {length}")
+        if position + size_bytes > end:
+            raise Invalid(position, f"a batch of {size_bytes} bytes with {end - position} left")
+        if at + size_bytes > len(chunk):
+            chunk = _read_chunk(file, position, end, max(size_bytes, _WHOLE_CHUNK_BYTES))
+            chunk_position = position
+            at = 0
+            if len(chunk) < size_bytes:
+                raise Invalid(position, "the file is shorter than its size")
+        if magic < FIRST_MAGIC_WITH_BATCHES:
+            if _is_legacy(chunk[at : at + size_bytes], magic):
+                raise LegacyFormat(f"a batch of format {magic} at byte {position}")
+            raise Invalid(position, f"a batch of format {magic}")
+        if size_bytes < HEADER_BYTES:
+            raise Invalid(position, f"a batch of length {length}")
+        yield Whole(_place(position, _PREFIX.unpack_from(chunk, at)), chunk, at)
+        position += size_bytes
+
+
+def _read_chunk(file: DiskFile, position: int, end: int, size: int) -> memoryview:
+    return memoryview(file.read_at(position, min(size, end - position)))
+
+
+class LegacyFormat(Exception):
+    """A sound message set of format 0 or 1, which must not be mistaken for garbage and cut off."""
+
+
+def _is_legacy(message: memoryview, magic: int) -> bool:
+    """Whether this is a sound message of format 0 or 1: its CRC-32 covers what follows the CRC."""
+    return magic >= 0 and int.from_bytes(message[12:16], "big") == crc32(message[16:])

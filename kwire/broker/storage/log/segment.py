@@ -1,0 +1,465 @@
+"""A segment: one file of batches with its two indexes. The last segment of a log is the active one.
+
+A segment holds no descriptor; each operation asks the disk for the file, whose cache of handles is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from kwire.broker.storage.disk import Disk, DiskFile, FileMissing
+from kwire.broker.storage.log.index import (
+    MAX_RELATIVE_OFFSET,
+    NO_TIMESTAMP,
+    CorruptIndex,
+    InvalidOffset,
+    OffsetIndex,
+    TimeIndex,
+)
+from kwire.broker.storage.log.log_config import LogConfig
+from kwire.broker.storage.log.scan import Invalid, Place, headers
+from kwire.broker.storage.log.transaction_index import Aborted, append_aborted, cut_aborted, read_aborted
+from kwire.wire.batch import read_header, records
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+"""Behind a compacted segment's names while it is in the making: worthless until it is complete."""
+SWAP_SUFFIX = ".swap"
+"""Behind the names of one that is complete, and is taking the place of those it was made from."""
+_MAX_SEARCHED_BATCH_BYTES = 256 * 1024 * 1024
+"""How far a batch is decompressed in search of a timestamp."""
+
+
+class TimestampOffset(NamedTuple):
+    """A record's timestamp and offset, and the epoch of the leader that appended it (-1 unknown)."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class Segment:
+    """One `.log` file and its indexes, starting at `base_offset`."""
+
+    __slots__ = (
+        "_aborted",
+        "_disk",
+        "_first_timestamp",
+        "_is_doubted",
+        "_max_timestamp",
+        "_offset_of_max_timestamp",
+        "base_offset",
+        "bytes_since_index_entry",
+        "created_ms",
+        "index",
+        "index_interval_bytes",
+        "is_cut",
+        "log_path",
+        "roll_jitter_ms",
+        "size_bytes",
+        "time_index",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        size_bytes: int,
+        created_ms: int,
+        roll_jitter_ms: int,
+        suffix: str = "",
+    ) -> None:
+        """`suffix` is what its files' names end in on their way into the log: `.cleaned`, `.swap`."""
+        prefix = f"{directory}/{base_offset:020d}"
+        self._disk = disk
+        self.base_offset = base_offset
+        self.log_path = prefix + LOG_SUFFIX + suffix
+        self.index = OffsetIndex(disk, prefix + INDEX_SUFFIX + suffix, base_offset)
+        self.time_index = TimeIndex(disk, prefix + TIME_INDEX_SUFFIX + suffix, base_offset)
+        self.size_bytes = size_bytes
+        self.created_ms = created_ms
+        self.roll_jitter_ms = roll_jitter_ms
+        self.index_interval_bytes = config.index_interval_bytes
+        self.bytes_since_index_entry = 0
+        self._aborted: list[Aborted] | None = None
+        self.is_cut = False
+        """Whether its preallocated rest has gone since it was opened, which no flush may have seen."""
+        self._first_timestamp: int | None = None
+        self._is_doubted = False
+        self._max_timestamp: int | None = None
+        self._offset_of_max_timestamp = base_offset
+
+    @classmethod
+    def create(
+        cls,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        roll_jitter_ms: int,
+    ) -> Segment:
+        """Make the files of a new, active segment. StorageError."""
+        segment = cls(
+            disk,
+            directory,
+            base_offset,
+            config,
+            size_bytes=0,
+            created_ms=now_ms,
+            roll_jitter_ms=roll_jitter_ms,
+        )
+        disk.open(segment.log_path, create=True).truncate(config.segment_bytes if config.preallocate else 0)
+        segment.index.create(config.segment_index_bytes)
+        segment.time_index.create(config.segment_index_bytes)
+        segment._max_timestamp = NO_TIMESTAMP
+        return segment
+
+    def __repr__(self) -> str:
+        return f"Segment({self.log_path}, {self.size_bytes} bytes)"
+
+    @property
+    def file(self) -> DiskFile:
+        """The batches."""
+        return self._disk.open(self.log_path)
+
+    @property
+    def paths(self) -> list[str]:
+        """Every file that a segment may have."""
+        prefix, _, way = self.log_path.rpartition(LOG_SUFFIX)
+        return [prefix + suffix + way for suffix in SUFFIXES]
+
+    @property
+    def _transaction_index_path(self) -> str:
+        prefix, _, way = self.log_path.rpartition(LOG_SUFFIX)
+        return prefix + TRANSACTION_INDEX_SUFFIX + way
+
+    def aborted(self) -> list[Aborted]:
+        """The transactions whose abort markers are in this segment. Not to be changed. StorageError."""
+        if self._aborted is None:
+            self._aborted = read_aborted(self._disk, self._transaction_index_path)
+        return self._aborted
+
+    def add_aborted(self, entries: Iterable[Aborted]) -> None:
+        """Note transactions whose abort markers were just written. StorageError."""
+        known = self.aborted()
+        for entry in entries:
+            append_aborted(self._disk, self._transaction_index_path, entry)
+            known.append(entry)
+
+    def set_aborted(self, entries: list[Aborted]) -> None:
+        """Write the index afresh, as recovery has read it from the batches. StorageError."""
+        self._disk.remove(self._transaction_index_path)
+        self._aborted = []
+        self.add_aborted(entries)
+
+    def index_files(self) -> list[DiskFile]:
+        """The indexes, to be synced. FileMissing."""
+        files = [self._disk.open(self.index.path), self._disk.open(self.time_index.path)]
+        if self.aborted():
+            files.append(self._disk.open(self._transaction_index_path))
+        return files
+
+    def unsynced_index_files(self) -> list[DiskFile]:
+        """Those of the two that were changed since they were found."""
+        return [self._disk.open(index.path) for index in (self.index, self.time_index) if index.needs_sync]
+
+    # --- appending
+
+    def should_roll(
+        self,
+        config: LogConfig,
+        size_bytes: int,
+        max_timestamp: int,
+        last_offset: int,
+        staged_bytes: int,
+        now_ms: int,
+    ) -> bool:
+        """Whether an append of these properties belongs into the next segment.
+
+        `staged_bytes` are already bound for this segment, but not in its file yet.
+        """
+        held_bytes = self.size_bytes + staged_bytes
+        if held_bytes > config.segment_bytes - size_bytes:
+            return True
+        if held_bytes:
+            first_timestamp = self.first_timestamp()
+            # Without a timestamp to go by, the wall clock since the segment's creation decides.
+            waited_ms = max_timestamp - first_timestamp if first_timestamp >= 0 else now_ms - self.created_ms
+            if waited_ms > config.longest_segment_ms - self.roll_jitter_ms:
+                return True
+        return (
+            self.index.is_full
+            or self.time_index.is_full
+            or not 0 <= last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+        )
+
+    def first_timestamp(self) -> int:
+        """The greatest timestamp of the segment's first append; -1 while it is empty."""
+        if self._first_timestamp is None:
+            if not self.size_bytes:
+                return NO_TIMESTAMP
+            first = next(headers(self.file, 0, self.size_bytes), None)
+            self._first_timestamp = first.max_timestamp if first else NO_TIMESTAMP
+        return self._first_timestamp
+
+    def starts_with(self, max_timestamp: int) -> None:
+        """Note the greatest timestamp of the segment's first append."""
+        self._first_timestamp = max_timestamp
+
+    def appended(self, size_bytes: int, last_offset: int, max_timestamp: int, offset_of_max: int) -> None:
+        """Account for an append whose bytes have been written at the end of the file."""
+        position = self.size_bytes
+        largest, offset_of_largest = self.max_timestamp_entry()
+        if max_timestamp > largest:
+            self.set_max_timestamp(max_timestamp, offset_of_max)
+            largest, offset_of_largest = max_timestamp, offset_of_max
+        if self.bytes_since_index_entry > self.index_interval_bytes:
+            self.index.append(last_offset, position)
+            self.time_index.maybe_append(largest, offset_of_largest)
+            self.bytes_since_index_entry = 0
+        self.bytes_since_index_entry += size_bytes
+        self.size_bytes = position + size_bytes
+
+    def open_for_appends(self, config: LogConfig) -> None:
+        """Make this existing segment the active one. StorageError."""
+        try:
+            self.index.open_for_appends(config.segment_index_bytes)
+            self.time_index.open_for_appends(config.segment_index_bytes)
+        except (CorruptIndex, FileMissing):
+            self.rebuild_indexes()
+            self.index.open_for_appends(config.segment_index_bytes)
+            self.time_index.open_for_appends(config.segment_index_bytes)
+
+    def become_inactive(self) -> None:
+        """Finish the files when the log rolls or closes: the last time entry, and no preallocated rest."""
+        if self._max_timestamp is not None:
+            self.time_index.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
+        self.index.finish()
+        self.time_index.finish()
+        if self._disk.size(self.log_path) != self.size_bytes:
+            self.file.truncate(self.size_bytes)
+            self.is_cut = True
+
+    # --- finding
+
+    def max_timestamp_entry(self) -> tuple[int, int]:
+        """The greatest timestamp, and the last offset of the first batch that has it."""
+        if self._max_timestamp is None:
+            try:
+                self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
+            except (CorruptIndex, FileMissing):
+                self.rebuild_indexes()
+                assert self._max_timestamp is not None
+        return self._max_timestamp, self._offset_of_max_timestamp
+
+    def set_max_timestamp(self, timestamp: int, offset: int) -> None:
+        """Say what the greatest timestamp is, and the last offset of the first batch that has it."""
+        self._max_timestamp, self._offset_of_max_timestamp = timestamp, offset
+
+    def largest_timestamp(self) -> int:
+        """The greatest timestamp, or the time of the last write for a segment without timestamps."""
+        largest = self.max_timestamp_entry()[0]
+        return largest if largest >= 0 else self._disk.modified_ms(self.log_path)
+
+    def position_before(self, offset: int) -> int:
+        """A position in the file from where a scan meets the batch that holds `offset`."""
+        try:
+            position = self.index.lookup(offset)
+            if position < self.size_bytes or position == 0:
+                return position
+        except (CorruptIndex, FileMissing):
+            pass
+        self.rebuild_indexes()
+        return self.index.lookup(offset)
+
+    def find(self, offset: int) -> Place | None:
+        """The batch that holds `offset`, or the first one after it; None at the end of the segment."""
+        if not self._is_doubted and not self._is_well_indexed(offset):
+            # Once is enough: where the log itself is damaged, that does not help.
+            self._is_doubted = True
+            self.rebuild_indexes()
+        for place in headers(self.file, self.position_before(offset), self.size_bytes):
+            if place.last_offset >= offset:
+                return place
+        return None
+
+    def _is_well_indexed(self, offset: int) -> bool:
+        """Whether the index gives the place of a batch for this offset, and not of one beyond, or of none.
+
+        An index has no checksum: a bit of it that turns over would have records passed over in silence.
+        """
+        position = self.position_before(offset)
+        if not position:
+            return True
+        try:
+            place = next(headers(self.file, position, self.size_bytes), None)
+        except Invalid:
+            return False
+        return place is not None and self.base_offset <= place.base_offset <= offset
+
+    def next_offset(self) -> int:
+        """The offset after the segment's last batch. Invalid where the file does not end with one."""
+        next_offset = self.base_offset
+        if not self.size_bytes:
+            return next_offset
+        try:
+            last_indexed = self.index.last_offset
+        except (CorruptIndex, FileMissing):
+            last_indexed = self.base_offset
+        indexed = self.find(last_indexed)
+        position = indexed.position if indexed else 0
+        for place in headers(self.file, position, self.size_bytes):
+            next_offset = place.last_offset + 1
+            position = place.next_position
+        if position != self.size_bytes:
+            raise Invalid(position, "no whole batch")
+        return next_offset
+
+    def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
+        """The first record from `start_offset` on that is not older than `timestamp`."""
+        try:
+            indexed = self.time_index.lookup(timestamp)
+        except (CorruptIndex, FileMissing):
+            self.rebuild_indexes()
+            indexed = self.time_index.lookup(timestamp)
+        position = self.position_before(max(indexed, start_offset))
+        for place in headers(self.file, position, self.size_bytes):
+            if place.max_timestamp >= timestamp and place.last_offset >= start_offset:
+                found = self._first_record(place, timestamp, start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def find_max_timestamp(self) -> TimestampOffset | None:
+        """The first record that has the segment's greatest timestamp."""
+        timestamp, offset = self.max_timestamp_entry()
+        for place in headers(self.file, self.position_before(offset), self.size_bytes):
+            if place.max_timestamp == timestamp:
+                return self._first_record(place, timestamp, self.base_offset)
+        return None
+
+    def _first_record(self, place: Place, timestamp: int, start_offset: int) -> TimestampOffset | None:
+        batch = memoryview(self.file.read_at(place.position, place.size_bytes))
+        header = read_header(batch, 0)
+        for record in records(batch, 0, header, max_bytes=_MAX_SEARCHED_BATCH_BYTES):
+            if record.timestamp >= timestamp and record.offset >= start_offset:
+                return TimestampOffset(record.timestamp, record.offset, place.leader_epoch)
+        return None
+
+    # --- changing
+
+    def settle(self) -> None:
+        """Give the files their final names: the log last, since a `.swap` log says that there is more to do.
+
+        StorageError.
+        """
+        prefix, _, way = self.log_path.rpartition(LOG_SUFFIX)
+        for suffix in reversed(SUFFIXES):
+            with suppress(FileMissing):
+                self._disk.rename(prefix + suffix + way, prefix + suffix)
+        self.log_path = prefix + LOG_SUFFIX
+        self.index.path = prefix + INDEX_SUFFIX
+        self.time_index.path = prefix + TIME_INDEX_SUFFIX
+
+    def truncate_to(self, offset: int, config: LogConfig, now_ms: int) -> None:
+        """Cut off every batch that ends at `offset` or beyond; the segment becomes the active one."""
+        place = self.find(offset)
+        self.index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        cut_aborted(self._disk, self._transaction_index_path, offset)
+        self._aborted = None
+        if place is not None:
+            self.file.truncate(place.position)
+            self.size_bytes = place.position
+        self.open_for_appends(config)
+        if not self.size_bytes:
+            self.created_ms = now_ms
+            self._first_timestamp = None
+        self.bytes_since_index_entry = 0
+        largest, offset_of_largest = self.time_index.last_entry
+        for remaining in headers(self.file, self.position_before(offset_of_largest), self.size_bytes):
+            if remaining.max_timestamp > largest:
+                largest, offset_of_largest = remaining.max_timestamp, remaining.last_offset
+        self.set_max_timestamp(largest, offset_of_largest)
+
+    def rebuild_indexes(self) -> None:
+        """Write both indexes afresh from the log file, as the segment of a log that has rolled on.
+
+        Invalid where the file is damaged.
+        """
+        rebuilding = self.begin_rebuild()
+        for place in headers(self.file, 0, self.size_bytes):
+            try:
+                if not 0 <= place.last_offset - self.base_offset <= MAX_RELATIVE_OFFSET:
+                    raise InvalidOffset(f"offset {place.last_offset} is not this segment's")
+                rebuilding.add(place)
+            except InvalidOffset as error:
+                raise Invalid(place.position, str(error)) from error
+        rebuilding.finish()
+        # The log file is durable already, for the most part: no flush would see to these.
+        for file in self.index_files():
+            file.sync()
+
+    def begin_rebuild(self) -> IndexRebuild:
+        """Empty both indexes, to be fed again batch by batch."""
+        return IndexRebuild(self)
+
+
+class IndexRebuild:
+    """Both indexes of a segment in the making, from its batches in order."""
+
+    __slots__ = ("_segment", "_was_active", "indexed_position")
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self.indexed_position = 0
+        self._was_active = segment.index.max_entries, segment.time_index.max_entries
+        segment.index.create(0)
+        segment.time_index.create(0)
+        segment.set_max_timestamp(NO_TIMESTAMP, segment.base_offset)
+
+    @property
+    def interval_bytes(self) -> int:
+        """How far apart indexed batches are, at least."""
+        return self._segment.index_interval_bytes
+
+    @property
+    def largest_timestamp(self) -> int:
+        """The greatest timestamp up to here."""
+        return self._segment.max_timestamp_entry()[0]
+
+    def add(self, place: Place) -> None:
+        """The next batch. Those that are no later than `largest_timestamp` and not due need not be told.
+
+        InvalidOffset when offsets go backwards.
+        """
+        segment = self._segment
+        if place.max_timestamp > segment.max_timestamp_entry()[0]:
+            segment.set_max_timestamp(place.max_timestamp, place.last_offset)
+        if place.position - self.indexed_position > segment.index_interval_bytes:
+            segment.index.append(place.last_offset, place.position)
+            segment.time_index.maybe_append(*segment.max_timestamp_entry())
+            self.indexed_position = place.position
+
+    def finish(self) -> None:
+        """Complete the files, as long as their entries; preallocated again if they were."""
+        segment = self._segment
+        segment.time_index.maybe_append(*segment.max_timestamp_entry())
+        segment.index.finish()
+        segment.time_index.finish()
+        entries, time_entries = self._was_active
+        if entries:
+            segment.index.open_for_appends(entries * 8)
+            segment.time_index.open_for_appends(time_entries * 12)

@@ -1,0 +1,276 @@
+"""The segments of one log, in order, and how to find something in them.
+
+The last one is active. Reading mostly happens where writing did a moment ago, so the places of the last few
+writes are remembered: a read that begins or ends at one of them needs no search.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from kwire.broker.storage.disk import DiskFile, FileRegion, StorageError
+from kwire.broker.storage.log.segment import Segment, TimestampOffset
+from kwire.broker.storage.log.transaction_index import Aborted, overlapping
+
+_PLACES = 16
+"""How many writes are remembered."""
+_LENGTH_FIELD_POSITION = 8
+_BYTES_BEFORE_LENGTH_COUNTS = 12
+
+
+class _NoFile:
+    """Stands in for the file of a region of no bytes."""
+
+    def fileno(self) -> int:
+        raise OSError("an empty region has no file")
+
+    def size(self) -> int:
+        return 0
+
+    def read_at(self, position: int, size: int) -> bytes:
+        return b""
+
+    def write_at(self, position: int, buffers: object) -> None:
+        raise StorageError("an empty region has no file")
+
+    def truncate(self, size: int) -> None:
+        raise StorageError("an empty region has no file")
+
+    def sync(self) -> None:
+        return
+
+
+EMPTY = FileRegion(_NoFile(), 0, 0)
+INCOMPLETE = FileRegion(_NoFile(), 0, 0)
+"""Nothing either: there is a batch, and not even the first one fits."""
+
+
+class Segments:
+    """At least one segment; what is staged for the active one is not in it yet."""
+
+    __slots__ = ("_largest_rolled", "_places", "_segments", "active", "bases", "end_offset")
+
+    def __init__(self, segments: Iterable[Segment], end_offset: int) -> None:
+        self._segments = list(segments)
+        self.bases = [segment.base_offset for segment in self._segments]
+        """The first offset of each; not to be changed from outside."""
+        self.active = self._segments[-1]
+        self.end_offset = end_offset
+        """The offset after the last batch in the files."""
+        self._places: dict[int, tuple[Segment, int]] = {}
+        self._largest_rolled: Segment | None = None
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all of them, without their indexes."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    # --- changing
+
+    def add(self, segment: Segment) -> None:
+        """Make a new segment the active one."""
+        self._segments.append(segment)
+        self.bases.append(segment.base_offset)
+        self.active = segment
+        self._largest_rolled = None
+
+    def remove(self, gone: Iterable[Segment]) -> None:
+        """Forget some, of which the caller takes care. When all go, `add` has to follow."""
+        bases = {segment.base_offset for segment in gone}
+        self._segments = [segment for segment in self._segments if segment.base_offset not in bases]
+        self.bases = [segment.base_offset for segment in self._segments]
+        if self._segments:
+            self.active = self._segments[-1]
+        self.forget_places()
+
+    def replace(self, gone: Iterable[Segment], new: Segment) -> None:
+        """Put one that is not active in the place of neighbours, the first of which has its base offset."""
+        bases = {segment.base_offset for segment in gone}
+        kept = [segment for segment in self._segments if segment.base_offset not in bases]
+        kept.insert(bisect_left(kept, new.base_offset, key=lambda segment: segment.base_offset), new)
+        self._segments = kept
+        self.bases = [segment.base_offset for segment in kept]
+        self.forget_places()
+
+    def forget_places(self) -> None:
+        """The log was cut at one of its ends: what is remembered of it may be wrong."""
+        self._places.clear()
+        self._largest_rolled = None
+
+    def about_to_write(self) -> None:
+        """The next batch will be at the end of the active segment: remember the place."""
+        places = self._places
+        places[self.end_offset] = (self.active, self.active.size_bytes)
+        if len(places) > _PLACES:
+            del places[next(iter(places))]
+
+    # --- finding
+
+    def holding(self, offset: int) -> list[Segment]:
+        """The segments that hold anything from `offset` on."""
+        return self._segments[max(0, bisect_right(self.bases, offset) - 1) :]
+
+    def not_synced_from(self, recovery_point: int) -> list[Segment]:
+        """The segments that hold anything from the recovery point on, and the one that it ends."""
+        return self._segments[max(0, bisect_left(self.bases, recovery_point) - 1) :]
+
+    def region(self, offset: int, up_to_offset: int, max_bytes: int, *, at_least_one: bool) -> FileRegion:
+        """From the batch that holds `offset`, within its segment; INCOMPLETE where that one is too large.
+
+        StorageError, Invalid.
+        """
+        if offset >= min(up_to_offset, self.end_offset):
+            return EMPTY
+        found = self._locate(offset)
+        if found is None:
+            return EMPTY
+        segment, position = found
+        size_bytes = self._position_within(segment, up_to_offset) - position
+        if size_bytes <= 0:
+            return EMPTY
+        file = segment.file
+        if size_bytes > max_bytes:
+            least_bytes = _batch_bytes(file, position)
+            if not at_least_one and max_bytes < least_bytes:
+                return INCOMPLETE if max_bytes else EMPTY
+            size_bytes = min(size_bytes, max(max_bytes, least_bytes))
+        return FileRegion(file, position, size_bytes)
+
+    def aborted(self, offset: int, region: FileRegion, stable_offset: int) -> list[Aborted]:
+        """The aborted transactions that a reader of this region, which begins at `offset`, must know of.
+
+        Also of a region of no bytes, as Apache Kafka tells it, where something stable is to be read.
+        How far the region reaches is taken from the index, as Apache Kafka does, so that there may be some of
+        a little further on. StorageError.
+        """
+        found = self._locate(offset) if offset < stable_offset else None
+        if found is None:
+            return []
+        segment, position = found
+        number = bisect_right(self.bases, segment.base_offset)
+        upper_bound = segment.index.offset_at(position + region.size_bytes)
+        if upper_bound is None:
+            upper_bound = self.bases[number] if number < len(self.bases) else self.end_offset
+        aborted: list[Aborted] = []
+        for later in self._segments[number - 1 :]:
+            entries, is_all = overlapping(later.aborted(), offset, upper_bound)
+            aborted += entries
+            if is_all:
+                break
+        return aborted
+
+    def size_between(self, offset: int, up_to_offset: int) -> int:
+        """The bytes of the batches between two offsets. StorageError, Invalid."""
+        up_to_offset = min(up_to_offset, self.end_offset)
+        found = self._locate(offset) if offset < up_to_offset else None
+        if found is None:
+            return 0
+        segment, position = found
+        if up_to_offset <= segment.base_offset:
+            return 0
+        first = bisect_right(self.bases, segment.base_offset)
+        last = bisect_right(self.bases, up_to_offset - 1)
+        if last <= first:
+            return max(0, self._position_within(segment, up_to_offset) - position)
+        between = self._segments[first : last - 1]
+        return (
+            segment.size_bytes
+            - position
+            + sum(later.size_bytes for later in between)
+            + self._position_within(self._segments[last - 1], up_to_offset)
+        )
+
+    def base_of(self, offset: int) -> int:
+        """The base offset of the segment where a read from `offset` begins. StorageError, Invalid.
+
+        That is a later one where compaction has left nothing of that offset's own from there on.
+        """
+        if offset < self.end_offset:
+            found = self._locate(offset)
+            return (self.active if found is None else found[0]).base_offset
+        return self.bases[max(0, bisect_right(self.bases, offset) - 1)]
+
+    def bytes_to(self, base: int, offset: int, up_to_offset: int) -> int | None:
+        """From one place to another in the segment that has this base; None if the other is not of it.
+
+        StorageError, Invalid.
+        """
+        number = bisect_right(self.bases, up_to_offset) - 1
+        if number < 0 or self.bases[number] != base:
+            return None
+        segment = self._segments[number]
+        return self._position_within(segment, up_to_offset) - self._position_within(segment, offset)
+
+    def base_of_batch(self, offset: int) -> int:
+        """Where the batch begins that holds `offset`, or the first one after it. StorageError, Invalid."""
+        for segment in self.holding(offset):
+            found = segment.find(offset)
+            if found is not None:
+                return found.base_offset
+        return offset
+
+    def _locate(self, offset: int) -> tuple[Segment, int] | None:
+        """Where the batch begins that holds `offset`, or the first one after it."""
+        place = self._places.get(offset)
+        if place is not None and place[1] < place[0].size_bytes:
+            return place
+        # A compacted log may have no batch at the end of a segment: the next one has it then.
+        for segment in self.holding(offset):
+            found = segment.find(offset)
+            if found is not None:
+                return segment, found.position
+        return None
+
+    def _position_within(self, segment: Segment, up_to_offset: int) -> int:
+        """Where in this segment the batches end that lie before `up_to_offset`."""
+        if up_to_offset >= self.end_offset:
+            return segment.size_bytes
+        place = self._places.get(up_to_offset)
+        if place is not None and place[0] is segment:
+            return place[1]
+        found = segment.find(up_to_offset)
+        return segment.size_bytes if found is None else found.position
+
+    def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
+        """The first record from `start_offset` on that is not older. StorageError, Invalid, CorruptBatch.
+
+        The first segment that has a record as new decides, as in Apache Kafka: nothing is found where what it
+        has lies before the start, even where that is all of it.
+        """
+        for segment in self._segments:
+            if segment.size_bytes and segment.largest_timestamp() >= timestamp:
+                return segment.find_timestamp(timestamp, start_offset)
+        return None
+
+    def find_max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the greatest timestamp. StorageError, Invalid, CorruptBatch.
+
+        It may lie before the log start, as in Apache Kafka, while its segment is there.
+        """
+        active = self.active
+        largest = self._largest_rolled
+        if largest is None:
+            # Found once among the segments that do not change any more.
+            largest = max(self._segments, key=_max_timestamp)
+            if largest is not active:
+                self._largest_rolled = largest
+        elif active.max_timestamp_entry()[0] > largest.max_timestamp_entry()[0]:
+            largest = active
+        return largest.find_max_timestamp() if largest.size_bytes else None
+
+
+def _batch_bytes(file: DiskFile, position: int) -> int:
+    """The size of the batch at this position."""
+    length = file.read_at(position + _LENGTH_FIELD_POSITION, 4)
+    return _BYTES_BEFORE_LENGTH_COUNTS + int.from_bytes(length, "big")
+
+
+def _max_timestamp(segment: Segment) -> int:
+    return segment.max_timestamp_entry()[0]

@@ -1,0 +1,118 @@
+"""Many sound batches in few steps: what recovery does with nearly everything it reads.
+
+A log that a kill has left may be a gigabyte of batches of a kibibyte. One by one, through a header, a place
+and half a dozen calls, they cost 3.6 µs each; here it is 1.6. What is not plainly sound ends the run, and is
+left to whoever can say what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from crc32c import crc32c
+
+from kwire.broker.storage.disk import DiskFile
+from kwire.broker.storage.log.index import MAX_RELATIVE_OFFSET
+from kwire.broker.storage.log.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
+from kwire.broker.storage.log.producer_state import ProducerStateManager
+from kwire.broker.storage.log.scan import Place
+from kwire.broker.storage.log.segment import IndexRebuild
+from kwire.wire.batch import ATTRIBUTES_AT, CONTROL_MASK, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, read_header
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_CHUNK_BYTES = 1 << 20
+_LEAST_LENGTH = HEADER_BYTES - LOG_OVERHEAD_BYTES
+
+
+class SoundRun:
+    """The reading of one segment, which feeds its indexes, the epochs and the producers."""
+
+    __slots__ = (
+        "_end",
+        "_epochs",
+        "_file",
+        "_last_allowed",
+        "_log_start_offset",
+        "_producers",
+        "_rebuilding",
+    )
+
+    def __init__(
+        self,
+        file: DiskFile,
+        end: int,
+        rebuilding: IndexRebuild,
+        epochs: LeaderEpochs,
+        producers: ProducerStateManager,
+        *,
+        base_offset: int,
+        next_base: int | None,
+        log_start_offset: int,
+    ) -> None:
+        """`next_base` is where the next segment begins; producers count from `log_start_offset` on."""
+        self._file = file
+        self._end = end
+        self._rebuilding = rebuilding
+        self._epochs = epochs
+        self._producers = producers
+        self._log_start_offset = log_start_offset
+        self._last_allowed = base_offset + MAX_RELATIVE_OFFSET
+        if next_base is not None:
+            self._last_allowed = min(self._last_allowed, next_base - 1)
+
+    def advance(self, position: int, next_offset: int) -> tuple[int, int]:
+        """Take batches from `position` on, up to the first that is not plainly sound.
+
+        That one's position is returned, and the least offset that it may have, as `next_offset` is here.
+        """
+        unpack_from, rebuilding, producers = _HEADER.unpack_from, self._rebuilding, self._producers
+        last_allowed, log_start_offset = self._last_allowed, self._log_start_offset
+        interval_bytes = rebuilding.interval_bytes
+        index_from = rebuilding.indexed_position + interval_bytes
+        largest_timestamp = rebuilding.largest_timestamp
+        latest_epoch = self._epochs.latest
+        if latest_epoch is None:
+            latest_epoch = UNDEFINED_EPOCH
+        while position + HEADER_BYTES <= self._end:
+            chunk = memoryview(self._file.read_at(position, min(_CHUNK_BYTES, self._end - position)))
+            last_header_at = len(chunk) - HEADER_BYTES
+            at = 0
+            while at <= last_header_at:
+                base_offset, length, leader_epoch, magic, crc, attributes, delta, *rest = unpack_from(
+                    chunk, at
+                )
+                after = at + LOG_OVERHEAD_BYTES + length
+                last_offset = base_offset + delta
+                if (
+                    length < _LEAST_LENGTH
+                    or after > len(chunk)
+                    or magic != MAGIC
+                    or not next_offset <= base_offset <= last_offset <= last_allowed
+                    or crc32c(chunk[at + ATTRIBUTES_AT : after]) != crc
+                ):
+                    break
+                max_timestamp, producer_id = rest[1], rest[2]
+                if max_timestamp > largest_timestamp or position + at > index_from:
+                    rebuilding.add(
+                        Place(
+                            position + at, after - at, base_offset, last_offset, max_timestamp, leader_epoch
+                        )
+                    )
+                    largest_timestamp = rebuilding.largest_timestamp
+                    index_from = rebuilding.indexed_position + interval_bytes
+                if leader_epoch > latest_epoch:
+                    self._epochs.note(leader_epoch, base_offset)
+                    latest_epoch = leader_epoch
+                if last_offset >= log_start_offset:
+                    if producer_id < 0:
+                        producers.end_offset = last_offset + 1
+                    elif attributes & CONTROL_MASK:
+                        producers.update_from_marker(read_header(chunk, at), chunk, at)
+                    else:
+                        producers.update(read_header(chunk, at))
+                next_offset = last_offset + 1
+                at = after
+            if not at:
+                break
+            position += at
+        return position, next_offset

@@ -1,0 +1,146 @@
+"""Appends on their way into a log: with their offsets, and not in the file yet."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.log.segment import Segment
+from kwire.broker.storage.log.validator import Validated
+from kwire.wire.batch import BatchHeader, CorruptBatch, batches, crc_is_valid, stamp
+from kwire.wire.errors import ApiError, ErrorCode
+
+
+class Appended(NamedTuple):
+    """What an append has become."""
+
+    first_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    """-1 unless the topic's timestamps are LogAppendTime."""
+    log_start_offset: int
+    is_duplicate: bool = False
+    """The producer had sent this batch before: the offsets are those of the first time."""
+
+
+class Incoming(NamedTuple):
+    """The batches of one append."""
+
+    data: bytearray | memoryview
+    size_bytes: int
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    offset_of_max_timestamp: int
+    """The last offset of the first batch that has the greatest timestamp."""
+    from_producers: list[tuple[int, BatchHeader]]
+    """Those with a producer id, by where they lie in the data."""
+    epochs: list[tuple[int, int]]
+    """Leader epochs, with the offsets where they begin."""
+
+
+class Staged:
+    """Appends that have their places, and are not in the file yet."""
+
+    __slots__ = ("_incoming", "size_bytes")
+
+    def __init__(self) -> None:
+        self._incoming: list[Incoming] = []
+        self.size_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._incoming)
+
+    def add(self, incoming: Incoming) -> None:
+        """The next one."""
+        self._incoming.append(incoming)
+        self.size_bytes += incoming.size_bytes
+
+    def clear(self) -> None:
+        """There is none any more."""
+        self._incoming = []
+        self.size_bytes = 0
+
+    def write_to(self, segment: Segment) -> None:
+        """Write all of them with one call. StorageError: none of them is in the file."""
+        incoming = self._incoming
+        self.clear()
+        file = segment.file
+        try:
+            file.write_at(segment.size_bytes, [one.data for one in incoming])
+        except StorageError:
+            file.truncate(segment.size_bytes)
+            raise
+        for one in incoming:
+            segment.appended(one.size_bytes, one.last_offset, one.max_timestamp, one.offset_of_max_timestamp)
+
+
+def with_offsets(validated: Validated, first_offset: int, leader_epoch: int) -> Incoming:
+    """Stamp checked batches with offsets and the leader's epoch."""
+    data = validated.data
+    offset = first_offset
+    max_timestamp, offset_of_max = -1, -1
+    from_producers: list[tuple[int, BatchHeader]] = []
+    for position, header in validated.batches:
+        stamp(data, position, offset, leader_epoch)
+        if header.producer_id >= 0:
+            stamped = BatchHeader(offset, header.batch_length, leader_epoch, *header[3:])
+            from_producers.append((position, stamped))
+        offset += header.last_offset_delta + 1
+        if header.max_timestamp > max_timestamp:
+            max_timestamp, offset_of_max = header.max_timestamp, offset - 1
+    return Incoming(
+        data,
+        len(data),
+        first_offset,
+        offset - 1,
+        max_timestamp,
+        offset_of_max,
+        from_producers,
+        [(leader_epoch, first_offset)],
+    )
+
+
+def already_stamped(records: memoryview, next_offset: int) -> Incoming:
+    """Take whole batches as they are stored elsewhere.
+
+    Raises ApiError: CORRUPT_MESSAGE; OFFSET_OUT_OF_RANGE for offsets that do not follow `next_offset`.
+    """
+    first_offset = -1
+    max_timestamp, offset_of_max = -1, -1
+    size_bytes = 0
+    from_producers: list[tuple[int, BatchHeader]] = []
+    epochs: list[tuple[int, int]] = []
+    try:
+        for position, header in batches(records):
+            if not crc_is_valid(records, position, header):
+                raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong CRC")
+            if header.base_offset < next_offset or header.last_offset < header.base_offset:
+                raise ApiError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"A batch from {header.base_offset} to {header.last_offset} cannot follow {next_offset}.",
+                )
+            if first_offset < 0:
+                first_offset = header.base_offset
+            next_offset = header.next_offset
+            if header.max_timestamp > max_timestamp:
+                max_timestamp, offset_of_max = header.max_timestamp, header.last_offset
+            if header.producer_id >= 0:
+                from_producers.append((position, header))
+            if not epochs or epochs[-1][0] != header.leader_epoch:
+                epochs.append((header.leader_epoch, header.base_offset))
+            size_bytes = position + header.size_bytes
+    except CorruptBatch as error:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    if not size_bytes:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, "There is no batch to append.")
+    return Incoming(
+        records[:size_bytes],
+        size_bytes,
+        first_offset,
+        next_offset - 1,
+        max_timestamp,
+        offset_of_max,
+        from_producers,
+        epochs,
+    )

@@ -1,0 +1,70 @@
+"""Files and directories on their way out: renamed already, removed after `file.delete.delay.ms`."""
+
+from __future__ import annotations
+
+import logging
+
+from kwire.broker.storage.disk import Disk, FileMissing, StorageError
+from kwire.broker.storage.log.segment import DELETED_SUFFIX
+
+logger = logging.getLogger("kwire.storage")
+
+
+REMOVALS_AT_ONCE = 8
+"""A directory takes some milliseconds to remove, and the loop does nothing else meanwhile."""
+
+
+class Trash:
+    """What is to be removed, and when. One for all logs of a broker."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._arrived: list[tuple[int, str, bool]] = []
+        """(delay_ms, path, is_directory) of what has come since the last tick."""
+        self._due: list[tuple[int, str, bool]] = []
+
+    def __len__(self) -> int:
+        return len(self._arrived) + len(self._due)
+
+    def rename_files(self, paths: list[str], delay_ms: int) -> None:
+        """Take files out of a log by renaming them, to be removed later. StorageError."""
+        for path in paths:
+            renamed = path + DELETED_SUFFIX
+            try:
+                self._disk.rename(path, renamed)
+            except FileMissing:
+                continue
+            self._arrived.append((delay_ms, renamed, False))
+
+    def add_directory(self, path: str, delay_ms: int) -> None:
+        """Have a directory removed, renamed by the caller."""
+        self._arrived.append((delay_ms, path, True))
+
+    def tick(self, now_ms: int) -> bool:
+        """Remove what is due, up to so much that nobody waits long; whether more is due.
+
+        A failure is logged: the next start finds what is left.
+        """
+        if self._arrived:
+            self._due += [(now_ms + delay_ms, path, tree) for delay_ms, path, tree in self._arrived]
+            self._arrived = []
+        if not self._due:
+            return False
+        left = REMOVALS_AT_ONCE
+        more = False
+        keep: list[tuple[int, str, bool]] = []
+        for due_ms, path, is_directory in self._due:
+            if due_ms > now_ms or not left:
+                more = more or due_ms <= now_ms
+                keep.append((due_ms, path, is_directory))
+                continue
+            left -= 1
+            try:
+                if is_directory:
+                    self._disk.remove_tree(path)
+                else:
+                    self._disk.remove(path)
+            except StorageError as error:
+                logger.error("%s cannot be removed: %s", path, error)
+        self._due = keep
+        return more

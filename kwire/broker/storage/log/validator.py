@@ -1,0 +1,319 @@
+"""What a partition's leader checks of a batch before it is appended, and what it changes in it.
+
+Order, as Kafka has it: format of the request's records (`check_produced`, before anything else is looked at),
+then base offset, size, CRC, offsets against count, control bit, sequence, then the records. Record boundaries
+are always walked; keys and timestamps are decoded where the topic makes them matter (docs/decisions/0002).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from kwire.broker.storage.log.log_config import LOG_APPEND_TIME, AppendOrigin, LogConfig
+from kwire.wire.batch import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    HEADER_BYTES,
+    LENGTH_AT,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_AT,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    CorruptBatch,
+    UnreadableBatch,
+    build,
+    count_records,
+    crc_is_valid,
+    read_header,
+    records,
+    seal,
+    stamp_append_time,
+)
+from kwire.wire.compression import Codec, OutputTooLarge
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import Buffer
+
+MIN_RECORD_BYTES: Final = 14
+"""The least length that any format of a batch may state (that of a v0 message without key and value)."""
+
+MAX_DECOMPRESSED_BYTES: Final = 100 * 1024 * 1024
+"""What a compressed batch may become: as much as a whole request may hold by default."""
+
+MAX_SIZE_BYTES: Final = (1 << 31) - 1
+"""Sizes are int32 in Kafka."""
+
+FIRST_VERSION_WITH_ZSTD: Final = 7
+ERRORS_SHOWN: Final = 3
+
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+
+CODEC_NAMES: Final = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+class RecordErrors(ApiError):
+    """A batch refused for single records of it. KIP-467."""
+
+    def __init__(self, code: ErrorCode, message: str, refused: list[tuple[int, str]]) -> None:
+        super().__init__(code, message)
+        self.records = refused
+        """Index in the batch and reason, of each record that is at fault."""
+
+
+class Validated(NamedTuple):
+    """Batches that may be appended: the bytes to keep, and where each lies in them."""
+
+    data: bytearray | memoryview
+    batches: list[tuple[int, BatchHeader]]
+
+
+def check_produced(data: Buffer | None, api_version: int) -> memoryview:
+    """The one batch that a Produce request may carry for a partition.
+
+    Raises ApiError: CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_COMPRESSION_TYPE. Bytes after the batch that
+    are no batch are left off.
+    """
+    size_bytes = None if data is None else _whole_batch(data, 0)
+    if data is None or size_bytes is None:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"Produce requests with version {api_version} must have at least one record batch per partition.",
+        )
+    if data[MAGIC_AT] != MAGIC:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"Produce requests with version {api_version} may only contain record batches with magic 2.",
+        )
+    if (
+        size_bytes >= HEADER_BYTES
+        and api_version < FIRST_VERSION_WITH_ZSTD
+        and _INT16.unpack_from(data, ATTRIBUTES_AT)[0] & CODEC_MASK == Codec.ZSTD
+    ):
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"Produce requests with version {api_version} may not use ZStandard compression.",
+        )
+    if len(data) > size_bytes and _whole_batch(data, size_bytes) is not None:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"Produce requests with version {api_version} must contain exactly one batch per partition.",
+        )
+    return memoryview(data)[:size_bytes]
+
+
+def is_transactional(data: Buffer) -> bool:
+    """Whether the first batch is part of a transaction.
+
+    Kafka looks before anything else; ApiError for a batch whose length or magic cannot be.
+    """
+    if _whole_batch(data, 0) is None or data[MAGIC_AT] != MAGIC:
+        return False
+    (attributes,) = _INT16.unpack_from(data, ATTRIBUTES_AT)
+    return bool(attributes & TRANSACTIONAL_MASK)
+
+
+def _whole_batch(data: Buffer, position: int) -> int | None:
+    """The size of the batch of any format at `position`, None where there is no whole one."""
+    left_bytes = len(data) - position
+    if left_bytes < LOG_OVERHEAD_BYTES:
+        return None
+    (length,) = _INT32.unpack_from(data, position + LENGTH_AT)
+    if length < MIN_RECORD_BYTES:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"A record batch cannot have length {length}.")
+    if left_bytes <= MAGIC_AT:
+        return None
+    magic = data[position + MAGIC_AT]
+    if magic > MAGIC:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"There is no record batch with magic {magic}.")
+    size_bytes = LOG_OVERHEAD_BYTES + int(length)
+    if size_bytes > MAX_SIZE_BYTES:
+        # Kafka's own arithmetic overflows here, and fails without a code of its own.
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"A record batch cannot have length {length}.")
+    return size_bytes if left_bytes >= size_bytes else None
+
+
+def validate(
+    batch: bytearray | memoryview,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    origin: AppendOrigin,
+    partition: str = "",
+) -> Validated:
+    """Check one whole batch, and give it the timestamps and the compression that its topic asks for.
+
+    `partition` is for messages. Offsets are not assigned here. Raises ApiError with CORRUPT_MESSAGE,
+    MESSAGE_TOO_LARGE, INVALID_RECORD or INVALID_TIMESTAMP; RecordErrors where single records are at fault.
+    """
+    if len(batch) < HEADER_BYTES:
+        raise _corrupt(partition)
+    header = read_header(batch)
+    from_client = origin is AppendOrigin.CLIENT
+    if from_client and header.base_offset != 0:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"The base offset of a batch appended to {partition} must be 0, not {header.base_offset}.",
+        )
+    _check_size(header, config, partition)
+    if header.size_bytes != len(batch) or not crc_is_valid(batch, 0, header):
+        raise _corrupt(partition)
+    if from_client:
+        _check_client_batch(header, partition)
+    elif origin is AppendOrigin.COORDINATOR and _stays_as_it_is(header, config):
+        # This broker has built its records a moment ago; the CRC tells that they are still those.
+        return Validated(batch, [(0, header)])
+    try:
+        return _check_records(batch, header, config, now_ms, partition)
+    except CorruptBatch as error:
+        if isinstance(error.__cause__, OutputTooLarge):
+            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, str(error.__cause__)) from None
+        if isinstance(error, UnreadableBatch):
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{error} (appended to {partition}).") from None
+        raise ApiError(ErrorCode.INVALID_RECORD, f"{error} (appended to {partition}).") from None
+
+
+def _corrupt(partition: str) -> ApiError:
+    return ApiError(ErrorCode.CORRUPT_MESSAGE, f"A record batch appended to {partition} is corrupt.")
+
+
+def _check_size(header: BatchHeader, config: LogConfig, partition: str) -> None:
+    if header.size_bytes > config.max_message_bytes:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"The batch appended to {partition} has {header.size_bytes} bytes, "
+            f"more than the {config.max_message_bytes} that are allowed.",
+        )
+
+
+def _check_client_batch(header: BatchHeader, partition: str) -> None:
+    count = header.records_count
+    problem = None
+    if header.last_offset_delta < 0:
+        problem = f"an invalid offset range, up to {header.last_offset_delta}"
+    elif count <= 0:
+        problem = f"an invalid count of records, {count}"
+    elif header.last_offset_delta != count - 1:
+        problem = f"offsets up to {header.last_offset_delta} and a count of {count} records"
+    elif header.is_control:
+        problem = "control records, which clients may not write"
+    elif header.has_producer_id and header.base_sequence < 0:
+        problem = f"producer id {header.producer_id} and the invalid sequence {header.base_sequence}"
+    if problem is not None:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"The batch appended to {partition} has {problem}.")
+
+
+def _stays_as_it_is(header: BatchHeader, config: LogConfig) -> bool:
+    """Whether the topic's configuration changes nothing in the batch."""
+    codec = header.codec
+    return (
+        CODEC_NAMES.get(config.compression_type, codec) == codec
+        and not header.has_log_append_time
+        and config.message_timestamp_type != LOG_APPEND_TIME
+    )
+
+
+def _check_records(
+    batch: bytearray | memoryview, header: BatchHeader, config: LogConfig, now_ms: int, partition: str
+) -> Validated:
+    source = header.codec
+    target = CODEC_NAMES.get(config.compression_type, source)
+    if header.is_control and source == Codec.NONE:
+        target = Codec.NONE
+    append_time = config.message_timestamp_type == LOG_APPEND_TIME
+    if config.compact or target != source or _timestamps_matter(header, config, now_ms):
+        found = list(records(batch, 0, header, max_bytes=MAX_DECOMPRESSED_BYTES))
+        refused: list[tuple[int, str]] = []
+        out_of_time = False
+        for index, record in enumerate(found):
+            if config.compact and record.key is None and not header.is_control:
+                refused.append((index, f"Compacted topic cannot accept message without key in {partition}."))
+            elif reason := _refuse_timestamp(record.timestamp, header, config, now_ms):
+                out_of_time = True
+                refused.append((index, reason))
+        if refused:
+            raise _record_errors(refused, out_of_time)
+        if target != source:
+            rebuilt = build(
+                ((record.timestamp, record.key, record.value, record.headers) for record in found),
+                codec=target,
+                level=_level(config, target),
+                log_append_time=now_ms if append_time else None,
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                transactional=header.is_transactional,
+            )
+            rebuilt_header = read_header(rebuilt)
+            _check_size(rebuilt_header, config, partition)
+            return Validated(rebuilt, [(0, rebuilt_header)])
+    else:
+        count = count_records(batch, 0, header, MAX_DECOMPRESSED_BYTES)
+        if count != header.records_count:
+            raise CorruptBatch(
+                f"The batch says it has {header.records_count} records and holds another number"
+            )
+    if append_time:
+        return Validated(batch, [(0, stamp_append_time(batch, 0, header, now_ms))])
+    if header.has_log_append_time:
+        attributes = header.attributes & ~TIMESTAMP_TYPE_MASK
+        _INT16.pack_into(batch, ATTRIBUTES_AT, attributes)
+        header = header._replace(attributes=attributes, crc=seal(batch, 0, header.size_bytes))
+    return Validated(batch, [(0, header)])
+
+
+def _timestamps_matter(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
+    """Whether some record's timestamp may be refused, so that each must be looked at."""
+    if config.message_timestamp_type == LOG_APPEND_TIME:
+        return header.has_log_append_time
+    return (
+        header.max_timestamp - now_ms > config.message_timestamp_after_max_ms
+        or header.base_timestamp - now_ms > config.message_timestamp_after_max_ms
+        or config.message_timestamp_before_max_ms < now_ms
+    )
+
+
+def _refuse_timestamp(timestamp: int, header: BatchHeader, config: LogConfig, now_ms: int) -> str | None:
+    if config.message_timestamp_type != LOG_APPEND_TIME and timestamp != NO_TIMESTAMP:
+        earliest = now_ms - config.message_timestamp_before_max_ms
+        latest = now_ms + config.message_timestamp_after_max_ms
+        if earliest <= timestamp <= latest:
+            return None
+        return f"Timestamp {timestamp} is out of range: it should be within [{earliest}, {latest}]."
+    if header.has_log_append_time:
+        return "Producers may not set the timestamp type to LogAppendTime."
+    return None
+
+
+def _record_errors(refused: list[tuple[int, str]], out_of_time: bool) -> RecordErrors:
+    if out_of_time:
+        return RecordErrors(
+            ErrorCode.INVALID_TIMESTAMP,
+            "One or more records have been rejected due to invalid timestamp",
+            refused,
+        )
+    shown = "; ".join(f"record {index}: {reason}" for index, reason in refused[:ERRORS_SHOWN])
+    return RecordErrors(
+        ErrorCode.INVALID_RECORD,
+        f"{len(refused)} records have been rejected, the first of them: {shown}",
+        refused,
+    )
+
+
+def _level(config: LogConfig, codec: Codec) -> int | None:
+    if codec == Codec.GZIP:
+        return config.compression_gzip_level
+    if codec == Codec.LZ4:
+        return config.compression_lz4_level
+    if codec == Codec.ZSTD:
+        return config.compression_zstd_level
+    return None

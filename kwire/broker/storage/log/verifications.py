@@ -1,0 +1,81 @@
+"""What producers have tried to begin a transaction with, until one of its batches is in the log. KIP-890.
+
+A batch that is refused comes again. Those that its producer sent after it must not overtake it, though
+nothing may be known of the producer that they could be out of order with.
+"""
+
+from __future__ import annotations
+
+from kwire.wire.batch import BatchHeader
+from kwire.wire.errors import ApiError, ErrorCode
+
+
+class Verification:
+    """The batches that one producer has sent, whatever became of them."""
+
+    __slots__ = ("began_ms", "epoch", "lowest_sequence", "raises_epochs")
+
+    def __init__(self, header: BatchHeader, *, raises_epochs: bool, now_ms: int) -> None:
+        self.epoch = header.producer_epoch
+        self.lowest_sequence = header.base_sequence
+        self.raises_epochs = raises_epochs
+        """Whether the producer follows version 2 of the protocol, in which each transaction begins at 0."""
+        self.began_ms = now_ms
+
+    def tried(self, epoch: int, sequence: int) -> None:
+        """A batch was sent. An older epoch says nothing of the newer one."""
+        if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
+            self.epoch = epoch
+            self.lowest_sequence = sequence
+
+
+class Verifications:
+    """Those of one log, by producer id."""
+
+    __slots__ = ("_begun",)
+
+    def __init__(self) -> None:
+        self._begun: dict[int, Verification] = {}
+
+    def __len__(self) -> int:
+        return len(self._begun)
+
+    def begin(self, header: BatchHeader, *, raises_epochs: bool, now_ms: int) -> None:
+        """A batch is about to be appended that may begin its transaction here."""
+        begun = Verification(header, raises_epochs=raises_epochs, now_ms=now_ms)
+        self._begun.setdefault(header.producer_id, begun).tried(header.producer_epoch, header.base_sequence)
+
+    def check(self, header: BatchHeader, *, is_unknown: bool) -> None:
+        """Whether a batch overtakes one that was refused. OUT_OF_ORDER_SEQUENCE_NUMBER.
+
+        `is_unknown`: the log has no batch of the producer.
+        """
+        begun = self._begun.get(header.producer_id)
+        if begun is None:
+            return
+        sequence = header.base_sequence
+        if (begun.raises_epochs and sequence != 0 and is_unknown) or sequence > begun.lowest_sequence:
+            raise ApiError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Sequence {sequence} of producer {header.producer_id} comes before an earlier one that was "
+                f"refused.",
+            )
+
+    def over(self, header: BatchHeader) -> None:
+        """A batch of the transaction is in the log, or a marker.
+
+        In version 2 the marker of a transaction has a later epoch than its batches. One of the same epoch
+        ends what was before, and what is about to begin goes on.
+        """
+        begun = self._begun.get(header.producer_id)
+        if begun is None:
+            return
+        if header.is_control and begun.raises_epochs and begun.epoch == header.producer_epoch:
+            return
+        del self._begun[header.producer_id]
+
+    def expire(self, oldest_ms: int) -> None:
+        """Forget what began before a time, or then."""
+        self._begun = {
+            producer_id: begun for producer_id, begun in self._begun.items() if begun.began_ms > oldest_ms
+        }

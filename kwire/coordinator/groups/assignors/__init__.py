@@ -1,0 +1,12 @@
+"""Server-side assignors of consumer groups. KIP-848."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kwire.coordinator.groups.assignors import range as range_assignor
+from kwire.coordinator.groups.assignors import uniform
+from kwire.coordinator.groups.assignors.spec import Assignor
+
+ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform.assign, "range": range_assignor.assign}
+"""By the names that clients ask for; the first is Kafka's default."""

@@ -1,0 +1,70 @@
+"""The `range` assignor: each topic's partitions in contiguous ranges, one a subscriber. KIP-848.
+
+Subscribers are taken in one order for all topics, so that topics with the same subscribers and as many
+partitions are split alike. Static members come first, by their instance ids, then the others by member id: a
+static member that returns under a new id finds its ranges again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from kwire.coordinator.groups.assignors.spec import (
+    Assignment,
+    GroupSpec,
+    MemberSpec,
+    OrderedPartitions,
+    assignment_failed,
+)
+from kwire.wire.java import buckets_of_map_copy, hash_map_order, string_order, uuid_hash
+
+
+def assign(spec: GroupSpec) -> Assignment:
+    """Partitions by member and topic id. ApiError: UNKNOWN_SERVER_ERROR where a topic is unknown."""
+    members = sorted(spec.members.items(), key=_rank)
+    if spec.homogeneous:
+        # The group may have changed since that was so, and then it goes by whoever comes first, as in Kafka.
+        wanted = [member._replace(unknown_topics=0) for _, member in members[:1]] * len(members)
+    else:
+        wanted = [member for _, member in members]
+    ranges: dict[bytes, list[tuple[int, int]]] = {}
+    for topic_id, subscribers in _subscriber_counts(wanted).items():
+        if topic_id not in spec.partition_counts:
+            raise assignment_failed("Member is subscribed to a non-existent topic")
+        ranges[topic_id] = _split(spec.partition_counts[topic_id], subscribers)
+        ranges[topic_id].reverse()
+    assignment: Assignment = {}
+    for (member_id, _), member in zip(members, wanted, strict=True):
+        own: dict[bytes, frozenset[int]] = {}
+        for topic_id in member.subscribed:
+            start, end = ranges[topic_id].pop()
+            if start < end:
+                own[topic_id] = OrderedPartitions(range(start, end))
+        # Of topics that all members share Kafka counts those that exist, else those that they ask for.
+        size = len(member.subscribed) + member.unknown_topics
+        order = hash_map_order(own, uuid_hash, buckets_of_map_copy(size))
+        assignment[member_id] = {topic_id: own[topic_id] for topic_id in order}
+    return assignment
+
+
+def _rank(entry: tuple[str, MemberSpec]) -> tuple[bool, bytes]:
+    member_id, member = entry
+    if member.instance_id is None:
+        return True, string_order(member_id)
+    return False, string_order(member.instance_id)
+
+
+def _subscriber_counts(members: Iterable[MemberSpec]) -> dict[bytes, int]:
+    counts: dict[bytes, int] = {}
+    for member in members:
+        for topic_id in member.subscribed:
+            counts[topic_id] = counts.get(topic_id, 0) + 1
+    return counts
+
+
+def _split(partitions: int, subscribers: int) -> list[tuple[int, int]]:
+    """The first subscribers get one partition more each where they do not come out even."""
+    fewest, larger = divmod(partitions, subscribers)
+    ends = [at * fewest + min(at, larger) for at in range(subscribers + 1)]
+    return list(pairwise(ends))

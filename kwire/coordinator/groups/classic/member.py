@@ -1,0 +1,90 @@
+"""One member of a classic group, as its coordinator knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from kwire.coordinator.machine import TimerHandle
+from kwire.wire.messages.join_group import JoinGroupResponse
+from kwire.wire.messages.sync_group import SyncGroupResponse
+
+JoinDone = Callable[[JoinGroupResponse], None]
+SyncDone = Callable[[SyncGroupResponse], None]
+Protocols = Sequence[tuple[str, bytes]]
+"""Names and metadata of the assignment protocols that a member supports, the one it prefers first."""
+
+
+class Member:
+    """A member: who it is, what it supports, what it was given, and the requests of it that wait."""
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "id",
+        "instance_id",
+        "is_new",
+        "join_done",
+        "protocol_type",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session",
+        "session_timeout_ms",
+        "sync_done",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        *,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocol_type: str,
+        protocols: Protocols,
+        assignment: bytes = b"",
+    ) -> None:
+        self.id = member_id
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocol_type = protocol_type
+        self.protocols = tuple(protocols)
+        self.assignment = assignment
+        self.is_new = False
+        """Whether it has joined and never got a generation: it cannot heartbeat yet."""
+        self.join_done: JoinDone | None = None
+        self.sync_done: SyncDone | None = None
+        self.session: TimerHandle | None = None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it has an instance id, and so outlives its process until its session ends (KIP-345)."""
+        return self.instance_id is not None
+
+    @property
+    def may_outlive_session(self) -> bool:
+        """Whether the end of its session is to be ignored: it waits here, and cannot heartbeat meanwhile.
+
+        Not so for new members. Their clients may have given up without the coordinator noticing, and retries
+        would leave more and more dead members in the join.
+        """
+        return not self.is_new and (self.join_done is not None or self.sync_done is not None)
+
+    def metadata(self, protocol: str) -> bytes:
+        """What the member sent for this protocol; empty where it does not support it."""
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        return b""
+
+    def vote(self, candidates: Collection[str]) -> str:
+        """The first of its protocols that is a candidate. ValueError where none is."""
+        for name, _ in self.protocols:
+            if name in candidates:
+                return name
+        raise ValueError(f"member {self.id} supports none of the candidate protocols")

@@ -1,0 +1,81 @@
+"""The records of `__consumer_offsets`, as they lie in its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from kwire.coordinator.runtime import StoredPair
+from kwire.wire import batch
+from kwire.wire.registry import decode_stored, stored_version
+from kwire.wire.schema import Message
+from kwire.wire.stored import consumer_groups as consumer
+from kwire.wire.stored.groups import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    LegacyOffsetCommitKey,
+    LegacyOffsetCommitValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+KINDS: Final[Mapping[int, tuple[type[Message], type[Message]]]] = {
+    key.API_KEY: (key, value)
+    for key, value in (
+        (OffsetCommitKey, OffsetCommitValue),
+        (GroupMetadataKey, GroupMetadataValue),
+        (consumer.ConsumerGroupMetadataKey, consumer.ConsumerGroupMetadataValue),
+        (consumer.ConsumerGroupPartitionMetadataKey, consumer.ConsumerGroupPartitionMetadataValue),
+        (consumer.ConsumerGroupMemberMetadataKey, consumer.ConsumerGroupMemberMetadataValue),
+        (
+            consumer.ConsumerGroupTargetAssignmentMetadataKey,
+            consumer.ConsumerGroupTargetAssignmentMetadataValue,
+        ),
+        (
+            consumer.ConsumerGroupTargetAssignmentMemberKey,
+            consumer.ConsumerGroupTargetAssignmentMemberValue,
+        ),
+        (
+            consumer.ConsumerGroupCurrentMemberAssignmentKey,
+            consumer.ConsumerGroupCurrentMemberAssignmentValue,
+        ),
+        (consumer.ConsumerGroupRegularExpressionKey, consumer.ConsumerGroupRegularExpressionValue),
+    )
+}
+"""Keys and values of the kinds of records that are known here, by the number of the kind."""
+
+
+def offset_key(record: StoredPair) -> tuple[str, str, int] | None:
+    """Which offset a record is about, by group, topic and partition; None where about none."""
+    key = record[0]
+    return (key.group, key.topic, key.partition) if isinstance(key, OffsetCommitKey) else None
+
+
+def stored_records(data: memoryview) -> Iterator[StoredPair]:
+    """The records of one stored batch that are known here, in order. CorruptBatch, WireError."""
+    header = batch.read_header(data)
+    for record in batch.records(data, 0, header):
+        if record.key is None:
+            continue
+        kind = stored_version(record.key)
+        known = KINDS.get(kind)
+        if known is not None:
+            key, value = known
+            yield (
+                decode_stored(key, record.key),
+                None if record.value is None else decode_stored(value, record.value),
+            )
+        elif kind == LegacyOffsetCommitKey.API_KEY:
+            yield _legacy_offset(record.key, record.value)
+
+
+def _legacy_offset(key_data: bytes, value_data: bytes | None) -> tuple[Message, Message | None]:
+    old_key = decode_stored(LegacyOffsetCommitKey, key_data)
+    key = OffsetCommitKey(group=old_key.group, topic=old_key.topic, partition=old_key.partition)
+    if value_data is None:
+        return key, None
+    if stored_version(value_data) != 0:
+        return key, decode_stored(OffsetCommitValue, value_data)
+    old = decode_stored(LegacyOffsetCommitValue, value_data)
+    value = OffsetCommitValue(offset=old.offset, metadata=old.metadata, commit_timestamp=old.commit_timestamp)
+    return key, value

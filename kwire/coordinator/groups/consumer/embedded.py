@@ -1,0 +1,105 @@
+"""What consumers of the classic protocol put into its opaque fields: subscriptions and assignments.
+
+Each begins with its version, in two bytes. A later version than is known here is read as the latest known, of
+which it is a continuation. KIP-429 (v1), KIP-792 (v2), KIP-881 (v3).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, TypeVar
+
+from kwire.coordinator.groups.assignors.spec import as_hashed, order_of
+from kwire.coordinator.groups.consumer.member import Partitions
+from kwire.coordinator.groups.consumer.reconciliation import Owned
+from kwire.coordinator.ports import TopicsView
+from kwire.wire.codegen import decoder, encoder
+from kwire.wire.errors import WireError
+from kwire.wire.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolAssignmentTopicPartition,
+    ConsumerProtocolSubscription,
+)
+from kwire.wire.schema import Message
+
+VERSION: Final = struct.Struct(">h")
+LATEST: Final = 3
+
+M = TypeVar("M", bound=Message)
+
+
+class CustomAssignor(Exception):
+    """An assignment carries what an assignor of the user's own wants its consumers to know."""
+
+
+class Malformed(Exception):
+    """Something embedded ends within a number, or has no version.
+
+    Kafka expects this of clients, and takes whatever else may be wrong for its own fault: WireError here.
+    """
+
+
+def version_of(data: bytes) -> int:
+    """The version that something embedded was written in. Malformed."""
+    if len(data) < VERSION.size:
+        raise Malformed("it is too short for a version")
+    version: int = VERSION.unpack_from(data)[0]
+    if version < 0:
+        raise Malformed(f"version {version} does not exist")
+    return min(version, LATEST)
+
+
+def subscription_of(data: bytes) -> ConsumerProtocolSubscription:
+    """What a consumer subscribes to. WireError, Malformed."""
+    return _decoded(ConsumerProtocolSubscription, data)
+
+
+def owned_by(subscription: ConsumerProtocolSubscription, topics: TopicsView) -> Owned:
+    """The partitions that a consumer says it has, of topics that exist."""
+    owned: dict[bytes, list[int]] = {}
+    for named in subscription.owned_partitions:
+        topic = topics.by_name(named.topic)
+        if topic is not None:
+            owned.setdefault(topic.topic_id, []).extend(named.partitions)
+    return owned
+
+
+def partitions_of(data: bytes, topics: TopicsView) -> Partitions:
+    """The partitions in an assignment, of topics that exist. WireError, Malformed, CustomAssignor."""
+    if not data:
+        # The member has joined, and never got its assignment.
+        return {}
+    assignment = _decoded(ConsumerProtocolAssignment, data)
+    if assignment.user_data:
+        raise CustomAssignor
+    partitions: dict[bytes, list[int]] = {}
+    for named in assignment.assigned_partitions:
+        topic = topics.by_name(named.topic)
+        if topic is not None:
+            partitions[topic.topic_id] = named.partitions
+    return as_hashed(partitions)
+
+
+def assignment_of(partitions: Partitions, version: int, topics: TopicsView) -> bytes:
+    """An assignment for a consumer that writes this version."""
+    assignment = ConsumerProtocolAssignment(assigned_partitions=[], user_data=None)
+    for topic_id, numbers in partitions.items():
+        topic = topics.by_id(topic_id)
+        if topic is not None and numbers:
+            assignment.assigned_partitions.append(
+                ConsumerProtocolAssignmentTopicPartition(topic=topic.name, partitions=list(order_of(numbers)))
+            )
+    data = bytearray(VERSION.pack(version))
+    encoder(ConsumerProtocolAssignment, version)(assignment, data, [])
+    return bytes(data)
+
+
+def _decoded(message_class: type[M], data: bytes) -> M:
+    decode = decoder(message_class, version_of(data))
+    try:
+        message: M = decode(memoryview(data), VERSION.size, len(data))[0]
+    except WireError as error:
+        if isinstance(error.__context__, struct.error):
+            raise Malformed(str(error)) from None
+        raise
+    return message

@@ -1,0 +1,470 @@
+"""The state of one consumer group of KIP-848: epochs, members, targets, and who owns which partition.
+
+Three epochs drive a group. The group epoch rises whenever the partitions are to be shared out anew: a member
+came, went, or subscribes to other topics, or the topics changed. The assignment epoch is the group epoch of
+the newest target assignment. Each member's epoch is that of the target that it has reached. Only `replay`
+changes what is stored; everything else here reads it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from kwire.coordinator.groups.assignors.spec import as_hashed
+from kwire.coordinator.groups.consumer.member import (
+    Assigned,
+    Member,
+    Partitions,
+    removal_records,
+    target_record,
+)
+from kwire.coordinator.machine import StoredRecord
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.java import (
+    FEWEST_SLOTS,
+    bucket_order,
+    buckets_of_map_copy,
+    string_hash,
+    timeline_map_order,
+    timeline_slots,
+)
+from kwire.wire.schema import Message
+from kwire.wire.stored.consumer_groups import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
+
+logger = logging.getLogger("kwire.groups")
+
+FIRST_EPOCH: Final = 1
+"""The group and assignment epoch of a group that has stored none yet."""
+
+NO_EPOCH: Final = -1
+NO_TARGET: Final[Partitions] = {}
+
+Counts = dict[str, tuple[int, int]]
+"""For each topic that the group subscribes to: by how many members' names, and by how many expressions."""
+
+
+class State(Enum):
+    """Where a consumer group stands. The values are what clients are told."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class Resolved(NamedTuple):
+    """The topics that an expression was found to match."""
+
+    topics: frozenset[str]
+    version: int
+    """In which version of the metadata."""
+    timestamp_ms: int
+
+
+class ConsumerGroup:
+    """One consumer group."""
+
+    __slots__ = (
+        "assignment_epoch",
+        "assignment_timestamp",
+        "assignor_counts",
+        "classic_members",
+        "classic_protocols",
+        "counts",
+        "epoch",
+        "has_partition_metadata",
+        "id",
+        "member_slots",
+        "members",
+        "metadata_hash",
+        "owner_epochs",
+        "refresh_at_ms",
+        "refresh_epoch",
+        "regex_counts",
+        "resolved",
+        "static_ids",
+        "targets",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        self.id = group_id
+        self.epoch = FIRST_EPOCH
+        self.metadata_hash = 0
+        self.assignment_epoch = FIRST_EPOCH
+        self.assignment_timestamp = 0
+        self.members: dict[str, Member] = {}
+        self.member_slots = FEWEST_SLOTS
+        """Of Kafka's map of members, which does not shrink when they go."""
+        self.static_ids: dict[str, str] = {}
+        """Member ids by instance id."""
+        self.targets: dict[str, Partitions] = {}
+        self.owner_epochs: dict[bytes, dict[int, int]] = {}
+        """For each partition that a member has, or still has to give up: that member's epoch."""
+        self.counts: Counts = {}
+        self.regex_counts: dict[str, int] = {}
+        self.resolved: dict[str, Resolved] = {}
+        self.assignor_counts: dict[str, int] = {}
+        self.classic_members = 0
+        self.classic_protocols: dict[str, int] = {}
+        """How many members of the classic protocol support each of its assignors."""
+        self.has_partition_metadata = False
+        """Whether a broker before KIP-1101 has stored the topics as the group saw them."""
+        self.refresh_at_ms = 0
+        """When to look at the topics again, though nobody said that they changed."""
+        self.refresh_epoch = 0
+
+    # --- reading
+
+    @property
+    def state(self) -> State:
+        """Where the group stands now."""
+        if not self.members:
+            return State.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return State.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return State.STABLE
+        return State.RECONCILING
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether all members subscribe to the same topics, as far as that is cheaply known."""
+        return is_homogeneous(self.regex_counts, self.counts, len(self.members))
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether a member subscribes to this topic, be it through an expression."""
+        return topic in self.counts
+
+    def member(self, member_id: str) -> Member:
+        """The member with this id. ApiError UNKNOWN_MEMBER_ID."""
+        member = self.members.get(member_id)
+        if member is None:
+            raise ApiError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.id}."
+            )
+        return member
+
+    def members_in_order(self) -> list[Member]:
+        """The members as Kafka's map tells them."""
+        order = timeline_map_order(self.members, string_hash, self.member_slots)
+        return [self.members[member_id] for member_id in order]
+
+    def static_member(self, instance_id: str) -> Member | None:
+        """The member of this instance id, if there is one. ApiError UNKNOWN_MEMBER_ID: not any more."""
+        member_id = self.static_ids.get(instance_id)
+        return None if member_id is None else self.member(member_id)
+
+    def target(self, member_id: str, instance_id: str | None) -> Partitions:
+        """What a member is to have. That of a static member waits for whoever has its instance id next."""
+        if instance_id is not None:
+            previous_id = self.static_ids.get(instance_id)
+            return NO_TARGET if previous_id is None else self.targets.get(previous_id, NO_TARGET)
+        return self.targets.get(member_id, NO_TARGET)
+
+    def owner_epoch(self, topic_id: bytes, partition: int) -> int:
+        """The epoch of the member that has this partition; NO_EPOCH where nobody has it."""
+        return self.owner_epochs.get(topic_id, {}).get(partition, NO_EPOCH)
+
+    def needs_refresh(self, now_ms: int) -> bool:
+        """Whether the topics must be looked at again."""
+        return now_ms >= self.refresh_at_ms or self.epoch < self.refresh_epoch
+
+    def request_refresh(self) -> None:
+        """The topics have changed: look at them with the next heartbeat."""
+        self.refresh_at_ms = 0
+        self.refresh_epoch = 0
+
+    def preferred_assignor(self) -> str | None:
+        """The assignor that most members name; None where none names one."""
+        counts = self.assignor_counts
+        return max(timeline_map_order(counts, string_hash), key=counts.__getitem__, default=None)
+
+    def preferred_assignor_after(self, old: Member, new: Member) -> str | None:
+        """`preferred_assignor` once `old` has become `new`, which is another where as many name two of them.
+
+        Kafka counts `old` out of a copy, and `new` into it: a name that is new comes first in its bucket.
+        """
+        buckets = buckets_of_map_copy(len(self.assignor_counts))
+        counts = {
+            name: self.assignor_counts[name] for name in timeline_map_order(self.assignor_counts, string_hash)
+        }
+        _count(counts, old.assignor, -1)
+        if new.assignor and new.assignor not in counts:
+            counts = {new.assignor: 0, **counts}
+        _count(counts, new.assignor, 1)
+        return max(bucket_order(counts, string_hash, buckets), key=counts.__getitem__, default=None)
+
+    def counts_after(self, old: Member, new: Member) -> Counts:
+        """`counts` once `old` has become `new`."""
+        counts = dict(self.counts)
+        _subscribe(counts, old.subscribed, by_name=-1)
+        _subscribe(counts, new.subscribed, by_name=1)
+        if old.regex and old.regex != new.regex and self.regex_counts.get(old.regex) == 1:
+            _subscribe(counts, self.matched(old.regex), by_regex=-1)
+        return counts
+
+    def counts_without(self, members: Iterable[Member], expressions: Iterable[str]) -> Counts:
+        """`counts` once these members and expressions are gone."""
+        counts = dict(self.counts)
+        for member in members:
+            _subscribe(counts, member.subscribed, by_name=-1)
+        for expression in expressions:
+            _subscribe(counts, self.matched(expression), by_regex=-1)
+        return counts
+
+    def counts_resolved(self, resolved: Mapping[str, Resolved]) -> Counts:
+        """`counts` once these expressions match what they were found to match."""
+        counts = dict(self.counts)
+        for expression, found in resolved.items():
+            _subscribe(counts, self.matched(expression), by_regex=-1)
+            _subscribe(counts, found.topics, by_regex=1)
+        return counts
+
+    def regex_counts_after(self, old: Member, new: Member) -> dict[str, int]:
+        """`regex_counts` once `old` has become `new`."""
+        counts = dict(self.regex_counts)
+        _count(counts, old.regex, -1)
+        _count(counts, new.regex, 1)
+        return counts
+
+    def matched(self, expression: str) -> frozenset[str]:
+        """The topics that an expression was found to match; none where that was not looked up yet."""
+        resolved = self.resolved.get(expression)
+        return frozenset() if resolved is None else resolved.topics
+
+    def subscribed_topics(self, member: Member) -> frozenset[str]:
+        """The names of all topics that a member subscribes to."""
+        if not member.regex:
+            return member.subscribed
+        return member.subscribed | self.matched(member.regex)
+
+    # --- records
+
+    def epoch_record(self, epoch: int, metadata_hash: int) -> StoredRecord:
+        """A new group epoch, and the hash of the topics that it was decided upon."""
+        return StoredRecord(
+            ConsumerGroupMetadataKey(group_id=self.id),
+            ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
+        )
+
+    def assignment_epoch_record(self, epoch: int, timestamp_ms: int) -> StoredRecord:
+        """The targets are those of this epoch."""
+        return StoredRecord(
+            ConsumerGroupTargetAssignmentMetadataKey(group_id=self.id),
+            ConsumerGroupTargetAssignmentMetadataValue(
+                assignment_epoch=epoch, assignment_timestamp=timestamp_ms
+            ),
+        )
+
+    def regex_record(self, expression: str, resolved: Resolved | None) -> StoredRecord:
+        """What an expression matches; None: nobody uses it any more."""
+        return StoredRecord(
+            ConsumerGroupRegularExpressionKey(group_id=self.id, regular_expression=expression),
+            None
+            if resolved is None
+            else ConsumerGroupRegularExpressionValue(
+                topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.timestamp_ms
+            ),
+        )
+
+    def partition_metadata_tombstone(self) -> StoredRecord:
+        """Away with what brokers before KIP-1101 stored."""
+        return StoredRecord(ConsumerGroupPartitionMetadataKey(group_id=self.id), None)
+
+    def creation_records(self) -> list[StoredRecord]:
+        """Everything that there is of the group, as records."""
+        members = self.members_in_order()
+        return [
+            *(member.metadata_record(self.id) for member in members),
+            self.epoch_record(self.epoch, self.metadata_hash),
+            *(
+                target_record(self.id, member.id, self.targets.get(member.id, NO_TARGET))
+                for member in members
+            ),
+            self.assignment_epoch_record(self.assignment_epoch, self.assignment_timestamp),
+            *(member.assignment_record(self.id) for member in members),
+        ]
+
+    def tombstones(self, member_ids: Iterable[str] | None = None) -> list[StoredRecord]:
+        """Tombstones for all of the group; `member_ids` where its members are others than `members`."""
+        ids = list(self.members if member_ids is None else member_ids)
+        of_members = [removal_records(self.id, member_id) for member_id in ids]
+        return [
+            *(records[0] for records in of_members),
+            *(records[1] for records in of_members),
+            StoredRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=self.id), None),
+            *(records[2] for records in of_members),
+            *(self.regex_record(expression, None) for expression in self.resolved),
+            self.partition_metadata_tombstone(),
+            StoredRecord(ConsumerGroupMetadataKey(group_id=self.id), None),
+        ]
+
+    # --- replay
+
+    def replay(self, key: Message, value: Message | None) -> None:
+        """Take in one record; None is a tombstone. Not that of the group itself, which ends it."""
+        REPLAY[type(key)](self, key, value)
+
+    def _replay_epoch(self, _key: Any, value: ConsumerGroupMetadataValue) -> None:
+        self.epoch = value.epoch
+        self.metadata_hash = value.metadata_hash
+
+    def _replay_partition_metadata(self, _key: Any, value: Message | None) -> None:
+        self.has_partition_metadata = value is not None
+
+    def _replay_member(self, key: ConsumerGroupMemberMetadataKey, value: Any) -> None:
+        if value is None:
+            self._remove(key.member_id)
+            return
+        known = self.members.get(key.member_id)
+        self.put((Member(key.member_id) if known is None else known).with_metadata(value))
+
+    def _replay_assignment_epoch(
+        self, _key: Any, value: ConsumerGroupTargetAssignmentMetadataValue | None
+    ) -> None:
+        self.assignment_epoch = NO_EPOCH if value is None else value.assignment_epoch
+        self.assignment_timestamp = 0 if value is None else value.assignment_timestamp
+
+    def _replay_target(self, key: ConsumerGroupTargetAssignmentMemberKey, value: Any) -> None:
+        if value is None:
+            self.targets.pop(key.member_id, None)
+            return
+        self.targets[key.member_id] = as_hashed(
+            {topic.topic_id: topic.partitions for topic in value.topic_partitions}
+        )
+
+    def _replay_assignment(self, key: ConsumerGroupCurrentMemberAssignmentKey, value: Any) -> None:
+        known = self.members.get(key.member_id)
+        if value is not None:
+            self.put((Member(key.member_id) if known is None else known).with_assignment(value))
+        elif known is not None:
+            self.put(known.without_assignment())
+
+    def _replay_regex(
+        self,
+        key: ConsumerGroupRegularExpressionKey,
+        value: ConsumerGroupRegularExpressionValue | None,
+    ) -> None:
+        expression = key.regular_expression
+        old = self.resolved.pop(expression, None)
+        if old is not None:
+            _subscribe(self.counts, old.topics, by_regex=-1)
+        if value is not None:
+            new = Resolved(frozenset(value.topics), value.version, value.timestamp)
+            self.resolved[expression] = new
+            _subscribe(self.counts, new.topics, by_regex=1)
+
+    def put(self, member: Member) -> None:
+        """Take a member as it is now; only for replay, and for a group that is not stored yet."""
+        self._forget(self.members.get(member.id))
+        self.member_slots = timeline_slots(self.member_slots, len(self.members))
+        self.members[member.id] = member
+        if member.instance_id is not None:
+            self.static_ids[member.instance_id] = member.id
+        _subscribe(self.counts, member.subscribed, by_name=1)
+        _count(self.regex_counts, member.regex, 1)
+        _count(self.assignor_counts, member.assignor, 1)
+        if member.classic is not None:
+            self.classic_members += 1
+            for protocol in member.classic.supported_protocols:
+                _count(self.classic_protocols, protocol.name, 1)
+        self._own(member.assigned, member)
+        self._own(member.pending_revocation, member)
+
+    def _remove(self, member_id: str) -> None:
+        member = self.members.pop(member_id, None)
+        self._forget(member)
+        if member is not None and self.static_ids.get(member.instance_id or "") == member_id:
+            del self.static_ids[member.instance_id or ""]
+
+    def _forget(self, member: Member | None) -> None:
+        if member is None:
+            return
+        _subscribe(self.counts, member.subscribed, by_name=-1)
+        _count(self.regex_counts, member.regex, -1)
+        _count(self.assignor_counts, member.assignor, -1)
+        if member.classic is not None:
+            self.classic_members -= 1
+            for protocol in member.classic.supported_protocols:
+                _count(self.classic_protocols, protocol.name, -1)
+        self._disown(member.assigned, member.epoch)
+        self._disown(member.pending_revocation, member.epoch)
+
+    def _own(self, assigned: Assigned, member: Member) -> None:
+        for topic_id, partitions in assigned.items():
+            owners = self.owner_epochs.setdefault(topic_id, {})
+            for partition in partitions:
+                if partition in owners and owners[partition] >= member.epoch:
+                    logger.error(
+                        "group %s: partition %d of %s goes to %s at epoch %d, and was not released",
+                        self.id, partition, topic_id.hex(), member.id, member.epoch,
+                    )  # fmt: skip
+                owners[partition] = member.epoch
+
+    def _disown(self, assigned: Assigned, epoch: int) -> None:
+        for topic_id, partitions in assigned.items():
+            owners = self.owner_epochs.get(topic_id)
+            if owners is None:
+                continue
+            for partition in partitions:
+                if owners.get(partition) == epoch:
+                    del owners[partition]
+            if not owners:
+                del self.owner_epochs[topic_id]
+
+
+REPLAY: Final[Mapping[type[Message], Callable[[ConsumerGroup, Any, Any], None]]] = {
+    ConsumerGroupMetadataKey: ConsumerGroup._replay_epoch,
+    ConsumerGroupPartitionMetadataKey: ConsumerGroup._replay_partition_metadata,
+    ConsumerGroupMemberMetadataKey: ConsumerGroup._replay_member,
+    ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroup._replay_assignment_epoch,
+    ConsumerGroupTargetAssignmentMemberKey: ConsumerGroup._replay_target,
+    ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroup._replay_assignment,
+    ConsumerGroupRegularExpressionKey: ConsumerGroup._replay_regex,
+}
+"""What each kind of record changes."""
+
+
+def is_homogeneous(
+    regex_counts: Mapping[str, int], counts: Mapping[str, tuple[int, int]], members: int
+) -> bool:
+    """Whether so many members all subscribe to the same: all by name, or all by one expression alone."""
+    if not regex_counts:
+        return all(by_name == members for by_name, _ in counts.values())
+    if next(iter(regex_counts.values())) != members:
+        return False
+    return all(by_regex == 1 and by_name <= 0 for by_name, by_regex in counts.values())
+
+
+def _count(counts: dict[str, int], name: str | None, change: int) -> None:
+    if not name:
+        return
+    value = counts.get(name, 0) + change
+    if value:
+        counts[name] = value
+    else:
+        counts.pop(name, None)
+
+
+def _subscribe(counts: Counts, topics: Iterable[str], *, by_name: int = 0, by_regex: int = 0) -> None:
+    for topic in topics:
+        names, expressions = counts.get(topic, (0, 0))
+        changed = (names + by_name, expressions + by_regex)
+        if changed == (0, 0):
+            counts.pop(topic, None)
+        else:
+            counts[topic] = changed

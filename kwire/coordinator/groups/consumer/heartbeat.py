@@ -1,0 +1,518 @@
+"""ConsumerGroupHeartbeat: how members of consumer groups join, stay, hand partitions over and leave. KIP-848.
+
+One request does everything. It tells what changed of the member; that may raise the group epoch; that may
+make a new target assignment; and the member takes its next step towards its target (`reconciliation`). Two
+timers watch each member: its session, and, while it has partitions to give up, its rebalance timeout.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
+
+from kwire.broker.config.broker import ASSIGNORS as KNOWN_ASSIGNORS
+from kwire.coordinator.groups.assignors import ASSIGNORS
+from kwire.coordinator.groups.classic.classic import ClassicGroups
+from kwire.coordinator.groups.classic.group import ClassicGroup
+from kwire.coordinator.groups.classic.group import State as ClassicState
+from kwire.coordinator.groups.consumer.group import ConsumerGroup
+from kwire.coordinator.groups.consumer.hooks import Migration
+from kwire.coordinator.groups.consumer.member import (
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    STATIC_LEAVING_EPOCH,
+    Member,
+    MemberState,
+    Partitions,
+    removal_records,
+    target_record,
+)
+from kwire.coordinator.groups.consumer.reconciliation import Owned, Situation, next_step
+from kwire.coordinator.groups.consumer.requests import (
+    Caller,
+    is_full,
+    owned_partitions,
+    says_nothing_new,
+    updated_member,
+)
+from kwire.coordinator.groups.consumer.subscriptions import Subscriptions
+from kwire.coordinator.groups.consumer.target import new_target
+from kwire.coordinator.groups.consumer.timers import MemberTimers
+from kwire.coordinator.machine import Result, SameHeartbeat, StoredRecord, Surroundings
+from kwire.coordinator.ports import GroupSettings, TopicsView
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ResponseTopicPartitions,
+)
+from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
+from kwire.wire.primitives import Uuid, uuid_to_text
+
+logger = logging.getLogger("kwire.groups")
+
+NOTHING = Result()
+
+
+class ConsumerConfig(Protocol):
+    """The configuration keys that consumer groups need."""
+
+    @property
+    def group_consumer_assignors(self) -> list[str]: ...
+    @property
+    def group_consumer_max_size(self) -> int: ...
+    @property
+    def group_consumer_regex_refresh_interval_ms(self) -> int: ...
+
+
+class ConsumerGroups:
+    """The consumer groups of one partition of the offsets topic."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        around: Surroundings,
+        topics: TopicsView,
+        settings: GroupSettings,
+        classic: ClassicGroups,
+        migration: Callable[[ConsumerGroups], Migration],
+    ) -> None:
+        self.groups: dict[str, ConsumerGroup] = {}
+        self.subscriptions = Subscriptions(config, around, topics, self.groups)
+        self._config = config
+        self._around = around
+        self._topics = topics
+        self._settings = settings
+        self._classic = classic
+        self.migration = migration(self)
+        self._sessions = MemberTimers(around)
+        self._revocations = MemberTimers(around)
+
+    @property
+    def default_assignor(self) -> str:
+        """The assignor of a group whose members name none."""
+        return assignor_names(self._config.group_consumer_assignors)[0]
+
+    # --- the request
+
+    def heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, caller: Caller
+    ) -> tuple[Result, ConsumerGroupHeartbeatResponse]:
+        """What to store, and the answer once that is committed. The request has been checked by itself.
+
+        ApiError: GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
+        UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR.
+        """
+        if request.member_epoch in (LEAVING_EPOCH, STATIC_LEAVING_EPOCH):
+            return self._leave(request)
+        joins = request.member_epoch == JOINING_EPOCH
+        if not joins and self._is_steady(request, caller):
+            self.start_session(request.group_id, request.member_id)
+            return NOTHING, self._answer(request.group_id, request.member_id, request.member_epoch)
+        records: list[StoredRecord] = []
+        group = self._group_of(request.group_id, records, joins=joins)
+        self.check_room(group, request.member_id)
+        owned = owned_partitions(request)
+        member_id = request.member_id or self.new_member_id()
+        if request.instance_id is None:
+            member = group.members.get(member_id) if joins else group.member(member_id)
+            if member is None:
+                logger.info("group %s: member %s joins", group.id, member_id)
+                member = Member(member_id)
+            _check_epoch(member, request.member_epoch, owned)
+        elif joins:
+            member = self.joining_static_member(group, member_id, request.instance_id, records)
+        else:
+            member = known_static_member(group, member_id, request.instance_id)
+            _check_epoch(member, request.member_epoch, owned)
+        updated = updated_member(member, request, caller)
+        changed = self.subscriptions.take(group, member, updated, records)
+        epoch = group.epoch
+        homogeneous: bool | None = None
+        now_ms = self._around.now_ms()
+        if changed.raises_epoch or group.needs_refresh(now_ms):
+            epoch, homogeneous = self.subscriptions.refresh(
+                group, member, updated, records, raise_epoch=changed.raises_epoch
+            )
+        target_epoch, target = self.targeted(group, epoch, member, updated, homogeneous, records)
+        if changed.subscription or not updated.is_reconciled_to(target_epoch):
+            updated = self.reconciled(
+                group, updated, target_epoch, target, changed.subscription, owned, records
+            )
+        self.start_session(group.id, member_id)
+        response = self._answer(group.id, member_id, updated.epoch)
+        if joins or is_full(request) or member.assigned != updated.assigned:
+            response.assignment = Assignment(
+                topic_partitions=[
+                    ResponseTopicPartitions(topic_id=Uuid(topic_id), partitions=list(partitions))
+                    for topic_id, partitions in updated.assigned.items()
+                ]
+            )
+        return Result(records), response
+
+    def _answer(self, group_id: str, member_id: str, epoch: int) -> ConsumerGroupHeartbeatResponse:
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member_id,
+            member_epoch=epoch,
+            heartbeat_interval_ms=self._settings.heartbeat_interval_ms(group_id),
+        )
+
+    def _is_steady(self, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> bool:
+        """Whether it only says that a member is still there, which has what it is to have; as most do.
+
+        Then all the rest of `heartbeat` would change nothing. What the group's expressions match is looked at
+        again, where it is time for that.
+        """
+        group = self.groups.get(request.group_id)
+        member = None if group is None else group.members.get(request.member_id)
+        if (
+            group is None
+            or member is None
+            or member.epoch != request.member_epoch
+            or not member.is_reconciled_to(group.assignment_epoch)
+            or group.assignment_epoch < group.epoch
+            or not says_nothing_new(member, request, caller)
+            or (member.instance_id is not None and group.static_ids.get(member.instance_id) != member.id)
+            or group.needs_refresh(self._around.now_ms())
+        ):
+            return False
+        if group.regex_counts:
+            self.subscriptions.match_again_if_due(group)
+        return True
+
+    def same_heartbeat(self, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> SameHeartbeat | None:
+        """The heartbeat of a steady member once more, as long as the group's configuration stays."""
+        if request.member_epoch <= JOINING_EPOCH or not self._is_steady(request, caller):
+            return None
+        group = self.groups[request.group_id]
+        member = group.members[request.member_id]
+        session = self._sessions.of(group.id, member.id)
+        if session is None or group.regex_counts:
+            return None
+        epoch, assignment_epoch = group.epoch, group.assignment_epoch
+        timeout_ms = self._settings.session_timeout_ms(group.id)
+
+        def again(now_ms: int) -> bool:
+            # Members are replaced when anything of them changes; who is gone has no session.
+            return (
+                group.members.get(member.id) is member
+                and group.epoch == epoch
+                and group.assignment_epoch == assignment_epoch
+                and not group.regex_counts
+                and not group.needs_refresh(now_ms)
+                and session.postpone(timeout_ms)
+            )
+
+        return again
+
+    def _group_of(self, group_id: str, records: list[StoredRecord], *, joins: bool) -> ConsumerGroup:
+        group = self.groups.get(group_id)
+        if group is not None:
+            return group
+        classic = self._classic.groups.get(group_id)
+        if not joins:
+            raise _not_found(group_id, classic, f"Consumer group {group_id} not found.")
+        if classic is None:
+            return ConsumerGroup(group_id)
+        if classic.state is ClassicState.EMPTY:
+            records.append(classic.tombstone())
+            return ConsumerGroup(group_id)
+        return self.migration.upgraded(classic, records)
+
+    def check_room(self, group: ConsumerGroup, member_id: str) -> None:
+        """ApiError GROUP_MAX_SIZE_REACHED."""
+        limit = self._config.group_consumer_max_size
+        if len(group.members) >= limit and member_id not in group.members:
+            raise ApiError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum capacity of {limit} members.",
+            )
+
+    def new_member_id(self) -> str:
+        """An id for a member that brings none."""
+        while True:
+            text = uuid_to_text(Uuid(uuid.UUID(self._around.new_uuid()).bytes))
+            if not text.startswith("-"):
+                # A command line tool would take it for an option.
+                return text
+
+    @staticmethod
+    def joining_static_member(
+        group: ConsumerGroup,
+        member_id: str,
+        instance_id: str,
+        records: list[StoredRecord],
+        *,
+        is_classic: bool = False,
+    ) -> Member:
+        """The member that joins under an instance id; it takes the place of one that is away. KIP-345.
+
+        One that speaks the classic protocol (`is_classic`) takes it also while the other is there.
+        """
+        existing = group.static_member(instance_id)
+        if existing is None:
+            logger.info("group %s: static member %s joins as %s", group.id, instance_id, member_id)
+            return group.members.get(member_id) or Member(member_id)
+        if not is_classic and not existing.is_classic and existing.epoch != STATIC_LEAVING_EPOCH:
+            raise ApiError(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} cannot join the group because "
+                f"the instance id is owned by {existing.id} member.",
+            )
+        new = existing._replace(id=member_id, epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH)
+        records += removal_records(group.id, existing.id)
+        records.append(new.metadata_record(group.id))
+        records.append(target_record(group.id, member_id, group.targets.get(existing.id, {})))
+        records.append(new.assignment_record(group.id))
+        logger.info("group %s: static member %s is back as %s", group.id, instance_id, member_id)
+        return new
+
+    def targeted(
+        self,
+        group: ConsumerGroup,
+        epoch: int,
+        member: Member,
+        updated: Member,
+        homogeneous: bool | None,
+        records: list[StoredRecord],
+    ) -> tuple[int, Partitions]:
+        """The member's target and its epoch: a new one, if the group epoch and the interval ask for that.
+
+        ApiError UNKNOWN_SERVER_ERROR: most members name an assignor that this broker does not have any more.
+        """
+        if group.assignment_epoch < epoch:
+            now_ms = self._around.now_ms()
+            interval_ms = self._settings.assignment_interval_ms(group.id)
+            last_ms = group.assignment_timestamp
+            if not last_ms or not interval_ms or now_ms >= last_ms + interval_ms:
+                name = group.preferred_assignor_after(member, updated) or self.default_assignor
+                if name not in assignor_names(self._config.group_consumer_assignors):
+                    # The broker had it when the members named it. They wait until one names another, as they
+                    # would with Kafka.
+                    logger.error("group %s prefers the assignor %s, which is not configured", group.id, name)
+                    raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+                new_records, target = new_target(
+                    group,
+                    updated,
+                    epoch=epoch,
+                    homogeneous=group.homogeneous if homogeneous is None else homogeneous,
+                    assign=ASSIGNORS[name],
+                    topics=self._topics,
+                    now_ms=now_ms,
+                )
+                records += new_records
+                logger.info("group %s: a new target for epoch %d by %s", group.id, epoch, name)
+                return epoch, target
+        return group.assignment_epoch, group.target(updated.id, updated.instance_id)
+
+    def reconciled(
+        self,
+        group: ConsumerGroup,
+        member: Member,
+        target_epoch: int,
+        target: Partitions,
+        subscription_changed: bool,
+        owned: Owned | None,
+        records: list[StoredRecord],
+    ) -> Member:
+        """The member after its next step towards its target, which is stored."""
+        found = map(self._topics.by_name, group.subscribed_topics(member))
+        updated = next_step(
+            Situation(
+                member,
+                target_epoch,
+                target,
+                frozenset(topic.topic_id for topic in found if topic is not None),
+                subscription_changed,
+                owned,
+                group.owner_epoch,
+            )
+        )
+        if updated == member:
+            # It may have what it had in another order.
+            return updated
+        records.append(updated.assignment_record(group.id))
+        if updated.is_classic:
+            return updated
+        if updated.state is MemberState.UNREVOKED_PARTITIONS:
+            self._start_revocation(group.id, updated)
+        else:
+            self._revocations.stop(group.id, updated.id)
+        return updated
+
+    # --- leaving
+
+    def _leave(self, request: ConsumerGroupHeartbeatRequest) -> tuple[Result, ConsumerGroupHeartbeatResponse]:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            classic = self._classic.groups.get(request.group_id)
+            raise _not_found(request.group_id, classic, f"Group {request.group_id} not found.")
+        response = ConsumerGroupHeartbeatResponse(
+            member_id=request.member_id, member_epoch=request.member_epoch
+        )
+        if request.instance_id is None:
+            return self.remove(group, [group.member(request.member_id)]), response
+        member = known_static_member(group, request.member_id, request.instance_id)
+        if request.member_epoch == STATIC_LEAVING_EPOCH:
+            logger.info("group %s: static member %s is away", group.id, request.instance_id)
+            return Result([member.away().assignment_record(group.id)]), response
+        return self.remove(group, [member]), response
+
+    def leave_group(
+        self, group: ConsumerGroup, leaving: Iterable[MemberIdentity]
+    ) -> tuple[Result, LeaveGroupResponse]:
+        """LeaveGroup: takes members of either protocol out; an administrator names instance ids alone."""
+        members: dict[str, Member] = {}
+        responses: list[MemberResponse] = []
+        for identity in leaving:
+            response = MemberResponse(
+                member_id=identity.member_id, group_instance_id=identity.group_instance_id
+            )
+            responses.append(response)
+            try:
+                member = _leaving_member(group, identity)
+            except ApiError as error:
+                response.error_code = error.code
+            else:
+                members[member.id] = member
+        result = self.remove(group, list(members.values())) if members else NOTHING
+        return result, LeaveGroupResponse(members=responses)
+
+    def remove(self, group: ConsumerGroup, members: Collection[Member]) -> Result:
+        """Let members go, whoever wants that: their partitions are free, and the group epoch rises."""
+        downgraded = self.migration.downgraded(group, members)
+        if downgraded is not None:
+            return downgraded
+        records: list[StoredRecord] = []
+        for member in members:
+            logger.info("group %s: member %s goes", group.id, member.id)
+            records += removal_records(group.id, member.id)
+        records += self.subscriptions.without(group, members)
+        for member in members:
+            self.stop_timers(group.id, member.id)
+        return Result(records)
+
+    # --- time
+
+    def start_session(self, group_id: str, member_id: str, timeout_ms: int | None = None) -> None:
+        """The member was heard of: its session starts again, by its own timeout or the group's."""
+        if timeout_ms is None:
+            timeout_ms = self._settings.session_timeout_ms(group_id)
+        if not self._sessions.postpone(group_id, member_id, timeout_ms):
+            self._sessions.start(
+                group_id,
+                member_id,
+                timeout_ms,
+                lambda: self.fence(group_id, member_id, "its session is over"),
+            )
+
+    def _start_revocation(self, group_id: str, member: Member) -> None:
+        def over() -> Result:
+            group = self.groups.get(group_id)
+            known = None if group is None else group.members.get(member.id)
+            if known is None or known.epoch != member.epoch:
+                return NOTHING
+            return self.fence(group_id, member.id, f"it does not leave epoch {member.epoch}")
+
+        self._revocations.start(group_id, member.id, member.rebalance_timeout_ms, over)
+
+    def fence(self, group_id: str, member_id: str, reason: str) -> Result:
+        """Let a member go that has not done what it must."""
+        group = self.groups.get(group_id)
+        member = None if group is None else group.members.get(member_id)
+        if group is None or member is None:
+            return NOTHING
+        logger.info("group %s: member %s is fenced: %s", group_id, member_id, reason)
+        return self.remove(group, [member])
+
+    def stop_timers(self, group_id: str, member_id: str) -> None:
+        """Do not watch a member any more."""
+        self._sessions.stop(group_id, member_id)
+        self._revocations.stop(group_id, member_id)
+        self.migration.stop_timers(group_id, member_id)
+
+    def loaded(self) -> None:
+        """The log is replayed: every member gets a whole session to come back."""
+        for group in self.groups.values():
+            for member in group.members.values():
+                self.start_session(group.id, member.id)
+                if member.state is MemberState.UNREVOKED_PARTITIONS:
+                    self._start_revocation(group.id, member)
+
+    def unload(self) -> None:
+        """The partition goes elsewhere."""
+        self._sessions.stop_all()
+        self._revocations.stop_all()
+        self.migration.unload()
+
+    def topics_changed(self, names: Iterable[str], *, created: bool) -> None:
+        """These topics are new, gone, or have changed: who subscribes to them must look again."""
+        self.subscriptions.topics_changed(names, created=created)
+
+
+def assignor_names(configured: Iterable[str]) -> list[str]:
+    """The short names of assignors, which may be given by the names of Apache Kafka's classes."""
+    return [KNOWN_ASSIGNORS[name] for name in configured]
+
+
+def _not_found(group_id: str, classic: ClassicGroup | None, text: str) -> ApiError:
+    if classic is not None:
+        text = f"Group {group_id} is not a consumer group."
+    return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, text)
+
+
+def _leaving_member(group: ConsumerGroup, identity: MemberIdentity) -> Member:
+    instance_id = identity.group_instance_id
+    if instance_id is None:
+        return group.member(identity.member_id)
+    member = group.static_member(instance_id)
+    if identity.member_id or member is None:
+        return known_static_member(group, identity.member_id, instance_id)
+    return member
+
+
+def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> Member:
+    """The member of an instance id, if it is this one. ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    member = group.static_member(instance_id)
+    if member is None:
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+    if member.id != member_id:
+        raise ApiError(
+            ErrorCode.FENCED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} was fenced by member {member.id}.",
+        )
+    return member
+
+
+def _check_epoch(member: Member, epoch: int, owned: Owned | None) -> None:
+    """ApiError FENCED_MEMBER_EPOCH: this member must give up what it has, and join anew.
+
+    The epoch before is accepted from a member that has nothing beyond its present assignment: the answer
+    that told it of the new one may be lost.
+    """
+    if epoch in (JOINING_EPOCH, member.epoch):
+        return
+    if epoch > member.epoch:
+        relation = "greater"
+    elif epoch == member.previous_epoch and _is_within(owned, member):
+        return
+    else:
+        relation = "smaller"
+    raise ApiError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The consumer group member has a {relation} member epoch ({epoch}) than the one known by the group "
+        f"coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
+    )
+
+
+def _is_within(owned: Owned | None, member: Member) -> bool:
+    if owned is None:
+        return False
+    return all(
+        topic_id in member.assigned
+        and all(partition in member.assigned[topic_id] for partition in partitions)
+        for topic_id, partitions in owned.items()
+    )

@@ -1,0 +1,44 @@
+"""Where consumer groups and the classic protocol meet while a group has members. KIP-848, "Migration"."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from kwire.coordinator.groups.classic.classic import Join, Sync
+from kwire.coordinator.groups.classic.group import ClassicGroup
+from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
+from kwire.coordinator.groups.consumer.group import ConsumerGroup
+from kwire.coordinator.groups.consumer.member import Member
+from kwire.coordinator.machine import Result, StoredRecord
+from kwire.wire.errors import ErrorCode
+
+
+class Migration(Protocol):
+    """Changes groups from one protocol to the other, and serves members of both in a consumer group."""
+
+    def upgraded(self, classic: ClassicGroup, records: list[StoredRecord]) -> ConsumerGroup:
+        """The consumer group that a classic group with members becomes, its members with it.
+
+        Adds to `records` what stores that. ApiError GROUP_ID_NOT_FOUND where it may not.
+        """
+
+    def downgraded(self, group: ConsumerGroup, leaving: Collection[Member]) -> Result | None:
+        """Let members go, and make a classic group of those who stay; None where that is not to be."""
+
+    def join(self, group: ConsumerGroup, join: Join, done: JoinDone) -> Result:
+        """JoinGroup for a consumer group that has members."""
+
+    def sync(self, group: ConsumerGroup, sync: Sync, done: SyncDone) -> Result:
+        """SyncGroup for a consumer group."""
+
+    def heartbeat(
+        self, group: ConsumerGroup, generation: int, member_id: str, instance_id: str | None
+    ) -> ErrorCode:
+        """Heartbeat for a consumer group."""
+
+    def stop_timers(self, group_id: str, member_id: str) -> None:
+        """Do not watch a member any more."""
+
+    def unload(self) -> None:
+        """The partition goes elsewhere."""

@@ -1,0 +1,235 @@
+"""One member of a consumer group of KIP-848. A value: what changes gives a new one, so that they compare."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeAlias
+
+from kwire.coordinator.groups.assignors.spec import order_of
+from kwire.coordinator.machine import StoredRecord
+from kwire.wire.java import hash_map_order, uuid_hash
+from kwire.wire.primitives import Uuid
+from kwire.wire.stored.consumer_groups import (
+    ClassicMemberMetadata,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    TopicPartition,
+    TopicPartitions,
+)
+
+logger = logging.getLogger("kwire.groups")
+
+JOINING_EPOCH: Final = 0
+LEAVING_EPOCH: Final = -1
+STATIC_LEAVING_EPOCH: Final = -2
+"""The member epoch of a static member that is away, and will be back under the same instance id."""
+
+Assigned: TypeAlias = Mapping[bytes, Mapping[int, int]]
+"""By topic id and partition: the member epoch at which it was assigned. KIP-1251.
+
+Both in the order of Kafka's maps, in which clients are told of them.
+"""
+
+Partitions: TypeAlias = Mapping[bytes, frozenset[int]]
+"""Partitions by topic id."""
+
+NOTHING: Final[Assigned] = {}
+
+
+class MemberState(IntEnum):
+    """How far a member is on the way to its target assignment. The numbers are stored."""
+
+    STABLE = 0
+    """It has reached the target of its epoch."""
+    UNREVOKED_PARTITIONS = 1
+    """It was told to give up partitions, and has not said that it did."""
+    UNRELEASED_PARTITIONS = 2
+    """It waits for partitions that others still have."""
+    UNKNOWN = 127
+    """A later version has stored what is not known here."""
+
+    @classmethod
+    def of(cls, value: int) -> MemberState:
+        """The state with this number."""
+        return cls(value) if value in (0, 1, 2) else cls.UNKNOWN
+
+
+class Member(NamedTuple):
+    """Who a member is, what it subscribes to, and what it has."""
+
+    id: str
+    epoch: int = JOINING_EPOCH
+    previous_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    client_id: str = ""
+    client_host: str = ""
+    subscribed: frozenset[str] = frozenset()
+    """The topics that it subscribes to by name."""
+    regex: str | None = ""
+    """The expression that it subscribes to besides; None or empty where there is none."""
+    assignor: str | None = None
+    assigned: Assigned = NOTHING
+    pending_revocation: Assigned = NOTHING
+    """What it was told to give up."""
+    classic: ClassicMemberMetadata | None = None
+    """Of a member that speaks the classic protocol."""
+
+    @property
+    def is_classic(self) -> bool:
+        """Whether it speaks the classic protocol."""
+        return self.classic is not None
+
+    def is_reconciled_to(self, target_epoch: int) -> bool:
+        """Whether it has all that the target of this epoch gives it, and nothing else."""
+        return self.state is MemberState.STABLE and self.epoch == target_epoch
+
+    def assignment_epoch(self, topic_id: bytes, partition: int) -> int | None:
+        """Since which epoch it has a partition, be it on the way out; None where it does not have it."""
+        epoch = self.assigned.get(topic_id, {}).get(partition)
+        if epoch is None:
+            epoch = self.pending_revocation.get(topic_id, {}).get(partition)
+        return epoch
+
+    def moved_to(self, epoch: int, state: MemberState, assigned: Assigned, pending: Assigned) -> Member:
+        """The member after a step of its reconciliation."""
+        return self._replace(
+            epoch=epoch,
+            previous_epoch=self.epoch,
+            state=state,
+            assigned=assigned,
+            pending_revocation=pending,
+        )
+
+    def away(self) -> Member:
+        """A static member that left for a while: it keeps its partitions, from which it commits nothing."""
+        return self._replace(
+            epoch=STATIC_LEAVING_EPOCH,
+            assigned={topic_id: dict.fromkeys(parts, 0) for topic_id, parts in self.assigned.items()},
+            pending_revocation=NOTHING,
+        )
+
+    # --- what is stored
+
+    def metadata_record(self, group_id: str) -> StoredRecord:
+        """Who it is and what it subscribes to."""
+        return StoredRecord(
+            ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=self.id),
+            ConsumerGroupMemberMetadataValue(
+                instance_id=self.instance_id,
+                rack_id=self.rack_id,
+                client_id=self.client_id,
+                client_host=self.client_host,
+                subscribed_topic_names=sorted(self.subscribed),
+                subscribed_topic_regex=self.regex,
+                rebalance_timeout_ms=self.rebalance_timeout_ms,
+                server_assignor=self.assignor,
+                classic_member_metadata=self.classic,
+            ),
+        )
+
+    def assignment_record(self, group_id: str) -> StoredRecord:
+        """What it has."""
+        return StoredRecord(
+            ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=self.id),
+            ConsumerGroupCurrentMemberAssignmentValue(
+                member_epoch=self.epoch,
+                previous_member_epoch=self.previous_epoch,
+                state=self.state.value,
+                assigned_partitions=_stored(self.assigned),
+                partitions_pending_revocation=_stored(self.pending_revocation),
+            ),
+        )
+
+    def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> Member:
+        """The member as this record says."""
+        return self._replace(
+            instance_id=value.instance_id,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            subscribed=frozenset(value.subscribed_topic_names),
+            regex=value.subscribed_topic_regex,
+            rebalance_timeout_ms=value.rebalance_timeout_ms,
+            assignor=value.server_assignor,
+            classic=value.classic_member_metadata,
+        )
+
+    def with_assignment(self, value: ConsumerGroupCurrentMemberAssignmentValue) -> Member:
+        """The member as this record says."""
+        return self._replace(
+            epoch=value.member_epoch,
+            previous_epoch=value.previous_member_epoch,
+            state=MemberState.of(value.state),
+            assigned=_loaded(value.assigned_partitions, value.member_epoch),
+            pending_revocation=_loaded(value.partitions_pending_revocation, value.member_epoch),
+        )
+
+    def without_assignment(self) -> Member:
+        """The member once the record of what it has is gone."""
+        return self._replace(
+            epoch=LEAVING_EPOCH,
+            previous_epoch=LEAVING_EPOCH,
+            assigned=NOTHING,
+            pending_revocation=NOTHING,
+        )
+
+
+def target_record(group_id: str, member_id: str, target: Partitions) -> StoredRecord:
+    """What a member is to have."""
+    return StoredRecord(
+        ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
+        ConsumerGroupTargetAssignmentMemberValue(
+            topic_partitions=[
+                TopicPartition(topic_id=Uuid(topic_id), partitions=list(order_of(partitions)))
+                for topic_id, partitions in target.items()
+            ]
+        ),
+    )
+
+
+def removal_records(group_id: str, member_id: str) -> list[StoredRecord]:
+    """Tombstones for all that is stored of a member, in the order that replay relies on."""
+    return [
+        StoredRecord(ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None),
+        StoredRecord(ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None),
+        StoredRecord(ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None),
+    ]
+
+
+def _stored(assigned: Assigned) -> list[TopicPartitions]:
+    stored = []
+    for topic_id, epochs in assigned.items():
+        stored.append(
+            TopicPartitions(
+                topic_id=Uuid(topic_id),
+                partitions=list(epochs),
+                assignment_epochs=list(epochs.values()),
+            )
+        )
+    return stored
+
+
+def _loaded(stored: Iterable[TopicPartitions], member_epoch: int) -> Assigned:
+    """Before KIP-1251 the epochs of single partitions were not stored: then it is the member's."""
+    default_epoch = max(member_epoch, 0)
+    assigned: dict[bytes, Mapping[int, int]] = {}
+    for topic in stored:
+        epochs = topic.assignment_epochs
+        if epochs is not None and len(epochs) != len(topic.partitions):
+            logger.error("%d epochs were stored for %d partitions", len(epochs), len(topic.partitions))
+            epochs = None
+        if epochs is None:
+            since = dict.fromkeys(topic.partitions, default_epoch)
+        else:
+            since = dict(zip(topic.partitions, epochs, strict=True))
+        assigned[topic.topic_id] = {partition: since[partition] for partition in hash_map_order(since, int)}
+    return {topic_id: assigned[topic_id] for topic_id in hash_map_order(assigned, uuid_hash)}

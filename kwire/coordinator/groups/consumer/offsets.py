@@ -1,0 +1,68 @@
+"""Which members of a consumer group may commit and read offsets. KIP-848, KIP-1251.
+
+A member that has moved on to a later epoch may still have commits under way. They count for the partitions
+that it has had since the epoch that they name: nobody else can have read those meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kwire.coordinator.groups.consumer.group import ConsumerGroup
+from kwire.coordinator.groups.consumer.member import Member
+from kwire.coordinator.groups.offsets import Commit, PartitionCommit
+from kwire.wire.errors import ApiError, ErrorCode
+
+NO_MEMBER_EPOCH: Final = -1
+FIRST_COMMIT_VERSION_WITH_EPOCH: Final = 9
+
+
+def check_commit(group: ConsumerGroup, commit: Commit, *, is_transactional: bool) -> None:
+    """Whether a commit counts.
+
+    ApiError for all of it: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION of members that speak
+    the classic protocol, and in transactions), UNSUPPORTED_VERSION.
+    """
+    epoch, member_id = commit.generation, commit.member_id
+    if epoch < 0 and not group.members:
+        return
+    if is_transactional and epoch == NO_MEMBER_EPOCH and not member_id and commit.instance_id is None:
+        return
+    member = group.member(member_id)
+    if (
+        not is_transactional
+        and not member.is_classic
+        and commit.api_version < FIRST_COMMIT_VERSION_WITH_EPOCH
+    ):
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "OffsetCommit version 9 or above must be used by members using the consumer group protocol",
+        )
+    if epoch == member.epoch:
+        return
+    if epoch > member.epoch or any(_is_stale(member, epoch, one) for one in commit.commits):
+        raise ApiError(ErrorCode.ILLEGAL_GENERATION if is_transactional else _stale(member))
+
+
+def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
+    """Whether a member, or someone who is none, may read offsets.
+
+    ApiError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION of classic members),
+    UNKNOWN_SERVER_ERROR for the epoch of nobody, of which Kafka does not think.
+    """
+    if member_id is None:
+        if epoch >= 0:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        return
+    member = group.member(member_id)
+    if epoch != member.epoch:
+        raise ApiError(_stale(member))
+
+
+def _is_stale(member: Member, epoch: int, commit: PartitionCommit) -> bool:
+    since = member.assignment_epoch(commit.topic_id, commit.partition)
+    return since is None or epoch < since
+
+
+def _stale(member: Member) -> ErrorCode:
+    return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH

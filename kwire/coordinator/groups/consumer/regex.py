@@ -1,0 +1,96 @@
+"""Regular expressions of subscriptions. KIP-848.
+
+Kafka reads them with RE2/J, and this file with RE2 itself: neither backtracks, so an expression cannot hold
+the broker up. Where they differ RE2/J is followed, but for repetitions within repetitions that come to more
+than a thousand: RE2/J takes them and needs memory for each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from kwire.wire.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    import re2
+
+FAULTS: Final = {
+    "bad repetition operator": "invalid nested repetition operator",
+    "invalid character class range": "invalid character class range",
+    "invalid escape sequence": "invalid escape sequence",
+    "invalid named capture group": "invalid named capture",
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+    "invalid repetition size": "invalid repeat count",
+    "missing )": "missing closing )",
+    "missing ]": "missing closing ]",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "trailing \\": "trailing backslash at end of expression",
+    "unexpected )": "regexp/syntax: internal error",
+}
+"""What RE2 calls a fault, before a colon and the place, and what RE2/J says."""
+
+TOKEN: Final = re.compile(
+    r"\\Q.*?(?:\\E|\Z)"
+    r"|(?P<single_byte>\\C)"
+    r"|\\."
+    r"|\[\^?\]?(?:\[:\^?\w*:\]|\\.|[^\]\\])*\]"
+    r"|\(\?P?<(?P<name>[^>]*)>"
+    r"|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}",
+    re.DOTALL,
+)
+"""What to look at, and what to step over, in an expression that RE2 takes."""
+
+
+def check(pattern: str) -> None:
+    """Whether it is an expression. ApiError: INVALID_REGULAR_EXPRESSION, with what is wrong in it."""
+    try:
+        _compiled(pattern)
+    except _error() as error:
+        told: Any = error.args[0]
+        text = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+        fault = next((FAULTS[known] for known in FAULTS if text.startswith(known)), text)
+        raise _invalid(pattern, fault) from None
+    names: set[str] = set()
+    for token in TOKEN.finditer(pattern):
+        name = token["name"]
+        # RE2 takes numbers beyond 32 bits for mere text.
+        if any(len(number) > 9 for number in (token["least"], token["most"]) if number):
+            raise _invalid(pattern, "invalid repeat count")
+        if token["single_byte"]:
+            raise _invalid(pattern, "invalid escape sequence")
+        if name is not None:
+            if not re.fullmatch(r"\w+", name, re.ASCII):
+                raise _invalid(pattern, "invalid named capture")
+            if name in names:
+                raise _invalid(pattern, "duplicate capture group name")
+            names.add(name)
+
+
+def matching(pattern: str, names: Iterable[str]) -> frozenset[str]:
+    """Those of the names that match as a whole; the pattern is one that `check` has let pass."""
+    compiled = _compiled(pattern)
+    return frozenset(name for name in names if compiled.fullmatch(name) is not None)
+
+
+def _compiled(pattern: str) -> re2._Regexp[str]:
+    import re2  # takes time and memory that a broker without such subscriptions need not spend
+
+    options = re2.Options()
+    options.log_errors = False
+    return re2.compile(pattern, options)
+
+
+def _error() -> type[Exception]:
+    import re2
+
+    error: type[Exception] = re2.error
+    return error
+
+
+def _invalid(pattern: str, fault: str) -> ApiError:
+    return ApiError(
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {fault}.",
+    )

@@ -1,0 +1,128 @@
+"""What a ConsumerGroupHeartbeat request may say, before anything is known of its group. KIP-848."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from kwire.coordinator.groups.consumer.member import (
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    STATIC_LEAVING_EPOCH,
+    Member,
+)
+from kwire.coordinator.groups.consumer.reconciliation import Owned
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.java import hash_map_order, string_hash
+from kwire.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+
+FIRST_VERSION_WITH_OWN_MEMBER_ID = 1
+NOT_SAID = -1
+
+
+class Caller(NamedTuple):
+    """Who sends a request."""
+
+    client_id: str
+    client_host: str
+
+
+def check_request(
+    request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]
+) -> None:
+    """ApiError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
+    epoch = request.member_epoch
+    if api_version >= FIRST_VERSION_WITH_OWN_MEMBER_ID or epoch > JOINING_EPOCH or epoch == LEAVING_EPOCH:
+        _check_not_blank(request.member_id, "MemberId")
+    _check_not_blank(request.group_id, "GroupId")
+    _check_not_blank(request.instance_id, "InstanceId")
+    _check_not_blank(request.rack_id, "RackId")
+    if epoch == JOINING_EPOCH:
+        if request.rebalance_timeout_ms == NOT_SAID:
+            raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+        if request.topic_partitions is None or request.topic_partitions:
+            raise _invalid("TopicPartitions must be empty when (re-)joining.")
+        if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+            raise _invalid(
+                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+            )
+    elif epoch == STATIC_LEAVING_EPOCH:
+        if request.instance_id is None:
+            raise _invalid("InstanceId can't be null.")
+    elif epoch < STATIC_LEAVING_EPOCH:
+        raise _invalid("MemberEpoch is invalid.")
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"ServerAssignor {request.server_assignor} is not supported. "
+            f"Supported assignors: {', '.join(hash_map_order(assignors, string_hash))}.",
+        )
+
+
+def owned_partitions(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
+    """What the member says it has; None where it does not say."""
+    if request.topic_partitions is None:
+        return None
+    owned: dict[bytes, list[int]] = {}
+    for topic in request.topic_partitions:
+        owned.setdefault(topic.topic_id, []).extend(topic.partitions)
+    return owned
+
+
+def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Whether it says everything, as a member does that may have missed an answer."""
+    return (
+        request.rebalance_timeout_ms != NOT_SAID
+        and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+        and request.topic_partitions is not None
+    )
+
+
+def says_nothing_new(member: Member, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> bool:
+    """Whether a member says nothing of itself that was not known; what it has is not looked at."""
+    return (
+        request.rebalance_timeout_ms == NOT_SAID
+        and request.subscribed_topic_names is None
+        and request.subscribed_topic_regex is None
+        and request.server_assignor is None
+        and request.rack_id is None
+        and (request.instance_id is None or request.instance_id == member.instance_id)
+        and caller.client_id == member.client_id
+        and caller.client_host == member.client_host
+        and member.classic is None
+    )
+
+
+def updated_member(member: Member, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> Member:
+    """The member with what the request says of it; what is null there stays as it was."""
+    changes: dict[str, Any] = {}
+    if request.instance_id is not None:
+        changes["instance_id"] = request.instance_id
+    if request.rack_id is not None:
+        changes["rack_id"] = request.rack_id
+    if request.rebalance_timeout_ms != NOT_SAID:
+        changes["rebalance_timeout_ms"] = request.rebalance_timeout_ms
+    if request.server_assignor is not None:
+        changes["assignor"] = request.server_assignor
+    if request.subscribed_topic_names is not None:
+        changes["subscribed"] = frozenset(request.subscribed_topic_names)
+    if request.subscribed_topic_regex is not None:
+        changes["regex"] = request.subscribed_topic_regex
+    if caller.client_id != member.client_id:
+        changes["client_id"] = caller.client_id
+    if caller.client_host != member.client_host:
+        changes["client_host"] = caller.client_host
+    if member.classic is not None:
+        changes["classic"] = None
+    if not changes:
+        return member
+    return member._replace(**changes)
+
+
+def _check_not_blank(value: str | None, name: str) -> None:
+    if value is not None and not value.strip():
+        raise _invalid(f"{name} can't be empty.")
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, message)

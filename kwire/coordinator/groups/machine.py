@@ -1,0 +1,433 @@
+"""The group coordinator's machine for one partition of the offsets topic: groups of both kinds, and offsets.
+
+A group is either classic or a consumer group (KIP-848). One without members becomes the other kind as soon as
+someone joins with the other protocol; what happens while it has members is up to `Migration`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Protocol, TypeAlias
+
+from kwire.coordinator.groups.classic.classic import ClassicConfig, ClassicGroups, Join, Sync
+from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, State
+from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
+from kwire.coordinator.groups.consumer.describe import described
+from kwire.coordinator.groups.consumer.group import REPLAY, ConsumerGroup
+from kwire.coordinator.groups.consumer.group import State as ConsumerState
+from kwire.coordinator.groups.consumer.heartbeat import ConsumerConfig, ConsumerGroups
+from kwire.coordinator.groups.consumer.offsets import check_commit, check_fetch
+from kwire.coordinator.groups.migration import MigrationConfig, OnlineMigration
+from kwire.coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair, Offsets, tombstone
+from kwire.coordinator.machine import Result, StoredRecord, Surroundings
+from kwire.coordinator.ports import GroupSettings, TopicsView
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from kwire.wire.messages.describe_groups import DescribedGroup
+from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity
+from kwire.wire.messages.list_groups import ListedGroup
+from kwire.wire.primitives import Uuid
+from kwire.wire.schema import Message
+from kwire.wire.stored.consumer_groups import ConsumerGroupMetadataKey
+from kwire.wire.stored.groups import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+logger = logging.getLogger("kwire.groups")
+
+CLASSIC_TYPE = "classic"
+CONSUMER_TYPE = "consumer"
+FIRST_COMMIT_VERSION_WITH_GROUP_NOT_FOUND = 9
+
+Group: TypeAlias = ClassicGroup | ConsumerGroup
+
+
+class GroupConfig(ClassicConfig, ConsumerConfig, MigrationConfig, Protocol):
+    """The configuration keys that the machine needs."""
+
+    @property
+    def offsets_retention_minutes(self) -> int: ...
+
+
+class GroupMachine:
+    """All groups whose ids hash to one partition of the offsets topic."""
+
+    def __init__(
+        self, config: GroupConfig, around: Surroundings, topics: TopicsView, settings: GroupSettings
+    ) -> None:
+        self._config = config
+        self._around = around
+        self._topics = topics
+        self.classic = ClassicGroups(config, around)
+        self.consumer = ConsumerGroups(
+            config,
+            around,
+            topics,
+            settings,
+            self.classic,
+            lambda consumer: OnlineMigration(config, around, topics, self.classic, consumer),
+        )
+        self.offsets = Offsets()
+        self._unseen: set[str] = set()
+        """Groups that commits have made of which nothing is stored.
+
+        Kafka shows its groups as they were at the last offset of the log that is committed: whatever is
+        written next, be it for another group, or a marker, has these seen.
+        """
+        self._forgotten: dict[str, ConsumerGroup] = {}
+        """Consumer groups that are gone without a record, and seen until the next one.
+
+        They are back when the log is read again.
+        """
+
+    # --- the classic protocol
+
+    def join(self, join: Join, done: JoinDone) -> Result:
+        """JoinGroup. A consumer group that has no members becomes a classic one."""
+        group = self.consumer.groups.get(join.group_id)
+        if group is None:
+            return self.classic.join(join, done)
+        if group.members:
+            return self.consumer.migration.join(group, join, done)
+        del self.consumer.groups[group.id]
+        result = self.classic.join(join, done)
+        if group.id not in self.classic.groups:
+            # Kafka forgets the group, whoever asked, but stores that only with a group that takes its place.
+            self._forgotten[group.id] = group
+            return result
+
+        def committed(error: ApiError | None) -> None:
+            result.committed(error)
+            if error is not None and group.id not in self.classic.groups:
+                # The log has refused the classic group, and has the other one still.
+                self.consumer.groups[group.id] = group
+
+        return Result([*group.tombstones(), *result.records], committed)
+
+    def sync(self, sync: Sync, done: SyncDone) -> Result:
+        """SyncGroup."""
+        group = self.consumer.groups.get(sync.group_id)
+        if group is not None and group.members:
+            return self.consumer.migration.sync(group, sync, done)
+        return self.classic.sync(sync, done)
+
+    def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Heartbeat: NONE, or what the member must do instead."""
+        group = self.consumer.groups.get(group_id)
+        if group is not None:
+            return self.consumer.migration.heartbeat(group, generation, member_id, instance_id)
+        return self.classic.heartbeat(group_id, generation, member_id, instance_id)
+
+    def leave(self, group_id: str, leaving: Sequence[MemberIdentity]) -> tuple[Result, LeaveGroupResponse]:
+        """LeaveGroup: what to store, and an answer for each."""
+        group = self.consumer.groups.get(group_id)
+        if group is not None:
+            return self.consumer.leave_group(group, leaving)
+        return self.classic.leave(group_id, leaving)
+
+    # --- offsets
+
+    def commit_offsets(self, commit: Commit, *, is_transactional: bool = False) -> list[StoredRecord]:
+        """Records for a commit. A commit also keeps its member's session alive.
+
+        A transactional one (KIP-447) may come from a producer that says nothing of a member, and between the
+        generations.
+
+        Raises ApiError for the whole commit: GROUP_ID_NOT_FOUND (v9), ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
+        FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS; of consumer groups UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH,
+        UNSUPPORTED_VERSION.
+        """
+        group_id = commit.group_id
+        group = self.classic.groups.get(group_id)
+        consumer_group = self.consumer.groups.get(group_id)
+        if consumer_group is not None:
+            check_commit(consumer_group, commit, is_transactional=is_transactional)
+        elif group is None:
+            if commit.generation >= 0:
+                if not is_transactional and commit.api_version >= FIRST_COMMIT_VERSION_WITH_GROUP_NOT_FOUND:
+                    raise group_not_found(group_id)
+                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+            # A consumer that assigns partitions to itself, or an administrator: its offsets make a group,
+            # those that were refused for their metadata, too.
+            if not commit.commits:
+                self.classic.create(group_id)
+                self._unseen.add(group_id)
+        elif commit.generation >= 0 or group.state is not State.EMPTY:
+            if commit.generation >= 0 or commit.member_id or commit.instance_id is not None:
+                member = group.check_member(commit.member_id, commit.instance_id)
+                if commit.generation != group.generation:
+                    raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+                if group.state is State.COMPLETING_REBALANCE and not is_transactional:
+                    # The member knows this generation from its JoinGroup, but has no partitions of it yet.
+                    raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
+                self.classic.renew_session(group, member)
+            elif not is_transactional:
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return self.offsets.commit(commit, self._around.now_ms())
+
+    def fetch_offsets(
+        self, group_id: str, member_id: str | None, member_epoch: int, *, require_stable: bool
+    ) -> Mapping[str, Mapping[int, CommittedOffset]]:
+        """What a group has committed, by topic and partition; nothing where there is no such group.
+
+        Who wants stable offsets (KIP-447) is told of groups as they are now, others as they are stored.
+        ApiError, where a member asks: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH.
+        """
+        group = self.consumer.groups.get(group_id)
+        if not require_stable:
+            group = self._forgotten.get(group_id, group)
+        if group is not None:
+            check_fetch(group, member_id, member_epoch)
+        elif group_id not in self.classic.groups or (group_id in self._unseen and not require_stable):
+            return {}
+        return self.offsets.topics(group_id)
+
+    def delete_offsets(
+        self,
+        group_id: str,
+        partitions: Iterable[tuple[str, int]],
+        unstable: Collection[tuple[str, int]] = (),
+    ) -> tuple[list[StoredRecord], dict[tuple[str, int], ErrorCode]]:
+        """Tombstones for these offsets, and what to say of each. KIP-496.
+
+        `unstable` are those of the group that open transactions have.
+        ApiError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        """
+        group = self._group(group_id)
+        if (
+            isinstance(group, ClassicGroup)
+            and group.state is not State.EMPTY
+            and group.protocol_type != CONSUMER_PROTOCOL_TYPE
+        ):
+            # What other kinds of members are reading cannot be known.
+            raise ApiError(ErrorCode.NON_EMPTY_GROUP)
+        records: list[StoredRecord] = []
+        outcome: dict[tuple[str, int], ErrorCode] = {}
+        for topic, partition in partitions:
+            if group.is_subscribed(topic):
+                outcome[topic, partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                continue
+            outcome[topic, partition] = ErrorCode.NONE
+            if (topic, partition) in unstable or self.offsets.get(group_id, topic, partition):
+                records.append(tombstone(group_id, topic, partition))
+        return records, outcome
+
+    def expire(self, unstable: Mapping[str, Collection[tuple[str, int]]]) -> list[StoredRecord]:
+        """Tombstones for expired offsets, and for groups that have neither members nor offsets any more.
+
+        `unstable` are, by group, the partitions for which open transactions have offsets.
+        """
+        now_ms = self._around.now_ms()
+        retention_ms = self._config.offsets_retention_minutes * 60_000
+        records: list[StoredRecord] = []
+        groups: list[Group] = [*self.classic.groups.values(), *self.consumer.groups.values()]
+        for group in groups:
+            expired, none_left = self.offsets.forget_expired(
+                group.id,
+                now_ms=now_ms,
+                retention_ms=retention_ms,
+                since=_retention_start(group),
+                in_use=group.is_subscribed,
+                unstable=unstable.get(group.id, ()),
+            )
+            records += expired
+            if expired:
+                logger.info("group %s: %d offsets have expired", group.id, len(expired))
+            if none_left and _is_empty(group):
+                records += _tombstones(group)
+        return records
+
+    def topics_deleted(
+        self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetPair]
+    ) -> list[StoredRecord]:
+        """Tombstones for all offsets of topics that are gone (by name); open transactions have `unstable`."""
+        return self.offsets.forget_topics(topics, unstable)
+
+    # --- groups
+
+    def _group(self, group_id: str) -> Group:
+        group = self.classic.groups.get(group_id) or self.consumer.groups.get(group_id)
+        if group is None:
+            raise group_not_found(group_id)
+        return group
+
+    def _seen(self, group_id: str) -> Group:
+        forgotten = self._forgotten.get(group_id)
+        if forgotten is not None:
+            return forgotten
+        if group_id in self._unseen:
+            raise group_not_found(group_id)
+        return self._group(group_id)
+
+    def describe(self, group_id: str) -> DescribedGroup:
+        """One classic group. ApiError GROUP_ID_NOT_FOUND."""
+        group = self._seen(group_id)
+        if isinstance(group, ConsumerGroup):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
+        return group.described()
+
+    def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup:
+        """One consumer group. ApiError GROUP_ID_NOT_FOUND."""
+        group = self._seen(group_id)
+        if isinstance(group, ClassicGroup):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        return described(group, self._topics, self.consumer.default_assignor)
+
+    def listed(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
+        """The groups in these states and of these types (both in lower case; empty: all)."""
+        listed: list[ListedGroup] = []
+        if not types or CLASSIC_TYPE in types:
+            listed += (
+                ListedGroup(
+                    group_id=classic.id,
+                    protocol_type=classic.protocol_type or "",
+                    group_state=classic.state.value,
+                    group_type=CLASSIC_TYPE,
+                )
+                for classic in self.classic.groups.values()
+                if classic.id not in self._unseen
+            )
+        if not types or CONSUMER_TYPE in types:
+            listed += (
+                ListedGroup(
+                    group_id=consumer.id,
+                    protocol_type=CONSUMER_PROTOCOL_TYPE,
+                    group_state=consumer.state.value,
+                    group_type=CONSUMER_TYPE,
+                )
+                for consumer in chain(self.consumer.groups.values(), self._forgotten.values())
+            )
+        return [group for group in listed if not states or group.group_state.lower() in states]
+
+    def delete(self, group_id: str, unstable: Iterable[tuple[str, int]] = ()) -> list[StoredRecord]:
+        """Tombstones for an empty group and its offsets, those of open transactions (`unstable`) among them.
+
+        ApiError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        """
+        group = self._group(group_id)
+        if not _is_empty(group):
+            raise ApiError(ErrorCode.NON_EMPTY_GROUP)
+        return [*self.offsets.forget_group(group_id, unstable), *_tombstones(group)]
+
+    # --- replay
+
+    def replay(self, key: Message, value: Message | None) -> None:
+        """Take in one record; None is a tombstone. Kinds of records that are not known here are skipped."""
+        if isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, OffsetCommitValue)
+            if value is not None:
+                self._ensure_group(key.group)
+            self.offsets.replay(key, value)
+        elif isinstance(key, GroupMetadataKey):
+            assert value is None or isinstance(value, GroupMetadataValue)
+            self.consumer.groups.pop(key.group, None)
+            known = self.classic.groups.get(key.group)
+            if known is not None:
+                self.classic.forget(known)
+            if value is not None:
+                self.classic.groups[key.group] = ClassicGroup.from_record(
+                    key.group, value, self._around.now_ms()
+                )
+        elif type(key) in REPLAY:
+            self._replay_consumer_group(key, value)
+
+    def _replay_consumer_group(self, key: Message, value: Message | None) -> None:
+        group_id: str = key.group_id  # type: ignore[attr-defined]
+        group = self.consumer.groups.get(group_id)
+        if value is None:
+            # What remains may be tombstones only, of a group that compaction has taken away.
+            if group is None:
+                return
+            if isinstance(key, ConsumerGroupMetadataKey):
+                del self.consumer.groups[group_id]
+                return
+        elif group is None:
+            classic = self.classic.groups.get(group_id)
+            if classic is not None:
+                self.classic.forget(classic)
+            group = self.consumer.groups[group_id] = ConsumerGroup(group_id)
+        group.replay(key, value)
+
+    def _ensure_group(self, group_id: str) -> None:
+        """There is a group that keeps offsets: a classic one, where nothing else is known of it."""
+        if group_id not in self.classic.groups and group_id not in self.consumer.groups:
+            self.classic.create(group_id)
+
+    def released(self, key: Message, value: Message | None) -> None:
+        """A transaction has committed an offset, whose group came to be when it was written."""
+        if isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, OffsetCommitValue)
+            self.offsets.replay(key, value)
+        else:
+            self.replay(key, value)
+
+    def held(self, key: Message) -> None:
+        """A transaction has an offset for a group, which exists from here on."""
+        if isinstance(key, OffsetCommitKey):
+            self._ensure_group(key.group)
+
+    def grown(self) -> None:
+        """Something was written: what came or went without a record is seen to."""
+        self._unseen.clear()
+        self._forgotten.clear()
+
+    def reverted(self) -> None:
+        """A write was refused: what came or went without a record since the last one has not, as in Kafka."""
+        for group_id in self._unseen:
+            classic = self.classic.groups.get(group_id)
+            if classic is not None:
+                self.classic.forget(classic)
+        self.consumer.groups.update(self._forgotten)
+        self._unseen.clear()
+        self._forgotten.clear()
+
+    def loaded(self) -> None:
+        """Everything is replayed: sessions start."""
+        self.classic.loaded()
+        self.consumer.loaded()
+
+    def unload(self, code: ErrorCode) -> None:
+        """The machine ends: whoever waits is told `code`."""
+        self.classic.unload(code)
+        self.consumer.unload()
+
+
+def group_not_found(group_id: str) -> ApiError:
+    """What is said of a group that does not exist."""
+    return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+
+
+def _is_empty(group: Group) -> bool:
+    return group.state in (State.EMPTY, ConsumerState.EMPTY)
+
+
+def _tombstones(group: Group) -> list[StoredRecord]:
+    return [group.tombstone()] if isinstance(group, ClassicGroup) else group.tombstones()
+
+
+def _retention_start(group: Group) -> Callable[[CommittedOffset], int] | None:
+    """From when on the retention of an offset counts, by what the group is; None: no offset expires now."""
+
+    def since_commit(committed: CommittedOffset) -> int:
+        return committed.commit_timestamp
+
+    if isinstance(group, ConsumerGroup) or group.protocol_type is None:
+        return since_commit
+    if group.state is State.EMPTY:
+        empty_since_ms = group.state_since_ms
+        if empty_since_ms is None:
+            return since_commit
+        return lambda _committed: empty_since_ms
+    if (
+        group.protocol_type == CONSUMER_PROTOCOL_TYPE
+        and group.state is State.STABLE
+        and group.subscribed_topics is not None
+    ):
+        # The members have moved on to other topics.
+        return since_commit
+    return None

@@ -1,0 +1,551 @@
+"""Online migration: groups whose members speak both protocols, and change from one kind to the other.
+
+A consumer that joins a classic group with the new protocol makes a consumer group of it: its members stay, as
+classic members. They go on with JoinGroup, SyncGroup and Heartbeat, and the group serves them as it does the
+others: the member epoch is their generation, JoinGroup takes their next step towards the target, SyncGroup
+tells them what they have, and Heartbeat calls them to join again when there is a step to take. When the last
+member of the new protocol goes, those who remain are a classic group again. `group.consumer.migration.policy`
+says which of this may be. KIP-848, "Upgrading" and "Downgrading".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from kwire.coordinator.groups.assignors.spec import as_hashed, order_of
+from kwire.coordinator.groups.classic.classic import ClassicGroups, Join, Sync, response_error
+from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
+from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
+from kwire.coordinator.groups.classic.member import Member as ClassicMember
+from kwire.coordinator.groups.consumer.embedded import (
+    CustomAssignor,
+    Malformed,
+    assignment_of,
+    owned_by,
+    partitions_of,
+    subscription_of,
+    version_of,
+)
+from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
+from kwire.coordinator.groups.consumer.heartbeat import ConsumerGroups, known_static_member
+from kwire.coordinator.groups.consumer.member import Member, MemberState
+from kwire.coordinator.groups.consumer.timers import MemberTimers
+from kwire.coordinator.machine import Committed, Result, StoredRecord, Surroundings
+from kwire.coordinator.ports import TopicsView
+from kwire.wire.errors import ApiError, ErrorCode, WireError
+from kwire.wire.java import hash_map_order, string_hash
+from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from kwire.wire.messages.join_group import JoinGroupResponse
+from kwire.wire.messages.sync_group import SyncGroupResponse
+from kwire.wire.stored.consumer_groups import ClassicMemberMetadata, ClassicProtocol
+
+logger = logging.getLogger("kwire.groups")
+
+NOTHING: Final = Result()
+
+
+class Policy(NamedTuple):
+    """Which changes of a group with members are allowed."""
+
+    upgrade: bool
+    downgrade: bool
+
+
+POLICIES: Final[Mapping[str, Policy]] = {
+    "bidirectional": Policy(upgrade=True, downgrade=True),
+    "upgrade": Policy(upgrade=True, downgrade=False),
+    "downgrade": Policy(upgrade=False, downgrade=True),
+    "disabled": Policy(upgrade=False, downgrade=False),
+}
+
+
+class MigrationConfig(Protocol):
+    """The configuration keys that migration needs."""
+
+    @property
+    def group_consumer_migration_policy(self) -> str: ...
+    @property
+    def group_consumer_max_size(self) -> int: ...
+    @property
+    def group_max_size(self) -> int: ...
+
+
+class OnlineMigration:
+    """`hooks.Migration` for the groups of one partition of the offsets topic."""
+
+    def __init__(
+        self,
+        config: MigrationConfig,
+        around: Surroundings,
+        topics: TopicsView,
+        classic: ClassicGroups,
+        consumer: ConsumerGroups,
+    ) -> None:
+        self._config = config
+        self._around = around
+        self._topics = topics
+        self._classic = classic
+        self._consumer = consumer
+        self._joins = MemberTimers(around)
+        """Classic members that were told to join again, and have not."""
+        self._syncs = MemberTimers(around)
+        """Classic members that have joined, and not asked for their assignment."""
+
+    @property
+    def _policy(self) -> Policy:
+        return POLICIES[self._config.group_consumer_migration_policy.lower()]
+
+    # --- a classic group becomes a consumer group
+
+    def upgraded(self, classic: ClassicGroup, records: list[StoredRecord]) -> ConsumerGroup:
+        """The consumer group that a classic group with members becomes, its members with it.
+
+        Adds to `records` what stores that. ApiError GROUP_ID_NOT_FOUND where it may not or cannot be.
+        """
+        cannot = f"Cannot upgrade classic group {classic.id} to consumer group because"
+        fault = self._upgrade_fault(classic)
+        if fault is not None:
+            logger.info("group %s is not upgraded: %s", classic.id, fault)
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{cannot} {fault}.")
+        for waiting in list(classic.members.values()):
+            classic.answer_join(
+                waiting,
+                JoinGroupResponse(
+                    error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=waiting.id, members=[]
+                ),
+            )
+            classic.answer_sync(waiting, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+        if classic.protocol is None:
+            # Nobody has got a generation yet. Apache Kafka fails here, too.
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        group = ConsumerGroup(classic.id)
+        group.epoch = group.assignment_epoch = classic.generation
+        try:
+            for member_id in hash_map_order(classic.members, string_hash):
+                self._take_over(group, classic.members[member_id], classic.protocol)
+        except WireError as error:
+            logger.warning("group %s is not upgraded: %s", classic.id, error)
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR) from None
+        except Malformed as error:
+            logger.warning("group %s is not upgraded: %s", classic.id, error)
+            raise ApiError(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"{cannot} the embedded consumer protocol is malformed."
+            ) from None
+        except CustomAssignor:
+            logger.warning("group %s is not upgraded: it has an assignor of its own", classic.id)
+            raise ApiError(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"{cannot} an unsupported custom assignor is in use. Please refer to the documentation or "
+                "switch to a default assignor before re-attempting the upgrade.",
+            ) from None
+        group.metadata_hash = self._consumer.subscriptions.metadata_hash(group.counts)
+        records.append(classic.tombstone())
+        records += group.creation_records()
+        for taken in group.members.values():
+            assert taken.classic is not None
+            self._consumer.start_session(group.id, taken.id, taken.classic.session_timeout_ms)
+        logger.info("group %s becomes a consumer group with %d members", group.id, len(group.members))
+        return group
+
+    def _upgrade_fault(self, classic: ClassicGroup) -> str | None:
+        if not self._policy.upgrade:
+            return "online upgrade is disabled"
+        if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return "the group does not use the consumer embedded protocol"
+        if len(classic.members) > self._config.group_consumer_max_size:
+            return "the group size exceeds the consumer group maximum size"
+        return None
+
+    def _take_over(self, group: ConsumerGroup, member: ClassicMember, protocol: str) -> None:
+        """Put a member of a classic group into the consumer group. WireError, Malformed, CustomAssignor.
+
+        ApiError UNKNOWN_SERVER_ERROR: a member that joined in the meantime does not support the protocol.
+        """
+        target = partitions_of(member.assignment, self._topics)
+        if protocol not in dict(member.protocols):
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        subscription = subscription_of(member.metadata(protocol))
+        group.targets[member.id] = target
+        group.put(
+            Member(
+                member.id,
+                epoch=group.epoch,
+                previous_epoch=group.epoch,
+                instance_id=member.instance_id,
+                rack_id=subscription.rack_id or None,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                subscribed=frozenset(subscription.topics),
+                assigned={
+                    topic_id: dict.fromkeys(hash_map_order(order_of(partitions), int), group.epoch)
+                    for topic_id, partitions in target.items()
+                },
+                classic=ClassicMemberMetadata(
+                    session_timeout_ms=member.session_timeout_ms,
+                    supported_protocols=[
+                        ClassicProtocol(name=name, metadata=metadata) for name, metadata in member.protocols
+                    ],
+                ),
+            )
+        )
+
+    # --- a consumer group becomes a classic group
+
+    def downgraded(self, group: ConsumerGroup, leaving: Collection[Member]) -> Result | None:
+        """Let members go, and make a classic group of those who stay; None where that is not to be."""
+        staying = len(group.members) - len(leaving)
+        if group.classic_members - sum(member.is_classic for member in leaving) != staying or staying <= 0:
+            return None
+        if not self._may_downgrade(group, staying):
+            return None
+        gone = {member.id for member in leaving}
+        # The first is the leader of the classic group.
+        members = {member.id: member for member in group.members_in_order() if member.id not in gone}
+        try:
+            return self._convert(
+                group, members, [], rebalance="its last consumer of the new protocol is gone"
+            )
+        except ApiError as error:
+            logger.warning("group %s is not downgraded: %s", group.id, error)
+            return None
+
+    def _may_downgrade(self, group: ConsumerGroup, members: int) -> bool:
+        if not self._policy.downgrade:
+            logger.info("group %s is not downgraded: that is disabled", group.id)
+            return False
+        if members > self._config.group_max_size:
+            logger.info("group %s is not downgraded: %d members are too many", group.id, members)
+            return False
+        return True
+
+    def _convert(
+        self,
+        group: ConsumerGroup,
+        members: Mapping[str, Member],
+        records: list[StoredRecord],
+        *,
+        rebalance: str | None,
+        replaced: Member | None = None,
+    ) -> Result:
+        """Make a classic group of these members, and keep the targets as assignments.
+
+        The last of the members takes the place of `replaced`, if there is one, and `records` say so already.
+        """
+        classic = ClassicGroup(group.id, self._around.now_ms())
+        target_ids: dict[str, str] = {}
+        for member in members.values():
+            assert member.classic is not None
+            is_replacement = replaced is not None and member.instance_id == replaced.instance_id
+            target_ids[member.id] = replaced.id if replaced is not None and is_replacement else member.id
+            classic.add(_classic_member(member, member.classic))
+        classic.settle(group.epoch)
+        for taken in classic.members.values():
+            try:
+                version = version_of(taken.metadata(classic.protocol or ""))
+            except Malformed as error:
+                raise ApiError(
+                    ErrorCode.GROUP_ID_NOT_FOUND,
+                    f"Cannot downgrade the classic group {group.id}: {error}.",
+                ) from None
+            target = group.targets.get(target_ids[taken.id], {})
+            taken.assignment = assignment_of(target, version, self._topics)
+        former_ids = [
+            next(new_id for new_id, old_id in target_ids.items() if old_id == member_id)
+            if replaced is not None and member_id == replaced.id
+            else member_id
+            for member_id in group.members
+        ]
+        stored = [record._replace(applied=True) for record in [*records, *group.tombstones(former_ids)]]
+        stored.append(classic.record())
+        for member_id in group.members:
+            self._consumer.stop_timers(group.id, member_id)
+        del self._consumer.groups[group.id]
+        rebalanced = self._classic.take_over(classic, rebalance)
+        logger.info("group %s becomes a classic group with %d members", group.id, len(classic.members))
+
+        def committed(error: ApiError | None) -> None:
+            if error is not None and self._classic.groups.get(group.id) is classic:
+                # It is still a consumer group in the log, and for whoever reads that.
+                self._classic.forget(classic)
+                self._consumer.groups[group.id] = group
+                for member_id in group.members:
+                    self._consumer.start_session(group.id, member_id)
+            rebalanced.committed(error)
+
+        return Result([*stored, *rebalanced.records], committed)
+
+    # --- the classic protocol in a consumer group
+
+    def join(self, group: ConsumerGroup, join: Join, done: JoinDone) -> Result:
+        """JoinGroup for a consumer group that has members: become one, or take the next step."""
+        try:
+            return self._join(group, join, done)
+        except ApiError as error:
+            done(JoinGroupResponse(error_code=error.code, members=[]))
+            return NOTHING
+
+    def _join(self, group: ConsumerGroup, join: Join, done: JoinDone) -> Result:
+        if not any(self._policy):
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        member_id = join.member_id or self._consumer.new_member_id()
+        self._consumer.check_room(group, member_id)
+        if not _supports(group, join):
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if not join.member_id and join.instance_id is None and join.requires_member_id:
+            done(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id, members=[]))
+            return NOTHING
+        records: list[StoredRecord] = []
+        replaced: Member | None = None
+        if join.instance_id is None:
+            member = group.members.get(member_id) or Member(member_id)
+        else:
+            if join.member_id:
+                member = known_static_member(group, member_id, join.instance_id)
+            else:
+                member = self._consumer.joining_static_member(
+                    group, member_id, join.instance_id, records, is_classic=True
+                )
+            replaced = group.static_member(join.instance_id)
+        downgrades = (
+            replaced is not None
+            and not replaced.is_classic
+            and group.classic_members == len(group.members) - 1
+            and self._may_downgrade(group, len(group.members))
+        )
+        subscription = _subscription_of(join)
+        updated = _joined(member, join, subscription)
+        changed = self._consumer.subscriptions.take(group, member, updated, records)
+        epoch = group.epoch
+        homogeneous: bool | None = None
+        if changed.subscription or group.needs_refresh(self._around.now_ms()):
+            epoch, homogeneous = self._consumer.subscriptions.refresh(
+                group, member, updated, records, raise_epoch=changed.subscription
+            )
+        owned = owned_by(subscription, self._topics)
+        if downgrades:
+            is_stale = group.assignment_epoch < epoch
+            if not is_stale:
+                target = group.target(updated.id, updated.instance_id)
+                updated = self._consumer.reconciled(
+                    group, updated, group.assignment_epoch, target, changed.subscription, owned, records
+                )
+            result = self._replace_and_convert(group, updated, replaced, records, is_stale=is_stale)
+        else:
+            target_epoch, target = self._consumer.targeted(
+                group, epoch, member, updated, homogeneous, records
+            )
+            updated = self._consumer.reconciled(
+                group, updated, target_epoch, target, changed.subscription, owned, records
+            )
+            result = Result(records)
+        return result._replace(
+            committed=self._joined_callback(group, updated, join, done, result, downgrades)
+        )
+
+    def _replace_and_convert(
+        self,
+        group: ConsumerGroup,
+        updated: Member,
+        replaced: Member | None,
+        records: list[StoredRecord],
+        *,
+        is_stale: bool,
+    ) -> Result:
+        assert replaced is not None
+        if replaced.instance_id != updated.instance_id:
+            # Who had this instance id goes by another one now. Apache Kafka looks by the instance id for whom
+            # to leave out of the classic group, finds nobody, and fails.
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        members = {member.id: member for member in group.members_in_order() if member.id != replaced.id}
+        members[updated.id] = updated
+        reason = "its last consumer of the new protocol is back with the classic one" if is_stale else None
+        return self._convert(group, members, records, rebalance=reason, replaced=replaced)
+
+    def _joined_callback(
+        self,
+        group: ConsumerGroup,
+        member: Member,
+        join: Join,
+        done: JoinDone,
+        result: Result,
+        downgrades: bool,
+    ) -> Committed:
+        assert member.classic is not None
+        response = JoinGroupResponse(
+            generation_id=member.epoch,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_name=member.classic.supported_protocols[0].name,
+            member_id=member.id,
+            members=[],
+        )
+
+        def committed(error: ApiError | None) -> None:
+            result.committed(error)
+            if error is not None:
+                done(JoinGroupResponse(error_code=response_error(error), members=[]))
+                return
+            self._joins.stop(group.id, member.id)
+            if not downgrades:
+                self._consumer.start_session(group.id, member.id, join.session_timeout_ms)
+                self._syncs.start(
+                    group.id,
+                    member.id,
+                    join.rebalance_timeout_ms,
+                    lambda: self._consumer.fence(group.id, member.id, "it does not ask for its assignment"),
+                )
+            done(response)
+
+        return committed
+
+    def sync(self, group: ConsumerGroup, sync: Sync, done: SyncDone) -> Result:
+        """SyncGroup for a consumer group: what the member has."""
+        try:
+            member, metadata = self._classic_member(group, sync.member_id, sync.instance_id, sync.generation)
+            protocol = metadata.supported_protocols[0]
+            if sync.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or sync.protocol not in (
+                None,
+                protocol.name,
+            ):
+                raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            if group.assignment_epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+                # Who has partitions to give up does that first, and is called again by its heartbeat.
+                self._await_join(group, member)
+                raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
+            version = version_of(protocol.metadata)
+        except ApiError as error:
+            done(SyncGroupResponse(error_code=error.code))
+            return NOTHING
+        except Malformed:
+            done(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+            return NOTHING
+        response = SyncGroupResponse(
+            protocol_type=sync.protocol_type,
+            protocol_name=sync.protocol,
+            assignment=assignment_of(as_hashed(member.assigned), version, self._topics),
+        )
+
+        def committed(error: ApiError | None) -> None:
+            if error is not None:
+                done(SyncGroupResponse(error_code=response_error(error)))
+                return
+            self._syncs.stop(group.id, member.id)
+            self._consumer.start_session(group.id, member.id, metadata.session_timeout_ms)
+            done(response)
+
+        return Result((), committed)
+
+    def heartbeat(
+        self, group: ConsumerGroup, generation: int, member_id: str, instance_id: str | None
+    ) -> ErrorCode:
+        """Heartbeat for a consumer group: NONE, or REBALANCE_IN_PROGRESS where there is a step to take."""
+        try:
+            member, metadata = self._classic_member(group, member_id, instance_id, generation)
+        except ApiError as error:
+            return error.code
+        self._consumer.start_session(group.id, member.id, metadata.session_timeout_ms)
+        if (
+            member.epoch < group.assignment_epoch
+            or member.state is MemberState.UNREVOKED_PARTITIONS
+            or (member.state is MemberState.UNRELEASED_PARTITIONS and not _waits(group, member))
+        ):
+            self._await_join(group, member)
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    @staticmethod
+    def _classic_member(
+        group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
+    ) -> tuple[Member, ClassicMemberMetadata]:
+        """The member that speaks. ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION."""
+        if instance_id is None:
+            member = group.member(member_id)
+        else:
+            member = known_static_member(group, member_id, instance_id)
+        if member.classic is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if generation != member.epoch:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        return member, member.classic
+
+    # --- time
+
+    def _await_join(self, group: ConsumerGroup, member: Member) -> None:
+        self._joins.start_if_absent(
+            group.id,
+            member.id,
+            member.rebalance_timeout_ms,
+            lambda: self._consumer.fence(group.id, member.id, "it does not join again"),
+        )
+
+    def stop_timers(self, group_id: str, member_id: str) -> None:
+        """Do not watch a member any more."""
+        self._joins.stop(group_id, member_id)
+        self._syncs.stop(group_id, member_id)
+
+    def unload(self) -> None:
+        """The partition goes elsewhere."""
+        self._joins.stop_all()
+        self._syncs.stop_all()
+
+
+def _supports(group: ConsumerGroup, join: Join) -> bool:
+    """Whether one of the protocols is everybody's who speaks the classic protocol."""
+    return join.protocol_type == CONSUMER_PROTOCOL_TYPE and any(
+        group.classic_protocols.get(name, 0) == group.classic_members for name, _ in join.protocols
+    )
+
+
+def _subscription_of(join: Join) -> ConsumerProtocolSubscription:
+    """What the member subscribes to: all its protocols say the same. ApiError UNKNOWN_SERVER_ERROR."""
+    try:
+        return subscription_of(join.protocols[0][1])
+    except (WireError, Malformed) as error:
+        # Kafka takes it for a fault of its own.
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
+
+
+def _joined(member: Member, join: Join, subscription: ConsumerProtocolSubscription) -> Member:
+    """The member with what a JoinGroup says of it."""
+    return member._replace(
+        instance_id=member.instance_id if join.instance_id is None else join.instance_id,
+        rack_id=subscription.rack_id or member.rack_id,
+        rebalance_timeout_ms=(
+            member.rebalance_timeout_ms if join.rebalance_timeout_ms == -1 else join.rebalance_timeout_ms
+        ),
+        client_id=join.client_id,
+        client_host=join.client_host,
+        subscribed=frozenset(subscription.topics),
+        regex="",
+        classic=ClassicMemberMetadata(
+            session_timeout_ms=join.session_timeout_ms,
+            supported_protocols=[
+                ClassicProtocol(name=name, metadata=metadata) for name, metadata in join.protocols
+            ],
+        ),
+    )
+
+
+def _classic_member(member: Member, metadata: ClassicMemberMetadata) -> ClassicMember:
+    return ClassicMember(
+        member.id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        session_timeout_ms=metadata.session_timeout_ms,
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        protocols=[(protocol.name, bytes(protocol.metadata)) for protocol in metadata.supported_protocols],
+    )
+
+
+def _waits(group: ConsumerGroup, member: Member) -> bool:
+    """Whether a partition of its target is still somebody else's."""
+    return any(
+        partition not in member.assigned.get(topic_id, ())
+        and group.owner_epoch(topic_id, partition) != NO_EPOCH
+        for topic_id, partitions in group.targets.get(member.id, {}).items()
+        for partition in partitions
+    )

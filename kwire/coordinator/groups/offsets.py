@@ -1,0 +1,203 @@
+"""Committed offsets by group, topic and partition, and when they are forgotten. KIP-211.
+
+A map that `replay` fills; everything else here only reads it and gives records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from kwire.coordinator.machine import StoredRecord
+from kwire.wire.primitives import ZERO_UUID, Uuid
+from kwire.wire.stored.groups import OffsetCommitKey, OffsetCommitValue
+
+OFFSET_VERSION = 4
+"""The version of OffsetCommitValue that Apache Kafka 4.3.1 writes: with the id of the topic."""
+
+OFFSET_VERSION_WITH_EXPIRY = 1
+"""The one version that holds an expiry of its own, for commits that ask for a retention time (v2–4)."""
+
+NO_OFFSET = -1
+
+
+class CommittedOffset(NamedTuple):
+    """How far a group has come in one partition."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp: int
+    expire_timestamp: int = -1
+    """When it expires, where the commit said so; -1 where the group's retention decides."""
+    topic_id: Uuid = ZERO_UUID
+
+
+class PartitionCommit(NamedTuple):
+    """One partition of a commit that was accepted."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    topic_id: Uuid = ZERO_UUID
+
+
+class Commit(NamedTuple):
+    """A commit whose topics exist and whose metadata is not too large."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    commits: Sequence[PartitionCommit]
+    retention_ms: int | None
+    """How long to keep the offsets, where an old client asked for that (OffsetCommit v2–4)."""
+    api_version: int
+    """Of the request. It matters for OffsetCommit only."""
+
+
+Partitions = dict[int, CommittedOffset]
+
+OffsetPair = tuple[OffsetCommitKey, OffsetCommitValue]
+"""An offset as it is stored."""
+
+
+class Offsets:
+    """The committed offsets of all groups of one partition of the offsets topic."""
+
+    def __init__(self) -> None:
+        self._by_group: dict[str, dict[str, Partitions]] = {}
+
+    # --- reading
+
+    def groups(self) -> list[str]:
+        """Every group that has an offset."""
+        return list(self._by_group)
+
+    def topics(self, group_id: str) -> dict[str, Partitions]:
+        """The offsets of a group by topic and partition; empty where it has none. Not to be changed."""
+        return self._by_group.get(group_id, {})
+
+    def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        """One offset; None where the group has none for this partition."""
+        return self._by_group.get(group_id, {}).get(topic, {}).get(partition)
+
+    def _all(self, group_id: str) -> Iterator[tuple[str, int, CommittedOffset]]:
+        for topic, partitions in self._by_group.get(group_id, {}).items():
+            for partition, committed in partitions.items():
+                yield topic, partition, committed
+
+    # --- records
+
+    @staticmethod
+    def commit(commit: Commit, now_ms: int) -> list[StoredRecord]:
+        """Records for a commit that counts."""
+        group_id, retention_ms = commit.group_id, commit.retention_ms
+        expire_timestamp = -1 if retention_ms is None else _as_int64(now_ms + retention_ms)
+        version = OFFSET_VERSION if retention_ms is None else OFFSET_VERSION_WITH_EXPIRY
+        return [
+            StoredRecord(
+                OffsetCommitKey(group=group_id, topic=one.topic, partition=one.partition),
+                OffsetCommitValue(
+                    offset=one.offset,
+                    leader_epoch=one.leader_epoch,
+                    metadata=one.metadata,
+                    commit_timestamp=now_ms,
+                    expire_timestamp=expire_timestamp,
+                    topic_id=one.topic_id,
+                ),
+                version,
+            )
+            for one in commit.commits
+        ]
+
+    def forget_group(self, group_id: str, unstable: Iterable[tuple[str, int]]) -> list[StoredRecord]:
+        """Tombstones for all offsets of a group, and for those that open transactions have (`unstable`)."""
+        stable = {(topic, partition) for topic, partition, _ in self._all(group_id)}
+        return [tombstone(group_id, *place) for place in sorted(stable.union(unstable))]
+
+    def forget_topics(self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetPair]) -> list[StoredRecord]:
+        """Tombstones for the offsets that any group has in these topics, which are deleted.
+
+        `unstable` are the offsets of open transactions. An offset of another topic of the name stays.
+        """
+        gone = {
+            (group_id, topic, partition)
+            for group_id, topics_of_group in self._by_group.items()
+            for topic in topics_of_group.keys() & topics.keys()
+            for partition, committed in topics_of_group[topic].items()
+            if committed.topic_id in (ZERO_UUID, topics[topic])
+        }
+        for key, value in unstable:
+            if key.topic in topics and value.topic_id in (ZERO_UUID, topics[key.topic]):
+                gone.add((key.group, key.topic, key.partition))
+        return [tombstone(*place) for place in sorted(gone)]
+
+    def forget_expired(
+        self,
+        group_id: str,
+        *,
+        now_ms: int,
+        retention_ms: int,
+        since: Callable[[CommittedOffset], int] | None,
+        in_use: Callable[[str], bool],
+        unstable: Collection[tuple[str, int]],
+    ) -> tuple[list[StoredRecord], bool]:
+        """Tombstones for the expired offsets of a group, and whether that leaves it none.
+
+        `since` tells from when on the retention of an offset counts, or is None where nothing may expire now;
+        offsets of topics `in_use` never do, nor those of which an open transaction has another (`unstable`).
+        """
+        records: list[StoredRecord] = []
+        if since is None:
+            return records, not unstable and not self._by_group.get(group_id)
+        all_expired = not unstable
+        for topic, partition, committed in self._all(group_id):
+            if in_use(topic) or (topic, partition) in unstable:
+                expired = False
+            elif committed.expire_timestamp != -1:
+                expired = now_ms >= committed.expire_timestamp
+            else:
+                expired = now_ms - since(committed) >= retention_ms
+            if expired:
+                records.append(tombstone(group_id, topic, partition))
+            else:
+                all_expired = False
+        return records, all_expired
+
+    # --- replay
+
+    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        """Take in one committed record; None is a tombstone."""
+        if value is not None:
+            topics = self._by_group.setdefault(key.group, {})
+            topics.setdefault(key.topic, {})[key.partition] = CommittedOffset(
+                value.offset,
+                value.leader_epoch,
+                value.metadata,
+                value.commit_timestamp,
+                value.expire_timestamp,
+                value.topic_id,
+            )
+            return
+        topics_of_group = self._by_group.get(key.group)
+        partitions = None if topics_of_group is None else topics_of_group.get(key.topic)
+        if topics_of_group is None or partitions is None:
+            return
+        partitions.pop(key.partition, None)
+        if not partitions:
+            del topics_of_group[key.topic]
+            if not topics_of_group:
+                del self._by_group[key.group]
+
+
+def tombstone(group_id: str, topic: str, partition: int) -> StoredRecord:
+    """What makes an offset be forgotten."""
+    return StoredRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)
+
+
+def _as_int64(value: int) -> int:
+    """As Kafka's own arithmetic has it: a retention beyond the end of time is one that is over."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)

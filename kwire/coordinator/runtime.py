@@ -1,0 +1,489 @@
+"""Runs a coordinator's machines: one shard for each partition of its topic that this broker leads.
+
+A shard is loaded from its log, runs commands one at a time, appends their records, and tells whoever waits
+once everything appended until then is committed. A shard whose append is lost knows more than its log does,
+so it is discarded; it comes back, loaded anew, when its partition does.
+
+Where the kind of coordinator `gathers`, commands of one turn of the loop share a record batch, which is
+appended when the turn ends (Apache Kafka's group.coordinator.append.linger.ms=-1 does the same: no command
+waits for another that has not arrived). Their records are replayed when they are gathered, so what would
+refuse the batch is asked about before: how large it may be, and whether the partition takes any. A command
+whose records are large, many or part of a transaction has batches of its own, after what was gathered. Should
+gathered records be refused all the same, the shard is discarded as if they were lost, and loaded anew as soon
+as nothing of it is under way: its partition may be well.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import lru_cache
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from kwire.broker.host.host import Host, Timer
+from kwire.coordinator.committed_records import CommittedRecords
+from kwire.coordinator.machine import Committed, Result, StoredRecord, TimerHandle
+from kwire.coordinator.ports import StatePorts
+from kwire.wire import batch
+from kwire.wire.errors import ApiError, ErrorCode, WireError
+from kwire.wire.java import string_hash
+from kwire.wire.registry import encode_stored
+from kwire.wire.schema import Message
+
+logger = logging.getLogger("kwire.coordinator")
+
+LOAD_STEP_BYTES = 1 << 20
+"""How much of a log is replayed before the loop gets to do something else."""
+
+RELOAD_MS = 1000
+"""How long a shard that a fault of ours has ended stays away: the fault may come again."""
+
+NAMES_KNOWN = 20_000
+"""Of how many groups and transactional ids the partition is remembered: each request asks for it."""
+
+LONGEST_KNOWN = 200
+"""Names may have 32 KiB, and what is remembered of them is to stay small."""
+
+RECORD_OVERHEAD_BYTES = 32
+"""More than a record needs beside its key and its value: lengths, deltas, attributes."""
+
+TOMBSTONES_A_BATCH = 1000
+"""Tombstones need not survive together, so many of them go into several batches."""
+
+
+class Machine(Protocol):
+    """What the runtime asks of a machine."""
+
+    def replay(self, key: Message, value: Message | None) -> None:
+        """Take a record into account."""
+
+    def held(self, key: Message) -> None:
+        """A record was written within a transaction."""
+
+    def released(self, key: Message, value: Message | None) -> None:
+        """A transaction has committed: take a record of it into account, which was `held` before."""
+
+    def grown(self) -> None:
+        """The log has one more batch, or marker, than it was loaded with."""
+
+    def reverted(self) -> None:
+        """The log has refused a batch."""
+
+    def loaded(self) -> None:
+        """The log is read: from here on there are commands."""
+
+    def unload(self, code: ErrorCode) -> None:
+        """The machine is gone: tell whoever waits in it."""
+
+
+M = TypeVar("M", bound=Machine)
+
+StoredPair = tuple[Message, Message | None]
+
+
+class Kind(NamedTuple, Generic[M]):
+    """What makes one coordinator's runtime different from another's."""
+
+    topic: str
+    make_machine: Callable[[Shard[M]], M]
+    records_of: Callable[[memoryview], Iterator[StoredPair]]
+    """Decodes the records of one stored batch. CorruptBatch, WireError."""
+    commit_timeout_ms: int
+    """How long an append may take before whoever waits is told REQUEST_TIMED_OUT."""
+    gathers: bool = False
+    """Whether commands of one turn share a record batch."""
+    key_in_transactions: Callable[[StoredPair], Hashable | None] = lambda record: None
+    """What tells which records of transactions overtake each other; None for one that no other does."""
+
+
+StoredBytes = tuple[bytes, bytes | None]
+"""A record's key and value as they are stored."""
+
+
+class _Waiting:
+    """A result on its way: appends that are not committed yet, gathered ones too, and who is to be told."""
+
+    __slots__ = ("appends", "committed", "error")
+
+    def __init__(self, committed: Committed | None) -> None:
+        self.committed = committed
+        self.appends = 0
+        self.error: ApiError | None = None
+
+    def tell(self, error: ApiError | None) -> None:
+        """Call back, unless that has happened."""
+        committed, self.committed = self.committed, None
+        if committed is not None:
+            committed(error)
+
+
+class Shard(Generic[M]):
+    """The machine of one partition of the coordinator's topic, while this broker leads it."""
+
+    def __init__(
+        self,
+        index: int,
+        leader_epoch: int,
+        kind: Kind[M],
+        host: Host,
+        ports: StatePorts,
+        on_refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_refused` is called once if the log has refused what was gathered, and has all the rest."""
+        self.index = index
+        self.leader_epoch = leader_epoch
+        self.loading = True
+        self.ended = False
+        self.machine = kind.make_machine(self)
+        self.stored = CommittedRecords(
+            kind.records_of,
+            lambda record: self.machine.held(record[0]),
+            kind.key_in_transactions,
+            lambda record: record[1] is None,
+        )
+        self._kind = kind
+        self._host = host
+        self._ports = ports
+        self._waiting: deque[_Waiting] = deque()
+        self._watch: Timer | None = None
+        self._gathered: list[StoredBytes] = []
+        self._gathered_for: list[_Waiting] = []
+        self._gathered_bytes = 0
+        self._under_way = 0
+        """Appends that are neither committed nor lost."""
+        self._on_refused = on_refused
+        self._refused = False
+        self._reload_ms = 0
+
+    # --- what the machine may ask
+
+    def now_ms(self) -> int:
+        return self._host.now_ms()
+
+    def new_uuid(self) -> str:
+        return str(uuid.UUID(int=self._host.rng.getrandbits(128), version=4))
+
+    def later(self, delay_ms: int, command: Callable[[], Result]) -> TimerHandle:
+        def due() -> None:
+            if not self.ended:
+                self.execute(command())
+
+        return self._host.schedule(delay_ms, due)
+
+    # --- commands
+
+    @property
+    def settled(self) -> bool:
+        """Whether an answer that changes nothing need not wait for the records of earlier ones."""
+        return not self._waiting and not self.ended
+
+    def execute(self, result: Result) -> None:
+        """Append the records of a command, apply them, and tell when they are committed."""
+        if self.ended:
+            # Whoever was told of the end may have had something to decide.
+            result.committed(ApiError(ErrorCode.NOT_COORDINATOR))
+            return
+        waiting = _Waiting(result.committed)
+        records = result.records
+        if not records and not self._waiting:
+            waiting.tell(None)
+            return
+        self._waiting.append(waiting)
+        try:
+            if not (self._kind.gathers and records and self._gather(result, waiting)):
+                for part in _parts(records):
+                    self.append_gathered()
+                    if self.ended:
+                        return
+                    self._append(part, waiting, result.producer)
+        except ApiError as error:
+            logger.warning("%s-%d: an append was refused: %s", self._kind.topic, self.index, error.code.name)
+            if not waiting.appends:
+                self._waiting.remove(waiting)
+            self.machine.reverted()
+            waiting.tell(error)
+            return
+        except Exception:
+            self._failed((waiting,))
+            return
+        if self._watch is None and not self.ended:
+            self._start_watch()
+
+    def _gather(self, result: Result, waiting: _Waiting) -> bool:
+        """Keep the records for the end of the turn, and apply them. ApiError: refused, as an append would be.
+
+        False, and nothing is done, where they need batches of their own.
+        """
+        records = result.records
+        if result.producer is not None or len(records) > TOMBSTONES_A_BATCH:
+            return False
+        max_bytes = self._ports.max_batch_bytes(self.index) - batch.HEADER_BYTES
+        stored = [_stored_bytes(record) for record in records]
+        size_bytes = len(stored) * RECORD_OVERHEAD_BYTES
+        for key, value in stored:
+            size_bytes += len(key) + (0 if value is None else len(value))
+        if size_bytes > max_bytes:
+            return False
+        if self._gathered_bytes + size_bytes > max_bytes:
+            self.append_gathered()
+            if self.ended:
+                return True
+        if not self._gathered:
+            self._host.call_soon(self.append_gathered)
+        self._gathered += stored
+        self._gathered_bytes += size_bytes
+        self._gathered_for.append(waiting)
+        waiting.appends += 1
+        self._replay(records)
+        return True
+
+    def append_gathered(self) -> None:
+        """Append what the commands of this turn have left so far."""
+        if self.ended or not self._gathered:
+            return
+        stored, self._gathered = self._gathered, []
+        gathered_for, self._gathered_for = self._gathered_for, []
+        self._gathered_bytes = 0
+        try:
+            self._write(stored, gathered_for, None)
+        except ApiError as error:
+            self._refused = True
+            self._lost(gathered_for, error)
+        except Exception:
+            self._failed(gathered_for)
+
+    def _failed(self, written_for: Sequence[_Waiting]) -> None:
+        """By a fault of ours. The machine may know what its log does not, and nobody behind is to wait."""
+        logger.exception("%s-%d: an append failed", self._kind.topic, self.index)
+        self._refused = True
+        self._reload_ms = RELOAD_MS
+        self._lost(written_for, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def _append(
+        self, records: Sequence[StoredRecord], waiting: _Waiting, producer: tuple[int, int] | None
+    ) -> None:
+        """Append the records as a batch of their own, and apply them. ApiError: refused."""
+        self._write([_stored_bytes(record) for record in records], (waiting,), producer)
+        waiting.appends += 1
+        if producer is not None:
+            self.stored.hold(producer[0], [(record.key, record.value) for record in records])
+        else:
+            self._replay(records)
+
+    def _write(
+        self, stored: Sequence[StoredBytes], written_for: Sequence[_Waiting], producer: tuple[int, int] | None
+    ) -> None:
+        now_ms = self._host.now_ms()
+        new_records: list[batch.NewRecord] = [(now_ms, key, value, ()) for key, value in stored]
+        if producer is None:
+            data = batch.build(new_records)
+        else:
+            data = batch.build(
+                new_records, producer_id=producer[0], producer_epoch=producer[1], transactional=True
+            )
+        self._ports.append(self.index, data, lambda error: self._committed(written_for, error))
+        self._under_way += 1
+        self.machine.grown()
+
+    def _replay(self, records: Sequence[StoredRecord]) -> None:
+        for record in records:
+            self.stored.written((record.key, record.value))
+            if not record.applied:
+                self.machine.replay(record.key, record.value)
+
+    def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
+        """A marker is in this partition's log: what the producer wrote counts from now on, or never."""
+        for key, value in self.stored.end(producer_id, commit=commit):
+            self.machine.released(key, value)
+        self.machine.grown()
+
+    def _committed(self, written_for: Sequence[_Waiting], error: ApiError | None) -> None:
+        self._under_way -= 1
+        if self.ended:
+            self._settle()
+            return
+        if error is not None:
+            self._lost(written_for, error)
+            return
+        for waiting in written_for:
+            waiting.appends -= 1
+        queue = self._waiting
+        while queue and not queue[0].appends:
+            queue.popleft().tell(None)
+            if self.ended:
+                return
+
+    def _lost(self, written_for: Sequence[_Waiting], error: ApiError) -> None:
+        """The machine knows what its log will never hold."""
+        logger.error("%s-%d: an append was lost: %s", self._kind.topic, self.index, error.code.name)
+        for waiting in written_for:
+            waiting.tell(error)
+        self.end(ErrorCode.NOT_COORDINATOR)
+        self._settle()
+
+    def _settle(self) -> None:
+        # Not while something is under way: the log is read only as far as it is committed, without that.
+        if self._refused and not self._under_way:
+            self._refused = False
+            if self._reload_ms:
+                self._host.schedule(self._reload_ms, self._on_refused)
+            else:
+                self._host.call_soon(self._on_refused)
+
+    def _start_watch(self) -> None:
+        # One timer for all: who waits when it starts is told when it ends, who came meanwhile the next time.
+        watched = list(self._waiting)
+
+        def over() -> None:
+            self._watch = None
+            for waiting in watched:
+                if waiting.appends:
+                    waiting.tell(ApiError(ErrorCode.REQUEST_TIMED_OUT))
+            if self._waiting and not self.ended:
+                self._start_watch()
+
+        self._watch = self._host.schedule(self._kind.commit_timeout_ms, over)
+
+    # --- life
+
+    def end(self, code: ErrorCode) -> None:
+        """Stop for good: whoever waits is told `code`."""
+        if self.ended:
+            return
+        self.ended = True
+        if self._watch is not None:
+            self._watch.cancel()
+        self._gathered = []
+        self._gathered_for = []
+        waiting, self._waiting = self._waiting, deque()
+        for one in waiting:
+            one.tell(ApiError(code))
+        self.machine.unload(code)
+
+
+class Runtime(Generic[M]):
+    """The shards of this broker, and which of them a group or a transactional id belongs to."""
+
+    def __init__(self, kind: Kind[M], host: Host, ports: StatePorts) -> None:
+        self._kind = kind
+        self._host = host
+        self._ports = ports
+        self._shards: dict[int, Shard[M]] = {}
+
+    def partition_for(self, name: str) -> int | None:
+        """The partition of the topic that holds this name's state; None while there is no such topic."""
+        count = self._ports.partition_count()
+        return None if count is None else partition_of(name, count)
+
+    def shard_for(self, name: str) -> Shard[M]:
+        """The loaded shard of a name. ApiError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
+        index = self.partition_for(name)
+        shard = None if index is None else self._shards.get(index)
+        if shard is None or shard.ended:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        if shard.loading:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard
+
+    @property
+    def loading(self) -> bool:
+        """Whether some shard is being loaded."""
+        return any(shard.loading and not shard.ended for shard in self._shards.values())
+
+    def active(self) -> list[Shard[M]]:
+        """The shards that are loaded."""
+        return [shard for shard in self._shards.values() if not shard.loading and not shard.ended]
+
+    def elected(self, index: int, leader_epoch: int) -> None:
+        """This broker leads a partition now: load it, unless that was done for this epoch."""
+        known = self._shards.get(index)
+        if known is not None and not known.ended:
+            known.leader_epoch = max(known.leader_epoch, leader_epoch)
+            return
+        shard = Shard(
+            index, leader_epoch, self._kind, self._host, self._ports, lambda: self._load_anew(shard)
+        )
+        self._shards[index] = shard
+        self._load(shard, self._ports.stored_batches(index))
+
+    def _load_anew(self, shard: Shard[M]) -> None:
+        """Take a discarded shard's place, unless this broker has resigned or was elected since."""
+        if self._shards.get(shard.index) is shard:
+            self.elected(shard.index, shard.leader_epoch)
+
+    def resigned(self, index: int) -> None:
+        """This broker does not lead a partition any more."""
+        shard = self._shards.pop(index, None)
+        if shard is not None:
+            shard.end(ErrorCode.NOT_COORDINATOR)
+
+    def append_gathered(self, index: int) -> None:
+        """Append now what the commands of this turn have left for a partition."""
+        shard = self._shards.get(index)
+        if shard is not None:
+            shard.append_gathered()
+
+    def transaction_ended(self, index: int, producer_id: int, *, commit: bool) -> None:
+        """A marker is in the log of a partition. One that is still loading reads it there."""
+        shard = self._shards.get(index)
+        if shard is not None and not shard.loading and not shard.ended:
+            shard.transaction_ended(producer_id, commit=commit)
+
+    def shutdown(self) -> None:
+        """End all shards: whoever waits looks for another coordinator."""
+        for index in list(self._shards):
+            self.resigned(index)
+
+    def _load(self, shard: Shard[M], batches: Iterator[memoryview]) -> None:
+        """Replay the next part of a log, and leave the rest for a later turn."""
+        if shard.ended:
+            return
+        size_bytes = 0
+        try:
+            for data in batches:
+                for key, value in shard.stored.of(data):
+                    shard.machine.replay(key, value)
+                size_bytes += len(data)
+                if size_bytes >= LOAD_STEP_BYTES:
+                    self._host.call_soon(lambda: self._load(shard, batches))
+                    return
+        except Exception as error:
+            is_known = isinstance(error, ApiError | WireError | batch.CorruptBatch)
+            logger.error(
+                "%s-%d cannot be loaded: %s", self._kind.topic, shard.index, error, exc_info=not is_known
+            )
+            shard.end(ErrorCode.NOT_COORDINATOR)
+            return
+        shard.loading = False
+        shard.machine.loaded()
+
+
+def partition_of(name: str, count: int) -> int:
+    """The partition of a name: Java's hash of it, made positive as Kafka's `Utils.abs` does."""
+    return _known_partition_of(name, count) if len(name) <= LONGEST_KNOWN else _partition_of(name, count)
+
+
+def _partition_of(name: str, count: int) -> int:
+    value = string_hash(name)
+    if value >= 0x80000000:
+        value = 0x100000000 - value
+    # The absolute value of the least int32 is not an int32; Kafka takes 0.
+    return 0 if value == 0x80000000 else value % count
+
+
+_known_partition_of = lru_cache(NAMES_KNOWN)(_partition_of)
+
+
+def _stored_bytes(record: StoredRecord) -> StoredBytes:
+    value = record.value
+    return encode_stored(record.key, 0), None if value is None else encode_stored(value, record.value_version)
+
+
+def _parts(records: Sequence[StoredRecord]) -> list[Sequence[StoredRecord]]:
+    if not records:
+        return []
+    if len(records) <= TOMBSTONES_A_BATCH or any(record.value is not None for record in records):
+        return [records]
+    return [records[at : at + TOMBSTONES_A_BATCH] for at in range(0, len(records), TOMBSTONES_A_BATCH)]

@@ -1,0 +1,470 @@
+"""The transactions of one partition of `__transaction_state`: commands, replay, markers, timeouts, expiry.
+
+A transaction ends in two steps. The first record (prepare) decides: whatever happens later, its markers will
+be written. They go out once that record is committed, and when the last one is in its log the second record
+(complete) says so. A machine that is loaded goes on with what was prepared. KIP-98, KIP-588, KIP-890.
+
+Commands see what earlier ones have decided, be it committed or not, so that CONCURRENT_TRANSACTIONS means
+only that markers are still being written. Kafka gives it for records on their way, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple, Protocol
+
+from kwire.coordinator.machine import Committed, Result, StoredRecord, Surroundings, ignore_outcome
+from kwire.coordinator.transactions.transaction import (
+    LAST_EPOCH,
+    MAX_EPOCH,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    Partition,
+    State,
+    Transaction,
+    completed,
+    ending,
+    fenced,
+    from_stored,
+    initialized,
+    rotated,
+    stored_value,
+    with_partitions,
+)
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.schema import Message
+from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue
+
+VALUE_VERSION = 1
+
+
+class Producer(NamedTuple):
+    """Who a client writes as."""
+
+    producer_id: int
+    epoch: int
+
+
+class Ending(NamedTuple):
+    """A transaction whose markers are to be written."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    partitions: frozenset[Partition]
+    version: int
+    """Of the transaction protocol that its producer follows."""
+
+
+class TransactionConfig(Protocol):
+    """The configuration keys that the machine needs, dots as underscores."""
+
+    @property
+    def transactional_id_expiration_ms(self) -> int: ...
+
+
+class TransactionSurroundings(Surroundings, Protocol):
+    """What this machine asks of its runtime beyond what every machine may."""
+
+    def write_markers(self, ending: Ending) -> None:
+        """Write these markers, and call `markers_written` when all of them are in their logs."""
+
+    def transaction_version(self) -> int:
+        """The level of the feature transaction.version in the cluster."""
+
+    def next_producer_id(self) -> int:
+        """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
+
+
+Done = Callable[[Producer | ApiError], None]
+
+
+class TransactionMachine:
+    """All transactional ids of one partition. Every command is one of the coordinator's APIs, or a timer."""
+
+    def __init__(self, config: TransactionConfig, surroundings: TransactionSurroundings) -> None:
+        self._config = config
+        self._around = surroundings
+        self.transactions: dict[str, Transaction] = {}
+        self._stuck: set[str] = set()
+        """Ids whose last command has no record in this cluster: Kafka waits for ever to write it."""
+
+    # --- replay
+
+    def replay(self, key: Message, value: Message | None) -> None:
+        """Take a record of the log into account."""
+        assert isinstance(key, TransactionLogKey)
+        if value is None:
+            self.transactions.pop(key.transactional_id, None)
+            return
+        assert isinstance(value, TransactionLogValue)
+        self.transactions[key.transactional_id] = from_stored(key.transactional_id, value)
+
+    def held(self, key: Message) -> None:
+        """Nothing in this log is part of a transaction itself."""
+
+    def released(self, key: Message, value: Message | None) -> None:
+        """Nothing in this log is part of a transaction itself."""
+
+    def grown(self) -> None:
+        """Nothing here waits for a record that says something else."""
+
+    def reverted(self) -> None:
+        """Whatever a refused record said is taken back with it."""
+
+    def loaded(self) -> None:
+        """The log is read: write the markers that were decided and maybe not written."""
+        for transaction in list(self.transactions.values()):
+            if transaction.is_ending:
+                self._write_markers(transaction)
+
+    def unload(self, code: ErrorCode) -> None:
+        """The machine is gone. Whoever waits is told by its runtime."""
+
+    # --- InitProducerId
+
+    def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: Producer | None, done: Done
+    ) -> Result:
+        """Give the epoch to write with, after fencing whoever wrote before.
+
+        ApiError: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, COORDINATOR_LOAD_IN_PROGRESS,
+        UNKNOWN_SERVER_ERROR.
+        """
+        now_ms = self._around.now_ms()
+        before = self.transactions.get(transactional_id)
+        if before is None:
+            before = Transaction(transactional_id, self._around.next_producer_id(), timeout_ms, now_ms)
+        self._check_is_not_moving(before)
+        if expected is not None and not _may_be(before, expected):
+            raise ApiError(ErrorCode.PRODUCER_FENCED)
+        if before.state is State.ONGOING:
+            # Its end takes a moment: the client asks again, and is given the epoch after it.
+            return self._abort(
+                before, lambda error: done(_for_clients(error, ErrorCode.CONCURRENT_TRANSACTIONS))
+            )
+        if before.epochs_are_used_up:
+            if expected is not None and expected.epoch != before.producer_epoch:
+                # There is no next epoch for it. Apache Kafka comes upon that before it compares epochs.
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+            fresh_id = self._around.next_producer_id()
+            after = rotated(before, fresh_id, timeout_ms, now_ms, remember=expected is not None)
+        else:
+            found = initialized(before, timeout_ms, None if expected is None else expected.epoch, now_ms)
+            if found is None:
+                raise ApiError(ErrorCode.PRODUCER_FENCED)
+            after = found
+        producer = Producer(after.producer_id, after.producer_epoch)
+        return self._apply(after, lambda error: done(producer if error is None else _for_clients(error)))
+
+    # --- AddPartitionsToTxn, AddOffsetsToTxn
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[Partition],
+        client_version: int,
+        done: Callable[[ErrorCode], None],
+    ) -> Result:
+        """Make partitions part of the transaction, which begins with the first ones.
+
+        ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, UNSUPPORTED_VERSION.
+        """
+        self._check_is_not_moving(self.transactions.get(transactional_id))
+        transaction = self._of(transactional_id, producer)
+        added = frozenset(partitions)
+
+        def committed(error: ApiError | None) -> None:
+            done(ErrorCode.NONE if error is None else ErrorCode(_for_clients(error).code))
+
+        if transaction.state is State.ONGOING and added <= transaction.partitions:
+            return Result((), committed)
+        self._check_is_storable(transactional_id, client_version)
+        after = with_partitions(transaction, added, client_version, self._around.now_ms())
+        return self._apply(after, committed)
+
+    def verify_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Iterable[Partition]
+    ) -> dict[Partition, ErrorCode]:
+        """Which partitions are part of the transaction; TRANSACTION_ABORTABLE for the others (KIP-890).
+
+        ApiError as `add_partitions`.
+        """
+        transaction = self._of(transactional_id, producer)
+        if transaction.is_ending:
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return {
+            partition: ErrorCode.NONE
+            if partition in transaction.partitions
+            else ErrorCode.TRANSACTION_ABORTABLE
+            for partition in partitions
+        }
+
+    def _of(self, transactional_id: str, producer: Producer) -> Transaction:
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or transaction.producer_id != producer.producer_id:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if transaction.producer_epoch != producer.epoch:
+            raise ApiError(ErrorCode.PRODUCER_FENCED)
+        return transaction
+
+    # --- EndTxn
+
+    def end(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        *,
+        commit: bool,
+        client_version: int,
+        done: Done,
+    ) -> Result:
+        """Decide how a transaction ends. `done` is told who to go on as.
+
+        ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
+        COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION, UNKNOWN_SERVER_ERROR.
+        """
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if client_version >= 2:
+            self._check_is_not_moving(transaction)
+        is_retry = client_version >= 2 and _is_retry(transaction, producer)
+        if transaction.producer_id != producer.producer_id and not is_retry:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if not _is_its_epoch(transaction, producer, client_version, is_retry):
+            raise ApiError(ErrorCode.PRODUCER_FENCED)
+        self._check_is_not_moving(transaction)
+        state = transaction.state
+        if state is State.ONGOING or (
+            # Version 2: an abort of nothing raises the epoch, so that the producer knows where it stands.
+            not commit and client_version >= 2 and not is_retry
+        ):
+            next_id = self._next_producer_id(transaction, client_version)
+            if commit and client_version >= 2 and transaction.producer_epoch == MAX_EPOCH:
+                # No client is given this epoch, which none follows.
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._check_is_storable(transactional_id, client_version)
+            after = ending(
+                transaction,
+                commit=commit,
+                client_version=client_version,
+                next_producer_id=next_id,
+                now_ms=self._around.now_ms(),
+            )
+            going_on = Producer(after.producer_id, after.producer_epoch)
+            if next_id != NO_PRODUCER_ID:
+                going_on = Producer(next_id, 0)
+            return self._ending(after, lambda error: done(going_on if error is None else _for_clients(error)))
+        wanted = State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT
+        if state is not wanted or (client_version >= 2 and not is_retry):
+            raise ApiError(ErrorCode.INVALID_TXN_STATE)
+        going_on = Producer(transaction.producer_id, transaction.producer_epoch)
+        return Result((), lambda error: done(going_on if error is None else _for_clients(error)))
+
+    def _next_producer_id(self, transaction: Transaction, client_version: int) -> int:
+        """Which producer id comes after this end, where it uses up the last epoch. ApiError."""
+        if client_version >= 2 and transaction.epochs_are_used_up:
+            return self._around.next_producer_id()
+        return NO_PRODUCER_ID
+
+    def _abort(self, transaction: Transaction, told: Committed = ignore_outcome) -> Result:
+        """Fence a transaction's producer, and end it without anybody having asked.
+
+        The end goes by the cluster's version, whatever its producer follows. In version 2 the end itself
+        raises the epoch, so a producer that asks to abort what has timed out is told that it is done, and
+        which epoch to go on in, under another producer id where that was the last one. ApiError where there
+        is none.
+        """
+        version = self._around.transaction_version()
+        return self._ending(
+            ending(
+                transaction if version >= 2 else fenced(transaction),
+                commit=False,
+                client_version=version,
+                next_producer_id=self._next_producer_id(transaction, version),
+                now_ms=self._around.now_ms(),
+            ),
+            told,
+        )
+
+    def _ending(self, after: Transaction, told: Committed) -> Result:
+        def decided(error: ApiError | None) -> None:
+            if error is None:
+                self._write_markers(after)
+            elif error.code == ErrorCode.REQUEST_TIMED_OUT:
+                # Whoever asked waits no longer. The record may still be committed, and the markers follow it.
+                self._around.later(0, lambda: Result((), decided))
+
+        def committed(error: ApiError | None) -> None:
+            decided(error)
+            told(error)
+
+        return self._apply(after, committed)
+
+    def _write_markers(self, transaction: Transaction) -> None:
+        self._around.write_markers(
+            Ending(
+                transaction.transactional_id,
+                transaction.producer_id,
+                transaction.producer_epoch,
+                transaction.state is State.PREPARE_COMMIT,
+                transaction.partitions,
+                transaction.client_version,
+            )
+        )
+
+    def markers_written(self, ending_: Ending) -> Result:
+        """Every marker is in its log: the transaction is over."""
+        transaction = self._ended_by(ending_)
+        if transaction is None:
+            return Result()
+        return self._apply(completed(transaction, self._around.now_ms()), ignore_outcome)
+
+    def markers_refused(self, ending_: Ending, partitions: frozenset[Partition]) -> None:
+        """One of these logs has heard of a later epoch: the transaction is ending until it is loaded again.
+
+        They are all that is left of it; the others have their markers.
+        """
+        transaction = self._ended_by(ending_)
+        if transaction is not None:
+            self.transactions[ending_.transactional_id] = transaction._replace(partitions=partitions)
+
+    def _ended_by(self, ending_: Ending) -> Transaction | None:
+        transaction = self.transactions.get(ending_.transactional_id)
+        if (
+            transaction is None
+            or not transaction.is_ending
+            or transaction.producer_epoch != ending_.producer_epoch
+        ):
+            return None
+        return transaction
+
+    # --- timers
+
+    def timed_out(self) -> list[str]:
+        """Whose transactions have been going on for longer than their timeouts."""
+        return [name for name in self.transactions if self._is_timed_out(name)]
+
+    def abort_timed_out(self, transactional_id: str) -> Result:
+        """Fence and abort such a transaction, unless it has ended meanwhile.
+
+        ApiError COORDINATOR_LOAD_IN_PROGRESS: there is no producer id for it to go on with.
+        """
+        if not self._is_timed_out(transactional_id):
+            return Result()
+        return self._abort(self.transactions[transactional_id])
+
+    def _is_timed_out(self, transactional_id: str) -> bool:
+        transaction = self.transactions.get(transactional_id)
+        return (
+            transaction is not None
+            and transaction.state is State.ONGOING
+            and transaction.start_ms + transaction.timeout_ms < self._around.now_ms()
+            and transactional_id not in self._stuck
+        )
+
+    def expire(self) -> list[StoredRecord]:
+        """Tombstones for the ids that nobody has used for transactional.id.expiration.ms."""
+        oldest_ms = self._around.now_ms() - self._config.transactional_id_expiration_ms
+        return [
+            StoredRecord(TransactionLogKey(transactional_id=transaction.transactional_id), None)
+            for transaction in self.transactions.values()
+            if transaction.state in (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+            and transaction.last_update_ms <= oldest_ms
+            and transaction.transactional_id not in self._stuck
+        ]
+
+    # --- records
+
+    def _check_is_storable(self, transactional_id: str, client_version: int) -> None:
+        """ApiError UNSUPPORTED_VERSION: a cluster at transaction.version 0 has no record for such a client.
+
+        Apache Kafka finds that out while it writes, and goes on waiting for what was not written.
+        """
+        if client_version >= 2 and self._around.transaction_version() == 0:
+            self._stuck.add(transactional_id)
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+
+    def _check_is_not_moving(self, transaction: Transaction | None) -> None:
+        """ApiError CONCURRENT_TRANSACTIONS: markers, or a record, have to be written first."""
+        if transaction is not None and (transaction.is_ending or transaction.transactional_id in self._stuck):
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+
+    def _record(self, transaction: Transaction) -> StoredRecord:
+        version = VALUE_VERSION if self._around.transaction_version() > 0 else 0
+        return StoredRecord(
+            TransactionLogKey(transactional_id=transaction.transactional_id),
+            stored_value(transaction, version),
+            version,
+            applied=True,
+        )
+
+    def _apply(self, after: Transaction, committed: Committed) -> Result:
+        # Applied here rather than by replay, since the epoch before is not stored.
+        name = after.transactional_id
+        before = self.transactions.get(name)
+        self.transactions[name] = after
+
+        def told(error: ApiError | None) -> None:
+            is_refused = error is not None and error.code != ErrorCode.REQUEST_TIMED_OUT
+            if is_refused and self.transactions.get(name) is after:
+                # The log does not have it, and never will.
+                if before is None:
+                    del self.transactions[name]
+                else:
+                    self.transactions[name] = before
+            committed(error)
+
+        return Result([self._record(after)], told)
+
+
+def _for_clients(error: ApiError | None, otherwise: ErrorCode = ErrorCode.NONE) -> ApiError:
+    """Why a record was not stored, in terms of a coordinator; `otherwise` if it was."""
+    if error is None:
+        return ApiError(otherwise)
+    return ApiError(_REFUSALS.get(ErrorCode(error.code), ErrorCode(error.code)))
+
+
+_REFUSALS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def _may_be(transaction: Transaction, expected: Producer) -> bool:
+    """Whether a producer that says who it was can be this one. KIP-360."""
+    return (
+        transaction.producer_epoch == NO_EPOCH
+        or expected.producer_id == transaction.producer_id
+        or (expected.producer_id == transaction.previous_producer_id and expected.epoch >= LAST_EPOCH)
+    )
+
+
+def _is_retry(transaction: Transaction, producer: Producer) -> bool:
+    """Whether a version 2 producer ends a transaction again, whose end it was not told of."""
+    if transaction.producer_id == producer.producer_id and transaction.producer_epoch == producer.epoch + 1:
+        return True
+    return (
+        transaction.previous_producer_id == producer.producer_id
+        and producer.epoch == LAST_EPOCH
+        and transaction.producer_epoch == 0
+    )
+
+
+def _is_its_epoch(transaction: Transaction, producer: Producer, client_version: int, is_retry: bool) -> bool:
+    if client_version < 2:
+        return producer.epoch == transaction.producer_epoch
+    if transaction.is_ending:
+        return transaction.producer_epoch == producer.epoch + 1
+    if transaction.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
+        return is_retry or producer.epoch == transaction.producer_epoch
+    return producer.epoch == transaction.producer_epoch

@@ -1,0 +1,345 @@
+"""The transaction coordinator as the broker's handlers use it: one method for each thing that clients ask.
+
+Answers come through `done`, which is called exactly once, maybe inside the call. Besides the errors that each
+method names, any may be NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Protocol
+
+from kwire.broker.host.host import Host, Timer
+from kwire.coordinator.machine import Result, TimerHandle
+from kwire.coordinator.runtime import Kind, Runtime, Shard, StoredPair
+from kwire.coordinator.transactions.machine import (
+    Done,
+    Ending,
+    Producer,
+    TransactionConfig,
+    TransactionMachine,
+)
+from kwire.coordinator.transactions.ports import TRANSACTIONS_TOPIC, TransactionPorts
+from kwire.coordinator.transactions.transaction import Partition, Transaction
+from kwire.wire import batch
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.registry import decode_stored
+from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue
+
+logger = logging.getLogger("kwire.transactions")
+
+MARKER_RETRY_MS = 100
+MAX_MARKER_RETRY_MS = 10_000
+COMMIT_TIMEOUT_MS = 5_000
+
+FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+"""A log that has heard of a later epoch takes no marker of this one, however often it is sent."""
+
+
+class ServiceConfig(TransactionConfig, Protocol):
+    """The configuration keys that the transaction coordinator needs, dots as underscores."""
+
+    @property
+    def transaction_max_timeout_ms(self) -> int: ...
+    @property
+    def transaction_abort_timed_out_transaction_cleanup_interval_ms(self) -> int: ...
+    @property
+    def transaction_remove_expired_transaction_cleanup_interval_ms(self) -> int: ...
+
+
+class _Around:
+    """What one machine may ask: of its shard, and of the coordinator."""
+
+    def __init__(self, shard: Shard[TransactionMachine], service: TransactionCoordinatorService) -> None:
+        self._shard = shard
+        self._service = service
+
+    def now_ms(self) -> int:
+        return self._shard.now_ms()
+
+    def later(self, delay_ms: int, command: Callable[[], Result]) -> TimerHandle:
+        return self._shard.later(delay_ms, command)
+
+    def new_uuid(self) -> str:
+        return self._shard.new_uuid()
+
+    def transaction_version(self) -> int:
+        return self._service.transaction_version()
+
+    def next_producer_id(self) -> int:
+        return self._service.next_producer_id()
+
+    def write_markers(self, ending: Ending) -> None:
+        self._service.write_markers(self._shard, ending)
+
+
+class TransactionCoordinatorService:
+    """All transactional ids that this broker coordinates."""
+
+    def __init__(self, config: ServiceConfig, host: Host, ports: TransactionPorts) -> None:
+        self._config = config
+        self._host = host
+        self._ports = ports
+        self._runtime: Runtime[TransactionMachine] = Runtime(
+            Kind(
+                TRANSACTIONS_TOPIC,
+                lambda shard: TransactionMachine(config, _Around(shard, self)),
+                stored_records,
+                COMMIT_TIMEOUT_MS,
+            ),
+            host,
+            ports,
+        )
+        self._stopped = False
+        self._timers: dict[str, Timer] = {}
+        self._every(
+            "timeouts",
+            config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            self._abort_timed_out,
+        )
+        self._every("expiry", config.transaction_remove_expired_transaction_cleanup_interval_ms, self._expire)
+
+    # --- what the broker tells
+
+    def elected(self, index: int, leader_epoch: int) -> None:
+        """This broker leads a partition of the state topic from now on."""
+        self._runtime.elected(index, leader_epoch)
+
+    def resigned(self, index: int) -> None:
+        """This broker does not lead a partition of the state topic any more."""
+        self._runtime.resigned(index)
+
+    def shutdown(self) -> None:
+        """Answer everyone who waits, and do nothing more."""
+        self._stopped = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._runtime.shutdown()
+
+    def transaction_version(self) -> int:
+        """The level of the feature transaction.version in the cluster."""
+        return self._ports.transaction_version()
+
+    def next_producer_id(self) -> int:
+        """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
+        return self._ports.next_producer_id()
+
+    def _every(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
+        def due() -> None:
+            if not self._stopped:
+                self._every(name, interval_ms, work)
+                work()
+
+        self._timers[name] = self._host.schedule(interval_ms, due)
+
+    # --- finding
+
+    def find(self, transactional_id: str) -> int:
+        """The id of the broker that coordinates a transactional id.
+
+        ApiError COORDINATOR_NOT_AVAILABLE where nobody does; if that is for want of the state topic, its
+        creation is under way.
+        """
+        index = self._runtime.partition_for(transactional_id)
+        if index is None:
+            self._ports.create_topic()
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        leader = self._ports.leader(index)
+        if leader is None:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return leader
+
+    # --- what producers ask
+
+    def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: Producer | None, done: Done
+    ) -> None:
+        """Who to write as.
+
+        INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
+        UNKNOWN_SERVER_ERROR; COORDINATOR_LOAD_IN_PROGRESS also while there are no producer ids.
+        """
+        if not transactional_id:
+            done(ApiError(ErrorCode.INVALID_REQUEST))
+            return
+        if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
+            done(ApiError(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
+            return
+        self._run(
+            transactional_id,
+            lambda machine: machine.init_producer_id(transactional_id, timeout_ms, expected, done),
+            done,
+        )
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[Partition],
+        client_version: int,
+        done: Callable[[ErrorCode], None],
+    ) -> None:
+        """Make partitions part of a transaction.
+
+        INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+        """
+        if not transactional_id:
+            done(ErrorCode.INVALID_REQUEST)
+            return
+        self._run(
+            transactional_id,
+            lambda machine: machine.add_partitions(
+                transactional_id, producer, partitions, client_version, done
+            ),
+            lambda error: done(error.code),
+        )
+
+    def verify_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Collection[Partition]
+    ) -> dict[Partition, ErrorCode]:
+        """Which partitions are part of a transaction. ApiError as `add_partitions`."""
+        if not transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        machine = self._runtime.shard_for(transactional_id).machine
+        return machine.verify_partitions(transactional_id, producer, partitions)
+
+    def end(
+        self, transactional_id: str, producer: Producer, *, commit: bool, client_version: int, done: Done
+    ) -> None:
+        """Commit or abort.
+
+        INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
+        INVALID_TXN_STATE, UNSUPPORTED_VERSION, UNKNOWN_SERVER_ERROR; COORDINATOR_LOAD_IN_PROGRESS also while
+        there are no producer ids.
+        """
+        if not transactional_id:
+            done(ApiError(ErrorCode.INVALID_REQUEST))
+            return
+        self._run(
+            transactional_id,
+            lambda machine: machine.end(
+                transactional_id, producer, commit=commit, client_version=client_version, done=done
+            ),
+            done,
+        )
+
+    def _run(
+        self,
+        transactional_id: str,
+        command: Callable[[TransactionMachine], Result],
+        refuse: Callable[[ApiError], None],
+    ) -> None:
+        try:
+            shard = self._runtime.shard_for(transactional_id)
+            result = command(shard.machine)
+        except ApiError as error:
+            refuse(error)
+            return
+        shard.execute(result)
+
+    # --- what administrators ask
+
+    def describe(self, transactional_id: str) -> Transaction:
+        """A transactional id. ApiError: INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND."""
+        if not transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        found = self._runtime.shard_for(transactional_id).machine.transactions.get(transactional_id)
+        if found is None:
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return found
+
+    def all(self) -> Iterator[Transaction]:
+        """Every transactional id. ApiError COORDINATOR_LOAD_IN_PROGRESS while some are not known yet."""
+        if self._runtime.loading:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        for shard in self._runtime.active():
+            yield from shard.machine.transactions.values()
+
+    # --- markers
+
+    def write_markers(self, shard: Shard[TransactionMachine], ending: Ending) -> None:
+        """Write a marker into every partition of a transaction, again where that fails, then end it.
+
+        They go in rounds, as the requests of Kafka's coordinator to a broker. If a log refuses its marker for
+        good, those that fail in the same round are not written either.
+        """
+        if ending.partitions:
+            self._write_round(shard, ending, ending.partitions, MARKER_RETRY_MS)
+        else:
+            self._host.call_soon(lambda: self._all_written(shard, ending))
+
+    def _write_round(
+        self,
+        shard: Shard[TransactionMachine],
+        ending: Ending,
+        partitions: frozenset[Partition],
+        retry_ms: int,
+    ) -> None:
+        if shard.ended:
+            return
+        under_way, failed, refused = set(partitions), set[Partition](), set[Partition]()
+
+        def written(partition: Partition, error: ApiError | None) -> None:
+            code = ErrorCode.NONE if error is None else error.code
+            under_way.discard(partition)
+            if code in FENCED:
+                self._log_marker("cannot be written", ending, partition, code)
+                refused.add(partition)
+            # A partition that is deleted needs no marker.
+            elif code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                self._log_marker("waits", ending, partition, code)
+                failed.add(partition)
+            if under_way or shard.ended:
+                return
+            left = frozenset(failed)
+            if refused:
+                shard.machine.markers_refused(ending, left | refused)
+            elif left:
+                again_ms = min(2 * retry_ms, MAX_MARKER_RETRY_MS)
+                self._host.schedule(retry_ms, lambda: self._write_round(shard, ending, left, again_ms))
+            else:
+                self._all_written(shard, ending)
+
+        for partition in sorted(partitions):
+            self._ports.write_marker(partition, ending, shard.leader_epoch, partial(written, partition))
+
+    @staticmethod
+    def _log_marker(what: str, ending: Ending, partition: Partition, code: int) -> None:
+        name = ErrorCode(code).name
+        logger.warning("the marker of %s for %s-%d %s: %s", ending.transactional_id, *partition, what, name)
+
+    def _all_written(self, shard: Shard[TransactionMachine], ending: Ending) -> None:
+        if not shard.ended:
+            shard.execute(shard.machine.markers_written(ending))
+
+    # --- timers
+
+    def _abort_timed_out(self) -> None:
+        for shard in self._runtime.active():
+            for transactional_id in shard.machine.timed_out():
+                self._abort_one(shard, transactional_id)
+
+    def _abort_one(self, shard: Shard[TransactionMachine], transactional_id: str) -> None:
+        try:
+            result = shard.machine.abort_timed_out(transactional_id)
+        except ApiError as error:
+            # The next time, there may be a producer id to go on with.
+            logger.warning("the transaction of %s is not aborted yet: %s", transactional_id, error)
+            return
+        shard.execute(result)
+
+    def _expire(self) -> None:
+        for shard in self._runtime.active():
+            records = shard.machine.expire()
+            if records:
+                shard.execute(Result(records))
+
+
+def stored_records(data: memoryview) -> Iterator[StoredPair]:
+    """The records of one stored batch of `__transaction_state`. CorruptBatch, WireError."""
+    for record in batch.records(data, 0, batch.read_header(data)):
+        if record.key is not None:
+            value = None if record.value is None else decode_stored(TransactionLogValue, record.value)
+            yield decode_stored(TransactionLogKey, record.key), value

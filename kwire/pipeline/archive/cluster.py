@@ -1,0 +1,94 @@
+"""What a cluster tells of its topics, asked with the client that Spark's own source has, and its settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from kwire.pipeline.archive.manifest import ArchiveError
+from kwire.pipeline.config import ConfigError
+from kwire.pipeline.origin import UNKNOWN, Origin
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ANSWER_MS: Final = 30_000
+NO_ID: Final = "A" * 22
+"""The id of topics where the cluster is too old for ids."""
+_CLIENT: Final = "kafka."
+
+
+class Cluster:
+    """A cluster, and which of its topics Spark's options name."""
+
+    def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
+        """ConfigError where the settings are no client's."""
+        self._options = {name.lower(): value for name, value in options.items()}
+        self._where = self._options.get("kafka.bootstrap.servers", "")
+        self._jvm: Any = spark.sparkContext._jvm
+        settings = self._jvm.java.util.HashMap()
+        for name, value in self._options.items():
+            if name.startswith(_CLIENT):
+                settings.put(name.removeprefix(_CLIENT), value)
+        settings.put("default.api.timeout.ms", str(ANSWER_MS))
+        settings.put("request.timeout.ms", str(ANSWER_MS // 2))
+        settings.put("client.id", "kwire-archive")
+        self._admin = self._asked(
+            lambda: self._jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+        )
+
+    def origins(self, topics: Collection[str] | None = None) -> dict[str, Origin]:
+        """Where topics come from: those of the names, or all that the options name. ArchiveError."""
+        names = self._named() if topics is None else sorted(topics)
+        cluster = self._asked(lambda: self._admin.describeCluster().clusterId().get())
+        asked = self._jvm.java.util.ArrayList()
+        for name in names:
+            asked.add(name)
+        answers = self._asked(lambda: self._admin.describeTopics(asked).topicNameValues())
+        found = {}
+        for name in names:
+            topic_id = self._asked(lambda name=name: answers.get(name).get().topicId().toString(), name)
+            found[name] = Origin(cluster or UNKNOWN, name, UNKNOWN if topic_id == NO_ID else topic_id)
+        return found
+
+    def _named(self) -> list[str]:
+        options = self._options
+        if "subscribe" in options:
+            return sorted({name.strip() for name in options["subscribe"].split(",") if name.strip()})
+        if "subscribepattern" in options:
+            there = self._asked(lambda: self._admin.listTopics().names().get())
+            names = self._jvm.java.util.ArrayList(there)
+            names.removeIf(self._pattern(options["subscribepattern"]).asMatchPredicate().negate())
+            # One call for all of them, as each costs as much as any.
+            joined = self._jvm.java.lang.String.join("\n", names)
+            return sorted(joined.split("\n")) if joined else []
+        try:
+            return sorted(json.loads(options["assign"]))
+        except (ValueError, TypeError):
+            raise ConfigError('input.options.assign looks like {"topic": [0, 1]}') from None
+
+    def _pattern(self, text: str) -> Any:
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            return self._jvm.java.util.regex.Pattern.compile(text)
+        except Py4JJavaError as error:
+            why = error.java_exception.getMessage()
+            raise ConfigError(f"input.options.subscribePattern is no pattern: {why}") from None
+
+    def _asked(self, call: Any, topic: str = "") -> Any:
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            return call()
+        except Py4JJavaError as error:
+            cause = error.java_exception
+            while cause.getCause() is not None:
+                cause = cause.getCause()
+            kind, why = cause.getClass().getSimpleName(), cause.getMessage()
+        if kind == "UnknownTopicOrPartitionException":
+            raise ArchiveError(f"{self._where} has no topic {topic}") from None
+        if kind == "TimeoutException":
+            raise ArchiveError(f"{self._where} does not answer: {why}") from None
+        raise ArchiveError(f"{self._where} cannot be asked: {kind}: {why}") from None

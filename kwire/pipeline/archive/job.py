@@ -1,0 +1,285 @@
+"""The job `archive`: topics to Parquet, as a stream or as far as there is something now.
+
+Each step of the stream becomes one commit of the archive. A step that is repeated, because the driver was
+killed before Spark knew of its end, finds its commit and does nothing; without one, it begins anew with the
+same offsets, which Spark's checkpoint has fixed. So each offset is in the archive once, whatever is killed
+when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming import StreamingQuery
+
+from kwire.pipeline.archive.claim import check_before, claim, job_id
+from kwire.pipeline.archive.cluster import Cluster
+from kwire.pipeline.archive.compact import Busy, CompactConfig, compact, size_bytes
+from kwire.pipeline.archive.direct import DONE, write_ranges
+from kwire.pipeline.archive.manifest import Archive, Commit, DataFile
+from kwire.pipeline.archive.origins import Origins, of_files
+from kwire.pipeline.archive.staging import SKIPPED, STAGING, alone, attempt, describe, fresh, move, staged
+from kwire.pipeline.archive.steps import (
+    as_told,
+    check_adjoining,
+    check_complete,
+    check_within,
+    held_again,
+    of_told,
+    ranges_of,
+    step_offsets,
+    to_read,
+)
+from kwire.pipeline.config import AVAILABLE_NOW, CLEAN, ConfigError, Input, JobConfig
+from kwire.pipeline.progress import counted
+from kwire.pipeline.segments.damage import recorded
+from kwire.pipeline.segments.options import parse
+from kwire.pipeline.segments.plan import Range
+from kwire.pipeline.segments.stream import beginnings, step_tasks
+from kwire.pipeline.session import session
+from kwire.pipeline.values.dead_letters import DeadLetters, deliver
+from kwire.pipeline.values.decoder import DATA, DATA_ERROR, Plan
+from kwire.pipeline.values.frames import decoded, note, noted, plan_of, spark_type
+from kwire.pipeline.values.settings import ValuesConfig
+
+FAIL, SKIP = "fail", "skip"
+STEPS_A_COMPACTION = 20
+COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
+"""What is in a file, beside the columns that its path tells: topic, date and partition."""
+
+
+class ArchiveConfig(NamedTuple):
+    """The table [archive]."""
+
+    input: Input
+    directory: Path
+    checkpoint: Path
+    trigger: str
+    """`availableNow`, or how often to look, like `10 seconds`."""
+    compression: str
+    records_per_file: int
+    on_corrupt: str = FAIL
+    """Whether damage in a data directory ends the job, or is left out and told in the manifest."""
+    compact_below_bytes: int = 0
+    """Files smaller than this are merged now and then; 0 for never."""
+    values: ValuesConfig | None = None
+    """What is in the values; None where they are let be."""
+
+    @classmethod
+    def of(cls, config: JobConfig) -> ArchiveConfig:
+        """ConfigError."""
+        table = config.table("archive")
+        directory = table.path("directory")
+        input_ = config.input()
+        found = cls(
+            input=input_,
+            directory=directory,
+            checkpoint=table.path("checkpoint", str(directory / "_checkpoint")),
+            trigger=table.trigger(),
+            compression=table.text("compression", "zstd", one_of=("zstd", "snappy", "gzip", "lz4", "none")),
+            records_per_file=table.number("records_per_file", 5_000_000, least=1),
+            compact_below_bytes=size_bytes("archive.compact_below", table.text("compact_below", "0")),
+            on_corrupt=table.text("on_corrupt", FAIL, one_of=(FAIL, SKIP)),
+            values=ValuesConfig.of(config, input_),
+        )
+        table.done()
+        if found.on_corrupt == SKIP and found.input.format != "kwire":
+            raise ConfigError(
+                "archive.on_corrupt is for an input of format kwire: a broker serves nothing that is damaged"
+            )
+        return found
+
+
+def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
+    """Begin to archive. ArchiveError where the archive or the checkpoint is another stream's.
+
+    ConfigError, RegistryError.
+    """
+    claim(config.checkpoint, Archive(config.directory))
+    options = {"startingOffsets": "earliest", **config.input.options, "includeHeaders": "true"}
+    if config.on_corrupt == SKIP:
+        options |= {"onCorrupt": SKIP, "skippedRangesPath": str(config.directory / STAGING / SKIPPED)}
+    stream = spark.readStream.format(config.input.format).options(**options).load()
+    config.directory.mkdir(parents=True, exist_ok=True)
+    ask = of_files(options) if config.input.format == "kwire" else Cluster(spark, options).origins
+    origins = Origins(Archive(config.directory), ask)
+    plan = None if config.values is None else _plan(spark, config, config.values)
+    writer = (
+        stream.writeStream.foreachBatch(_step(spark, config, options, plan, origins))
+        .option("checkpointLocation", str(config.checkpoint))
+        .queryName("archive")
+    )
+    if config.trigger == AVAILABLE_NOW:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=config.trigger).start()
+
+
+def _plan(spark: SparkSession, config: ArchiveConfig, values: ValuesConfig) -> Plan:
+    """How the values are decoded, which is noted in the archive. ConfigError, RegistryError, ArchiveError."""
+    # A batch may not begin at the latest offsets, where there is nothing.
+    options = {**config.input.options, "startingOffsets": "earliest"}
+
+    def sample() -> DataFrame:
+        return spark.read.format(config.input.format).options(**options).load()
+
+    plan = plan_of(spark, values, sample, noted(config.directory, values.format))
+    note(config.directory, plan, spark_type(plan))
+    return plan
+
+
+def _step(
+    spark: SparkSession,
+    config: ArchiveConfig,
+    options: dict[str, str],
+    plan: Plan | None,
+    origins: Origins,
+) -> Callable[[DataFrame, int], None]:
+    archive = Archive(config.directory)
+    # What is in the values is decoded by Spark's own expressions.
+    is_direct = config.input.format == "kwire" and plan is None
+
+    def step(batch: DataFrame, batch_id: int) -> None:
+        job = job_id(config.checkpoint)
+        archive.check_owner(job)
+        if archive.has_batch(job, batch_id):
+            return
+        check_before(archive, config.checkpoint, job, batch_id)
+        name = f"{job[:8]}-{batch_id:010d}"
+        place = attempt(config.directory, name)
+        told = fresh(config.directory, SKIPPED)
+        starts, ends = step_offsets(config.checkpoint, batch_id)
+        known = archive.ends()
+        check_adjoining(starts, known)
+        if is_direct:
+            asked = parse(options, streaming=True)
+            if not batch_id:
+                starts = of_told(beginnings(asked, asked.left()))
+            tasks = step_tasks(asked, *map(as_told, to_read(starts, ends, known)))
+            files = _written_directly(spark, place, config, tasks)
+            counted(job, batch_id, sum(file.records for file in files))
+        else:
+            batch = _without(batch, held_again(starts, ends, known))
+            written = _write(batch if plan is None else decoded(batch, plan), place, config)
+            files = described(spark, place)
+            check_complete(written, files, str(place))
+        skipped = recorded(told)
+        ranges = ranges_of(starts, ends, known, files, skipped)
+        check_within(ranges, files)
+        # A topic of which there is nothing in this step may be gone by now.
+        whence = origins.check({topic for topic, of in ranges.items() if any(a < b for a, b in of.values())})
+        if config.values is not None and config.values.dead_letter:
+            letters = DeadLetters.of(
+                config.values.client, config.values.dead_letter, f"kwire-archive-{job[:8]}"
+            )
+            deliver(spark, letters, place, files)
+        moved = move(config.directory, place, name, files)
+        archive.add(Commit(-1, job, batch_id, ranges, moved, skipped=skipped, origins=whence))
+        if batch_id % STEPS_A_COMPACTION == STEPS_A_COMPACTION - 1:
+            compact_small(config)
+
+    def step_alone(batch: DataFrame, batch_id: int) -> None:
+        with alone(config.directory):
+            step(batch, batch_id)
+
+    return step_alone
+
+
+def compact_small(config: ArchiveConfig) -> None:
+    """Merge small files, where that is wanted and nobody else does it. ArchiveError."""
+    if config.compact_below_bytes:
+        below = config.compact_below_bytes
+        with suppress(Busy):
+            compact(CompactConfig(config.directory, below, 4 * below, config.compression))
+
+
+def utc_date() -> Column:
+    """The date of a record in UTC, as text, whatever the time zone of the session is."""
+    days = f.floor(f.unix_seconds("timestamp") / 86_400).cast("int")
+    return f.date_from_unix_date(days).cast("string")
+
+
+def _write(batch: DataFrame, place: Path, config: ArchiveConfig) -> int | None:
+    """Have Spark write a step; how many records it has counted on their way, None where it cannot say."""
+    seen = Observation()
+    (
+        batch.observe(seen, f.count(f.lit(1)).alias("records"))
+        .select(
+            "topic",
+            utc_date().alias("date"),
+            "partition",
+            *COLUMNS,
+            *[name for name in (DATA, DATA_ERROR) if name in batch.columns],
+        )
+        # Spark would sort by the first three anyway: a task writes one file after the other.
+        .sortWithinPartitions("topic", "date", "partition", "offset")
+        .write.partitionBy("topic", "date", "partition")
+        .option("compression", config.compression)
+        .option("maxRecordsPerFile", config.records_per_file)
+        .parquet(str(place))
+    )
+    records: int | None = seen.get.get("records")
+    return records
+
+
+def _without(batch: DataFrame, held: Mapping[tuple[str, int], int]) -> DataFrame:
+    """The records of a step but those before an offset of their partition."""
+    for (topic, partition), end in held.items():
+        is_of = (f.col("topic") == topic) & (f.col("partition") == partition)
+        batch = batch.where(~(is_of & (f.col("offset") < end)))
+    return batch
+
+
+def _written_directly(
+    spark: SparkSession, place: Path, config: ArchiveConfig, tasks: list[list[Range]]
+) -> list[DataFile]:
+    """Have the executors write a step of a data directory; its files. SegmentsError."""
+    where, compression, most = str(place), config.compression, config.records_per_file
+    files: list[DataFile] = (
+        spark.sparkContext.parallelize(tasks, max(1, len(tasks)))
+        .flatMap(lambda ranges: write_ranges(where, ranges, COLUMNS, compression, most))
+        .collect()
+    )
+    place.mkdir(exist_ok=True)
+    (place / DONE).touch()
+    return files
+
+
+def described(spark: SparkSession, place: Path) -> list[DataFile]:
+    """What was written to a place; read by the executors, which have just written it. ArchiveError."""
+    paths = staged(place)
+    if not paths:
+        return []
+    where = str(place)
+    slices = min(len(paths), spark.sparkContext.defaultParallelism)
+    found: list[DataFile] = (
+        spark.sparkContext.parallelize(paths, slices).map(lambda path: describe(where, path)).collect()
+    )
+    return found
+
+
+def command(config: JobConfig, master: str | None) -> int:
+    """The job, for the command line: its exit status."""
+    wanted = ArchiveConfig.of(config)
+    # What is wrong with the checkpoint is said before Spark takes its time to start.
+    claim(wanted.checkpoint, Archive(wanted.directory))
+    spark = session("kwire archive", master=master, needs_kafka=wanted.input.format == "kafka")
+    before = sum(1 for _ in Archive(wanted.directory).commits())
+    query = start(spark, wanted)
+    try:
+        query.awaitTermination()
+    finally:
+        spark.stop()
+    compact_small(wanted)
+    added = list(Archive(wanted.directory).commits())[before:]
+    records = sum(file.records for commit in added for file in commit.files)
+    files = sum(len(commit.files) for commit in added)
+    for commit in added:
+        for damage in commit.skipped:
+            print(damage)
+    print(f"{len(added)} commits with {records} records in {files} files")
+    return CLEAN

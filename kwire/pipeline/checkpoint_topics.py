@@ -1,0 +1,52 @@
+"""Which topics a stream's checkpoint is about: names may be given again, and offsets begin anew then."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from kwire.pipeline.config import ConfigError
+from kwire.pipeline.origin import Origin
+
+TOPICS: Final = "topics.json"
+
+
+def note_topics(checkpoint: Path, found: Mapping[str, Origin]) -> None:
+    """Note which topics a stream reads. ConfigError where one is not what it was, or none is."""
+    path = checkpoint / TOPICS
+    known = _noted(path)
+    if known and found and not known.keys() & found.keys():
+        raise ConfigError(
+            f"the checkpoint {checkpoint} is about {', '.join(sorted(known))}, and the input is "
+            f"{', '.join(sorted(found))}: choose another checkpoint"
+        )
+    for topic, origin in found.items():
+        before = known.get(topic, origin)
+        if not before.is_same(origin._replace(topic_id=before.topic_id)):
+            raise ConfigError(
+                f"the checkpoint {checkpoint} is about topic {topic} of cluster {before.cluster}, and the "
+                f"input is cluster {origin.cluster}: choose another checkpoint"
+            )
+        if not before.is_same(origin):
+            raise ConfigError(
+                f"topic {topic} has been deleted and created anew since the checkpoint {checkpoint} was "
+                f"made: choose another checkpoint, as its offsets are of the old one"
+            )
+        known[topic] = before.completed(origin)
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps({topic: str(origin) for topic, origin in known.items()}), "utf-8")
+    os.replace(unfinished, path)
+
+
+def _noted(path: Path) -> dict[str, Origin]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return {topic: Origin.of(text) for topic, text in told.items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f"{path} does not tell topics: {error}") from None

@@ -1,0 +1,282 @@
+"""The whole pipeline on one machine: `python -m pipeline.demo DIRECTORY`, or `make pipeline-demo`.
+
+Two brokers are started, and each job is run as anybody would, by `kwire pipeline <job> --config <file>`. The
+configurations, what the jobs said, the brokers' data, the archive and the reports stay in the directory. With
+`--source` and `--target` it goes from one broker to another that are there already, of kwire or Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import html
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+MARK: Final = ".kwire-demo"
+"""What says that a directory is a former demo's, and may be made anew."""
+START_SECONDS: Final = 30.0
+JOB_SECONDS: Final = 600.0
+SHORT_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that lives for half a minute spends a third of it on compiling what is soon not run any more."""
+REPORTS: Final = {
+    "profile.html": "what the topic is like",
+    "audit-archive.html": "the topic beside its archive",
+    "audit-restored.html": "the archive beside the topic that was restored from it",
+}
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the message says why."""
+
+
+class Step(NamedTuple):
+    """A job, and what it is told."""
+
+    job: str
+    name: str
+    what: str
+    config: Mapping[str, Any]
+
+
+def toml(config: Mapping[str, Any], path: Sequence[str] = ()) -> str:
+    """A configuration as the jobs read it."""
+    plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
+    lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in plain.items()]
+    text = "".join(f"{line}\n" for line in lines)
+    if path and (plain or not config):
+        text = f"[{'.'.join(json.dumps(part) for part in path)}]\n{text}\n"
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            text += toml(value, (*path, key))
+    return text
+
+
+def steps(directory: Path, source: str, target: str, limit: int) -> list[Step]:
+    """What is run, in order: `source` and `target` are the brokers."""
+
+    def topic(bootstrap: str) -> dict[str, Any]:
+        options = {"kafka.bootstrap.servers": bootstrap, "subscribe": "flights"}
+        return {"format": "kafka", "options": options}
+
+    archive = str(directory / "archive")
+    archived = {"format": "archive", "directory": archive}
+    return [
+        Step(
+            "replay",
+            "replay",
+            "a year of departures from New York becomes a topic",
+            {
+                "replay": {
+                    "topic": "flights",
+                    "limit": limit,
+                    "client": {"bootstrap.servers": source},
+                }
+            },
+        ),
+        Step(
+            "archive",
+            "archive",
+            "the topic becomes Parquet",
+            {"input": topic(source), "archive": {"directory": archive, "trigger": "availableNow"}},
+        ),
+        Step(
+            "profile",
+            "profile",
+            "what is the topic like?",
+            {"profile": {"report": str(directory / "profile.html")}, "side": topic(source)},
+        ),
+        Step(
+            "windows",
+            "windows",
+            "figures of each carrier and hour, in a compacted topic",
+            {
+                "input": topic(source),
+                "windows": {
+                    "topic": "flights.hourly",
+                    "checkpoint": str(directory / "windows"),
+                    "group": "carrier",
+                    "window": "1 hour",
+                    "watermark": "1 day",
+                    "trigger": "availableNow",
+                    "aggregates": {
+                        "flights": "count",
+                        "mean_arrival_delay": "avg:arr_delay",
+                        "cancelled": "nulls:dep_time",
+                    },
+                    "client": {"bootstrap.servers": source},
+                },
+            },
+        ),
+        Step(
+            "audit",
+            "audit-archive",
+            "is the archive what the topic is?",
+            {
+                "audit": {"window": "30 days", "report": str(directory / "audit-archive.html")},
+                "left": topic(source),
+                "right": archived,
+            },
+        ),
+        Step(
+            "restore",
+            "restore",
+            "the archive becomes a topic of another broker",
+            {"restore": {"directory": archive, "job": "demo", "client": {"bootstrap.servers": target}}},
+        ),
+        Step(
+            "audit",
+            "audit-restored",
+            "is that topic what the archive is?",
+            {
+                "audit": {"window": "30 days", "report": str(directory / "audit-restored.html")},
+                "left": archived,
+                "right": topic(target),
+            },
+        ),
+    ]
+
+
+@contextlib.contextmanager
+def broker(data: Path, log: Path) -> Iterator[str]:
+    """A broker of one's own while the context lasts: where it listens. DemoError."""
+    port = _free_port()
+    bootstrap = f"127.0.0.1:{port}"
+    command = [sys.executable, "-m", "kwire", "serve", "--data", str(data)]
+    command += ["--set", f"listeners=PLAINTEXT://{bootstrap}"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise DemoError(f"the broker does not start; {log} says why")
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.05)
+        yield bootstrap
+    finally:
+        process.terminate()
+        try:
+            process.wait(START_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run(step: Step, directory: Path, master: str) -> tuple[str, float]:
+    """Run a job: what it said, and how many seconds it took. DemoError."""
+    config = directory / f"{step.name}.toml"
+    config.write_text(toml(step.config), encoding="utf-8")
+    command = [sys.executable, "-m", "kwire.pipeline.cli", step.job, "--config", str(config)]
+    if step.job != "replay":
+        command += ["--master", master]
+    given = os.environ.get("JDK_JAVA_OPTIONS", "")
+    environment = {**os.environ, "JDK_JAVA_OPTIONS": f"{SHORT_JVM} {given}".strip()}
+    begun = time.monotonic()
+    log = directory / f"{step.name}.log"
+    with log.open("wb") as errors:
+        try:
+            done = subprocess.run(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                text=True,
+                check=False,
+                timeout=JOB_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise DemoError(f"{step.name} is not done after {JOB_SECONDS:.0f} s; see {log}") from None
+    (directory / f"{step.name}.out").write_text(done.stdout, encoding="utf-8")
+    if done.returncode:
+        last = (done.stdout + log.read_text(encoding="utf-8", errors="replace")).strip().splitlines()
+        raise DemoError(f"{step.name} failed: {last[-1] if last else f'exit status {done.returncode}'}")
+    return done.stdout.strip(), time.monotonic() - begun
+
+
+def index(directory: Path, done: Sequence[tuple[Step, str, float]]) -> Path:
+    """One page that leads to all there is."""
+    rows = "".join(
+        f"<tr><td>{html.escape(step.job)}</td><td>{html.escape(step.what)}</td>"
+        f"<td><pre>{html.escape(said)}</pre></td><td>{seconds:.1f} s</td>"
+        f'<td><a href="{step.name}.toml">{step.name}.toml</a></td></tr>'
+        for step, said, seconds in done
+    )
+    links = "".join(
+        f'<li><a href="{name}">{html.escape(what)}</a></li>'
+        for name, what in REPORTS.items()
+        if (directory / name).exists()
+    )
+    page = directory / "index.html"
+    page.write_text(
+        "<!doctype html><html lang='en'><meta charset='utf-8'><title>kwire: the pipeline</title>"
+        "<style>body{font:16px system-ui;margin:2rem auto;max-width:70rem}td{padding:.3rem .8rem;"
+        "vertical-align:top}pre{margin:0}</style>"
+        f"<h1>The pipeline, from one end to the other</h1><ul>{links}</ul><table>{rows}</table></html>\n",
+        encoding="utf-8",
+    )
+    return page
+
+
+def demo(
+    directory: Path, limit: int, master: str, source: str | None = None, target: str | None = None
+) -> Path:
+    """Run everything; the page to look at. DemoError. Brokers that are not given are started."""
+    if directory.exists() and any(directory.iterdir()):
+        if not (directory / MARK).exists():
+            raise DemoError(f"{directory} is not empty, and not a former demo's")
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MARK).touch()
+    done: list[tuple[Step, str, float]] = []
+    begun = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        if source is None:
+            source = stack.enter_context(broker(directory / "source", directory / "source.log"))
+        if target is None:
+            target = stack.enter_context(broker(directory / "target", directory / "target.log"))
+        for step in steps(directory, source, target, limit):
+            print(f"{step.job}: {step.what}", flush=True)
+            said, seconds = run(step, directory, master)
+            for line in said.splitlines():
+                print(f"    {line}")
+            print(f"    {seconds:.1f} s", flush=True)
+            done.append((step, said, seconds))
+    page = index(directory, done)
+    print(f"{time.monotonic() - begun:.0f} s in all; look at {page}")
+    return page
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.demo", description=__doc__.partition("\n")[0])
+    parser.add_argument("directory", type=Path, help="where everything is put")
+    parser.add_argument("--limit", type=int, default=0, help="so many flights (default: all 336,776)")
+    parser.add_argument("--master", default=f"local[{os.cpu_count() or 2}]", help="Spark's master")
+    parser.add_argument("--source", metavar="HOST:PORT", help="a broker to use instead of one of its own")
+    parser.add_argument("--target", metavar="HOST:PORT", help="likewise, for what is restored")
+    options = parser.parse_args()
+    try:
+        demo(options.directory.resolve(), options.limit, options.master, options.source, options.target)
+    except DemoError as error:
+        print(f"pipeline demo: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

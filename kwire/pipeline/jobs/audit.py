@@ -1,0 +1,235 @@
+"""The job `audit`: whether two sides hold the same records, and if not, what is missing, extra or different.
+
+    [audit]
+    window = "1 hour"
+    offsets = true                 # whether the same record has the same offset on both sides
+    suffix = ""                    # what the right side's topics have behind the left side's names
+    report = "audit.html"          # a page with a plot of the differences; none without it
+    [left]
+    format = "kafka"               # or kwire (a data directory), or archive
+    [left.options]
+    "kafka.bootstrap.servers" = "127.0.0.1:9092"
+    subscribe = "flights"
+    [right]
+    format = "archive"
+    directory = "/srv/archive"
+
+For each topic, partition and window of time the records are counted and their contents summed up: the sum of
+64-bit hashes of key, value, headers, timestamp, and offset if that matters, and of what is null and how long
+each is. Equal sums of as many records are taken for equal records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kwire.pipeline import config as statuses
+from kwire.pipeline.archive.reading import telling_what_is_gone
+from kwire.pipeline.config import ConfigError, JobConfig
+from kwire.pipeline.lengths import LONGEST_MS, UNIT_MS
+from kwire.pipeline.report.differences import DIFFERENT, EXTRA, MISSING, SAME, Window, page_of
+from kwire.pipeline.report.page import write
+from kwire.pipeline.report.times import minute
+from kwire.pipeline.tables import Side
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+KEY: Final = ("topic", "partition", "window_ms")
+_PART: Final = rf"(\d+)\s+({'|'.join(UNIT_MS)})s?"
+_LENGTH: Final = re.compile(rf"(?:interval\s+)?{_PART}(?:\s+{_PART})*", re.IGNORECASE)
+
+
+class AuditConfig(NamedTuple):
+    """What is compared, and how."""
+
+    left: Side
+    right: Side
+    window: str
+    offsets: bool
+    suffix: str
+    report: Path | None = None
+
+    @classmethod
+    def of(cls, config: JobConfig) -> AuditConfig:
+        """ConfigError."""
+        table = config.table("audit")
+        report = table.text("report", "")
+        found = cls(
+            Side.of(config, "left"),
+            Side.of(config, "right"),
+            _length(table.text("window", "1 hour")),
+            table.flag("offsets", True),
+            table.text("suffix", ""),
+            Path(report) if report else None,
+        )
+        table.done()
+        return found
+
+
+def _length(told: str) -> str:
+    """A length of time that Spark has windows of. ConfigError."""
+    if _LENGTH.fullmatch(told.strip()) is None:
+        raise ConfigError(f'audit.window is a length of time like "1 hour" or "7 days", not {told!r}')
+    parts = re.findall(_PART, told, re.IGNORECASE)
+    if not 0 < sum(int(count) * UNIT_MS[unit.lower()] for count, unit in parts) <= LONGEST_MS:
+        raise ConfigError(
+            f"audit.window is longer than nothing and no longer than 10,000 years, not {told!r}"
+        )
+    return told
+
+
+class Difference(NamedTuple):
+    """A window of a partition that is not the same on both sides."""
+
+    topic: str
+    partition: int
+    window_ms: int
+    """When it begins."""
+    verdict: str
+    left_records: int
+    right_records: int
+    left_offsets: tuple[int, int] | None
+    right_offsets: tuple[int, int] | None
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}-{self.partition} {minute(self.window_ms)}: {self.verdict}; "
+            f"left {self.left_records} records {_span(self.left_offsets)}, "
+            f"right {self.right_records} {_span(self.right_offsets)}"
+        )
+
+
+def _span(offsets: tuple[int, int] | None) -> str:
+    return "" if offsets is None else f"({offsets[0]} to {offsets[1]})"
+
+
+class Outcome(NamedTuple):
+    """What an audit has found."""
+
+    records: int
+    """How many the left side has."""
+    windows: int
+    differences: Sequence[Difference]
+    all_windows: Sequence[Window] = ()
+    """Also those that are the same, for the report."""
+
+    @property
+    def clean(self) -> bool:
+        return not self.differences
+
+
+def run(spark: SparkSession, config: AuditConfig) -> Outcome:
+    """Compare the sides."""
+    from pyspark.sql import functions as f
+
+    left = summed(config.left.load(spark), config)
+    right = config.right.load(spark)
+    if config.suffix:
+        cut = f.length("topic") - f.lit(len(config.suffix))
+        right = right.where(f.col("topic").endswith(config.suffix)).withColumn(
+            "topic", f.col("topic").substr(f.lit(1), cut)
+        )
+    both = left.alias("l").join(summed(right, config).alias("r"), list(KEY), "full_outer")
+    asked = both.select(
+        *KEY,
+        *[f.col(f"{side}.{name}").alias(f"{side}_{name}") for side in "lr" for name in SUMS],
+    )
+    archives = [side.directory for side in (config.left, config.right) if side.directory is not None]
+    with telling_what_is_gone(*archives):
+        rows = asked.collect()
+    found = [difference for row in rows if (difference := _difference(row)) is not None]
+    found.sort(key=lambda one: (one.topic, one.partition, one.window_ms))
+    told = {(one.topic, one.partition, one.window_ms): one for one in found}
+    windows = [_window(row, told.get((row.topic, row.partition, row.window_ms))) for row in rows]
+    return Outcome(sum(row.l_records or 0 for row in rows), len(rows), found, windows)
+
+
+SUMS: Final = ("records", "first", "last", "sum")
+
+
+def summed(side: DataFrame, config: AuditConfig) -> DataFrame:
+    """A row for each topic, partition and window."""
+    from pyspark.sql import functions as f
+
+    content = [_shape(), f.col("key"), f.col("value"), f.col("headers"), f.unix_micros("timestamp")]
+    if config.offsets:
+        content.append(f.col("offset"))
+    # As a number: Spark cannot hand out times behind the year 9999.
+    start = f.window("timestamp", config.window).getField("start")
+    return side.groupBy("topic", "partition", f.unix_millis(start).alias("window_ms")).agg(
+        f.count("*").alias("records"),
+        f.min("offset").alias("first"),
+        f.max("offset").alias("last"),
+        f.sum(f.xxhash64(*content).cast("decimal(38,0)")).alias("sum"),
+    )
+
+
+def _shape() -> Column:
+    """How long key, value and each header are, -1 for null, and how many headers there are.
+
+    Spark's hash passes over nulls and does not tell one column from the next. Sources say of records without
+    headers that these are null, or that there are none.
+    """
+    from pyspark.sql import functions as f
+
+    length = "coalesce(octet_length({}), -1)"
+    headers = "coalesce(headers, array())"
+    own = f"array({length.format('key')}, {length.format('value')}, size({headers}))"
+    each = f"array({length.format('h.key')}, {length.format('h.value')})"
+    return f.expr(f"concat({own}, flatten(transform({headers}, h -> {each})))")
+
+
+def _difference(row: Any) -> Difference | None:
+    if (row.l_records, row.l_sum) == (row.r_records, row.r_sum):
+        return None
+    left, right = row.l_records or 0, row.r_records or 0
+    verdict = MISSING if right < left else EXTRA if right > left else DIFFERENT
+    return Difference(
+        row.topic,
+        row.partition,
+        row.window_ms,
+        verdict,
+        left,
+        right,
+        (row.l_first, row.l_last) if left else None,
+        (row.r_first, row.r_last) if right else None,
+    )
+
+
+def _window(row: Any, difference: Difference | None) -> Window:
+    return Window(
+        row.topic,
+        row.partition,
+        row.window_ms,
+        SAME if difference is None else difference.verdict,
+        row.l_records or 0,
+        row.r_records or 0,
+        "" if difference is None else str(difference),
+    )
+
+
+def command(config: JobConfig, master: str | None) -> int:
+    """The job, for the command line: its exit status."""
+    from kwire.pipeline.session import session
+
+    wanted = AuditConfig.of(config)
+    needs_kafka = "kafka" in (wanted.left.format, wanted.right.format)
+    spark = session("kwire audit", master=master, needs_kafka=needs_kafka)
+    try:
+        outcome = run(spark, wanted)
+    finally:
+        spark.stop()
+    if wanted.report is not None:
+        names = (wanted.left.name, wanted.right.name)
+        write(page_of(*names, wanted.window, outcome.all_windows), wanted.report)
+    for difference in outcome.differences:
+        print(difference)
+    if outcome.clean:
+        print(f"clean: {outcome.records} records in {outcome.windows} windows are the same on both sides")
+        return statuses.CLEAN
+    print(f"{len(outcome.differences)} of {outcome.windows} windows differ")
+    return statuses.DIFFERENT

@@ -1,0 +1,408 @@
+"""The job `mirror`: topics of one cluster into another, each offset once, and the offsets of consumer groups.
+
+    [input]
+    format = "kafka"               # or kwire: the source's files
+    [input.options]
+    "kafka.bootstrap.servers" = "east:9092"
+    subscribe = "flights,weather"
+
+    [mirror]
+    job = "east-to-west"           # names the transactions, and the job in the offset maps
+    checkpoint = "/srv/mirror"
+    trigger = "availableNow"       # or how often to look: "10 seconds"
+    prefix = ""                    # of the topics' names in the target
+    suffix = ""
+    groups = ".*"                  # a pattern of the groups whose offsets are translated; "" for none
+    groups_seconds = 30            # how often, if it goes on
+    move_back = false              # whether a group may get a lower offset than it has in the target
+    copy_settings = "cleanup.policy,retention.ms,…"
+    [mirror.client]                # the target
+    "bootstrap.servers" = "west:9092"
+    [mirror.source]                # what librdkafka needs for the source, beyond its addresses
+    [mirror.settings]              # of topics that are created in the target
+
+Progress is what the offset map in the target says, which gets its entries in the transactions of the records.
+Spark's checkpoint says what to read next; a step that is repeated leaves out what the map has. So each offset
+arrives once, whatever is killed when; and a lost checkpoint costs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from kwire.pipeline.config import AVAILABLE_NOW, CLEAN, ConfigError, Input, JobConfig
+from kwire.pipeline.delivery import Target
+from kwire.pipeline.mirror.groups import COMMITTED, Groups, Moved
+from kwire.pipeline.mirror.source import Source, client_of, ends, source_of
+from kwire.pipeline.mirror.steps import COLUMNS, RESULT, Done, Part, deliver_batches, deliver_part, spans
+from kwire.pipeline.mirror.targets import Progress, TargetTopic, prepare
+from kwire.pipeline.offset_map import DeliveryError
+from kwire.pipeline.tables import names_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+COPIED: Final = (
+    "cleanup.policy,compression.type,delete.retention.ms,max.compaction.lag.ms,max.message.bytes,"
+    "message.timestamp.after.max.ms,min.cleanable.dirty.ratio,"
+    "min.compaction.lag.ms,retention.bytes,retention.ms,segment.bytes,segment.ms"
+)
+"""What of a topic's settings goes with it: what says how long records are kept, and which there may be."""
+DEFAULTS: Final = {
+    "startingOffsets": "earliest",
+    "kafka.isolation.level": "read_committed",
+    "maxOffsetsPerTrigger": "1000000",
+}
+"""Bounds of a step: what it was about is read again when it is repeated."""
+DIVIDING: Final = ("minpartitions", "maxrecordsperpartition")
+SETTINGS: Final = {
+    # What a task has in memory as columns, beside the transaction that it is about to send.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
+}
+CLAIM: Final = "kwire-mirror.json"
+THREADS: Final = 8
+
+
+class MirrorConfig(NamedTuple):
+    """The tables [input] and [mirror]."""
+
+    input: Input
+    job: str
+    checkpoint: Path
+    trigger: str
+    prefix: str
+    suffix: str
+    groups: str
+    groups_seconds: int
+    move_back: bool
+    copy_settings: tuple[str, ...]
+    client: Mapping[str, str]
+    source: Mapping[str, str]
+    settings: Mapping[str, str]
+
+    @classmethod
+    def of(cls, config: JobConfig) -> MirrorConfig:
+        """ConfigError."""
+        table = config.table("mirror")
+        input_ = config.input()
+        found = cls(
+            input=input_,
+            job=table.text("job"),
+            checkpoint=Path(table.text("checkpoint")),
+            trigger=table.trigger(),
+            prefix=table.text("prefix", ""),
+            suffix=table.text("suffix", ""),
+            groups=table.text("groups", ".*"),
+            groups_seconds=table.number("groups_seconds", 30, least=1),
+            move_back=table.flag("move_back", False),
+            copy_settings=tuple(sorted(names_in(table.text("copy_settings", COPIED)))),
+            client=table.table("client").texts(),
+            source=client_of(input_, table.table("source").texts()),
+            settings=table.table("settings").texts(),
+        )
+        table.done()
+        if "bootstrap.servers" not in found.client:
+            raise ConfigError('mirror.client."bootstrap.servers" is missing: where is the target?')
+        if "/" in found.job:
+            raise ConfigError(f"mirror.job has no slashes, unlike {found.job!r}")
+        dividing = [name for name in input_.options if name.lower() in DIVIDING]
+        if dividing:
+            raise ConfigError(
+                f"input.options.{dividing[0]} divides partitions, whose records a mirror delivers in order"
+            )
+        try:
+            re.compile(found.groups)
+        except re.error as error:
+            raise ConfigError(f"mirror.groups is a regular expression: {error}") from None
+        return found
+
+    def target_of(self, topic: str) -> str:
+        """The name in the target."""
+        return f"{self.prefix}{topic}{self.suffix}"
+
+
+class Mirrored(NamedTuple):
+    """How far a partition has come."""
+
+    topic: str
+    """Of the source."""
+    partition: int
+    records: int
+    """How many went out in this run."""
+    next_offset: int
+    """Of the source."""
+    lag: int | None
+    """How many offsets are still to come; None where nobody can say."""
+
+    def __str__(self) -> str:
+        lag = "" if self.lag is None else f", lag {self.lag}"
+        return f"{self.topic}-{self.partition}: {self.records} records, up to offset {self.next_offset}{lag}"
+
+
+class Mirror:
+    """What the driver does."""
+
+    def __init__(self, config: MirrorConfig, source: Source | None = None) -> None:
+        self.config = config
+        self._source = source_of(config.input, config.source) if source is None else source
+        self.progress: Progress = {}
+        """Of the target's partitions, when they were looked at."""
+        self._origins: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+        self.done: dict[tuple[str, int], Done] = {}
+        """What this run has done, by partitions of the source."""
+
+    @property
+    def topics(self) -> dict[str, str]:
+        """Names in the target, by those in the source."""
+        return {topic: self.config.target_of(topic) for topic in self._counts}
+
+    def prepare(self) -> None:
+        """Look at source and target, and make the topics. KafkaException, DeliveryError, SegmentsError."""
+        config = self.config
+        topics = self._source.topics()
+        wanted = [
+            TargetTopic(
+                config.target_of(name),
+                topic.partitions,
+                topic.origin,
+                {**self._source.settings(name, config.copy_settings), **config.settings},
+            )
+            for name, topic in topics.items()
+        ]
+        self.progress = prepare(config.client, config.job, wanted)
+        self._origins = {name: str(topic.origin) for name, topic in topics.items()}
+        self._counts = {name: topic.partitions for name, topic in topics.items()}
+
+    def starting_offsets(self) -> str | None:
+        """Where a new checkpoint is to begin, as Spark wants it: where the map ends. None if there is none.
+
+        What the map does not know begins where the configuration says.
+        """
+        known = {
+            (topic, partition): entry.end
+            for topic, count in self._counts.items()
+            for partition in range(count)
+            if (entry := self.progress.get((self.config.target_of(topic), partition))) is not None
+        }
+        if not known:
+            return None
+        given = {name.lower(): value for name, value in self.config.input.options.items()}
+        text = given.get("startingoffsets", "earliest")
+        named = json.loads(text) if text.startswith("{") else {}
+        default = -1 if text == "latest" else -2
+        assigned = json.loads(given["assign"]) if "assign" in given else None
+        return json.dumps(
+            {
+                topic: {
+                    str(partition): known.get(
+                        (topic, partition), named.get(topic, {}).get(str(partition), default)
+                    )
+                    for partition in range(count)
+                    if assigned is None or partition in assigned[topic]
+                }
+                for topic, count in self._counts.items()
+            }
+        )
+
+    def plan(self, batch_id: int) -> dict[tuple[str, int], Part]:
+        """What a step is about; new topics and partitions are made. DeliveryError, KafkaException."""
+        found = spans(self.config.checkpoint, batch_id)
+        if any(partition >= self._counts.get(topic, 0) for topic, partition in found):
+            self.prepare()
+        config = self.config
+        return {
+            (topic, partition): Part(
+                Target(dict(config.client), config.target_of(topic), partition, config.job),
+                self._origins[topic],
+                span.start,
+                span.end,
+                span.is_new,
+            )
+            for (topic, partition), span in found.items()
+        }
+
+    def rest(self, plan: Mapping[tuple[str, int], Part], done: list[Done]) -> list[Done]:
+        """Note what the ranges without records are: gaps, or nothing at all as yet. DeliveryError."""
+        seen = [(one.topic, one.partition) for one in done]
+        if len(set(seen)) < len(seen):
+            raise DeliveryError(f"Spark has divided partitions, which a mirror needs whole: {sorted(seen)}")
+        left = {
+            key: part
+            for key, part in plan.items()
+            if key not in seen and (part.is_new or part.start is None or part.start < part.end)
+        }
+        with ThreadPoolExecutor(THREADS) as threads:
+            return list(threads.map(lambda one: deliver_part(one[0], one[1], ()), left.items()))
+
+    def step(self, batch: DataFrame, batch_id: int) -> None:
+        """One step of the stream."""
+        plan = self.plan(batch_id)
+        records = batch.select(*COLUMNS)
+        if self.config.input.format == "kwire":
+            # Its partitions are parts of segments. Those of Spark's Kafka source are whole, and in order.
+            records = records.repartition(max(1, len(plan)), "topic", "partition").sortWithinPartitions(
+                "topic", "partition", "offset"
+            )
+        rows = records.mapInArrow(partial(deliver_batches, plan), RESULT).collect()
+        done = [Done(row.topic, row.partition, row.records, row.next_offset) for row in rows]
+        for one in [*done, *self.rest(plan, done)]:
+            before = self.done.get((one.topic, one.partition))
+            self.done[one.topic, one.partition] = one._replace(
+                records=one.records + (before.records if before else 0)
+            )
+
+    def mirrored(self) -> list[Mirrored]:
+        """How far the partitions have come. KafkaException."""
+        config = self.config
+        places = [
+            TopicPartition(topic, partition)
+            for topic, count in self._counts.items()
+            for partition in range(count)
+        ]
+        lasts = ends(config.source, places) if "bootstrap.servers" in config.source else {}
+        found = []
+        for place in places:
+            key = place.topic, place.partition
+            done = self.done.get(key)
+            entry = self.progress.get((config.target_of(place.topic), place.partition))
+            if done is None and entry is None:
+                continue
+            next_offset = done.next_offset if done is not None else entry.end if entry is not None else 0
+            lag = max(0, lasts[key] - next_offset) if key in lasts else None
+            found.append(Mirrored(*key, done.records if done is not None else 0, next_offset, lag))
+        return found
+
+
+def claim(config: MirrorConfig) -> bool:
+    """Note whose checkpoint it is, and say whether it has been used. DeliveryError if it is another job's."""
+    mine = {
+        "job": config.job,
+        "input": config.input.format,
+        "target": config.client["bootstrap.servers"],
+        "prefix": config.prefix,
+        "suffix": config.suffix,
+    }
+    path = config.checkpoint / CLAIM
+    used = (config.checkpoint / "metadata").exists()
+    try:
+        noted = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        noted = None
+    except ValueError:
+        raise DeliveryError(f"{path} is no JSON: is the checkpoint another program's?") from None
+    if noted is None and used:
+        raise DeliveryError(f"{config.checkpoint} is the checkpoint of another job than a mirror")
+    if noted is not None:
+        for name in ("job", "input", "prefix", "suffix"):
+            if noted.get(name) != mine[name]:
+                raise DeliveryError(
+                    f"{config.checkpoint} is the checkpoint of another mirror, whose {name} is "
+                    f"{noted.get(name)!r}, not {mine[name]!r}"
+                )
+    config.checkpoint.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(mine), encoding="utf-8")
+    os.replace(unfinished, path)
+    return used
+
+
+def start(spark: SparkSession, mirror: Mirror) -> StreamingQuery:
+    """Begin to mirror. KafkaException, DeliveryError, SegmentsError."""
+    config = mirror.config
+    used = claim(config)
+    mirror.prepare()
+    given = {name.lower() for name in config.input.options}
+    defaults = {name: value for name, value in DEFAULTS.items() if name.lower() not in given}
+    options = {**defaults, **config.input.options, "includeHeaders": "true"}
+    known = None if used else mirror.starting_offsets()
+    if known is not None:
+        options = {name: value for name, value in options.items() if not name.lower().startswith("starting")}
+        options["startingOffsets"] = known
+    stream = spark.readStream.format(config.input.format).options(**options).load()
+    writer = (
+        stream.writeStream.foreachBatch(mirror.step)
+        .option("checkpointLocation", str(config.checkpoint))
+        .queryName("mirror")
+    )
+    if config.trigger == AVAILABLE_NOW:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=config.trigger).start()
+
+
+class Outcome(NamedTuple):
+    """What a run has done."""
+
+    partitions: list[Mirrored]
+    groups: list[Moved]
+
+
+def run(
+    spark: SparkSession,
+    config: MirrorConfig,
+    *,
+    told: Callable[[list[Moved]], object] = lambda _: None,
+) -> Outcome:
+    """Mirror: what there is now, or until the stream ends; `told` hears of groups after each round."""
+    mirror = Mirror(config)
+    query = start(spark, mirror)
+    groups = None
+    if config.groups and "bootstrap.servers" in config.source:
+        groups = Groups(config.source, config.client, config.job, config.groups, move_back=config.move_back)
+    moved: list[Moved] = []
+    try:
+        if config.trigger == AVAILABLE_NOW:
+            query.awaitTermination()
+        else:
+            while not query.awaitTermination(config.groups_seconds):
+                if groups is None:
+                    continue
+                try:
+                    told(groups.move(mirror.topics))
+                except KafkaException as error:
+                    # Records go on; the next round comes soon.
+                    print(f"mirror: groups have to wait: {error.args[0].str()}", file=sys.stderr, flush=True)
+        if groups is not None:
+            moved = groups.move(mirror.topics)
+            told(moved)
+    finally:
+        query.stop()
+        if groups is not None:
+            groups.close()
+    return Outcome(mirror.mirrored(), moved)
+
+
+def command(config: JobConfig, master: str | None) -> int:
+    """The job, for the command line: its exit status."""
+    from kwire.pipeline.session import session
+
+    wanted = MirrorConfig.of(config)
+    spark = session(
+        "kwire mirror", master=master, needs_kafka=wanted.input.format == "kafka", settings=SETTINGS
+    )
+    only_new = wanted.trigger != AVAILABLE_NOW
+
+    def told(moved: list[Moved]) -> None:
+        for one in moved:
+            if one.verdict == COMMITTED or not only_new:
+                print(one, flush=True)
+
+    try:
+        outcome = run(spark, wanted, told=told)
+    finally:
+        spark.stop()
+    for one in outcome.partitions:
+        print(one)
+    return CLEAN

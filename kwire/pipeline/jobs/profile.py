@@ -1,0 +1,331 @@
+"""The job `profile`: the shape of a topic, as a page of HTML with plots and as JSON beside it.
+
+    [profile]
+    report = "profile.html"        # and profile.json
+    top = 20                       # so many keys, header names and schema ids
+    groups = true                  # the lag of consumer groups, where the side is a cluster
+    [profile.client]               # what librdkafka needs beside bootstrap.servers, for that
+    [side]
+    format = "kafka"               # or kwire (a data directory), or archive
+    [side.options]
+    "kafka.bootstrap.servers" = "127.0.0.1:9092"
+    subscribe = "flights"
+
+A topic is read once. In that pass sketches of bounded size see every record (keys, sizes, kinds of values,
+names of headers, a sample of values), and the records are counted by partition and minute; from these counts,
+which Spark keeps, come the rates and the partitions. So memory is bounded by the sketches and a batch of
+records, whatever the topic's size.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kwire.pipeline.archive.reading import telling_what_is_gone
+from kwire.pipeline.config import CLEAN, ConfigError, JobConfig
+from kwire.pipeline.report import figures as fig
+from kwire.pipeline.report.order import of_arrow
+from kwire.pipeline.report.page import write, write_text
+from kwire.pipeline.report.profile_page import page_of
+from kwire.pipeline.report.times import END_MS, FIRST_MS
+from kwire.pipeline.tables import Side
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+QUANTILES: Final = (0.0, 0.5, 0.9, 0.99, 1.0)
+SAMPLE: Final = 500
+SAMPLE_BYTES: Final = 16 << 10
+"""Longer values are left out of the sample."""
+TRACKED: Final = 10_000
+"""How many distinct items a sketch of the most frequent ones keeps."""
+KEY_BYTES: Final = 256
+"""Longer keys are told by a hash."""
+SHARED_WITH_LIBRDKAFKA: Final[tuple[str, ...]] = (
+    "bootstrap.servers",
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+)
+SIZES: Final = ("key", "value", "headers")
+
+
+class ProfileConfig(NamedTuple):
+    """The table [profile], and the side."""
+
+    side: Side
+    report: Path
+    top: int
+    groups: bool
+    client: Mapping[str, str]
+
+    @classmethod
+    def of(cls, config: JobConfig) -> ProfileConfig:
+        """ConfigError."""
+        table = config.table("profile")
+        found = cls(
+            Side.of(config, "side"),
+            Path(table.text("report", "profile.html")),
+            table.number("top", 20, least=1),
+            table.flag("groups", True),
+            table.table("client").texts(),
+        )
+        table.done()
+        if found.figures == found.report:
+            raise ConfigError("profile.report is a page of HTML: call it something.html")
+        return found
+
+    @property
+    def figures(self) -> Path:
+        """Where the figures go."""
+        return self.report.with_suffix(".json")
+
+
+def topics_of(side: Side) -> list[str]:
+    """The topics of a side, by name. ConfigError where it does not name them."""
+    if side.directory is not None:
+        from kwire.pipeline.archive.manifest import Archive
+
+        return sorted(side.topics or {file.topic for file in Archive(side.directory).files()})
+    given = {name.lower(): value for name, value in side.options.items()}
+    if "subscribe" in given:
+        return sorted({topic.strip() for topic in given["subscribe"].split(",") if topic.strip()})
+    if "assign" in given:
+        return sorted(_by_topic("assign", given["assign"]))
+    raise ConfigError("a profile is of topics by name: say which with side.options.subscribe")
+
+
+def narrowed(side: Side, topic: str) -> Side:
+    """The side with that topic alone. ConfigError."""
+    if side.directory is not None:
+        return side._replace(topics=frozenset({topic}))
+    options = {}
+    for name, value in side.options.items():
+        lower = name.lower()
+        if lower == "subscribe":
+            value = topic
+        elif lower == "assign" or (lower.startswith(("starting", "ending")) and value.startswith("{")):
+            value = json.dumps({topic: _by_topic(name, value).get(topic, {})})
+        options[name] = value
+    return side._replace(options=options)
+
+
+def _by_topic(name: str, value: str) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f"side.options.{name} is JSON by topic, not {value!r}")
+    return found
+
+
+def run(spark: SparkSession, config: ProfileConfig) -> list[dict[str, Any]]:
+    """Figures of each topic, as in pipeline/report/figures.py. ConfigError, ArchiveError, KafkaException."""
+    archives = [] if config.side.directory is None else [config.side.directory]
+    with telling_what_is_gone(*archives):
+        return [profile(spark, config, topic) for topic in topics_of(config.side)]
+
+
+def profile(spark: SparkSession, config: ProfileConfig, topic: str) -> dict[str, Any]:
+    """The figures of one topic."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    side = narrowed(config.side, topic)
+    now_ms = int(time.time() * 1000)
+    records = seen(side.load(spark), sort=side.format == "archive")
+    sketched = Observation("sketches")
+    counted = (
+        records.observe(sketched, *sketches(config.top))
+        .groupBy("partition", f.floor(f.col("time_ms") / 60_000).alias("minute"), "timestampType")
+        .agg(*counts(now_ms))
+        .persist()
+    )
+    try:
+        partitions = counted.groupBy("partition").agg(*_again()).orderBy("partition").collect()
+        types = counted.groupBy("timestampType").agg(f.sum("records").alias("records")).collect()
+        step_s = fig.step_s(
+            [(row.first_drawn_ms, row.last_drawn_ms) for row in partitions if row.first_drawn_ms is not None]
+        )
+        rates = (
+            counted.where("first_ms IS NOT NULL")
+            .groupBy(f.expr(f"if({DRAWN}, floor(minute * 60 / {step_s}) * {step_s}, NULL)").alias("start_s"))
+            .agg(f.sum("records").alias("records"), f.sum("bytes").alias("bytes"))
+            .orderBy("start_s")
+            .collect()
+        )
+    finally:
+        counted.unpersist()
+    found = fig.figures(
+        topic=topic,
+        side=side.name,
+        now_ms=now_ms,
+        sketched=sketched.get if partitions else {},
+        partitions=[row.asDict() for row in partitions],
+        types={row.timestampType: row.records for row in types},
+        rates=[(row.start_s, row.records, row.bytes) for row in rates],
+        step_s=step_s,
+        quantiles=QUANTILES,
+        top=config.top,
+    )
+    found["groups"] = _groups(config, topic)
+    return found
+
+
+def seen(records: DataFrame, *, sort: bool) -> DataFrame:
+    """What a profile looks at in each record, in the order of offsets within a task.
+
+    Files of an archive are by date, so its records have to be sorted.
+    """
+    from pyspark.sql import functions as f
+
+    if sort:
+        records = records.repartition("partition").sortWithinPartitions("partition", "offset")
+    looked = records.selectExpr(
+        "partition",
+        "offset",
+        "unix_millis(timestamp) AS time_ms",
+        "timestampType",
+        "length(key) AS key_size",
+        "length(value) AS value_size",
+        # Of records without any the sources say null or nothing, each its own way.
+        "coalesce(aggregate(headers, 0L, (sum, h) -> sum + octet_length(h.key) + "
+        "coalesce(length(h.value), 0)), 0) AS headers_size",
+        "to_json(array_sort(array_distinct(transform(headers, h -> h.key)))) AS names",
+        f"CASE WHEN length(key) <= {KEY_BYTES} THEN hex(key) "
+        "WHEN key IS NOT NULL THEN concat('#', hex(xxhash64(key))) END AS key_hex",
+        "key",
+        f"if(length(value) <= {SAMPLE_BYTES}, value, NULL) AS sample",
+        f"{KIND} AS kind",
+        f"if({FRAMED}, conv(hex(substring(value, 2, 4)), 16, 10), NULL) AS schema_id",
+    )
+    behind: Any = f.arrow_udf(of_arrow, "bigint")
+    return looked.withColumn("behind_ms", behind("partition", "offset", "time_ms"))
+
+
+FRAMED: Final = "(length(value) >= 5 AND substring(value, 1, 1) = X'00')"
+"""Confluent's framing: a zero byte and the schema's id, in four bytes."""
+_TEXT: Final = "CAST(value AS STRING)"
+KIND: Final = f"""CASE
+    WHEN value IS NULL THEN '{fig.TOMBSTONE}'
+    WHEN length(value) = 0 THEN '{fig.EMPTY}'
+    WHEN {FRAMED} THEN '{fig.FRAMED}'
+    WHEN NOT is_valid_utf8({_TEXT}) THEN '{fig.BINARY}'
+    WHEN {_TEXT} RLIKE r'\\A\\s*[{{\\[]' AND get_json_object({_TEXT}, '$') IS NOT NULL THEN '{fig.JSON}'
+    WHEN {_TEXT} RLIKE r'[\\x00-\\x08\\x0e-\\x1f]' THEN '{fig.BINARY}'
+    ELSE '{fig.TEXT}' END"""
+
+
+def sketches(top: int) -> Sequence[Column]:
+    """What all records are folded into, each of a bounded size; by the names that figures.py knows."""
+    from pyspark.sql import functions as f
+
+    quantiles = f"array({', '.join(map(str, QUANTILES))})"
+    told = {
+        "records": "count(1)",
+        "keys_null": "count_if(key IS NULL)",
+        # The sketch passes over empty keys.
+        "keys_empty": "count_if(length(key) = 0)",
+        "keys_distinct": "hll_sketch_estimate(hll_sketch_agg(key, 14))",
+        # The null that stands for records without one comes on top of those asked for.
+        "keys_top": f"approx_top_k(key_hex, {top + 1}, {TRACKED})",
+        "names_top": f"approx_top_k(names, {top * 5}, {TRACKED})",
+        "schema_ids_top": f"approx_top_k(schema_id, {top + 1}, {TRACKED})",
+        "behind_quantiles": f"percentile_approx(if(behind_ms > 0, behind_ms, NULL), {quantiles}, 1000)",
+        "sample": f"max_by(sample, if(kind = '{fig.JSON}' AND sample IS NOT NULL, "
+        f"xxhash64(partition, offset), NULL), {SAMPLE})",
+        **{f"kind_{kind}": f"count_if(kind = '{kind}')" for kind in fig.KINDS},
+    }
+    for name in SIZES:
+        told[f"{name}_quantiles"] = f"percentile_approx({name}_size, {quantiles}, 1000)"
+        told[f"{name}_bytes"] = f"coalesce(sum({name}_size), 0)"
+    for name in ("key", "value"):
+        for power in range(fig.SIZE_CLASSES):
+            low, high = fig.size_class(power)
+            upper = "" if high is None else f" AND {name}_size < {high}"
+            told[f"{name}_class_{power}"] = f"count_if({name}_size >= {low}{upper})"
+    return [f.expr(expression).alias(name) for name, expression in told.items()]
+
+
+def counts(now_ms: int) -> Sequence[Column]:
+    """What is counted by partition and minute."""
+    from pyspark.sql import functions as f
+
+    timed = "if(time_ms = -1, NULL, time_ms)"
+    told = {
+        "records": "count(1)",
+        "bytes": "sum(coalesce(key_size, 0) + coalesce(value_size, 0) + coalesce(headers_size, 0))",
+        "tombstones": f"count_if(kind = '{fig.TOMBSTONE}')",
+        "first_offset": "min(offset)",
+        "last_offset": "max(offset)",
+        "first_ms": f"min({timed})",
+        "last_ms": f"max({timed})",
+        "out_of_order": "count_if(behind_ms > 0)",
+        "furthest_behind_ms": "max(behind_ms)",
+        "from_the_future": f"count_if(time_ms > {now_ms})",
+    }
+    return [f.expr(expression).alias(name) for name, expression in told.items()]
+
+
+DRAWN: Final = f"(minute >= {FIRST_MS // 60_000} AND minute < {END_MS // 60_000})"
+"""Minutes that a plot over time has room for."""
+
+
+def _again() -> Sequence[Column]:
+    """Those counts, of several minutes together."""
+    from pyspark.sql import functions as f
+
+    least, most = ("first_offset", "first_ms"), ("last_offset", "last_ms", "furthest_behind_ms")
+    sums = ("records", "bytes", "tombstones", "out_of_order", "from_the_future")
+    return [
+        *[f.sum(name).alias(name) for name in sums],
+        *[f.min(name).alias(name) for name in least],
+        *[f.max(name).alias(name) for name in most],
+        f.expr(f"min(if({DRAWN}, first_ms, NULL))").alias("first_drawn_ms"),
+        f.expr(f"max(if({DRAWN}, last_ms, NULL))").alias("last_drawn_ms"),
+    ]
+
+
+def client_of(config: ProfileConfig) -> dict[str, str]:
+    """What librdkafka needs to reach the side's cluster, as far as Spark's options tell."""
+    given = {
+        name.lower().removeprefix("kafka."): value
+        for name, value in config.side.options.items()
+        if name.lower().startswith("kafka.")
+    }
+    shared = {name: given[name] for name in SHARED_WITH_LIBRDKAFKA if name in given}
+    return {**shared, **config.client}
+
+
+def _groups(config: ProfileConfig, topic: str) -> list[dict[str, Any]] | None:
+    if config.side.format != "kafka" or not config.groups:
+        return None
+    from kwire.pipeline.report.lag import lags
+
+    return [
+        {"group": one.group, "state": one.state, "lag": one.total, "partitions": one.partitions}
+        for one in lags(client_of(config), topic)
+    ]
+
+
+def command(config: JobConfig, master: str | None) -> int:
+    """The job, for the command line: its exit status."""
+    from kwire.pipeline.session import session
+
+    wanted = ProfileConfig.of(config)
+    spark = session("kwire profile", master=master, needs_kafka=wanted.side.format == "kafka")
+    try:
+        found = run(spark, wanted)
+    finally:
+        spark.stop()
+    write_text(json.dumps({"topics": found}, indent=2, ensure_ascii=False) + "\n", wanted.figures)
+    write(page_of(found), wanted.report)
+    for one in found:
+        print(f"{one['topic']}: {one['records']} records in {len(one['partitions'])} partitions")
+    print(f"the report is {wanted.report}, its figures are {wanted.figures}")
+    return CLEAN

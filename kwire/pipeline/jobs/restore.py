@@ -1,0 +1,411 @@
+"""The job `restore`: an archive, or a part of it, back into topics of a cluster, or into a data directory.
+
+[restore]
+directory = "/srv/archive"
+job = "restore-2026-01"            # names the progress: the same job goes on where it was
+topics = "flights,weather"         # all of them, if this is left out
+offsets = "auto"                   # same, map, or auto: the same where that can be
+suffix = ""                        # appended to the names of the topics
+transaction_records = 20000        # how many go out together at most
+[restore.client]
+"bootstrap.servers" = "127.0.0.1:9092"
+[restore.settings]                 # of topics that are created
+"retention.ms" = -1
+
+Topics that this creates keep their records for ever, unless it is told otherwise: what is archived is old.
+
+Into a data directory, for a broker of kwire or Apache Kafka to start on, with every offset and gap as it was:
+
+[restore]
+directory = "/srv/archive"
+into_directory = "/var/lib/kafka"  # not there yet, or empty; or on the command line: --into-directory
+segment_bytes = 1073741824
+compression = "lz4"                # none, gzip, snappy, lz4, zstd
+[restore.broker]
+properties = "server.properties"   # of the broker that will start on it; all of the others may be left out
+node_id = 1                        # where there are no properties
+cluster_id = "…"                   # a new one by default
+standalone = true                  # the only voter of a dynamic quorum, as with kafka-storage
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from kwire.pipeline.archive.manifest import Archive, ArchiveError, DataFile
+from kwire.pipeline.archive.reading import Wanted, by_partition, end_of, is_dense, records
+from kwire.pipeline.config import CLEAN, ConfigError, JobConfig, Table
+from kwire.pipeline.delivery import (
+    MAP_SUFFIX,
+    TIMEOUT_SECONDS,
+    TRANSACTION_RECORDS,
+    DeliveryError,
+    Outgoing,
+    Target,
+    deliver_in_place,
+    deliver_with_map,
+    end_offset,
+    progress,
+)
+from kwire.pipeline.mirror.source import KafkaSource
+from kwire.pipeline.origin import UNKNOWN, Origin
+from kwire.pipeline.restore.batches import Limits
+from kwire.pipeline.restore.directory import (
+    INTERNAL,
+    DirectoryConfig,
+    Task,
+    check_target,
+    is_done,
+    restore,
+    spans,
+)
+from kwire.pipeline.restore.kept import Kept
+from kwire.pipeline.restore.partition import Written
+from kwire.pipeline.restore.selection import Selection
+from kwire.pipeline.tables import check_topics, names_in
+from kwire.wire.compression import Codec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SAME, MAP, AUTO = "same", "map", "auto"
+KEEP: Final = {"retention.ms": "-1"}
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+LEAST_SEGMENT_BYTES: Final = 1 << 20
+"""Any batch fits, as long as a record does."""
+
+
+class RestoreConfig(NamedTuple):
+    """The table [restore]."""
+
+    directory: Path
+    job: str
+    wanted: Wanted
+    offsets: str
+    suffix: str
+    client: Mapping[str, str]
+    settings: Mapping[str, str]
+    transaction_records: int
+
+    @classmethod
+    def of(cls, config: JobConfig) -> RestoreConfig:
+        """ConfigError."""
+        table = config.table("restore")
+        found = cls(
+            directory=Path(table.text("directory")),
+            job=table.text("job"),
+            wanted=_wanted(table),
+            offsets=table.text("offsets", AUTO, one_of=(SAME, MAP, AUTO)),
+            suffix=table.text("suffix", ""),
+            client=table.table("client").texts(),
+            settings={**KEEP, **table.table("settings").texts()},
+            transaction_records=table.number("transaction_records", TRANSACTION_RECORDS, least=1),
+        )
+        table.done()
+        if "bootstrap.servers" not in found.client:
+            raise ConfigError('restore.client."bootstrap.servers" is missing: where is the target?')
+        return found
+
+
+def _wanted(table: Table) -> Wanted:
+    """ConfigError."""
+    found = Wanted(
+        names_in(table.text("topics", "")) or None,
+        table.number("start_offset", 0),
+        table.number("end_offset", 1 << 62),
+        table.number("start_ms", -(1 << 62), least=-(1 << 62)),
+        table.number("end_ms", 1 << 62, least=-(1 << 62)),
+    )
+    for start, end, key in (
+        (found.start_offset, found.end_offset, "offset"),
+        (found.start_ms, found.end_ms, "ms"),
+    ):
+        if start >= end:
+            raise ConfigError(
+                f"restore.end_{key}, which is behind the last, is {end}, and start_{key} {start}"
+            )
+    return found
+
+
+def directory_config(config: JobConfig) -> DirectoryConfig | None:
+    """The same table, where the records are to go into a directory; None where they are not. ConfigError."""
+    table = config.table("restore")
+    into = table.text("into_directory", "")
+    if not into:
+        return None
+    broker = table.table("broker")
+    node_id = broker.number("node_id", -1, least=-1)
+    found = DirectoryConfig(
+        archive=Path(table.text("directory")),
+        directory=Path(into).absolute(),
+        wanted=_wanted(table),
+        suffix=table.text("suffix", ""),
+        settings={**KEEP, **table.table("settings").texts()},
+        segment_bytes=table.number("segment_bytes", 1 << 30, least=LEAST_SEGMENT_BYTES),
+        limits=Limits(Codec[table.text("compression", "lz4", one_of=CODECS).upper()]),
+        properties=broker.text("properties", ""),
+        node_id=None if node_id < 0 else node_id,
+        cluster_id=broker.text("cluster_id", ""),
+        format_options=["--standalone"] if broker.flag("standalone", False) else [],
+    )
+    table.text("job", "")  # of no use here, and no mistake
+    table.done()
+    broker.done()
+    return found
+
+
+class Restored(NamedTuple):
+    """What became of a partition."""
+
+    topic: str
+    partition: int
+    mode: str
+    records: int
+    """How many went out now."""
+    next_offset: int
+    from_1970: int = 0
+    """How many of them had the timestamp 0, which librdkafka takes for now, and got 1."""
+
+    def __str__(self) -> str:
+        told = f"{self.topic}-{self.partition}: {self.records} records, offsets: {self.mode}"
+        return f"{told}, {self.from_1970} with the timestamp 1 instead of 0" if self.from_1970 else told
+
+
+def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
+    """Restore. ArchiveError, DeliveryError, KafkaException."""
+    archive = Archive(config.directory)
+    check_topics(archive, config.wanted.topics)
+    partitions = by_partition(file for file in archive.files() if config.wanted.has(file))
+    known = spans(archive, config.wanted)
+    if not partitions and not known:
+        raise ArchiveError(f"{config.directory} holds no such records")
+    modes = create_topics(config, partitions, known)
+    if not partitions:
+        return []
+    origins = archive.origins()
+    tasks = [
+        Part(key, inside, modes[key], origins.get(key[0], Origin(UNKNOWN, key[0], UNKNOWN)))
+        for key, inside in partitions.items()
+    ]
+    found: list[Restored] = (
+        spark.sparkContext.parallelize(tasks, len(tasks)).map(partial(_restore, config)).collect()
+    )
+    return found
+
+
+class Part(NamedTuple):
+    """A partition that one task delivers."""
+
+    key: tuple[str, int]
+    files: list[DataFile]
+    mode: str
+    origin: Origin
+
+
+def _restore(config: RestoreConfig, part: Part) -> Restored:
+    (topic, partition), files, mode, origin = part
+    target = Target(
+        dict(config.client), topic + config.suffix, partition, config.job, config.transaction_records
+    )
+    source = Counting(partial(records, config.directory, files, config.wanted))
+    start = config.wanted.start_offset
+    try:
+        if mode == SAME:
+            count, next_offset = deliver_in_place(target, source, start)
+        else:
+            selection = Selection.of(config.wanted, origin)
+            count, next_offset = deliver_with_map(
+                target,
+                source,
+                start,
+                origin=selection.encoded(),
+                check_goes_on=partial(selection.check_goes_on, target.name, config.job),
+            )
+    except KafkaException as error:
+        raise DeliveryError(f"{target.name} of the target: {error.args[0].str()}") from None
+    return Restored(target.topic, partition, mode, count, next_offset, source.from_1970)
+
+
+class Counting:
+    """Records from an offset on, and how many of those that were asked for last have the timestamp 0."""
+
+    def __init__(self, records_from: Callable[[int], Iterable[Outgoing]]) -> None:
+        self._records_from = records_from
+        self.from_1970 = 0
+
+    def __call__(self, start: int) -> Iterator[Outgoing]:
+        self.from_1970 = 0
+        for record in self._records_from(start):
+            self.from_1970 += record.timestamp_ms == 0
+            yield record
+
+
+def create_topics(
+    config: RestoreConfig,
+    partitions: Mapping[tuple[str, int], list[DataFile]],
+    known: Iterable[tuple[str, int]] = (),
+) -> dict[tuple[str, int], str]:
+    """Create what is not there, and say for each partition which way its records go. KafkaException.
+
+    What is made has all partitions that the archive knows of, and what is there those that have records.
+    """
+    admin = AdminClient({str(key): value for key, value in config.client.items()})
+    least = counted(partitions, config.suffix)
+    named = {(topic, partition) for topic, partition in known if topic not in INTERNAL}
+    create(admin, counted({*partitions, *named}, config.suffix), config.settings, least)
+    modes = _modes(config, partitions)
+    mapped = {topic + config.suffix + MAP_SUFFIX for (topic, _), mode in modes.items() if mode == MAP}
+    create(admin, dict.fromkeys(mapped, 1), {"cleanup.policy": "compact"})
+    return modes
+
+
+def _modes(
+    config: RestoreConfig, partitions: Mapping[tuple[str, int], list[DataFile]]
+) -> dict[tuple[str, int], str]:
+    """Which way the records of each partition go; that offsets are kept is remembered from here on."""
+    if config.offsets == MAP or not partitions:
+        return dict.fromkeys(partitions, MAP)
+    targets = {
+        (topic, partition): Target(dict(config.client), topic + config.suffix, partition, config.job)
+        for topic, partition in partitions
+    }
+    # Leaders know of a topic when they are asked for its end, and so do others.
+    ends = {key: end_offset(target) for key, target in targets.items()}
+    there = KafkaSource(
+        config.client, {"assign": json.dumps({target.topic: [] for target in targets.values()})}
+    )
+    origins = {name: topic.origin for name, topic in there.topics().items()}
+    kept = Kept(config.directory)
+    modes = dict.fromkeys(partitions, config.offsets)
+    if config.offsets == AUTO:
+        for key, files in partitions.items():
+            before = kept.end(origins[targets[key].topic], key[1])
+            modes[key] = _mode(config, targets[key], files, ends[key], before)
+    for key, files in partitions.items():
+        if modes[key] == SAME:
+            _keep(config, kept, origins[targets[key].topic], targets[key], end_of(files))
+    return modes
+
+
+def _mode(config: RestoreConfig, target: Target, files: list[DataFile], end: int, kept: int | None) -> str:
+    """Which way is right for a target that ends there, and that offsets up to `kept` were kept in before.
+
+    ArchiveError where they were, and cannot be: everything would be there again, under other offsets.
+    """
+    if progress(target) is not None:
+        return MAP  # A job that has begun with a map goes on with it.
+    whole = config.wanted._replace(topics=None) == Wanted()
+    dense = is_dense(files)
+    if kept is None or end == 0:
+        return SAME if whole and dense and end == 0 else MAP
+    if end > kept:
+        why = f"it ends at offset {end} and was restored up to {kept}, so somebody else writes into it"
+    elif not dense:
+        missing = end_of(files) - sum(file.records for file in files)
+        why = f"the archive now lacks {missing} of the offsets below {end_of(files)}"
+    elif not whole:
+        why = "now only a part of the archive is asked for"
+    else:
+        return SAME
+    raise ArchiveError(
+        f"{target.name} was given the offsets of {config.directory}, and cannot be any more: {why}; choose "
+        f'another suffix, or offsets = "map" to send all of it again'
+    )
+
+
+def _keep(config: RestoreConfig, kept: Kept, origin: Origin, target: Target, end: int) -> None:
+    """Remember how far the target may come. ArchiveError where that cannot be, and has to be."""
+    try:
+        known = kept.end(origin, target.partition)
+        if known is None or known < end:
+            kept.keep(origin, target.partition, end)
+    except (OSError, ArchiveError) as error:
+        if config.offsets == AUTO:
+            raise ArchiveError(
+                f"{config.directory} cannot remember that {target.name} is given its offsets: {error}; "
+                f'restore with offsets = "same" or "map", which need no memory'
+            ) from None
+
+
+def counted(partitions: Iterable[tuple[str, int]], suffix: str) -> dict[str, int]:
+    """How many partitions each topic has to have."""
+    found: dict[str, int] = {}
+    for topic, partition in partitions:
+        found[topic + suffix] = max(found.get(topic + suffix, 0), partition + 1)
+    return found
+
+
+def create(
+    admin: Any,
+    topics: Mapping[str, int],
+    settings: Mapping[str, str] | None = None,
+    least: Mapping[str, int] | None = None,
+) -> None:
+    """Create topics with so many partitions. KafkaException.
+
+    Those that are there have to have as many, or as `least` says. ArchiveError where they have not.
+    """
+    if not topics:
+        return
+    new = [
+        NewTopic(name, num_partitions=count, config=dict(settings or {})) for name, count in topics.items()
+    ]
+    for name, future in admin.create_topics(new).items():
+        try:
+            future.result(TIMEOUT_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            there = len(admin.list_topics(name, TIMEOUT_SECONDS).topics[name].partitions)
+            needed = topics[name] if least is None else least.get(name, 0)
+            if there < needed:
+                raise ArchiveError(
+                    f"topic {name} has {there} partitions, and {needed} are needed: add some with "
+                    f"kafka-topics --alter, or choose another suffix"
+                ) from None
+
+
+def command(config: JobConfig, master: str | None) -> int:
+    """The job, for the command line: its exit status."""
+    into = directory_config(config)
+    if into is not None:
+        # Before Spark takes its time to start.
+        if is_done(into):
+            print(f"{into.directory} was made by this very restore: nothing to do")
+            return CLEAN
+        check_target(into.directory)
+    wanted = RestoreConfig.of(config) if into is None else None
+    from kwire.pipeline.session import session
+
+    spark = session("kwire restore", master=master, needs_kafka=False)
+    try:
+        if into is not None:
+            for log in restore(into, lambda write, tasks: _on_spark(spark, write, tasks)):
+                print(
+                    f"{log.topic}-{log.partition}: {log.records} records, "
+                    f"offsets from {log.start_offset} to {log.end_offset}"
+                )
+        elif wanted is not None:
+            restored = run(spark, wanted)
+            for done in restored:
+                print(done)
+            if not restored:
+                print(f"{wanted.directory} has no records in that range")
+    finally:
+        spark.stop()
+    return CLEAN
+
+
+def _on_spark(spark: SparkSession, write: Callable[[Task], Written], tasks: Sequence[Task]) -> list[Written]:
+    # Large ones first, each as a task of its own.
+    ordered = sorted(tasks, key=lambda task: -sum(file.size_bytes for file in task.files))
+    found: list[Written] = spark.sparkContext.parallelize(ordered, len(ordered)).map(write).collect()
+    return found

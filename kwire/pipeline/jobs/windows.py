@@ -1,0 +1,546 @@
+"""The job `windows`: figures by window of event time and by group, kept up to date in a compacted topic.
+
+    [input]
+    format = "kafka"               # or kwire (a data directory)
+    [input.options]
+    "kafka.bootstrap.servers" = "127.0.0.1:9092"
+    subscribe = "flights"
+    maxOffsetsPerTrigger = 100000  # a step's size
+    [windows]
+    topic = "flights.hourly"       # made if it is missing
+    partitions = 4
+    checkpoint = "/srv/hourly"
+    event_time = ""                # a field of the JSON values; the record's timestamp if it is empty
+    event_time_format = "iso"      # or epoch_ms, epoch_s
+    id = ""                        # fields that say which event it is; else all but the offset does
+    group = "carrier"              # fields, with commas; a field within a field has dots
+    window = "1 hour"
+    slide = ""                     # how far windows are apart, if not their length
+    watermark = "1 day"            # how late an event may be
+    ahead = ""                     # how far ahead of its record's timestamp; any, if it is empty
+    emit = "update"                # each step what has changed, or final: windows that are over, once
+    trigger = "availableNow"       # or how often to look: "10 seconds"
+    state = "rocksdb"              # or memory
+    [windows.aggregates]
+    flights = "count"
+    mean_arrival_delay = "avg:arr_delay"
+    cancelled = "nulls:dep_time"
+    [windows.client]               # the result's cluster, as librdkafka and Java's client both have it
+    "bootstrap.servers" = "127.0.0.1:9092"
+
+A result's key is JSON with the window's start and the group, its value the same with the window's end and the
+figures. Each step sends the windows that it changed, so whoever reads the topic to its end has each window's
+last figures. A step that was killed is repeated by Spark's checkpoint from the same offsets, state and
+watermark, and sends the same figures under the same keys: as if it had happened once.
+
+An event that comes twice, by `id`, is seen once: the first is remembered until the watermark is past its
+time and the delay, and what comes later than that is late, and left out. How many records were late, came
+twice or were no JSON is noted step by step in the checkpoint's directory `counts`. A step whose driver was
+killed after its end and before its note is told of as one without counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import confluent_kafka.admin
+from confluent_kafka import KafkaError, KafkaException
+
+from kwire.pipeline.archive.cluster import Cluster
+from kwire.pipeline.archive.origins import of_files
+from kwire.pipeline.checkpoint_topics import note_topics
+from kwire.pipeline.config import CLEAN, ConfigError, Input, JobConfig
+from kwire.pipeline.delivery import TIMEOUT_SECONDS, DeliveryError
+from kwire.pipeline.lengths import LONGEST_MS, UNIT_MS
+from kwire.pipeline.origin import UNKNOWN, Origin
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+ADMIN: Final[Any] = confluent_kafka.admin  # its types are partial
+FUNCTIONS: Final = ("count", "nulls", "sum", "avg", "min", "max")
+FIRST_S: Final = -62_135_596_800
+"""The beginning of the year 1."""
+END_S: Final = 253_402_300_800
+"""The end of the year 9999. What adds lengths of time to an event's has room before and behind."""
+ZONELESS: Final = r"^\s*[+]?\d{4,6}(-\d{1,2}(-\d{1,2}([T ](\d{1,2}(:\d{1,2}(:\d{1,2}([.]\d*)?)?)?)?)?)?)?\s*$"
+"""A date, or a date and a time, that says nothing of its zone."""
+DATED: Final = r"^\s*[+]?\d{4,6}-"
+"""Else Spark makes something of `now` and of a time without a date: another one whenever it is asked."""
+EVENT_TIMES: Final = {
+    # What has no zone is in UTC, whatever the session's is.
+    "iso": f"CASE WHEN time_text RLIKE r'{ZONELESS}' THEN timestampdiff(MICROSECOND, "
+    "TIMESTAMP_NTZ '1970-01-01 00:00:00', try_cast(time_text AS TIMESTAMP_NTZ)) "
+    f"WHEN time_text RLIKE r'{DATED}' THEN unix_micros(try_cast(time_text AS TIMESTAMP)) END",
+    "epoch_ms": f"CASE WHEN try_cast(time_text AS BIGINT) BETWEEN {FIRST_S}000 AND {END_S}000 "
+    "THEN try_cast(time_text AS BIGINT) * 1000 END",
+    "epoch_s": f"CASE WHEN try_cast(time_text AS DOUBLE) BETWEEN {FIRST_S} AND {END_S} "
+    "THEN CAST(try_cast(time_text AS DOUBLE) * 1000000 AS BIGINT) END",
+}
+"""Microseconds since 1970; null for what cannot be read, or is too far away to be told in them."""
+INTERVAL: Final = re.compile(rf"(\d+) ({'|'.join(UNIT_MS)})s?")
+EPOCH_S: Final = -62_167_219_200
+"""The beginning of the year 0. Spark takes what is before its own, in 1970, for late from the first event on:
+so the time of events is counted from here, until they are told."""
+WINDOW_START, WINDOW_END = "window_start", "window_end"
+PLAN: Final = "windows.json"
+COUNTS: Final = "counts"
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+class Aggregate(NamedTuple):
+    """A figure of a window."""
+
+    name: str
+    function: str
+    field: str
+    """Empty for `count` of all records."""
+
+    @classmethod
+    def of(cls, name: str, told: str) -> Aggregate:
+        """From `function:field`. ConfigError."""
+        function, _, field = told.partition(":")
+        if function not in FUNCTIONS or (not field and told != "count"):
+            raise ConfigError(
+                f"windows.aggregates.{name} is count or one of {', '.join(FUNCTIONS)} with a field, like "
+                f"sum:distance, not {told!r}"
+            )
+        return cls(name, function, field)
+
+
+class WindowsConfig(NamedTuple):
+    """The table [windows], and the input."""
+
+    input: Input
+    topic: str
+    partitions: int
+    checkpoint: Path
+    event_time: str
+    event_time_format: str
+    id: tuple[str, ...]
+    group: tuple[str, ...]
+    window: str
+    slide: str
+    watermark: str
+    ahead: str
+    emit: str
+    trigger: str
+    state: str
+    aggregates: tuple[Aggregate, ...]
+    client: Mapping[str, str]
+
+    @classmethod
+    def of(cls, config: JobConfig) -> WindowsConfig:
+        """ConfigError."""
+        table = config.table("windows")
+        aggregates = table.table("aggregates").texts()
+        found = cls(
+            input=config.input(),
+            topic=table.text("topic"),
+            partitions=table.number("partitions", 4, least=1),
+            checkpoint=Path(table.text("checkpoint")),
+            event_time=table.text("event_time", ""),
+            event_time_format=table.text("event_time_format", "iso", one_of=tuple(EVENT_TIMES)),
+            id=_names(table.text("id", "")),
+            group=_names(table.text("group", "")),
+            window=_interval("window", table.text("window", "1 hour"), least_ms=1),
+            slide=_interval("slide", table.text("slide", ""), least_ms=1, empty=True),
+            watermark=_interval("watermark", table.text("watermark", "1 day")),
+            ahead=_interval("ahead", table.text("ahead", ""), empty=True),
+            emit=table.text("emit", "update", one_of=("update", "final")),
+            trigger=table.trigger(),
+            state=table.text("state", "rocksdb", one_of=("rocksdb", "memory")),
+            aggregates=tuple(Aggregate.of(name, told) for name, told in aggregates.items()),
+            client=table.table("client").texts(),
+        )
+        table.done()
+        if found.slide and length_ms(found.slide) > length_ms(found.window):
+            raise ConfigError(
+                f"windows.slide is at most windows.window, {found.window}, and not {found.slide}: "
+                f"events in between would be in no window"
+            )
+        for name in (found.event_time, *found.fields):
+            if "'" in name and '"' in name:
+                raise ConfigError(f"a field's name has one kind of quotes at most, not both like {name}")
+        if not found.aggregates:
+            raise ConfigError('windows.aggregates is empty: say what to count, like flights = "count"')
+        if "bootstrap.servers" not in found.client:
+            raise ConfigError(
+                'windows.client."bootstrap.servers" is missing: where is the result\'s cluster?'
+            )
+        names = [WINDOW_START, WINDOW_END, *found.group, *(one.name for one in found.aggregates)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(f"a result would have {twice[0]!r} twice: give the aggregate another name")
+        return found
+
+    @property
+    def fields(self) -> list[str]:
+        """Those of the values that are looked at."""
+        named = [*self.group, *self.id, *(one.field for one in self.aggregates)]
+        return sorted({field for field in named if field})
+
+    def plan(self) -> dict[str, Any]:
+        """What must stay the same for a checkpoint to be gone on with."""
+        return {
+            "topic": self.topic,
+            "epoch": EPOCH_S,
+            "event_time": [self.event_time, self.event_time_format] if self.event_time else [],
+            "id": list(self.id),
+            "group": list(self.group),
+            "window": [self.window, self.slide or self.window],
+            "watermark": self.watermark,
+            "emit": self.emit,
+            "state": self.state,
+            "aggregates": {one.name: f"{one.function}:{one.field}" for one in self.aggregates},
+        }
+
+
+def _names(told: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in told.split(",") if name.strip())
+
+
+def _interval(key: str, told: str, *, least_ms: int = 0, empty: bool = False) -> str:
+    if empty and not told:
+        return told
+    if INTERVAL.fullmatch(told) is None:
+        raise ConfigError(f'windows.{key} is a length of time like "1 hour" or "90 seconds", not {told!r}')
+    if not least_ms <= length_ms(told) <= LONGEST_MS:
+        least = "longer than nothing and " if least_ms else ""
+        raise ConfigError(f"windows.{key} is {least}no longer than 10,000 years, not {told!r}")
+    return told
+
+
+def length_ms(told: str) -> int:
+    """How long that is."""
+    found = INTERVAL.fullmatch(told)
+    assert found is not None, "intervals are checked where they are read"
+    return int(found[1]) * UNIT_MS[found[2]]
+
+
+class Counts(NamedTuple):
+    """What became of the records of a step, or of several."""
+
+    records: int = 0
+    not_json: int = 0
+    without_time: int = 0
+    duplicates: int = 0
+    late: int = 0
+    results: int = 0
+    """Rows that went into the topic."""
+
+    def __add__(self, other: object) -> Counts:
+        if not isinstance(other, Counts):
+            return NotImplemented
+        return Counts(*(one + another for one, another in zip(self, other, strict=True)))
+
+    @classmethod
+    def of(cls, progress: Mapping[str, Any]) -> Counts:
+        """Of a step, by what Spark tells of its progress."""
+        observed = progress.get("observedMetrics", {})
+        read, sent = observed.get("read", {}), observed.get("sent", {})
+        operators: Sequence[Mapping[str, Any]] = progress.get("stateOperators", ())
+        return cls(
+            records=read.get("records", 0),
+            not_json=read.get("not_json", 0),
+            without_time=read.get("without_time", 0),
+            duplicates=sum(
+                operator.get("customMetrics", {}).get("numDroppedDuplicateRows", 0) for operator in operators
+            ),
+            # Those that find duplicates see each record; behind them there are none that are late.
+            late=sum(operator.get("numRowsDroppedByWatermark", 0) for operator in operators),
+            results=sent.get("results", 0),
+        )
+
+
+def note(checkpoint: Path, progress: Mapping[str, Any]) -> None:
+    """Write down the counts of a step; of one that is repeated, anew."""
+    if not progress.get("stateOperators"):
+        return  # nothing happened since the last one
+    directory = checkpoint / COUNTS
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{progress['batchId']}.json"
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(Counts.of(progress)._asdict()), encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+class Total(NamedTuple):
+    """What all steps of a checkpoint have counted."""
+
+    counts: Counts
+    steps: int
+    uncounted: list[int]
+    """Steps that came to their end, but nobody was there to count."""
+
+
+def total(checkpoint: Path) -> Total:
+    """ConfigError where a note cannot be read."""
+    noted: dict[int, Counts] = {}
+    for path in (checkpoint / COUNTS).glob("*.json"):
+        try:
+            noted[int(path.stem)] = Counts(**json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{path} holds no counts: {error}") from None
+    done = {int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()}
+    # Spark removes what it knows of steps long past; their notes are still there.
+    first = min(done, default=0)
+    steps = done | {number for number in noted if number < first}
+    return Total(
+        sum((counts for number, counts in noted.items() if number in steps), Counts()),
+        len(steps),
+        sorted(steps - noted.keys()),
+    )
+
+
+def claim(config: WindowsConfig) -> None:
+    """Note in a new checkpoint what it is for. ConfigError where it is for something else."""
+    path = config.checkpoint / PLAN
+    if path.exists():
+        there = json.loads(path.read_text(encoding="utf-8"))
+        changed = sorted(key for key, value in config.plan().items() if there.get(key) != value)
+        if changed:
+            raise ConfigError(
+                f"the checkpoint {config.checkpoint} is of windows with another {', '.join(changed)}: "
+                f"choose another checkpoint, and another topic or an empty one"
+            )
+        return
+    if (config.checkpoint / "metadata").exists():
+        raise ConfigError(f"the checkpoint {config.checkpoint} is another job's: choose another one")
+    config.checkpoint.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(config.plan(), indent=1), encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+def make_compacted(client: Mapping[str, str], topic: str, partitions: int) -> None:
+    """Make the topic, unless it is there. DeliveryError where it is not compacted; KafkaException."""
+    admin = ADMIN.AdminClient(dict(client))
+    new = ADMIN.NewTopic(topic, num_partitions=partitions, config={"cleanup.policy": "compact"})
+    try:
+        admin.create_topics([new])[topic].result(TIMEOUT_SECONDS)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+        asked = ADMIN.ConfigResource(ADMIN.ConfigResource.Type.TOPIC, topic)
+        [described] = admin.describe_configs([asked]).values()
+        policy = described.result(TIMEOUT_SECONDS)["cleanup.policy"].value
+        if "compact" not in policy.split(","):
+            raise DeliveryError(
+                f"topic {topic} is not compacted (its cleanup.policy is {policy}), so it would keep every "
+                f"state of each window: choose another topic, or alter its cleanup.policy"
+            ) from None
+
+
+def check_apart(config: WindowsConfig, found: Mapping[str, Origin]) -> None:
+    """ConfigError where the results would be read as events. KafkaException."""
+    if config.topic not in found:
+        return
+    admin = ADMIN.AdminClient(dict(config.client))
+    cluster = str(admin.list_topics(config.topic, TIMEOUT_SECONDS).cluster_id)
+    if found[config.topic].cluster in (cluster, UNKNOWN):
+        raise ConfigError(
+            f"windows.topic is {config.topic}, which is one of the topics of the input: its results would "
+            f"be counted as events"
+        )
+
+
+def results(stream: DataFrame, config: WindowsConfig) -> DataFrame:
+    """The rows of the result, with the columns key and value, for a stream of records."""
+    from pyspark.sql import functions as f
+
+    columns = {name: f"field_{number}" for number, name in enumerate(config.fields)}
+    text = "CAST(value AS STRING)"
+    parsed = stream.select(
+        "key",
+        "value",
+        "timestamp",
+        f.expr(f"try_parse_json(if(is_valid_utf8({text}), {text}, NULL))").alias("json"),
+    )
+    read = (
+        parsed.select(
+            "key",
+            "value",
+            "timestamp",
+            f.expr("coalesce(schema_of_variant(json) LIKE 'OBJECT%', false)").alias("is_json"),
+            *[_text(name).alias(column) for name, column in columns.items()],
+            (_text(config.event_time) if config.event_time else f.lit(None)).alias("time_text"),
+        )
+        .select(
+            "is_json",
+            *columns.values(),
+            f.expr(_event_time(config)).alias("event_time"),
+            f.expr(_identity([columns[name] for name in config.id])).alias("identity"),
+        )
+        .observe(
+            "read",
+            f.count(f.lit(1)).alias("records"),
+            f.expr("count_if(NOT is_json)").alias("not_json"),
+            f.expr("count_if(is_json AND event_time IS NULL)").alias("without_time"),
+        )
+    )
+    once = (
+        read.where("is_json AND event_time IS NOT NULL")
+        .withWatermark("event_time", config.watermark)
+        .dropDuplicatesWithinWatermark(["identity"])
+    )
+    slide = config.slide or config.window
+    # They are apart from 1970 by so many of them, as if time were counted from there.
+    first = f"{-EPOCH_S * 1000 % length_ms(slide)} milliseconds"
+    window = f.window("event_time", config.window, slide, first).alias("window")
+    figures = once.groupBy(window, *[columns[name] for name in config.group]).agg(
+        *[
+            _figure(one.function, columns.get(one.field)).alias(f"figure_{number}")
+            for number, one in enumerate(config.aggregates)
+        ]
+    )
+    start, end = [
+        f.expr(f"timestamp_micros(unix_micros(window.{edge}) + {EPOCH_S}000000L)").alias(name)
+        for edge, name in (("start", WINDOW_START), ("end", WINDOW_END))
+    ]
+    group = [f.col(columns[name]).alias(name) for name in config.group]
+    values = [f.col(f"figure_{number}").alias(one.name) for number, one in enumerate(config.aggregates)]
+    # Times are told in UTC, whatever the session's zone is.
+    keep = {"ignoreNullFields": "false", "timeZone": "UTC", "timestampFormat": ISO}
+    return figures.select(
+        f.to_json(f.struct(start, *group), keep).alias("key"),
+        f.to_json(f.struct(start, end, *group, *values), keep).alias("value"),
+    ).observe("sent", f.count(f.lit(1)).alias("results"))
+
+
+ISO: Final = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
+
+
+def _text(field: str) -> Column:
+    """A field of the JSON as text; None where it is missing."""
+    from pyspark.sql import functions as f
+
+    return f.try_variant_get("json", path_of(field), "string")
+
+
+def path_of(field: str) -> str:
+    """Where a field is, as Spark's functions want to be told."""
+    names = field.split(".")
+    return "$" + "".join(f'["{name}"]' if "'" in name else f"['{name}']" for name in names)
+
+
+def _event_time(config: WindowsConfig) -> str:
+    """When it happened, since EPOCH_S; null where nobody can say, or windows around it could not be told."""
+    micros = EVENT_TIMES[config.event_time_format] if config.event_time else "unix_micros(timestamp)"
+    inside = f"micros >= {FIRST_S}000000L AND micros < {END_S}000000L"
+    if config.ahead:
+        inside += f" AND micros <= unix_micros(timestamp) + {length_ms(config.ahead)}000L"
+    # A list of one gives what was worked out a name, and so it is not worked out thrice.
+    since = f"timestamp_micros(micros - {EPOCH_S}000000L)"
+    return f"transform(array({micros}), micros -> if({inside}, {since}, NULL))[0]"
+
+
+def _identity(columns: Sequence[str]) -> str:
+    """What tells one event from another: its id, or where there is none, all of it but the offset."""
+    whole = "to_json(struct(hex(key), hex(value), unix_micros(timestamp)))"
+    if columns:
+        known = " AND ".join(f"{column} IS NOT NULL" for column in columns)
+        whole = f"if({known}, to_json(array({', '.join(columns)})), {whole})"
+    return f"unhex(sha2({whole}, 256))"
+
+
+def _figure(function: str, column: str | None) -> Column:
+    from pyspark.sql import functions as f
+
+    field = f.lit(1) if column is None else f.col(column)
+    number = field.try_cast("double")
+    match function:
+        case "count":
+            return f.count(field)
+        case "nulls":
+            return f.count_if(field.isNull())
+        case "sum":
+            return f.sum(number)
+        case "avg":
+            return f.avg(number)
+        case "min":
+            return f.min(number)
+    return f.max(number)
+
+
+def start(spark: SparkSession, config: WindowsConfig) -> StreamingQuery:
+    """Begin. ConfigError, DeliveryError, KafkaException; ArchiveError where the input's topic is missing."""
+    claim(config)
+    make_compacted(config.client, config.topic, config.partitions)
+    options = {"startingOffsets": "earliest", **config.input.options}
+    ask = of_files(options) if config.input.format == "kwire" else Cluster(spark, options).origins
+    found = ask(None)
+    check_apart(config, found)
+    note_topics(config.checkpoint, found)
+    stream = spark.readStream.format(config.input.format).options(**options).load()
+    writer = (
+        results(stream, config)
+        .writeStream.format("kafka")
+        .outputMode("update" if config.emit == "update" else "append")
+        .options(**{f"kafka.{name}": value for name, value in config.client.items()})
+        .option("topic", config.topic)
+        .option("checkpointLocation", str(config.checkpoint))
+        .queryName("windows")
+    )
+    if config.trigger == "availableNow":
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=config.trigger).start()
+
+
+def run(spark: SparkSession, config: WindowsConfig) -> Total:
+    """Go on until the stream ends; what all steps so far have counted."""
+    from pyspark.sql.streaming import StreamingQueryListener
+
+    ended = threading.Event()
+
+    class Notes(StreamingQueryListener):  # type: ignore[misc]
+        def onQueryStarted(self, event: Any) -> None:
+            pass
+
+        def onQueryIdle(self, event: Any) -> None:
+            pass
+
+        def onQueryProgress(self, event: Any) -> None:
+            note(config.checkpoint, json.loads(event.progress.json))
+
+        def onQueryTerminated(self, event: Any) -> None:
+            ended.set()
+
+    listener = Notes()
+    spark.streams.addListener(listener)
+    try:
+        start(spark, config).awaitTermination()
+        ended.wait(TIMEOUT_SECONDS)
+    finally:
+        spark.streams.removeListener(listener)
+    return total(config.checkpoint)
+
+
+def command(config: JobConfig, master: str | None) -> int:
+    """The job, for the command line: its exit status."""
+    from kwire.pipeline.session import session
+
+    wanted = WindowsConfig.of(config)
+    claim(wanted)  # what is wrong with the checkpoint is said before Spark takes its time to start
+    settings = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if wanted.state == "rocksdb" else {}
+    spark = session("kwire windows", master=master, settings=settings)
+    try:
+        found = run(spark, wanted)
+    finally:
+        spark.stop()
+    counts = found.counts
+    print(
+        f"{found.steps} steps so far: {counts.records} records, of which {counts.duplicates} came twice, "
+        f"{counts.late} late, {counts.not_json} were no JSON, {counts.without_time} had no time; "
+        f"{counts.results} results into {wanted.topic}"
+    )
+    if found.uncounted:
+        print(f"steps without counts, since the driver was killed right after: {found.uncounted}")
+    return CLEAN

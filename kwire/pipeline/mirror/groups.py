@@ -1,0 +1,300 @@
+"""The offsets that consumer groups have committed in the source, as what they are in the target.
+
+A committed offset is that of the next record a group wants. Where that has become a record of the target, its
+offset there is it; where it was a gap, that of the next record; where the mirror ends, the target's end.
+"""
+
+# The client's own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from kwire.pipeline.mirror.source import ends
+from kwire.pipeline.offset_map import (
+    ANSWER_SECONDS,
+    OFFSET_BEGINNING,
+    TIMEOUT_SECONDS,
+    DeliveryError,
+    Entry,
+    Run,
+    decoded,
+    map_partitions,
+    map_place,
+    messages,
+    reader,
+)
+
+COMMITTED: Final = "committed"
+SAME: Final = "as it was"
+KEPT: Final = "not moved back"
+ACTIVE: Final = "not committed: the group has active members in the target"
+AHEAD: Final = "not mirrored so far yet"
+REFUSED: Final = "refused: "
+EMPTY_STATES: Final = {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD, ConsumerGroupState.UNKNOWN}
+UNKNOWN_GROUP: Final = {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.COORDINATOR_NOT_AVAILABLE}
+
+
+class Index:
+    """Where in the map the entries for a partition are; the entries themselves stay there.
+
+    `fetch(offset)` gives the entry at an offset of the map, and `next_record(offset)` the first offset of the
+    target, from that one on, which has a record, or else its end.
+    """
+
+    def __init__(self, fetch: Callable[[int], Entry], next_record: Callable[[int], int]) -> None:
+        self._fetch = fetch
+        self._next_record = next_record
+        self._sources = array("q")
+        self._offsets = array("q")
+        self._last: tuple[int, Entry] | None = None
+        self.end = -1
+        """The next offset of the source; -1 where nothing was mirrored."""
+
+    @property
+    def next_position(self) -> int:
+        """From where on the map is to be read to know what is new."""
+        return self._offsets[-1] + 1 if self._offsets else OFFSET_BEGINNING
+
+    def add(self, offset: int, entry: Entry) -> None:
+        """An entry that follows the ones that are known. DeliveryError where it does not."""
+        if self._sources and entry.source != self.end:
+            raise DeliveryError(
+                f"the offset map goes on with offset {entry.source} of the source, after {self.end}: "
+                f"entries are missing"
+            )
+        self._sources.append(entry.source)
+        self._offsets.append(offset)
+        self.end = entry.end
+
+    def translate(self, source_offset: int) -> int | None:
+        """The first offset of the target at or after one of the source; None if it was not mirrored yet."""
+        if not self._sources or source_offset > self.end:
+            return None
+        after = -1
+        first = max(0, bisect_right(self._sources, source_offset) - 1)
+        for number in range(first, len(self._sources)):
+            entry = self._entry(number)
+            run = _run_of(entry.runs, source_offset)
+            if run is not None:
+                return run.target + max(0, source_offset - run.source)
+            after = max(after, entry.next_target)
+        return self._next_record(max(0, after))
+
+    def _entry(self, number: int) -> Entry:
+        offset = self._offsets[number]
+        if self._last is None or self._last[0] != offset:
+            self._last = offset, self._fetch(offset)
+        return self._last[1]
+
+
+def _run_of(runs: tuple[Run, ...], source_offset: int) -> Run | None:
+    """The first run that has the offset, or one behind it."""
+    number = max(0, bisect_right(runs, source_offset, key=lambda run: run.source) - 1)
+    return next((run for run in runs[number : number + 2] if run.source + run.records > source_offset), None)
+
+
+class Moved(NamedTuple):
+    """What became of a group's offset."""
+
+    group: str
+    topic: str
+    """Of the source."""
+    partition: int
+    source_offset: int
+    target_offset: int | None
+    verdict: str
+    source_lag: int
+    target_lag: int | None
+
+    def __str__(self) -> str:
+        there = "?" if self.target_offset is None else self.target_offset
+        lags = f"lag {self.source_lag}"
+        if self.target_lag is not None:
+            lags += f", {self.target_lag} in the target"
+        return (
+            f"{self.group} {self.topic}-{self.partition}: {self.source_offset} is {there}, "
+            f"{self.verdict} ({lags})"
+        )
+
+
+class Groups:
+    """Translates the offsets of groups, again and again. KafkaException, DeliveryError."""
+
+    def __init__(
+        self,
+        source: Mapping[str, str],
+        target: Mapping[str, str],
+        job: str,
+        pattern: str,
+        *,
+        move_back: bool = False,
+    ) -> None:
+        self._clients = dict(source), dict(target)
+        self._source = AdminClient({"log_level": "5", **source})
+        self._target = AdminClient({"log_level": "5", **target})
+        self._consumer = reader(dict(target), job)
+        self._pattern = re.compile(pattern)
+        self._move_back = move_back
+        self._indexes: dict[tuple[str, int], Index] = {}
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def move(self, topics: Mapping[str, str]) -> list[Moved]:
+        """Translate and commit what groups have in the topics of the source; their names in the target."""
+        listed = self._source.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result(ANSWER_SECONDS)
+        names = sorted(one.group_id for one in listed.valid if self._pattern.fullmatch(one.group_id))
+        found = {}
+        for name, offsets in _committed(self._source, names).items():
+            mine = {place: offset for place, offset in offsets.items() if place[0] in topics}
+            if mine:
+                found[name] = mine
+        places = {place for offsets in found.values() for place in offsets}
+        for topic, partition in sorted(places):
+            self._refresh(topics[topic], partition)
+        source_ends = ends(self._clients[0], [TopicPartition(*place) for place in places])
+        target_ends = ends(
+            self._clients[1],
+            [TopicPartition(topics[topic], number) for topic, number in places
+             if (topics[topic], number) in self._indexes],
+        )  # fmt: skip
+        there = _committed(self._target, list(found))
+        active = _active(self._target, list(found))
+        moved: list[Moved] = []
+        for name, offsets in found.items():
+            for (topic, partition), (offset, metadata) in sorted(offsets.items()):
+                place = topics[topic], partition
+                index = self._indexes.get(place)
+                translated = None if index is None else index.translate(offset)
+                has = there.get(name, {}).get(place)
+                verdict = self._verdict(translated, has, name in active)
+                if verdict == COMMITTED:
+                    assert translated is not None
+                    verdict = self._commit(name, place, translated, metadata)
+                final = translated if verdict in (COMMITTED, SAME) else None if has is None else has[0]
+                lag = max(0, target_ends.get(place, 0) - final) if final is not None else None
+                source_lag = max(0, source_ends.get((topic, partition), offset) - offset)
+                moved.append(Moved(name, topic, partition, offset, translated, verdict, source_lag, lag))
+        return moved
+
+    def _verdict(self, translated: int | None, has: tuple[int, str] | None, is_active: bool) -> str:
+        if translated is None:
+            return AHEAD
+        if has is not None and has[0] == translated:
+            return SAME
+        if is_active:
+            return ACTIVE
+        if has is not None and has[0] > translated and not self._move_back:
+            return KEPT
+        return COMMITTED
+
+    def _commit(self, group: str, place: tuple[str, int], offset: int, metadata: str) -> str:
+        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(*place, offset, metadata)])
+        [answer] = self._target.alter_consumer_group_offsets(
+            [asked], request_timeout=TIMEOUT_SECONDS
+        ).values()
+        try:
+            [done] = answer.result(ANSWER_SECONDS).topic_partitions
+            error = done.error
+        except KafkaException as failure:
+            error = failure.args[0]
+        if error is None:
+            return COMMITTED
+        # A member may have come since we looked.
+        active = error.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP)
+        return ACTIVE if active else REFUSED + str(error.str())
+
+    def _refresh(self, topic: str, partition: int) -> None:
+        count = map_partitions(self._consumer, map_place(topic, 0, 1).topic)
+        if partition >= count:
+            return
+        place = map_place(topic, partition, count)
+        index = self._indexes.get((topic, partition))
+        if index is None:
+            index = Index(self._fetcher(place), self._finder(TopicPartition(topic, partition)))
+        for message in messages(self._consumer, place, index.next_position):
+            index.add(message.offset(), decoded(message))
+        self._indexes[topic, partition] = index
+
+    def _fetcher(self, place: TopicPartition) -> Callable[[int], Entry]:
+        def fetch(offset: int) -> Entry:
+            for message in messages(self._consumer, place, offset):
+                return decoded(message)
+            raise DeliveryError(f"{place.topic}-{place.partition} has no entry at offset {offset} any more")
+
+        return fetch
+
+    def _finder(self, place: TopicPartition) -> Callable[[int], int]:
+        def next_record(offset: int) -> int:
+            return first_at_or_after(self._consumer, place, offset)
+
+        return next_record
+
+
+def first_at_or_after(consumer: Consumer, place: TopicPartition, offset: int) -> int:
+    """The first offset, from that one on, which has a committed record; where there is none, the end."""
+    consumer.assign([TopicPartition(place.topic, place.partition, offset)])
+    message = consumer.poll(TIMEOUT_SECONDS)
+    if message is None:
+        raise DeliveryError(f"{place.topic}-{place.partition} does not answer for offset {offset}")
+    error = message.error()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        raise KafkaException(error)
+    return int(message.offset())
+
+
+def _committed(admin: Any, groups: Iterable[str]) -> dict[str, dict[tuple[str, int], tuple[int, str]]]:
+    """What groups have committed: offset and metadata; nothing for those that are not there."""
+    asked: dict[str, Any] = {}
+    for group in groups:
+        # The client takes one group a call.
+        asked |= admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=TIMEOUT_SECONDS
+        )
+    found = {}
+    for group, answer in asked.items():
+        try:
+            places = answer.result(ANSWER_SECONDS).topic_partitions or []
+        except KafkaException as error:
+            if error.args[0].code() not in UNKNOWN_GROUP:
+                raise
+            places = []
+        found[group] = {
+            (place.topic, place.partition): (int(place.offset), place.metadata or "")
+            for place in places
+            if place.error is None and place.offset >= 0
+        }
+    return found
+
+
+def _active(admin: Any, groups: list[str]) -> set[str]:
+    """Those groups that have members."""
+    if not groups:
+        return set()
+    found = set()
+    for group, answer in admin.describe_consumer_groups(groups, request_timeout=TIMEOUT_SECONDS).items():
+        try:
+            description = answer.result(ANSWER_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() not in UNKNOWN_GROUP:
+                raise
+            continue
+        if description.state not in EMPTY_STATES:
+            found.add(group)
+    return found

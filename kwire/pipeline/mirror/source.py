@@ -1,0 +1,161 @@
+"""What a mirror knows of its source beside the records: its topics, their ids, their settings, their ends."""
+
+# The client's own annotations are partial.
+# mypy: disable-error-code="attr-defined,no-untyped-call"
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, OffsetSpec
+
+from kwire.pipeline.config import ConfigError, Input
+from kwire.pipeline.offset_map import ANSWER_SECONDS, TIMEOUT_SECONDS, DeliveryError
+from kwire.pipeline.origin import Origin, of_log
+from kwire.pipeline.segments.options import parse
+
+INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+class SourceTopic(NamedTuple):
+    """A topic that is to be mirrored."""
+
+    origin: Origin
+    partitions: int
+
+
+class Source(Protocol):
+    """A cluster, or its files."""
+
+    def topics(self) -> dict[str, SourceTopic]:
+        """What is to be mirrored now. KafkaException; DeliveryError, SegmentsError where it is missing."""
+
+    def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
+        """Those settings of a topic that it does not have from its broker. KafkaException."""
+
+
+class KafkaSource:
+    """A cluster, and which of its topics Spark's options name."""
+
+    def __init__(self, client: Mapping[str, str], options: Mapping[str, str]) -> None:
+        self.client = dict(client)
+        self._admin = AdminClient({"log_level": "5", **client})
+        self._options = {name.lower(): value for name, value in options.items()}
+
+    def _wanted(self, there: Iterable[str]) -> list[str]:
+        options = self._options
+        if "subscribe" in options:
+            return [name.strip() for name in options["subscribe"].split(",")]
+        if "subscribepattern" in options:
+            pattern = re.compile(options["subscribepattern"])
+            return sorted(name for name in there if name not in INTERNAL and pattern.fullmatch(name))
+        if "assign" in options:
+            return sorted(json.loads(options["assign"]))
+        raise ConfigError("input.options say which topics with subscribe, subscribePattern or assign")
+
+    def topics(self) -> dict[str, SourceTopic]:
+        """KafkaException; DeliveryError where a topic is not there."""
+        metadata = self._admin.list_topics(timeout=TIMEOUT_SECONDS)
+        wanted = self._wanted(metadata.topics)
+        missing = sorted(set(wanted) - set(metadata.topics))
+        where = self.client["bootstrap.servers"]
+        if missing or not wanted:
+            visible = ", ".join(sorted(set(metadata.topics) - INTERNAL)) or "none"
+            raise DeliveryError(
+                f"{where} has no topic {', '.join(missing) or 'that fits'}: there is {visible}"
+            )
+        described = self._admin.describe_topics(TopicCollection(wanted), request_timeout=TIMEOUT_SECONDS)
+        return {
+            name: SourceTopic(
+                Origin(str(metadata.cluster_id), name, _text(found.result(ANSWER_SECONDS).topic_id)),
+                len(metadata.topics[name].partitions),
+            )
+            for name, found in described.items()
+        }
+
+    def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
+        """KafkaException."""
+        wanted = set(names)
+        [found] = self._admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+        return {
+            name: str(entry.value)
+            for name, entry in found.result(ANSWER_SECONDS).items()
+            if name in wanted and entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        }
+
+
+def _text(topic_id: Any) -> str:
+    """A topic's id as Kafka writes it."""
+    mask = (1 << 64) - 1
+    bits = (topic_id.get_most_significant_bits() & mask) << 64 | (
+        topic_id.get_least_significant_bits() & mask
+    )
+    return base64.urlsafe_b64encode(bits.to_bytes(16, "big")).decode().rstrip("=")
+
+
+class FileSource:
+    """The files of a broker, or a copy of them."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = dict(options)
+
+    def topics(self) -> dict[str, SourceTopic]:
+        """SegmentsError where a topic is not there."""
+        found: dict[str, SourceTopic] = {}
+        for log in parse(self._options, streaming=True).partitions():
+            known = found.get(log.topic)
+            if known is None:
+                known = SourceTopic(of_log(log.directory, log.topic), 0)
+            found[log.topic] = known._replace(partitions=max(known.partitions, log.partition + 1))
+        if not found:
+            raise DeliveryError(f"{self._options.get('path', 'the data directory')} has no topic that fits")
+        return found
+
+    def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
+        """What is in files may be old, and is not to be deleted for that."""
+        return {"retention.ms": "-1"}
+
+
+def client_of(input_: Input, given: Mapping[str, str]) -> dict[str, str]:
+    """What librdkafka needs to reach the source; empty where nothing says where that is."""
+    options = {name.lower(): value for name, value in input_.options.items()}
+    found = {}
+    if input_.format == "kafka":
+        for name in ("bootstrap.servers", "security.protocol"):
+            if f"kafka.{name}" in options:
+                found[name] = options[f"kafka.{name}"]
+    return {**found, **given}
+
+
+def source_of(input_: Input, client: Mapping[str, str]) -> Source:
+    """ConfigError."""
+    if input_.format == "kwire":
+        return FileSource(input_.options)
+    if "bootstrap.servers" not in client:
+        raise ConfigError('input.options."kafka.bootstrap.servers" is missing: where is the source?')
+    return KafkaSource(client, input_.options)
+
+
+def ends(client: Mapping[str, str], places: Iterable[TopicPartition]) -> dict[tuple[str, int], int]:
+    """Where partitions end for those who read what is committed, if they are there. KafkaException."""
+    asked = {TopicPartition(place.topic, place.partition): OffsetSpec.latest() for place in places}
+    if not asked:
+        return {}
+    # Kept until all have answered: with it go its answers.
+    admin = AdminClient({"log_level": "5", **client})
+    answers = admin.list_offsets(
+        asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_SECONDS
+    )
+    found = {}
+    for place, answer in answers.items():
+        try:
+            found[place.topic, place.partition] = int(answer.result(ANSWER_SECONDS).offset)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+    return found

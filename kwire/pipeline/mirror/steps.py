@@ -1,0 +1,147 @@
+"""A step of the mirror: what a task does with its records, and which offsets it is about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from confluent_kafka import KafkaException
+
+from kwire.pipeline.delivery import MappedDelivery, Outgoing, Target
+from kwire.pipeline.offset_map import DeliveryError
+
+COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+RESULT: Final = "topic string, partition int, records long, next_offset long"
+
+
+class Part(NamedTuple):
+    """What a step is to do with a partition of the source."""
+
+    target: Target
+    origin: str
+    start: int | None
+    """The first offset; None where that is whatever comes first."""
+    end: int
+    is_new: bool
+    """Whether no earlier step was about this partition."""
+
+
+class Done(NamedTuple):
+    """What became of it."""
+
+    topic: str
+    partition: int
+    records: int
+    """How many went out now."""
+    next_offset: int
+
+
+Plan = Mapping[tuple[str, int], Part]
+
+
+def deliver_batches(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Deliver records, which are in the order of their offsets within each partition. DeliveryError."""
+    for key, rows in groupby(_rows(batches), key=lambda row: row[0]):
+        topic, partition = key
+        if key not in plan:
+            raise DeliveryError(f"{topic}-{partition} has records, and this step is not about it")
+        done = deliver_part(key, plan[key], (record for _, record in rows))
+        yield pa.RecordBatch.from_pydict(
+            {name: [value] for name, value in done._asdict().items()},
+            schema=pa.schema(
+                [
+                    ("topic", pa.string()),
+                    ("partition", pa.int32()),
+                    ("records", pa.int64()),
+                    ("next_offset", pa.int64()),
+                ]
+            ),
+        )
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[str, int], Outgoing]]:
+    for batch in batches:
+        columns: dict[str, Any] = {
+            name: batch.column(name).to_pylist() for name in COLUMNS if name != "timestamp"
+        }
+        times = batch.column("timestamp").cast(pa.int64())
+        columns["timestamp"] = [time // 1000 for time in times.to_pylist()]
+        for topic, partition, offset, time_ms, key, value, headers in zip(
+            *[columns[name] for name in COLUMNS], strict=True
+        ):
+            pairs = [(header["key"], header["value"]) for header in headers or ()]
+            yield (topic, partition), Outgoing(offset, time_ms, key, value, pairs)
+
+
+def deliver_part(key: tuple[str, int], part: Part, records: Iterable[Outgoing]) -> Done:
+    """Deliver those records that are not there yet, and note the whole range. DeliveryError."""
+    topic, partition = key
+    try:
+        with MappedDelivery(part.target, part.origin) as delivery:
+            start, records = first_offset(delivery.next_offset, part, records)
+            count = delivery.deliver((one for one in records if one.source_offset >= start), start, part.end)
+            assert delivery.next_offset is not None
+            return Done(topic, partition, count, delivery.next_offset)
+    except KafkaException as error:
+        raise DeliveryError(f"{part.target.name} of the target: {error.args[0].str()}") from None
+
+
+def first_offset(
+    progress: int | None, part: Part, records: Iterable[Outgoing]
+) -> tuple[int, Iterable[Outgoing]]:
+    """Where to go on, and the records. DeliveryError where the map does not say what the checkpoint does."""
+    name = part.target.name
+    anew = "delete the checkpoint, and what is missing is mirrored"
+    if progress is None:
+        if not part.is_new:
+            raise DeliveryError(
+                f"{name} has no offset map, and the checkpoint says that it was mirrored: it is another "
+                f"mirror's, or the target has been deleted; {anew}"
+            )
+        if part.start is not None:
+            return part.start, records
+        records = iter(records)
+        first = next(records, None)
+        return (part.end, ()) if first is None else (first.source_offset, chain([first], records))
+    if part.start is not None and progress < part.start:
+        raise DeliveryError(
+            f"{name} was mirrored up to offset {progress} of the source, and the checkpoint goes on at "
+            f"{part.start}: it is another mirror's, or the target is an older copy; {anew}"
+        )
+    return progress, records
+
+
+class Span(NamedTuple):
+    """The offsets that a step is about, by Spark's checkpoint."""
+
+    start: int | None
+    end: int
+    is_new: bool
+
+
+def spans(checkpoint: Path, batch_id: int) -> dict[tuple[str, int], Span]:
+    """What a step is about. DeliveryError where the checkpoint is not as Spark writes it."""
+    ends = _offsets(checkpoint / "offsets" / str(batch_id))
+    before: dict[tuple[str, int], int] = {}
+    first = checkpoint / "sources" / "0" / "0"
+    if batch_id:
+        before = _offsets(checkpoint / "offsets" / str(batch_id - 1))
+    elif first.exists():
+        before = _offsets(first)  # where Spark's Kafka source has noted its start
+    return {key: Span(before.get(key), end, not batch_id or key not in before) for key, end in ends.items()}
+
+
+def _offsets(path: Path) -> dict[tuple[str, int], int]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+        return {
+            (topic, int(partition)): int(offset)
+            for topic, partitions in told.items()
+            for partition, offset in partitions.items()
+        }
+    except (OSError, ValueError, AttributeError, IndexError) as error:
+        raise DeliveryError(f"{path} holds no offsets as Spark writes them: {error}") from None

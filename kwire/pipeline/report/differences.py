@@ -1,0 +1,159 @@
+"""The page of an audit: where two sides are the same, and where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from kwire.pipeline.report import plots
+from kwire.pipeline.report.page import Page, Plot, Section, Table
+from kwire.pipeline.report.times import minute, moment
+
+SAME, MISSING, EXTRA, DIFFERENT = "same", "missing", "extra", "different"
+KINDS: Final = ((SAME, "#cfe3d4"), (EXTRA, "#e9a23b"), (MISSING, "#c0392b"), (DIFFERENT, "#7b3fa0"))
+"""Each with its colour, the worst last: where several windows share a field of the plot, it has the worst."""
+NUMBERS: Final = {name: number for number, (name, _) in enumerate(KINDS)}
+MOST_STEPS: Final = 240
+MOST_ROWS: Final = 1_000
+
+
+class Window(NamedTuple):
+    """A window of time of a partition, on both sides."""
+
+    topic: str
+    partition: int
+    start_ms: int
+    verdict: str
+    left_records: int
+    right_records: int
+    told: str = ""
+    """Where it is not the same: what the table of the job says."""
+
+
+def page_of(left: str, right: str, window: str, windows: Sequence[Window]) -> Page:
+    """The page of an audit. `left` and `right` name the sides, `window` is how long the windows are."""
+    topics: dict[str, list[Window]] = {}
+    for one in windows:
+        topics.setdefault(one.topic, []).append(one)
+    sections = [_overview(left, right, window, windows)]
+    sections += [_of_topic(topic, topics[topic]) for topic in sorted(topics)]
+    differing = sum(one.verdict != SAME for one in windows)
+    verdict = "clean" if not differing else f"{differing:,} of {len(windows):,} windows differ"
+    return Page(f"Audit: {verdict}", f"{left} (left) and {right} (right)", sections)
+
+
+def _overview(left: str, right: str, window: str, windows: Sequence[Window]) -> Section:
+    return Section(
+        "Overview",
+        [
+            ("left", left),
+            ("right", right),
+            ("records on the left", sum(one.left_records for one in windows)),
+            ("records on the right", sum(one.right_records for one in windows)),
+            (f"windows of {window}", len(windows)),
+            *[
+                (
+                    f"windows that are {name}"
+                    if name in (SAME, DIFFERENT)
+                    else f"windows with {name} records",
+                    sum(one.verdict == name for one in windows),
+                )
+                for name, _ in KINDS
+            ],
+        ],
+        notes=[
+            "Missing is what the right side has less of, extra what it has more of, and different what is as "
+            "much but not the same."
+        ],
+    )
+
+
+def _of_topic(topic: str, windows: Sequence[Window]) -> Section:
+    partitions = sorted({one.partition for one in windows})
+    drawn = [one for one in windows if moment(one.start_ms) is not None]
+    differing = sorted((one for one in windows if one.verdict != SAME), key=lambda one: one[:3])
+    tables = [
+        Table(
+            ["partition", "records left", "records right", "windows", "that differ"],
+            [
+                _row(partition, [one for one in windows if one.partition == partition])
+                for partition in partitions
+            ],
+        )
+    ]
+    notes = []
+    if differing:
+        tables.append(
+            Table(
+                ["partition", "from", "verdict", "left", "right", "in words"],
+                [
+                    [
+                        str(one.partition),
+                        minute(one.start_ms),
+                        one.verdict,
+                        one.left_records,
+                        one.right_records,
+                        one.told,
+                    ]
+                    for one in differing[:MOST_ROWS]
+                ],
+            )
+        )
+    if len(differing) > MOST_ROWS:
+        notes.append(
+            f"These are the first {MOST_ROWS:,} of {len(differing):,}; the job's output has them all."
+        )
+    pictures = []
+    if drawn:
+        times, cells = fields(partitions, drawn)
+        picture = plots.grid(
+            f"audit {topic}", [f"{topic}-{partition}" for partition in partitions], times, cells, KINDS
+        )
+        pictures.append(Plot(picture, "Windows by partition and time; empty where neither side has records"))
+    if len(drawn) < len(windows):
+        notes.append(
+            f"{len(windows) - len(drawn):,} windows are not in the plot, being outside the years 1 to 9999."
+        )
+    return Section(topic, plots=pictures, tables=tables, notes=notes)
+
+
+def _row(partition: int, windows: Sequence[Window]) -> list[str | int]:
+    return [
+        str(partition),
+        sum(one.left_records for one in windows),
+        sum(one.right_records for one in windows),
+        len(windows),
+        sum(one.verdict != SAME for one in windows),
+    ]
+
+
+def fields(
+    partitions: Sequence[int], windows: Sequence[Window]
+) -> tuple[list[datetime], list[list[int | None]]]:
+    """The plot's fields: when each of its steps begins, and for each partition the verdicts' numbers.
+
+    The windows are within the years 1 to 9999.
+    """
+    starts_ms = sorted({one.start_ms for one in windows})
+    first_ms, step_ms = starts_ms[0], _step_ms(starts_ms)
+    count = (starts_ms[-1] - first_ms) // step_ms + 1
+    times = [found for number in range(count) if (found := moment(first_ms + step_ms * number)) is not None]
+    rows = {partition: number for number, partition in enumerate(partitions)}
+    cells: list[list[int | None]] = [[None] * count for _ in partitions]
+    for one in windows:
+        row, at = cells[rows[one.partition]], (one.start_ms - first_ms) // step_ms
+        row[at] = max(row[at] or 0, NUMBERS[one.verdict])
+    return times, cells
+
+
+def _step_ms(starts_ms: Sequence[int]) -> int:
+    """The least distance of two windows, or what leaves a bearable number of steps."""
+    least_ms = min(_distances(starts_ms), default=3_600_000)
+    span_ms = starts_ms[-1] - starts_ms[0]
+    return least_ms * max(1, -(-(span_ms // least_ms + 1) // MOST_STEPS))
+
+
+def _distances(starts_ms: Sequence[int]) -> Iterable[int]:
+    return (after - before for before, after in pairwise(starts_ms))

@@ -1,0 +1,330 @@
+"""The page of a profile: what its figures look like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from kwire.pipeline.report import plots
+from kwire.pipeline.report.figures import FRAMED, SIZE_CLASSES, filled, size_class
+from kwire.pipeline.report.page import Cell, Page, Plot, Section, Table, duration, share, size
+
+KIND_NAMES: Final = {FRAMED: "framed with a schema id (Avro or another of a registry's)"}
+MOST_PARTITIONS: Final = 200
+"""In a table; the plot has all of them."""
+
+
+def page_of(topics: Sequence[Mapping[str, Any]]) -> Page:
+    """A page for the figures of each topic; see pipeline/report/figures.py."""
+    sections: list[Section] = []
+    for figures in topics:
+        prefix = f"{figures['topic']}: " if len(topics) > 1 else ""
+        found = [
+            _overview(figures),
+            _rates(figures),
+            _partitions(figures),
+            _keys(figures),
+            _sizes(figures),
+            _values(figures),
+            _headers(figures),
+            _timestamps(figures),
+        ]
+        if figures["groups"] is not None:
+            found.append(_groups(figures))
+        sections += [section._replace(title=prefix + section.title) for section in found]
+    names = ", ".join(figures["topic"] for figures in topics)
+    sides = ", ".join(sorted({f"{figures['side']} at {figures['looked_at']}" for figures in topics}))
+    return Page(f"Profile of {names}", sides, sections)
+
+
+def _overview(figures: Mapping[str, Any]) -> Section:
+    keys, times = figures["keys"], figures["timestamps"]
+    kinds = figures["values"]["kinds"]
+    facts: list[tuple[str, Cell]] = [
+        ("records", figures["records"]),
+        ("keys, values and headers", size(figures["bytes"])),
+        ("partitions with records", len(figures["partitions"])),
+        ("first timestamp", times["first"]),
+        ("last timestamp", times["last"]),
+        ("distinct keys, about", keys["distinct_about"]),
+        ("share of the hottest key", share(keys["hottest_share"])),
+        ("most values are", _kind(kinds[0]["kind"]) if kinds else None),
+        ("tombstones", figures["tombstones"]),
+        ("out of order", times["out_of_order"]),
+    ]
+    notes = []
+    if not figures["sketches_exact"]:
+        notes.append(
+            "Spark had to repeat a part of the work, and what it did twice is twice in the keys, sizes, "
+            "headers and kinds of values. Partitions and rates are exact."
+        )
+    return Section("Overview", facts, notes=notes)
+
+
+def _rates(figures: Mapping[str, Any]) -> Section:
+    step_s = figures["rates"]["step_seconds"]
+    steps = filled(figures["rates"]["points"], step_s)
+    outside = figures["rates"]["records_outside_years_1_to_9999"]
+    notes = [f"{outside:,} records have timestamps outside the years 1 to 9999."] if outside else []
+    if not steps:
+        return Section("Rate", notes=notes or ["No record has a timestamp."])
+    times = [start for start, _, _ in steps]
+    each = duration(step_s)
+    name = figures["topic"]
+    busiest = max(steps, key=lambda step: step[1])
+    return Section(
+        "Rate",
+        [
+            ("busiest step", f"{busiest[0]:%Y-%m-%d %H:%M}, {busiest[1]:,} records in {each}"),
+            ("mean", f"{sum(records for _, records, _ in steps) / len(steps):,.1f} records in {each}"),
+            ("steps without records", sum(1 for _, records, _ in steps if not records)),
+        ],
+        [
+            Plot(
+                plots.over_time(f"{name} records", times, [records for _, records, _ in steps], "records"),
+                f"Records by their timestamps, in steps of {each}",
+            ),
+            Plot(
+                plots.over_time(f"{name} bytes", times, [count for _, _, count in steps], "bytes"),
+                f"Bytes of keys, values and headers, in steps of {each}",
+            ),
+        ],
+        notes=notes,
+    )
+
+
+def _partitions(figures: Mapping[str, Any]) -> Section:
+    rows = figures["partitions"]
+    if not rows:
+        return Section("Partitions", notes=["There are no records."])
+    labels = [str(row["partition"]) for row in rows]
+    name = figures["topic"]
+    fair = figures["records"] / len(rows)
+    most = max(rows, key=lambda row: row["records"])
+    return Section(
+        "Partitions",
+        [
+            ("largest", f"{most['partition']}, {share(most['share'])} of the records"),
+            ("against an even share", f"{most['records'] / fair:.2f} times"),
+        ],
+        [
+            Plot(
+                plots.bars(
+                    f"{name} partitions", labels, {"records": [row["records"] for row in rows]}, "records"
+                ),
+                "Records in each partition",
+            ),
+            Plot(
+                plots.bars(
+                    f"{name} partition bytes", labels, {"bytes": [row["bytes"] for row in rows]}, "bytes"
+                ),
+                "Bytes in each partition",
+            ),
+        ],
+        [
+            Table(
+                ["partition", "records", "share", "size", "offsets", "gaps", "first", "last", "tombstones"],
+                [
+                    [
+                        str(row["partition"]),
+                        row["records"],
+                        share(row["share"]),
+                        size(row["bytes"]),
+                        f"{row['first_offset']:,} to {row['last_offset']:,}",
+                        row["gaps"],
+                        row["first"],
+                        row["last"],
+                        row["tombstones"],
+                    ]
+                    for row in rows[:MOST_PARTITIONS]
+                ],
+            )
+        ],
+    )
+
+
+def _keys(figures: Mapping[str, Any]) -> Section:
+    keys = figures["keys"]
+    facts: list[tuple[str, Cell]] = [
+        ("distinct, about", keys["distinct_about"]),
+        ("records without key", keys["without"]),
+        ("share of the hottest", share(keys["hottest_share"])),
+        ("share of those below", share(sum(one["share"] for one in keys["top"]))),
+    ]
+    if not keys["top"]:
+        return Section("Keys", facts)
+    return Section(
+        "Keys",
+        facts,
+        [
+            Plot(
+                plots.lying_bars(
+                    f"{figures['topic']} keys",
+                    [one["key"] for one in keys["top"]],
+                    [one["records"] for one in keys["top"]],
+                    "records",
+                ),
+                "Records of the most frequent keys",
+            )
+        ],
+        [
+            Table(
+                ["key", "records", "share"],
+                [[one["key"], one["records"], share(one["share"])] for one in keys["top"]],
+            )
+        ],
+    )
+
+
+def _sizes(figures: Mapping[str, Any]) -> Section:
+    classes = figures["size_classes"]
+    used = [number for number in range(SIZE_CLASSES) if classes["key"][number] or classes["value"][number]]
+    told = {name: one for name, one in figures["sizes"].items() if one["quantiles"]}
+    if not used or not told:
+        return Section("Sizes", notes=["No record has a key or a value."])
+    shown = range(used[0], used[-1] + 1)
+    columns = list(next(iter(told.values()))["quantiles"])
+    return Section(
+        "Sizes",
+        plots=[
+            Plot(
+                plots.bars(
+                    f"{figures['topic']} sizes",
+                    [_class(number) for number in shown],
+                    {name: [classes[name][number] for number in shown] for name in ("key", "value")},
+                    "records",
+                ),
+                "Records by the size of key and value; each class is twice as wide as the one before",
+            )
+        ],
+        tables=[
+            Table(
+                ["bytes of", *columns, "together"],
+                [[name, *one["quantiles"].values(), size(one["bytes"])] for name, one in told.items()],
+            )
+        ],
+    )
+
+
+def _class(number: int) -> str:
+    low, high = size_class(number)
+    text = size(low).replace(" bytes", "").replace(".0 ", " ")
+    return f"≥ {text}" if high is None else text
+
+
+def _values(figures: Mapping[str, Any]) -> Section:
+    values = figures["values"]
+    tables = [
+        Table(
+            ["values are", "records", "share"],
+            [[_kind(one["kind"]), one["records"], share(one["share"])] for one in values["kinds"]],
+        )
+    ]
+    if values["schema_ids"]:
+        tables.append(
+            Table(
+                ["schema id", "records", "share"],
+                [[str(one["id"]), one["records"], share(one["share"])] for one in values["schema_ids"]],
+            )
+        )
+    found = values["json"]
+    if found["fields"]:
+        tables.append(
+            Table(
+                ["field", "type", "present", "example"],
+                [[one["path"], one["types"], share(one["share"]), one["example"]] for one in found["fields"]],
+                f"JSON, by a sample of {found['sampled']:,} values; the schema is in the figures",
+            )
+        )
+    pictures = []
+    if values["kinds"]:
+        pictures.append(
+            Plot(
+                plots.lying_bars(
+                    f"{figures['topic']} kinds",
+                    [one["kind"] for one in values["kinds"]],
+                    [one["records"] for one in values["kinds"]],
+                    "records",
+                ),
+                "What values look like",
+            )
+        )
+    return Section("Values", plots=pictures, tables=tables)
+
+
+def _kind(kind: str) -> str:
+    return KIND_NAMES.get(kind, kind)
+
+
+def _headers(figures: Mapping[str, Any]) -> Section:
+    headers = figures["headers"]
+    facts: list[tuple[str, Cell]] = [
+        ("records with headers", headers["records"]),
+        ("share", share(headers["share"])),
+    ]
+    if not headers["names"]:
+        return Section("Headers", facts)
+    table = Table(
+        ["name", "records", "share"],
+        [[one["name"], one["records"], share(one["share"])] for one in headers["names"]],
+    )
+    return Section("Headers", facts, tables=[table])
+
+
+def _timestamps(figures: Mapping[str, Any]) -> Section:
+    times = figures["timestamps"]
+    behind = times["behind_ms"]
+    facts: list[tuple[str, Cell]] = [
+        *[(f"of type {name}", count) for name, count in times["types"].items()],
+        ("from the future", times["from_the_future"]),
+        ("out of order", times["out_of_order"]),
+    ]
+    if behind:
+        facts += [
+            ("those are behind, at the median", duration(behind["p50"] / 1000)),
+            ("and at the most", duration(behind["most"] / 1000)),
+        ]
+    return Section(
+        "Timestamps",
+        facts,
+        notes=[
+            "Out of order is a record whose timestamp is before that of an earlier one in its partition, as "
+            "far as the same task has read both."
+        ],
+    )
+
+
+def _groups(figures: Mapping[str, Any]) -> Section:
+    groups = figures["groups"]
+    if not groups:
+        return Section("Consumer groups", notes=["No group has committed offsets of this topic."])
+    shown = groups[:20]
+    return Section(
+        "Consumer groups",
+        plots=[
+            Plot(
+                plots.lying_bars(
+                    f"{figures['topic']} groups",
+                    [one["group"] for one in shown],
+                    [one["lag"] for one in shown],
+                    "offsets",
+                ),
+                "How far groups are behind the end, in offsets",
+            )
+        ],
+        tables=[
+            Table(
+                ["group", "state", "lag", "partitions with commits", "largest lag of a partition"],
+                [
+                    [
+                        one["group"],
+                        one["state"],
+                        one["lag"],
+                        len(one["partitions"]),
+                        max(one["partitions"].values()),
+                    ]
+                    for one in groups
+                ],
+            )
+        ],
+    )

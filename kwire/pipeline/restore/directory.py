@@ -1,0 +1,311 @@
+"""The job `restore` into a directory: an archive as the data directory of a broker that has never run.
+
+It is built under another name beside, and gets its own when it is complete: whoever looks sees all of it or
+nothing. A build that was killed is begun anew, and each attempt at a partition has a place of its own, since
+whoever was taken for dead may still be writing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kwire.broker.storage.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    MetaProperties,
+    read_meta_properties,
+    write_clean_shutdown,
+    write_offsets,
+)
+from kwire.broker.storage.dirs.owners import METADATA_LOG
+from kwire.broker.storage.disk import RealDisk, StorageError
+from kwire.pipeline.archive.manifest import Archive, ArchiveError, DataFile, sync_directory
+from kwire.pipeline.archive.reading import Wanted, by_partition, rows
+from kwire.pipeline.restore.batches import Limits
+from kwire.pipeline.restore.metadata import BOOTSTRAP, TopicOfDirectory, topic_records, with_records
+from kwire.pipeline.restore.partition import Written, write
+from kwire.pipeline.restore.receipt import RECEIPT, receipt, receipt_in
+from kwire.pipeline.tables import check_topics
+from kwire.wire.errors import ApiError
+from kwire.wire.primitives import Uuid, uuid_to_text
+
+NO_BROKER_EPOCH: Final = -2
+"""What the controller of Apache Kafka compares the last epoch of a broker with that it has never seen.
+
+With any other in the marker of the clean shutdown, it takes the restart for an unclean one, and elects each
+leader anew from outside of the replicas in sync (KIP-966).
+"""
+INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Their records speak of a cluster that is not this one."""
+ATTEMPTS: Final = "attempts"
+"""Where partitions are written that are not complete yet."""
+MOST_SWEEPS: Final = 10
+"""Each may leave what somebody wrote meanwhile."""
+
+
+class DirectoryConfig(NamedTuple):
+    """What is to be restored, and for which broker."""
+
+    archive: Path
+    directory: Path
+    wanted: Wanted
+    suffix: str
+    settings: Mapping[str, str]
+    """Of all topics."""
+    segment_bytes: int
+    limits: Limits
+    properties: str
+    """The broker's server.properties; empty for one that has none."""
+    node_id: int | None
+    """None for what the properties say."""
+    cluster_id: str
+    """Empty for a new one."""
+    format_options: Sequence[str] = ()
+    """Further options of `kwire format`, like `--standalone`."""
+
+
+class Task(NamedTuple):
+    """A partition to write."""
+
+    topic: str
+    partition: int
+    topic_id: Uuid
+    files: Sequence[DataFile]
+    span: tuple[int, int]
+
+
+Runner = Callable[[Callable[[Task], Written], Sequence[Task]], Iterable[Written]]
+"""What runs tasks: `map`, or Spark."""
+
+
+def restore(config: DirectoryConfig, run: Runner) -> list[Written]:
+    """Restore into a directory that is not there, or empty. ArchiveError, StorageError.
+
+    Tasks write each a partition's log, and may run elsewhere, on the same file system; also twice.
+    """
+    check_target(config.directory)
+    archive = Archive(config.archive)
+    check_topics(archive, config.wanted.topics)
+    tasks = plan(archive, config)
+    told = _receipt(archive, config)
+    with building(config.directory) as place:
+        format_directory(config, place)
+        (place / ATTEMPTS).mkdir()
+        written = sorted(run(_Writer(config, place), tasks))
+        _end_attempts(place / ATTEMPTS)
+        finish(config, place, tasks, written)
+        RealDisk().replace(str(place / RECEIPT), told, sync=True)
+        place.rename(config.directory)
+        sync_directory(config.directory.parent)
+    return written
+
+
+def is_done(config: DirectoryConfig) -> bool:
+    """Whether the very same was restored into that directory before. ArchiveError."""
+    told = receipt_in(config.directory)
+    return told is not None and told == _receipt(Archive(config.archive), config)
+
+
+def _receipt(archive: Archive, config: DirectoryConfig) -> bytes:
+    job = {key: value for key, value in config._asdict().items() if key not in {"archive", "directory"}}
+    return receipt(archive, job)
+
+
+def check_target(directory: Path) -> None:
+    """ArchiveError for what is no directory, or not an empty one."""
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise ArchiveError(f"{directory} is no directory")
+    if any(directory.iterdir()):
+        raise ArchiveError(
+            f"{directory} is not empty: name a directory that is not there, or remove what is in it"
+        )
+
+
+def spans(archive: Archive, wanted: Wanted) -> dict[tuple[str, int], tuple[int, int]]:
+    """Where each partition begins and ends, by what the archive's commits have looked at. ArchiveError."""
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for commit in archive.commits():
+        for topic, partitions in commit.ranges.items():
+            if wanted.topics is not None and topic not in wanted.topics:
+                continue
+            for partition, (start, end) in partitions.items():
+                known = found.get((topic, partition), (start, end))
+                found[topic, partition] = (min(start, known[0]), max(end, known[1]))
+    for key, (start, end) in found.items():
+        start = min(max(start, wanted.start_offset), end)
+        found[key] = (start, max(start, min(end, wanted.end_offset)))
+    return found
+
+
+def plan(archive: Archive, config: DirectoryConfig) -> list[Task]:
+    """The partitions to write: also those that hold nothing, and any before the last that is known."""
+    limits = spans(archive, config.wanted)
+    if not limits:
+        raise ArchiveError(f"{archive.directory} holds no such records")
+    internal = sorted(INTERNAL & {topic for topic, _ in limits})
+    if internal:
+        raise ArchiveError(
+            f"{internal[0]} cannot be restored into a directory, as it tells of another cluster: name the "
+            f"other topics in restore.topics"
+        )
+    files = by_partition(file for file in archive.files() if config.wanted.has(file))
+    counts: dict[str, int] = {}
+    for topic, partition in limits:
+        counts[topic] = max(counts.get(topic, 0), partition + 1)
+    rng = random.SystemRandom()
+    ids = {topic: new_id(rng) for topic in sorted(counts)}
+    return [
+        Task(
+            topic + config.suffix,
+            partition,
+            ids[topic],
+            files.get((topic, partition), []),
+            limits.get((topic, partition), (0, 0)),
+        )
+        for topic, count in sorted(counts.items())
+        for partition in range(count)
+    ]
+
+
+def new_id(rng: random.Random) -> Uuid:
+    """A random (version 4) id whose text does not begin with a dash, as Kafka makes them."""
+    while True:
+        raw = bytearray(rng.randbytes(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        if not uuid_to_text(Uuid(bytes(raw))).startswith("-"):
+            return Uuid(bytes(raw))
+
+
+@contextmanager
+def building(directory: Path) -> Iterator[Path]:
+    """An empty place beside a directory, which nobody else builds in. ArchiveError."""
+    place = directory.parent / f".{directory.name}.restoring"
+    place.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ArchiveError(f"{place} is in use: another job restores into {directory}") from None
+        _end_attempts(place / ATTEMPTS)  # first, so that none of them puts anything in its place any more
+        for leftover in place.iterdir():
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink()
+        yield place
+    finally:
+        os.close(descriptor)
+
+
+class _Writer:
+    """Writes a partition; Spark takes it along to where that happens."""
+
+    def __init__(self, config: DirectoryConfig, place: Path) -> None:
+        self._config = config
+        self._place = place
+
+    def __call__(self, task: Task) -> Written:
+        """Write a partition, and put it in its place unless another attempt has done so."""
+        name = f"{task.topic}-{task.partition}"
+        try:
+            attempt = Path(tempfile.mkdtemp(dir=self._place / ATTEMPTS, prefix=f"{task.partition}-"))
+            written = self._write(task, attempt)
+            _put(attempt / name, self._place / name)
+        except (StorageError, ApiError, ValueError, OSError) as error:
+            raise ArchiveError(f"{name} cannot be written: {error}") from None
+        return written
+
+    def _write(self, task: Task, place: Path) -> Written:
+        config = self._config
+        return write(
+            place,
+            task.topic,
+            task.partition,
+            task.topic_id,
+            rows(config.archive, task.files, config.wanted),
+            task.span,
+            segment_bytes=config.segment_bytes,
+            limits=config.limits,
+        )
+
+
+def _put(log: Path, place: Path) -> None:
+    """Give a log its place, unless another attempt has been faster: theirs is the same. OSError."""
+    try:
+        log.rename(place)
+    except OSError:
+        if not place.exists():
+            raise
+
+
+def _end_attempts(attempts: Path) -> None:
+    """Remove what came to nothing. One that is still at it cannot go on without its directory. OSError."""
+    for _ in range(MOST_SWEEPS):
+        shutil.rmtree(attempts, ignore_errors=True)
+        if not attempts.exists():
+            return
+    shutil.rmtree(attempts)
+
+
+def format_directory(config: DirectoryConfig, place: Path) -> None:
+    """Have `kwire format` prepare the directory. ArchiveError says what it says."""
+    cluster_id = config.cluster_id or uuid_to_text(new_id(random.SystemRandom()))
+    command = [sys.executable, "-m", "kwire", "format", "--cluster-id", cluster_id]
+    if config.properties:
+        command += ["--config", config.properties]
+    if config.node_id is not None:
+        command += ["--node-id", str(config.node_id)]
+    # All into one directory, whatever the broker will call it.
+    command += ["--set", f"log.dirs={place}", "--set", f"metadata.log.dir={place}", *config.format_options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise ArchiveError(f"{config.directory} cannot be formatted: {said[-1] if said else done.returncode}")
+
+
+def finish(config: DirectoryConfig, place: Path, tasks: Sequence[Task], written: Sequence[Written]) -> None:
+    """What makes a data directory of the logs: checkpoints, the topics' metadata, the clean shutdown."""
+    disk = RealDisk()
+    owner = read_meta_properties(disk, str(place))
+    if owner is None or owner.directory_id is None:
+        raise ArchiveError(f"{place} was formatted without an id of its own")
+    ends = {(log.topic, log.partition): log.end_offset for log in written}
+    write_offsets(disk, f"{place}/{RECOVERY_POINTS}", ends)
+    write_offsets(disk, f"{place}/{HIGH_WATERMARKS}", ends)
+    # Only where a log begins elsewhere than its first segment, as Kafka does: nowhere.
+    write_offsets(disk, f"{place}/{LOG_START_OFFSETS}", {})
+    # Logs without one beside them look like those of a broker whose metadata are elsewhere.
+    (place / METADATA_LOG).mkdir(exist_ok=True)
+    _tell_topics(config, place, tasks, owner, owner.directory_id)
+    write_clean_shutdown(disk, str(place), NO_BROKER_EPOCH)
+
+
+def _tell_topics(
+    config: DirectoryConfig, place: Path, tasks: Sequence[Task], owner: MetaProperties, directory_id: Uuid
+) -> None:
+    counts: dict[tuple[str, Uuid], int] = {}
+    for task in tasks:
+        counts[task.topic, task.topic_id] = max(
+            counts.get((task.topic, task.topic_id), 0), task.partition + 1
+        )
+    topics = [
+        TopicOfDirectory(name, topic_id, count, config.settings) for (name, topic_id), count in counts.items()
+    ]
+    added = list(topic_records(topics, owner.node_id, directory_id))
+    path = place / BOOTSTRAP
+    RealDisk().replace(str(path), with_records(path.read_bytes(), added), sync=True)

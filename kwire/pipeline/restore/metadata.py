@@ -1,0 +1,84 @@
+"""What a new cluster is told of topics whose logs are there already.
+
+A formatted directory has a `bootstrap.checkpoint`, a snapshot whose records the first controller writes into
+its empty metadata log (KIP-778). Topics that stand there too are found by the broker as if they had always
+been: with the ids that the logs' `partition.metadata` have, or the broker would take the logs for strays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from kwire.pipeline.archive.manifest import ArchiveError
+from kwire.pipeline.restore.batches import LEADER_EPOCH
+from kwire.wire.batch import batches, build, read_header, records, stamp
+from kwire.wire.primitives import Uuid
+from kwire.wire.registry import encode_stored
+from kwire.wire.schema import Message
+from kwire.wire.stored.metadata import ConfigRecord, PartitionRecord, TopicRecord
+
+BOOTSTRAP: Final = "bootstrap.checkpoint"
+_TOPIC_RESOURCE: Final = 2
+_RECORDS_A_BATCH: Final = 1000
+_DIRECTORIES_VERSION: Final = 1
+"""The version of PartitionRecord from which on it tells the log directory (KIP-858)."""
+
+
+class TopicOfDirectory(NamedTuple):
+    """A topic that the cluster is to begin with."""
+
+    name: str
+    topic_id: Uuid
+    partitions: int
+    settings: Mapping[str, str]
+
+
+def topic_records(
+    topics: Sequence[TopicOfDirectory], node_id: int, directory_id: Uuid
+) -> Iterator[tuple[Message, int]]:
+    """The metadata records of topics whose partitions are all on one node, in one directory; and versions."""
+    for topic in topics:
+        yield TopicRecord(name=topic.name, topic_id=topic.topic_id), 0
+        for name, value in topic.settings.items():
+            yield (
+                ConfigRecord(resource_type=_TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value),
+                0,
+            )
+        for partition in range(topic.partitions):
+            yield (
+                PartitionRecord(
+                    partition_id=partition,
+                    topic_id=topic.topic_id,
+                    replicas=[node_id],
+                    isr=[node_id],
+                    removing_replicas=[],
+                    adding_replicas=[],
+                    leader=node_id,
+                    leader_epoch=LEADER_EPOCH,
+                    partition_epoch=0,
+                    directories=[directory_id],
+                ),
+                _DIRECTORIES_VERSION,
+            )
+
+
+def with_records(snapshot: bytes, added: Sequence[tuple[Message, int]]) -> bytes:
+    """A snapshot with records added at its end, before its footer. ArchiveError where it is none."""
+    whole = [(snapshot[at : at + header.size_bytes], header) for at, header in batches(snapshot)]
+    if len(whole) < 2 or not whole[0][1].is_control or not whole[-1][1].is_control:
+        raise ArchiveError(f"what `kwire format` has written into {BOOTSTRAP} is no snapshot")
+    footer, last = bytearray(whole[-1][0]), whole[-1][1]
+    [told] = records(footer, 0, last)
+    offset = last.base_offset
+    out = bytearray().join(data for data, _ in whole[:-1])
+    for at in range(0, len(added), _RECORDS_A_BATCH):
+        part = added[at : at + _RECORDS_A_BATCH]
+        out += build(
+            [(told.timestamp, None, encode_stored(record, version), []) for record, version in part],
+            base_offset=offset,
+            leader_epoch=last.leader_epoch,
+        )
+        offset += len(part)
+    stamp(footer, 0, offset, read_header(footer).leader_epoch)
+    return bytes(out + footer)

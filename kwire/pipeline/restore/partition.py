@@ -1,0 +1,85 @@
+"""A partition's log, written by the very code that a broker writes its logs with."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kwire.broker.storage.disk import RealDisk
+from kwire.broker.storage.log.log_config import LogConfig
+from kwire.broker.storage.log.recovery import open_log
+from kwire.broker.storage.log.trash import Trash
+from kwire.pipeline.archive.reading import Row
+from kwire.pipeline.restore.batches import Limits, batches
+from kwire.wire.batch import read_header
+from kwire.wire.primitives import Uuid
+
+COMMIT_BYTES: Final = 4 << 20
+_FOREVER: Final = (1 << 63) - 1
+
+
+class Written(NamedTuple):
+    """What a partition's log has become."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    records: int
+    size_bytes: int
+
+
+def write(
+    directory: Path,
+    topic: str,
+    partition: int,
+    topic_id: Uuid,
+    rows: Iterable[Row],
+    span: tuple[int, int],
+    *,
+    segment_bytes: int,
+    limits: Limits = Limits(),  # noqa: B008
+) -> Written:
+    """Write a log of a data directory, which has none of that name yet, and make it durable.
+
+    `span` is where it begins and ends. StorageError, ApiError; ValueError for rows that are not in the span
+    or not in their order.
+    """
+    start, end = span
+    rows = iter(rows)
+    first = next(rows, None)
+    if first is None:
+        # Nothing is left of what was there: the log goes on where it ended.
+        start = end
+    config = LogConfig(segment_bytes=segment_bytes, segment_ms=_FOREVER)
+    disk = RealDisk()
+    log = open_log(
+        disk,
+        f"{directory}/{topic}-{partition}",
+        topic,
+        partition,
+        config,
+        clean=True,
+        trash=Trash(disk),
+        rng=random.Random(0),
+        now_ms=time.time_ns() // 1_000_000,
+        on_failure=lambda log, error: None,
+        log_start_offset=start,
+        topic_id=topic_id,
+    )
+    records = staged_bytes = 0
+    for batch in batches(chain([first], rows) if first is not None else (), start, end, limits):
+        log.append_stored(memoryview(batch))
+        records += read_header(batch).records_count
+        staged_bytes += len(batch)
+        if staged_bytes >= COMMIT_BYTES:
+            log.commit()
+            staged_bytes = 0
+    log.commit()
+    log.flush()
+    log.close()
+    return Written(topic, partition, log.log_start_offset, log.log_end_offset, records, log.size_bytes)

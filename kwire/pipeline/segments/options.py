@@ -1,0 +1,243 @@
+"""What may be asked of the segment source: the options of Spark's Kafka source, and where the files are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from kwire.pipeline.segments.damage import Skipping
+from kwire.pipeline.segments.files import Partition, SegmentsError, partitions_in
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+_BOUNDS: Final = (
+    "startingoffsets",
+    "endingoffsets",
+    "startingtimestamp",
+    "endingtimestamp",
+    "startingoffsetsbytimestamp",
+    "endingoffsetsbytimestamp",
+)
+_KNOWN: Final = {
+    *_BOUNDS,
+    "path",
+    "subscribe",
+    "subscribepattern",
+    "assign",
+    "includeheaders",
+    "isolationlevel",
+    "kafka.isolation.level",
+    "kafka.bootstrap.servers",
+    "failondataloss",
+    "minpartitions",
+    "maxoffsetspertrigger",
+    "startingoffsetsbytimestampstrategy",
+    "targetpartitionbytes",
+    "oncorrupt",
+    "skippedrangespath",
+}
+_IGNORED: Final = "kafka."
+"""Settings of a Kafka client, which is not there, are let be: so a job changes one word."""
+
+Where = Mapping[tuple[str, int], int]
+
+
+class Bound(NamedTuple):
+    """Where to begin or to end: for each partition, or for all that are not named."""
+
+    otherwise: int | None
+    """An offset, EARLIEST or LATEST; None where every partition has to be named."""
+    offsets: Where = {}
+    timestamps_ms: Where = {}
+    timestamp_ms: int | None = None
+    """For all partitions."""
+
+
+class Options(NamedTuple):
+    """What was asked for."""
+
+    directories: list[str]
+    topics: frozenset[str]
+    pattern: re.Pattern[str] | None
+    assigned: frozenset[tuple[str, int]]
+    """One of the three is given."""
+    starting: Bound
+    ending: Bound
+    headers: bool
+    read_committed: bool
+    fail_on_data_loss: bool
+    latest_if_no_timestamp: bool
+    min_partitions: int
+    max_offsets_per_trigger: int | None
+    target_partition_bytes: int | None
+    """What one task reads, about; None where the source may choose."""
+    skipping: Skipping | None = None
+    """How to get past damage; None where it is an error."""
+
+    def left(self) -> list[Partition]:
+        """The same while a stream runs: what has gone since is lost data. SegmentsError if that matters."""
+        return self.partitions() if self.fail_on_data_loss else self._asked(partitions_in(self.directories))
+
+    def partitions(self) -> list[Partition]:
+        """The partitions that were asked for and are there. SegmentsError where one is not."""
+        there = partitions_in(self.directories)
+        missing = self.topics - {partition.topic for partition in there}
+        if missing:
+            raise SegmentsError(
+                f"{', '.join(self.directories)} has no topic {', '.join(sorted(missing))}: there is "
+                f"{', '.join(sorted({partition.topic for partition in there})) or 'none'}"
+            )
+        lacking = self.assigned - {(partition.topic, partition.partition) for partition in there}
+        if lacking:
+            names = ", ".join(sorted(f"{topic}-{partition}" for topic, partition in lacking))
+            raise SegmentsError(f"{', '.join(self.directories)} has no partition {names}")
+        return self._asked(there)
+
+    def _asked(self, there: Sequence[Partition]) -> list[Partition]:
+        if self.pattern is not None:
+            return [partition for partition in there if self.pattern.fullmatch(partition.topic)]
+        return [
+            partition
+            for partition in there
+            if partition.topic in self.topics or (partition.topic, partition.partition) in self.assigned
+        ]
+
+
+def parse(options: Mapping[str, str], *, streaming: bool = False) -> Options:
+    """Read the options, whose names are case-insensitive. SegmentsError says which one is wrong, and why."""
+    given = {name.lower(): value for name, value in options.items()}
+    for name in given:
+        if name not in _KNOWN and not name.startswith(_IGNORED):
+            raise SegmentsError(f"there is no option {name!r}; there are {', '.join(sorted(_KNOWN))}")
+    if "path" not in given:
+        raise SegmentsError("say with the option 'path' where the data directory is (several: with commas)")
+    topics, pattern, assigned = _subscription(given)
+    starting = _bound(given, "starting", LATEST if streaming else EARLIEST)
+    ending = _bound(given, "ending", LATEST)
+    if streaming and any(name.startswith("ending") for name in given):
+        raise SegmentsError("a stream has no end: leave the options 'ending…' out")
+    isolation = given.get("isolationlevel", given.get("kafka.isolation.level", "read_uncommitted"))
+    return Options(
+        directories=[part.strip() for part in given["path"].split(",") if part.strip()],
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        starting=starting,
+        ending=ending,
+        headers=_flag(given, "includeheaders", False),
+        read_committed=_choice("isolationLevel", isolation, ("read_uncommitted", "read_committed")) == 1,
+        fail_on_data_loss=_flag(given, "failondataloss", True),
+        latest_if_no_timestamp=_choice(
+            "startingOffsetsByTimestampStrategy",
+            given.get("startingoffsetsbytimestampstrategy", "error"),
+            ("error", "latest"),
+        )
+        == 1,
+        min_partitions=_number(given, "minpartitions", 1, 1),
+        max_offsets_per_trigger=(
+            _number(given, "maxoffsetspertrigger", 1, 1) if "maxoffsetspertrigger" in given else None
+        ),
+        skipping=(
+            Skipping(given.get("skippedrangespath", ""))
+            if _choice("onCorrupt", given.get("oncorrupt", "fail"), ("fail", "skip"))
+            else None
+        ),
+        target_partition_bytes=(
+            _number(given, "targetpartitionbytes", 1, 1) if "targetpartitionbytes" in given else None
+        ),
+    )
+
+
+def _subscription(
+    given: Mapping[str, str],
+) -> tuple[frozenset[str], re.Pattern[str] | None, frozenset[tuple[str, int]]]:
+    ways = [name for name in ("subscribe", "subscribepattern", "assign") if name in given]
+    if len(ways) != 1:
+        raise SegmentsError("say with one of 'subscribe', 'subscribePattern' and 'assign' what to read")
+    value = given[ways[0]]
+    if ways == ["subscribe"]:
+        topics = frozenset(topic.strip() for topic in value.split(",") if topic.strip())
+        if not topics:
+            raise SegmentsError("'subscribe' names no topic")
+        return topics, None, frozenset()
+    if ways == ["subscribepattern"]:
+        try:
+            return frozenset(), re.compile(value), frozenset()
+        except re.error as error:
+            raise SegmentsError(f"'subscribePattern' {value!r} is no regular expression: {error}") from None
+    found = _json("assign", value)
+    if not all(isinstance(numbers, list) for numbers in found.values()):
+        raise SegmentsError("'assign' looks like {\"topic\": [0, 1]}")
+    return (
+        frozenset(),
+        None,
+        frozenset((topic, int(number)) for topic, numbers in found.items() for number in numbers),
+    )
+
+
+def _bound(given: Mapping[str, str], side: str, default: int) -> Bound:
+    name = f"{side}offsets"
+    if f"{side}timestamp" in given:
+        return Bound(None, timestamp_ms=_number(given, f"{side}timestamp", 0, 0))
+    if f"{side}offsetsbytimestamp" in given:
+        named = _by_partition(f"{side}offsetsbytimestamp", given[f"{side}offsetsbytimestamp"])
+        return Bound(None, timestamps_ms=named)
+    value = given.get(name)
+    if value is None:
+        return Bound(default)
+    if value.strip().lower() in ("earliest", "latest"):
+        asked = EARLIEST if value.strip().lower() == "earliest" else LATEST
+        if side == "ending" and asked == EARLIEST:
+            raise SegmentsError("'endingOffsets' cannot be earliest")
+        return Bound(asked)
+    offsets = _by_partition(name, value)
+    least = EARLIEST if side == "starting" else LATEST
+    for (topic, partition), offset in offsets.items():
+        if offset < least:
+            raise SegmentsError(f"{name!r} has offset {offset} for {topic}-{partition}")
+    return Bound(None, offsets=offsets)
+
+
+def _by_partition(name: str, value: str) -> dict[tuple[str, int], int]:
+    found = {}
+    for topic, numbers in _json(name, value).items():
+        if not isinstance(numbers, dict):
+            raise SegmentsError(f'{name!r} looks like {{"topic": {{"0": 23}}}}')
+        for partition, number in numbers.items():
+            found[topic, int(partition)] = int(number)
+    return found
+
+
+def _json(name: str, value: str) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except ValueError as error:
+        raise SegmentsError(f"{name!r} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise SegmentsError(f"{name!r} is no JSON object")
+    return found
+
+
+def _number(given: Mapping[str, str], name: str, default: int, least: int) -> int:
+    try:
+        value = int(given.get(name, default))
+    except ValueError:
+        raise SegmentsError(f"{name!r} is a number, not {given[name]!r}") from None
+    if value < least:
+        raise SegmentsError(f"{name!r} is at least {least}")
+    return value
+
+
+def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+    if name not in given:
+        return default
+    return _choice(name, given[name].lower(), ("false", "true")) == 1
+
+
+def _choice(name: str, value: str, choices: Sequence[str]) -> int:
+    if value not in choices:
+        raise SegmentsError(f"{name!r} is {' or '.join(choices)}, not {value!r}")
+    return list(choices).index(value)

@@ -1,0 +1,238 @@
+"""What to read: from options to ranges of offsets, each small enough for one task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kwire.broker.storage.log.transaction_index import Aborted
+from kwire.pipeline.segments.damage import Skipping
+from kwire.pipeline.segments.files import Index, Partition, Segment, SegmentsError
+from kwire.pipeline.segments.options import EARLIEST, LATEST, Bound, Options
+from kwire.pipeline.segments.scan import end_offset, scan_for_timestamp, stable_offset
+
+LEAST_TASK_BYTES: Final = 16 << 20
+"""Less is read faster than Spark starts a task for it."""
+MOST_TASK_BYTES: Final = 128 << 20
+"""As with Spark's own files."""
+_TASKS: Final = 8
+"""Into at least so many a table is divided that is large enough, so that few large partitions keep many cores
+busy. How many cores there are is not told to a data source; minPartitions is there for those who know."""
+
+
+class Range(NamedTuple):
+    """Offsets of one partition, from `start` on and below `end`, that one task reads."""
+
+    topic: str
+    partition: int
+    directory: str
+    start: int
+    end: int
+    aborted: tuple[Aborted, ...] = ()
+    """Transactions that a reader of committed data leaves out."""
+    is_committed_only: bool = False
+    skipping: Skipping | None = None
+    size_bytes: int = 0
+    """About."""
+
+    @property
+    def log(self) -> Partition:
+        return Partition(self.topic, self.partition, Path(self.directory), self.skipping)
+
+
+def readable_end(log: Partition, options: Options) -> int:
+    """Where a reader stops: at the end of the log, or at its last stable offset. SegmentsError."""
+    end = end_offset(log)
+    return stable_offset(log, end) if options.read_committed else end
+
+
+def resolve(options: Options, log: Partition, bound: Bound, *, is_start: bool) -> int:
+    """The offset that a bound stands for. SegmentsError."""
+    key = (log.topic, log.partition)
+    asked = bound.otherwise
+    if bound.timestamp_ms is not None or key in bound.timestamps_ms:
+        timestamp_ms = bound.timestamp_ms if bound.timestamp_ms is not None else bound.timestamps_ms[key]
+        found, end = offset_for_timestamp(log, timestamp_ms), readable_end(log, options)
+        if found is None or found >= end:
+            if is_start and not options.latest_if_no_timestamp:
+                raise SegmentsError(
+                    f"{log.name} has no record from {timestamp_ms} ms on: set "
+                    f"startingOffsetsByTimestampStrategy to 'latest' to begin at its end"
+                )
+            return end
+        return found
+    asked = bound.offsets.get(key, asked)
+    if asked is None:
+        raise SegmentsError(f"the offsets that were given lack {log.name}, which is subscribed to")
+    if asked == EARLIEST:
+        return log.start_offset()
+    if asked == LATEST:
+        return readable_end(log, options)
+    return asked
+
+
+def offset_for_timestamp(log: Partition, timestamp_ms: int) -> int | None:
+    """The first offset with a timestamp that late or later, None where there is none. KIP-79."""
+    for segment in log.segments():
+        index = segment.time_index()
+        active = segment == log.segments()[-1]
+        # The last entry of a segment that is not the active one is its latest timestamp.
+        if not active and len(index) and index[-1, 0] < timestamp_ms:
+            continue
+        at = int(index[:, 0].searchsorted(timestamp_ms, side="left"))
+        start = int(index[at - 1, 1]) if at else segment.base_offset
+        found = scan_for_timestamp(log, max(start, log.start_offset()), timestamp_ms)
+        if found is not None:
+            return found
+    return None
+
+
+def plan(options: Options) -> list[Range]:
+    """The ranges of a batch query. SegmentsError."""
+    bounds = []
+    for log in options.partitions():
+        start = resolve(options, log, options.starting, is_start=True)
+        end = resolve(options, log, options.ending, is_start=False)
+        bounds.append((log, *checked(options, log, start, end)))
+    return _more(divided(options, bounds), options.min_partitions)
+
+
+def checked(options: Options, log: Partition, start: int, end: int) -> tuple[int, int]:
+    """The offsets that are there of those asked for. SegmentsError where some are lost, and that matters."""
+    first, last = log.start_offset(), readable_end(log, options)
+    if (start < first or start > last or end > last) and options.fail_on_data_loss:
+        raise SegmentsError(
+            f"{log.name} has the offsets from {first} to {last}, not those from {start} to {end}: they may "
+            f"have been deleted by retention; set failOnDataLoss to false to read what there is"
+        )
+    return max(start, first), min(end, last)
+
+
+def divided(options: Options, bounds: Sequence[tuple[Partition, int, int]]) -> list[Range]:
+    """Offsets from a start to an end, divided at segments and at entries of their indexes, by their bytes.
+
+    So a partition that has most of what there is becomes most of the tasks. SegmentsError.
+    """
+    logs = []
+    total_bytes = 0
+    for log, start, end in bounds:
+        if start < end:
+            parts = _parts(log, start, end)
+            total_bytes += sum(part.end_position - part.position for part in parts)
+            logs.append((log, start, end, parts))
+    target_bytes = _target_bytes(options, total_bytes)
+    return [
+        range_
+        for log, start, end, parts in logs
+        for range_ in _divided(options, log, start, end, parts, target_bytes)
+    ]
+
+
+def _target_bytes(options: Options, total_bytes: int) -> int:
+    """How much one task is to read."""
+    if options.target_partition_bytes is not None:
+        return options.target_partition_bytes
+    return min(max(total_bytes // _TASKS, LEAST_TASK_BYTES), MOST_TASK_BYTES)
+
+
+def tasks(options: Options, ranges: Sequence[Range]) -> list[list[Range]]:
+    """Ranges that are read by one task each: neighbours together where they are small.
+
+    A task costs a tenth of a second beside its data, and there may be very many partitions or segments.
+    """
+    if options.min_partitions > 1:
+        return [[range_] for range_ in ranges]
+    target_bytes = _target_bytes(options, sum(range_.size_bytes for range_ in ranges))
+    found: list[list[Range]] = []
+    left_bytes = 0
+    for range_ in ranges:
+        if not found or range_.size_bytes > left_bytes:
+            found.append([])
+            left_bytes = target_bytes
+        found[-1].append(range_)
+        left_bytes -= range_.size_bytes
+    return found
+
+
+class _Part(NamedTuple):
+    """What lies of some offsets in one segment."""
+
+    segment: Segment
+    entries: Index
+    """Of its offset index."""
+    position: int
+    end_position: int
+
+
+def _parts(log: Partition, start: int, end: int) -> list[_Part]:
+    segments = log.segments()
+    bases = [segment.base_offset for segment in segments]
+    found = []
+    for segment, after in zip(segments, [*bases[1:], None], strict=True):
+        if segment.base_offset >= end or (after is not None and after <= start):
+            continue
+        index = segment.offset_index()
+        try:
+            size_bytes = segment.size_bytes()
+        except FileNotFoundError:
+            continue  # What was deleted meanwhile is found to be gone by those who read it.
+        first, last = index[:, 0].searchsorted([start, end], side="right").tolist()
+        position = int(index[first - 1, 1]) if first else 0
+        behind = int(index[last, 1]) if last < len(index) else size_bytes
+        found.append(_Part(segment, index, position, behind))
+    return found
+
+
+def _divided(
+    options: Options, log: Partition, start: int, end: int, parts: Sequence[_Part], target_bytes: int
+) -> Iterator[Range]:
+    cuts = {start, end}
+    for part in parts:
+        cuts.add(max(start, part.segment.base_offset))
+        cuts.update(cut for cut in _cuts(part, target_bytes) if start < cut < end)
+    ordered = sorted(cuts)
+    size_bytes = sum(part.end_position - part.position for part in parts) // max(1, len(ordered) - 1)
+    segments = log.segments()
+    aborted = _aborted(segments) if options.read_committed else []
+    for begin, stop in pairwise(ordered):
+        yield Range(
+            log.topic,
+            log.partition,
+            str(log.directory),
+            begin,
+            stop,
+            tuple(entry for entry in aborted if entry.first_offset < stop and entry.last_offset >= begin),
+            options.read_committed,
+            options.skipping,
+            size_bytes,
+        )
+
+
+def _cuts(part: _Part, target_bytes: int) -> list[int]:
+    """Offsets that divide it into pieces of the same size, and about that one."""
+    size_bytes = part.end_position - part.position
+    pieces = max(1, (size_bytes + target_bytes // 2) // target_bytes)
+    wanted = [part.position + size_bytes * number // pieces for number in range(1, pieces)]
+    at = part.entries[:, 1].searchsorted(wanted, side="left")
+    offsets: list[int] = part.entries[at[at < len(part.entries)], 0].tolist()
+    return offsets
+
+
+def _aborted(segments: Sequence[Segment]) -> list[Aborted]:
+    return [entry for segment in segments for entry in segment.aborted()]
+
+
+def _more(ranges: list[Range], least: int) -> list[Range]:
+    """At least so many ranges, if there are so many offsets: the longest are halved."""
+    ranges = list(ranges)
+    while 0 < len(ranges) < least:
+        longest = max(range(len(ranges)), key=lambda number: ranges[number].end - ranges[number].start)
+        one = ranges[longest]
+        middle = (one.start + one.end) // 2
+        if middle == one.start:
+            break
+        half = one._replace(size_bytes=one.size_bytes // 2)
+        ranges[longest : longest + 1] = [half._replace(end=middle), half._replace(start=middle)]
+    return ranges

@@ -1,0 +1,200 @@
+"""From ranges of offsets to Arrow record batches in the columns of Spark's Kafka source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from kwire.pipeline.segments.files import Partition, SegmentsError
+from kwire.pipeline.segments.plan import Range
+from kwire.pipeline.segments.scan import Chunk, CorruptSegment, chunks_between
+from kwire.wire.batch import BatchHeader, CorruptBatch, crc_is_valid
+from kwire.wire.columns import HEADERS_TYPE, Batches, Columns, decode_parts
+
+CREATE_TIME: Final = 0
+LOG_APPEND_TIME: Final = 1
+"""How Kafka numbers the kinds of timestamps."""
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+    ]
+)
+SCHEMA_WITH_HEADERS: Final = SCHEMA.append(pa.field("headers", HEADERS_TYPE))
+TYPES: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""The same as Spark calls them."""
+
+_OF_RECORDS: Final = frozenset({"key", "value", "timestamp", "headers"})
+"""Columns for which each record has to be looked at."""
+
+_LEAST_SAME: Final = 1 << 14
+"""Records of one kind that a column is made for at once."""
+
+MOST_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
+"""The latest that Spark has, which counts microseconds in 64 bits; with a minus it has the earliest, too."""
+
+DECODE_BYTES: Final = 2 << 20
+"""Batches are decoded together up to this size, decompressed; one may be larger."""
+
+
+def chosen(types: Mapping[str, str]) -> list[str]:
+    """The columns of a schema that was given for the table. SegmentsError where it does not fit."""
+    for name, type_ in types.items():
+        if name not in TYPES:
+            raise SegmentsError(f"there is no column {name!r}; there are {', '.join(TYPES)}")
+        if type_ != TYPES[name]:
+            raise SegmentsError(f"the column {name!r} is of type {TYPES[name]}, not {type_}")
+    return list(types)
+
+
+def read(
+    range_: Range, *, headers: bool = False, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of a range, of the columns that are named, or of all.
+
+    SegmentsError; CorruptSegment names the file, position and offset.
+    """
+    names = (SCHEMA_WITH_HEADERS if headers else SCHEMA).names if columns is None else list(columns)
+    schema = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in names])
+    same = _Same()
+    for chunk in chunks_between(range_.log, range_.start, range_.end):
+        wanted = [(at, header) for at, header in chunk.batches if _is_wanted(range_, header)]
+        for found, group in _decoded(range_, chunk, wanted, frozenset(names)):
+            yield _record_batch(range_, found, group, schema, same)
+
+
+def _is_wanted(range_: Range, header: BatchHeader) -> bool:
+    if header.is_control or not header.records_count:
+        return False
+    if not (range_.is_committed_only and header.is_transactional):
+        return True
+    return not any(
+        entry.producer_id == header.producer_id
+        and entry.first_offset <= header.base_offset <= entry.last_offset
+        for entry in range_.aborted
+    )
+
+
+def _decoded(
+    range_: Range, chunk: Chunk, wanted: Batches, names: frozenset[str]
+) -> Iterator[tuple[Columns, Batches]]:
+    for at, header in wanted:
+        if not crc_is_valid(chunk.data, at, header):
+            why = f"the CRC of the batch at offset {header.base_offset} is wrong"
+            raise _corrupt(range_, chunk.position + at, header, why)
+    if not wanted:
+        return
+    if not names & _OF_RECORDS and all(_is_dense(header) for _, header in wanted):
+        yield _by_headers(wanted), wanted
+        return
+    try:
+        yield from decode_parts(chunk.data, wanted, most_bytes=DECODE_BYTES, fields=names)
+    except CorruptBatch as error:
+        at, header = wanted[0]
+        raise _corrupt(range_, chunk.position + at, header, str(error)) from None
+
+
+def _is_dense(header: BatchHeader) -> bool:
+    """Whether each offset of the batch is that of a record, so that its header tells them all."""
+    return header.records_count == header.last_offset_delta + 1
+
+
+def _by_headers(batches: Batches) -> Columns:
+    """Columns of batches whose records need not be looked at; timestamps are not known then."""
+    counts = np.array([header.records_count for _, header in batches], np.int64)
+    first = np.array([header.base_offset for _, header in batches], np.int64)
+    batch = np.repeat(np.arange(len(counts)), counts)
+    offset = (first - np.cumsum(counts) + counts).take(batch) + np.arange(len(batch))
+    return Columns(batch, offset, np.zeros(0, np.int64), None, None, None)
+
+
+def _corrupt(range_: Range, position: int, header: BatchHeader, what: str) -> CorruptSegment:
+    path = _segment_of(range_.log, header.base_offset)
+    return CorruptSegment(path, position, header.base_offset, what)
+
+
+def _segment_of(log: Partition, offset: int) -> Path:
+    base = max(segment.base_offset for segment in log.segments() if segment.base_offset <= offset)
+    return log.directory / f"{base:020d}.log"
+
+
+class _Same:
+    """Columns that are the same for all records, made once and cut to length."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, Any], pa.Array] = {}
+
+    def __call__(self, name: str, value: Any, count: int) -> pa.Array:
+        made = self._made.get((name, value))
+        if made is None or len(made) < count:
+            made = pa.repeat(pa.scalar(value, SCHEMA.field(name).type), max(count, _LEAST_SAME))
+            self._made[name, value] = made
+        return made[:count]
+
+
+def _record_batch(
+    range_: Range, columns: Columns, group: Batches, schema: pa.Schema, same: _Same
+) -> pa.RecordBatch:
+    count = len(columns.offset)
+    arrays = [_array(range_, columns, group, name, count, same) for name in schema.names]
+    found = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    first, last = group[0][1].base_offset, group[-1][1].last_offset
+    if first >= range_.start and last < range_.end:
+        return found
+    inside = (columns.offset >= range_.start) & (columns.offset < range_.end)
+    return found.filter(pa.array(inside))
+
+
+def _array(range_: Range, columns: Columns, group: Batches, name: str, count: int, same: _Same) -> Any:
+    match name:
+        case "topic":
+            return same(name, range_.topic, count)
+        case "partition":
+            return same(name, range_.partition, count)
+        case "offset":
+            return pa.array(columns.offset)
+        case "timestamp":
+            _check_times(range_, columns, group)
+            return pa.array(columns.timestamp_ms * 1000, pa.int64()).view(pa.timestamp("us", tz="UTC"))
+        case "timestampType":
+            kinds = np.array([header.has_log_append_time for _, header in group], np.int32)
+            if (kinds == kinds[0]).all():
+                return same(name, int(kinds[0]), count)
+            return pa.array(kinds.take(columns.batch))
+        case _:
+            return getattr(columns, name)
+
+
+def _check_times(range_: Range, columns: Columns, group: Batches) -> None:
+    """SegmentsError where a record of the range has a timestamp that microseconds have no room for."""
+    times_ms = columns.timestamp_ms
+    if not len(times_ms) or -MOST_TIMESTAMP_MS <= times_ms.min() <= times_ms.max() <= MOST_TIMESTAMP_MS:
+        return
+    beyond = (times_ms < -MOST_TIMESTAMP_MS) | (times_ms > MOST_TIMESTAMP_MS)
+    inside = (columns.offset >= range_.start) & (columns.offset < range_.end)
+    for at in np.flatnonzero(beyond & inside)[:1].tolist():
+        path = _segment_of(range_.log, group[int(columns.batch[at])][1].base_offset)
+        raise SegmentsError(
+            f"{path} has at offset {columns.offset[at]} of {range_.topic}-{range_.partition} the timestamp "
+            f"{times_ms[at]} ms, which Spark has no room for (is it in nanoseconds?): leave out the offset "
+            f"or the column timestamp"
+        )

@@ -1,0 +1,287 @@
+"""From batch to batch through a partition, whatever the broker does to its files meanwhile."""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kwire.broker.storage.disk import RealDisk
+from kwire.broker.storage.log.producer_state import CorruptSnapshot, ProducerStateManager
+from kwire.pipeline.segments.damage import Damage, Skipping, next_sound, sound_chunks
+from kwire.pipeline.segments.files import Partition, Segment, SegmentsError
+from kwire.wire.batch import (
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    BatchHeader,
+    crc_is_valid,
+    read_header,
+    records,
+)
+
+CHUNK_BYTES: Final = 1 << 20
+SEGMENT_OFFSETS: Final = 1 << 31
+"""Offsets that a segment can hold: indexes write them as 32-bit distances from its base offset."""
+_GONE: Final = (".deleted", ".swap")
+"""What is appended to the names of files that the broker is about to delete, or has just put in place."""
+
+
+class CorruptSegment(SegmentsError):
+    """Bytes that are no batch, in the middle of a log."""
+
+    def __init__(self, path: Path, position: int, offset: int, what: str) -> None:
+        super().__init__(f"{path} is corrupt at byte {position}, at offset {offset} or after it: {what}")
+        self.position = position
+        self.offset = offset
+
+
+class Chunk(NamedTuple):
+    """Bytes of a segment with the whole batches in them."""
+
+    data: bytes
+    batches: list[tuple[int, BatchHeader]]
+    position: int = 0
+    """Where in the file the bytes begin."""
+
+
+class SegmentFile:
+    """A segment that is open for reading, and stays readable when the broker deletes it."""
+
+    def __init__(self, segment: Segment) -> None:
+        """FileNotFoundError."""
+        self.path = segment.path
+        self.base_offset = segment.base_offset
+        self._descriptor = os.open(segment.path, os.O_RDONLY)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    @property
+    def size_bytes(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read_at(self, position: int, size_bytes: int) -> bytes:
+        """Up to so many bytes; fewer at the end of the file. SegmentsError."""
+        try:
+            return os.pread(self._descriptor, size_bytes, position)
+        except OSError as error:
+            raise SegmentsError(f"{self.path} cannot be read at byte {position}: {error.strerror}") from None
+
+    def chunks(self, position: int, end: int, *, is_active: bool, next_offset: int) -> Iterator[Chunk]:
+        """The batches from `position` up to `end`. CorruptSegment.
+
+        In the active segment a batch that is cut short ends it: the broker is writing it now, or was killed.
+        `next_offset` is the least that the first batch may begin with, as offsets never go back.
+        """
+        chunk_bytes = CHUNK_BYTES
+        while position < end:
+            wanted = min(chunk_bytes, end - position)
+            data = self.read_at(position, wanted)
+            chunk_bytes = CHUNK_BYTES
+            batches: list[tuple[int, BatchHeader]] = []
+            at, size = 0, len(data)
+            why = ""
+            while at + HEADER_BYTES <= size:
+                header = read_header(data, at)
+                why = fault(header, next_offset, self.base_offset + SEGMENT_OFFSETS)
+                if why:
+                    break
+                size_bytes = header.size_bytes
+                if at + size_bytes > size:
+                    if position + at + size_bytes <= end:
+                        chunk_bytes = max(CHUNK_BYTES, size_bytes)
+                    else:
+                        why = f"a batch of {size_bytes} bytes is cut short"
+                    break
+                batches.append((at, header))
+                next_offset = header.last_offset + 1
+                at += size_bytes
+            if (
+                not why
+                and size - at < HEADER_BYTES
+                and end - position - at < HEADER_BYTES
+                and at < end - position
+            ):
+                why = f"a batch is cut short after {end - position - at} bytes"
+            if not why and size < wanted:
+                why = "the file has become shorter"
+            if batches:
+                yield Chunk(data, batches, position)
+            if why:
+                if is_active:
+                    return
+                raise CorruptSegment(self.path, position + at, next_offset, why)
+            position += at
+
+
+def fault(header: BatchHeader, next_offset: int, limit_offset: int) -> str:
+    """What is wrong with the header of a batch whose offsets are to be between two others; nothing if not."""
+    if header.magic != MAGIC:
+        return f"a batch has format {header.magic}, not {MAGIC}"
+    if header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
+        return f"a batch has length {header.batch_length}"
+    if header.base_offset < next_offset:
+        return f"a batch begins at offset {header.base_offset}, which came before"
+    if header.last_offset >= limit_offset:
+        return f"a batch reaches to offset {header.last_offset}, which no segment like this holds"
+    if header.last_offset_delta < 0 or header.records_count < 0:
+        return f"the batch at offset {header.base_offset} has a negative number of records"
+    return ""
+
+
+def position_before(segment: Segment, file: SegmentFile, offset: int) -> int:
+    """The position of a batch at or before `offset`: 0 where the index says nothing that is so."""
+    index = segment.offset_index()
+    at = int(index[:, 0].searchsorted(offset, side="right"))
+    if not at:
+        return 0
+    indexed, position = index[at - 1].tolist()
+    head = file.read_at(position, HEADER_BYTES)
+    if len(head) < HEADER_BYTES:
+        return 0
+    header = read_header(head)
+    base = segment.base_offset
+    is_so = (
+        not fault(header, base, base + SEGMENT_OFFSETS)
+        and header.base_offset <= indexed <= header.last_offset
+    )
+    return position if is_so else 0
+
+
+def chunks_between(partition: Partition, start: int, end: int) -> Iterator[Chunk]:
+    """The batches that hold offsets from `start` on and below `end`. SegmentsError.
+
+    Segments are looked for anew where one has gone, since the broker may have deleted or compacted it.
+    """
+    tries = 0
+    while start < end:
+        segments = partition.segments()
+        bases = [segment.base_offset for segment in segments]
+        number = max(0, bisect_right(bases, start) - 1)
+        if not segments or bases[number] >= end:
+            return
+        segment = segments[number]
+        after = bases[number + 1] if number + 1 < len(segments) else None
+        try:
+            file = SegmentFile(segment)
+        except FileNotFoundError:
+            tries += 1
+            if tries > 10:
+                raise SegmentsError(f"{segment.path} is listed, but not there") from None
+            continue
+        try:
+            position = position_before(segment, file, start)
+            if partition.skipping is None:
+                chunks = file.chunks(
+                    position, file.size_bytes, is_active=False, next_offset=segment.base_offset
+                )
+            else:
+                stop = end if after is None else min(after, end)
+                chunks = _past_damage(partition, partition.skipping, segment, file, position, (start, stop))
+            for chunk in chunks:
+                wanted = [
+                    (at, header)
+                    for at, header in chunk.batches
+                    if header.last_offset >= start and header.base_offset < end
+                ]
+                if wanted:
+                    start = max(start, wanted[-1][1].last_offset + 1)
+                    yield chunk._replace(batches=wanted)
+                if chunk.batches[-1][1].last_offset + 1 >= end:
+                    return
+        except CorruptSegment as error:
+            # In the active segment a batch that is cut short ends it: the broker is writing it now, or was
+            # killed. Not if others follow.
+            torn = error.position
+            if after is not None or next_sound(segment, file, torn, file.size_bytes, error.offset):
+                raise
+        finally:
+            file.close()
+        if after is None:
+            return
+        start = max(start, after)
+
+
+def _past_damage(
+    partition: Partition,
+    skipping: Skipping,
+    segment: Segment,
+    file: SegmentFile,
+    position: int,
+    span: tuple[int, int],
+) -> Iterator[Chunk]:
+    start, end = span
+    for found in sound_chunks(segment, file, position, file.size_bytes, segment.base_offset):
+        if isinstance(found, Chunk):
+            yield found
+            continue
+        lost_from = max(found.start_offset, start)
+        lost_to = end if found.end_offset is None else min(found.end_offset, end)
+        if lost_from < lost_to:
+            skipping.record(
+                Damage(partition.topic, partition.partition, lost_from, lost_to, str(file.path), found.reason)
+            )
+
+
+def end_offset(partition: Partition) -> int:
+    """Where the log ends: behind its last whole batch. SegmentsError."""
+    segments = partition.segments()
+    if not segments:
+        return 0
+    last = segments[-1]
+    end = last.base_offset
+    file = SegmentFile(last)
+    try:
+        position = position_before(last, file, 1 << 62)
+        for data, batches, _ in file.chunks(position, file.size_bytes, is_active=True, next_offset=end):
+            # What was being written when the broker was killed may be whole by its length alone.
+            for _, header in batches[:-1]:
+                end = header.last_offset + 1
+            at, header = batches[-1]
+            if not crc_is_valid(data, at, header):
+                break
+            end = header.last_offset + 1
+    finally:
+        file.close()
+    return end
+
+
+def stable_offset(partition: Partition, end: int) -> int:
+    """The last stable offset: every transaction with data before it has ended. `end` is the log's."""
+    now_ms = time.time_ns() // 1_000_000
+    producers = ProducerStateManager(RealDisk(), str(partition.directory), partition=partition.name)
+    start = partition.segments()[0].base_offset if partition.segments() else 0
+    for offset, path in partition.snapshots():
+        if start <= offset <= end:
+            try:
+                producers.load_snapshot(path.read_bytes(), offset, now_ms=now_ms)
+            except (CorruptSnapshot, FileNotFoundError):
+                continue
+            start = offset
+            break
+    for data, batches, _ in chunks_between(partition, start, end):
+        for at, header in batches:
+            if header.has_producer_id:
+                if header.is_control:
+                    producers.update_from_marker(header, data, at)
+                elif header.is_transactional:
+                    producers.update(header)
+    producers.replicated_up_to(end)
+    first = producers.first_unstable_offset
+    return end if first is None else min(first, end)
+
+
+def scan_for_timestamp(partition: Partition, start: int, timestamp_ms: int) -> int | None:
+    """The first offset from `start` on whose record is that late or later."""
+    for data, batches, _ in chunks_between(partition, start, 1 << 62):
+        for at, header in batches:
+            if header.max_timestamp < timestamp_ms or header.is_control:
+                continue
+            for record in records(data, at, header):
+                if record.timestamp >= timestamp_ms and record.offset >= start:
+                    return record.offset
+    return None

@@ -1,0 +1,146 @@
+"""The steps of a stream: from which offsets to which, of logs that come, grow and go meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from kwire.pipeline.segments.files import AGAIN_SECONDS, Partition, SegmentsError, Sleep, partitions_in
+from kwire.pipeline.segments.options import Options
+from kwire.pipeline.segments.plan import Range, checked, divided, readable_end, resolve, tasks
+
+Told = Mapping[str, Mapping[str, int]]
+"""As Spark's Kafka source writes offsets: topic, then partition, then offset."""
+Offsets = dict[str, dict[str, int]]
+"""The same, to be made."""
+
+_Place = tuple[str, int]
+"""A topic's partition."""
+_Answer = TypeVar("_Answer")
+
+
+def beginnings(options: Options, logs: Sequence[Partition]) -> Offsets:
+    """Where a new stream of those logs begins. SegmentsError."""
+    found: Offsets = {}
+    for log in logs:
+        start = resolve(options, log, options.starting, is_start=True)
+        first, end = log.start_offset(), readable_end(log, options)
+        if not first <= start <= end:
+            raise SegmentsError(f"{log.name} has the offsets from {first} to {end}, not {start}")
+        found.setdefault(log.topic, {})[str(log.partition)] = start
+    return found
+
+
+def ends(options: Options, *, sleep: Sleep = time.sleep) -> Offsets:
+    """How far a stream may read now. SegmentsError."""
+    found: Offsets = {}
+    told = _of_each(options, None, lambda log: readable_end(log, options), sleep)
+    for (topic, partition), end in told.items():
+        found.setdefault(topic, {})[str(partition)] = end
+    return found
+
+
+def goes_on(options: Options, start: Told, ends: Told, *, sleep: Sleep = time.sleep) -> Offsets:
+    """Where each partition goes on; what came while the stream ran begins where its log does."""
+    new = [
+        (topic, int(partition))
+        for topic, offsets in ends.items()
+        for partition in offsets
+        if partition not in start.get(topic, {})
+    ]
+    begins = {topic: dict(start.get(topic, {})) for topic in ends}
+    told = _of_each(options, new, Partition.start_offset, sleep) if new else {}
+    for topic, partition in new:
+        # What is gone again has nothing.
+        begins[topic][str(partition)] = told.get((topic, partition), ends[topic][str(partition)])
+    return begins
+
+
+def limited(begins: Told, ends: Offsets, most: int) -> Offsets:
+    """The ends, drawn nearer so that about `most` offsets are between: each by its share, as Spark has it.
+
+    Each partition that has something gets at least one offset, also where that is more than `most` together:
+    or those behind a few busy ones would never have their turn.
+    """
+    lags = {
+        (topic, partition): max(0, end - begins[topic][partition])
+        for topic, offsets in ends.items()
+        for partition, end in offsets.items()
+    }
+    total = sum(lags.values())
+    if total <= most:
+        return ends
+    found: Offsets = {}
+    for (topic, partition), lag in lags.items():
+        end = begins[topic][partition] + max(1, lag * most // total) if lag else ends[topic][partition]
+        found.setdefault(topic, {})[partition] = end
+    return found
+
+
+def step_tasks(options: Options, start: Told, end: Told, *, sleep: Sleep = time.sleep) -> list[list[Range]]:
+    """What a step from one set of offsets to another reads. SegmentsError where that is gone, and matters."""
+
+    def bounds(log: Partition) -> tuple[Partition, int, int]:
+        partition = str(log.partition)
+        return _bounds(options, log, start.get(log.topic, {}).get(partition), end[log.topic][partition])
+
+    planned = [
+        (topic, int(partition))
+        for topic, offsets in end.items()
+        for partition, stop in offsets.items()
+        # What is gone for good stays in the ends of a query, and would be waited for in each of its steps.
+        if options.fail_on_data_loss or start.get(topic, {}).get(partition) != stop
+    ]
+    found = _of_each(options, planned, bounds, sleep)
+    return tasks(options, divided(options, [found[place] for place in planned if place in found]))
+
+
+def _bounds(options: Options, log: Partition, begin: int | None, stop: int) -> tuple[Partition, int, int]:
+    # A partition that came while the stream ran is read from its beginning.
+    begin = log.start_offset() if begin is None else begin
+    if begin > stop and options.fail_on_data_loss:
+        raise SegmentsError(
+            f"{log.name} ended at offset {begin} before, and at {stop} now: has the topic been "
+            f"deleted and created anew? Set failOnDataLoss to false to go on"
+        )
+    return log, *checked(options, log, min(begin, stop), stop)
+
+
+def _of_each(
+    options: Options,
+    places: Iterable[_Place] | None,
+    ask: Callable[[Partition], _Answer],
+    sleep: Sleep,
+) -> dict[_Place, _Answer]:
+    """What the logs of some partitions answer, or all. SegmentsError where one is gone, and that matters.
+
+    Who moves a log to another directory, as Apache Kafka does, may be seen in between: so whether one is gone
+    is said of all of them together, and only after looking again for a while.
+    """
+    there = options.left()
+    left = [(log.topic, log.partition) for log in there] if places is None else list(places)
+    answers: dict[_Place, _Answer] = {}
+    for pause_seconds in (None, *AGAIN_SECONDS):
+        if pause_seconds is not None:
+            sleep(pause_seconds)
+            there = partitions_in(options.directories, sleep=sleep)
+        logs = {(log.topic, log.partition): log for log in there}
+        gone = []
+        for place in left:
+            log = logs.get(place)
+            try:
+                if log is not None:
+                    answers[place] = ask(log)
+                    continue
+            except (SegmentsError, FileNotFoundError):
+                if log is None or log.directory.exists():
+                    raise
+            gone.append(place)
+        left = gone
+        if not left:
+            return answers
+    if options.fail_on_data_loss:
+        topic, partition = left[0]
+        raise SegmentsError(f"{topic}-{partition} is gone: has the topic been deleted?")
+    return answers

@@ -1,0 +1,213 @@
+"""A Spark session for the jobs: with Java found, the connector's jars, and little to say."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from kwire.pipeline.config import METRICS_VARIABLE, MissingError
+from kwire.wire import java_properties
+
+JARS_KEY: Final = "spark.jars"
+JARS_VARIABLE: Final = "KWIRE_SPARK_JARS"
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""What `spark-submit` sets, with a JVM that has its configuration already."""
+SUBMIT_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+"""Options of the JVM that is started, which come before those of Spark's settings."""
+CONNECTOR: Final = "spark-sql-kafka-0-10"
+PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+POM: Final = Path(__file__).with_name("pom.xml")
+
+SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.shuffle.partitions": "8",
+    # Tasks write into topics themselves, where a second of the same would be in the first one's way.
+    "spark.speculation": "false",
+    # Spark's own is INT96, of which others make nanoseconds, and these end in the year 2262.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+JAVA_OPTIONS: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+"""Otherwise the JVM checks bounds and nulls twice for each value of Arrow's columns: a tenth of a count."""
+
+
+def session(
+    name: str,
+    *,
+    master: str | None = None,
+    needs_kafka: bool = True,
+    settings: Mapping[str, str] | None = None,
+    metrics: Path | None = None,
+) -> SparkSession:
+    """A session for a job, whose streams tell of their progress. MissingError.
+
+    Without `master` it is that of `spark-submit`, and this machine's cores where there is none. The jars of
+    the connector are those of KWIRE_SPARK_JARS (a directory), of PySpark's own jars, or fetched once by
+    Maven; `spark-submit` has to be told of them. `metrics` is where the metrics of streams go; without it,
+    where KWIRE_PIPELINE_METRICS says, if that is set.
+    """
+    find_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    if master is None and SUBMITTED not in os.environ:
+        master = "local[*]"
+    if master is not None:
+        builder = builder.master(master)
+    builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
+    for key, value in {**SETTINGS, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    if needs_kafka and SUBMITTED not in os.environ:
+        jars = connector_jars()
+        if jars:
+            builder = builder.config(JARS_KEY, ",".join([*_own_jars(settings or {}), *map(str, jars)]))
+    with _java_options():
+        spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    if needs_kafka and SUBMITTED in os.environ:
+        _check_connector(spark)
+    from kwire.pipeline.listener import Progress
+    from kwire.pipeline.progress import Metrics
+    from kwire.pipeline.source import SegmentSource
+
+    spark.dataSource.register(SegmentSource)
+    given = os.environ.get(METRICS_VARIABLE)
+    if metrics is None and given:
+        metrics = Path(given)
+    spark.streams.addListener(Progress(name, None if metrics is None else Metrics(metrics)))
+    return spark
+
+
+@contextmanager
+def _java_options() -> Iterator[None]:
+    """A JVM that is started meanwhile has our options, and after them those that the user has set anywhere.
+
+    A setting of Spark's would take the place of the one in the user's spark-defaults.conf.
+    """
+    given = os.environ.get(SUBMIT_OPTIONS)
+    logging = (
+        "" if (_configuration() / LOGGING.name).exists() else f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"
+    )
+    os.environ[SUBMIT_OPTIONS] = " ".join(filter(None, (JAVA_OPTIONS, logging, given)))
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[SUBMIT_OPTIONS]
+        else:
+            os.environ[SUBMIT_OPTIONS] = given
+
+
+def _check_connector(spark: SparkSession) -> None:
+    """MissingError where the JVM was started without the connector: it is too late to give it one."""
+    from py4j.protocol import Py4JJavaError
+
+    loader = spark.sparkContext._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        loader.loadClass(PROVIDER)
+    except Py4JJavaError:
+        raise MissingError(
+            f"spark-submit has no Kafka connector: give it "
+            f"--packages org.apache.spark:{CONNECTOR}_2.13:{spark.version}"
+        ) from None
+
+
+def find_java() -> str:
+    """The `java` that Spark will start. MissingError."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if found is None:
+        where = f"JAVA_HOME ({home})" if home else "the PATH"
+        raise MissingError(
+            f"Spark needs Java 17 or newer, and there is none on {where} "
+            f"(Debian: apt-get install openjdk-17-jre-headless)"
+        )
+    return found
+
+
+def connector_jars() -> list[Path]:
+    """The jars of Spark's Kafka source, unless Spark has them already. MissingError."""
+    given = os.environ.get(JARS_VARIABLE)
+    if given:
+        jars = sorted(Path(given).glob("*.jar"))
+        if not any(CONNECTOR in jar.name for jar in jars):
+            raise MissingError(f"{JARS_VARIABLE} is {given}, where there is no {CONNECTOR} jar")
+        return _needed(jars)
+    import pyspark
+
+    home = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent))
+    if any((home / "jars").glob(f"{CONNECTOR}*.jar")):
+        return []
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        / "kwire"
+        / f"spark-{pyspark.__version__}"
+    )
+    if not (cache / ".complete").exists():
+        _fetch(cache)
+    return _needed(sorted(cache.glob("*.jar")))
+
+
+def _configuration() -> Path:
+    """Where the user's own configuration of Spark would be."""
+    import pyspark
+
+    home = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent))
+    return Path(os.environ.get("SPARK_CONF_DIR", home / "conf"))
+
+
+def _own_jars(settings: Mapping[str, str]) -> list[str]:
+    """The jars that the user wants beside the connector's: a setting takes the place of the one in a file.
+
+    MissingError for a spark-defaults.conf that cannot be read.
+    """
+    given = settings.get(JARS_KEY)
+    if given is None:
+        defaults = _configuration() / "spark-defaults.conf"
+        try:
+            given = java_properties.load(defaults.read_text("utf-8")).get(JARS_KEY, "")
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            raise MissingError(f"{defaults} cannot be read: {error}") from None
+    return [jar for jar in (part.strip() for part in given.split(",")) if jar]
+
+
+def _needed(jars: list[Path]) -> list[Path]:
+    # What PySpark has itself must not come twice.
+    return [jar for jar in jars if not jar.name.startswith(("scala-library", "spark-tags", "slf4j-api"))]
+
+
+def _fetch(cache: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise MissingError(
+            f"Spark's Kafka source needs jars that PySpark does not bring: set {JARS_VARIABLE} to a "
+            f"directory that has them, or put Maven on the PATH, which fetches them once "
+            f"(Debian: apt-get install maven)"
+        )
+    print(f"fetching Spark's Kafka connector into {cache}, this is done once", file=sys.stderr)
+    cache.mkdir(parents=True, exist_ok=True)
+    command = [
+        maven,
+        "-q",
+        "-B",
+        "-f",
+        str(POM),
+        "dependency:copy-dependencies",
+        f"-DoutputDirectory={cache}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stdout + done.stderr).strip().splitlines()[-1:]
+        raise MissingError(f"Maven could not fetch Spark's Kafka connector: {' '.join(last)}")
+    (cache / ".complete").touch()

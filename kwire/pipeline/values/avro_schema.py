@@ -1,0 +1,178 @@
+"""Avro schemas as JSON: with what they refer to inside of them, and without their logical types.
+
+Values are read without logical types, which are applied to whole columns afterwards. So what resolves a
+writer's schema to a reader's goes by the stored types alone, as Avro's own implementations do, and a number
+of milliseconds is not taken for one of microseconds where only the logical types differ: `unlike` finds that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
+
+from kwire.pipeline.values.columns import ValueFault
+
+RECORDS: Final = ("record", "error", "request")
+NAMED: Final = (*RECORDS, "enum", "fixed")
+LOGICAL: Final = {
+    ("int", "date"), ("int", "time-millis"), ("long", "time-micros"),
+    ("long", "timestamp-millis"), ("long", "timestamp-micros"), ("long", "timestamp-nanos"),
+    ("long", "local-timestamp-millis"), ("long", "local-timestamp-micros"), ("long", "local-timestamp-nanos"),
+    ("bytes", "decimal"), ("fixed", "decimal"), ("string", "uuid"), ("fixed", "uuid"),
+}  # fmt: skip
+"""Stored type and logical type, as the specification has them; others are let be, as it wants."""
+
+
+class AvroSchema:
+    """A schema, whole."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        """The last text is the schema, those before are what it refers to. ValueFault."""
+        self.texts = tuple(texts)
+        known: dict[str, Any] = {}
+        try:
+            for text in texts:
+                parsed = fastavro.parse_schema(json.loads(text), named_schemas=known)
+            self.full = _whole(parsed, known, set())
+            self.stored = fastavro.parse_schema(_without_logical_types(self.full))
+        except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueFault(f"this is no Avro schema: {error!r}") from None
+        self.named: dict[str, Any] = {}
+        _collect(self.full, self.named)
+
+
+def _whole(schema: Any, known: Mapping[str, Any], seen: set[str]) -> Any:
+    """With each definition where its name comes first, as texts of schemas have them."""
+    if isinstance(schema, str):
+        return _whole(known[schema], known, seen) if schema in known and schema not in seen else schema
+    if isinstance(schema, list):
+        return [_whole(branch, known, seen) for branch in schema]
+    if isinstance(schema["type"], dict | list):
+        return _whole(schema["type"], known, seen)
+    if schema["type"] in NAMED:
+        if schema["name"] in seen:
+            return schema["name"]
+        seen.add(schema["name"])
+    found = {key: value for key, value in schema.items() if not key.startswith("__")}
+    for key in ("items", "values"):
+        if key in found:
+            found[key] = _whole(found[key], known, seen)
+    if schema["type"] in RECORDS:
+        found["fields"] = [
+            {**field, "type": _whole(field["type"], known, seen)} for field in schema["fields"]
+        ]
+    elif schema["type"] in known:
+        return _whole(schema["type"], known, seen)
+    return found
+
+
+def _without_logical_types(schema: Any) -> Any:
+    if isinstance(schema, str):
+        return schema
+    if isinstance(schema, list):
+        return [_without_logical_types(branch) for branch in schema]
+    found = {key: value for key, value in schema.items() if key not in ("logicalType", "precision", "scale")}
+    for key in ("items", "values"):
+        if key in found:
+            found[key] = _without_logical_types(found[key])
+    if schema["type"] in RECORDS:
+        found["fields"] = [
+            {**field, "type": _without_logical_types(field["type"])} for field in schema["fields"]
+        ]
+        for field in found["fields"]:
+            if "default" in field:
+                field["default"] = _default(field["default"], field["type"])
+    return found
+
+
+def _default(value: Any, schema: Any) -> Any:
+    """A default with the defaults of what it leaves out."""
+    if isinstance(value, dict) and isinstance(schema, dict) and schema["type"] in RECORDS:
+        return {
+            field["name"]: _default(value.get(field["name"], field.get("default")), field["type"])
+            for field in schema["fields"]
+        }
+    return value
+
+
+def _collect(schema: Any, named: dict[str, Any]) -> None:
+    if isinstance(schema, list):
+        for branch in schema:
+            _collect(branch, named)
+    elif isinstance(schema, dict):
+        if schema["type"] in NAMED:
+            named[schema["name"]] = schema
+        for part in (schema.get("items"), schema.get("values")):
+            _collect(part, named)
+        for field in schema.get("fields", ()):
+            _collect(field["type"], named)
+
+
+def type_of(schema: Any) -> str:
+    """The name of a schema's type; `union` for a list."""
+    if isinstance(schema, list):
+        return "union"
+    return schema if isinstance(schema, str) else str(schema["type"])
+
+
+def logical_type(schema: Any) -> str | None:
+    """What the stored values mean beyond their type."""
+    if not isinstance(schema, dict):
+        return None
+    name = schema.get("logicalType")
+    return name if (schema["type"], name) in LOGICAL else None
+
+
+def unlike(writer: AvroSchema, reader: AvroSchema) -> str:
+    """Where the same stored value would mean something else to the reader; nothing if nowhere."""
+    return _unlike(writer, writer.full, reader, reader.full, set())
+
+
+def _unlike(
+    writer: AvroSchema, written: Any, reader: AvroSchema, wanted: Any, seen: set[tuple[str, str]]
+) -> str:
+    written = _single(writer.named.get(written, written) if isinstance(written, str) else written)
+    wanted = _single(reader.named.get(wanted, wanted) if isinstance(wanted, str) else wanted)
+    if isinstance(written, str):
+        written = writer.named.get(written, written)
+    if isinstance(wanted, str):
+        wanted = reader.named.get(wanted, wanted)
+    if not (isinstance(written, dict) and isinstance(wanted, dict)):
+        return ""
+    if written["type"] in RECORDS and wanted["type"] in RECORDS:
+        if (written["name"], wanted["name"]) in seen:
+            return ""
+        seen.add((written["name"], wanted["name"]))
+        fields = {field["name"]: field["type"] for field in written["fields"]}
+        for field in wanted["fields"]:
+            for name in (field["name"], *field.get("aliases", ())):
+                if name in fields:
+                    found = _unlike(writer, fields[name], reader, field["type"], seen)
+                    if found:
+                        return f"{field['name']}: {found}"
+                    break
+        return ""
+    for key in ("items", "values"):
+        if key in written and key in wanted:
+            return _unlike(writer, written[key], reader, wanted[key], seen)
+    left, right = _meaning(written), _meaning(wanted)
+    return f"{left} was written, and {right} is read" if left and right and left != right else ""
+
+
+def _single(schema: Any) -> Any:
+    """What a union with null is otherwise."""
+    if isinstance(schema, list):
+        others = [branch for branch in schema if type_of(branch) != "null"]
+        return others[0] if len(others) == 1 else schema
+    return schema
+
+
+def _meaning(schema: Any) -> str:
+    name = logical_type(schema)
+    if name == "decimal":
+        return f"decimal of scale {schema.get('scale', 0)}"
+    return (name or "").removeprefix("local-")

@@ -1,0 +1,139 @@
+"""Records that could not be decoded, into a topic of their own: as they were, with headers that say why.
+
+They are delivered after a step's files are written and before its commit, in transactions together with an
+offset map (see `pipeline/delivery.py`), for each partition of the source by itself. So a step that is
+repeated goes on behind what it has delivered, and each record is there once. Their time is that of delivery,
+since what is old would be deleted at once; when it was written is in a header.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kwire.pipeline.archive.manifest import ArchiveError, DataFile
+from kwire.pipeline.archive.reading import by_partition
+from kwire.pipeline.delivery import MAP_SUFFIX, TIMEOUT_SECONDS, MappedDelivery, Outgoing, Target
+from kwire.pipeline.values.decoder import DATA_ERROR
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COLUMNS: Final = ["offset", "timestamp", "key", "value", "headers", DATA_ERROR]
+SETTINGS: Final = {"retention.ms": "-1", "max.message.bytes": str(256 << 20)}
+PARTITIONS: Final = 4
+PREFIX: Final = "kwire."
+
+
+class DeadLetters(NamedTuple):
+    """Where a job's go."""
+
+    client: Mapping[str, str]
+    topic: str
+    partitions: int
+    job: str
+
+    @classmethod
+    def of(cls, client: Mapping[str, str], topic: str, job: str) -> DeadLetters:
+        """The topic, which is made if it is not there; `job` is whose they are. KafkaException."""
+        from confluent_kafka.admin import AdminClient
+
+        from kwire.pipeline.jobs.restore import create
+
+        admin = AdminClient(dict(client))
+        known = admin.list_topics(timeout=TIMEOUT_SECONDS).topics
+        if topic not in known:
+            create(admin, {topic: PARTITIONS}, SETTINGS)
+        if topic + MAP_SUFFIX not in known:
+            create(admin, {topic + MAP_SUFFIX: 1}, {"cleanup.policy": "compact"})
+        count = len(admin.list_topics(topic, TIMEOUT_SECONDS).topics[topic].partitions) or PARTITIONS
+        return cls(dict(client), topic, count, job)
+
+    def target(self, topic: str, partition: int) -> Target:
+        """Where those of a partition go, and under which name."""
+        name = f"{self.job}.{topic}.{partition}"
+        return Target(dict(self.client), self.topic, partition % self.partitions, name)
+
+
+def check_apart(topic: str, files: Iterable[DataFile]) -> None:
+    """ArchiveError where dead letters would be read as input again."""
+    if any(file.topic == topic for file in files):
+        raise ArchiveError(f"values.dead_letter is {topic}, which the job reads: it has to be another topic")
+
+
+def deliver(spark: SparkSession, letters: DeadLetters, place: Path, files: Sequence[DataFile]) -> int:
+    """Deliver those of files that lie in a place; how many went out now.
+
+    ArchiveError, KafkaException, DeliveryError.
+    """
+    check_apart(letters.topic, files)
+    tasks = list(by_partition(files).values())
+    if not tasks:
+        return 0
+    count: int = (
+        spark.sparkContext.parallelize(tasks, len(tasks))
+        .map(partial(deliver_partition, letters, place))
+        .sum()
+    )
+    return count
+
+
+def deliver_partition(letters: DeadLetters, place: Path, files: Sequence[DataFile]) -> int:
+    """Those of one partition; nothing is asked of the cluster where there are none."""
+    if next(undecodable(place, files, 0), None) is None:
+        return 0
+    start = min(file.first_offset for file in files)
+    with MappedDelivery(letters.target(files[0].topic, files[0].partition)) as delivery:
+        begin = start if delivery.next_offset is None else delivery.next_offset
+        return delivery.deliver(undecodable(place, files, begin), begin)
+
+
+def undecodable(place: Path, files: Sequence[DataFile], start: int) -> Iterator[Outgoing]:
+    """The records of a partition's files that have an error, from an offset on, in their order."""
+    streams = [_of_file(place / file.path, file, start) for file in files]
+    return heapq.merge(*streams, key=attrgetter("source_offset"))
+
+
+def _of_file(path: Path, file: DataFile, start: int) -> Iterator[Outgoing]:
+    # Older files have INT96, of which nanoseconds would end in the year 2262.
+    with pq.ParquetFile(path, coerce_int96_timestamp_unit="ms") as opened:
+        position = next(
+            number
+            for number in range(opened.metadata.num_columns)
+            if opened.metadata.schema.column(number).path == DATA_ERROR
+        )
+        for group in range(opened.num_row_groups):
+            about = opened.metadata.row_group(group)
+            statistics = about.column(position).statistics
+            if statistics is not None and statistics.null_count == about.num_rows:
+                continue
+            for rows in opened.iter_batches(1024, row_groups=[group], columns=COLUMNS):
+                yield from _of_rows(rows, file, start)
+
+
+def _of_rows(rows: pa.RecordBatch, file: DataFile, start: int) -> Iterator[Outgoing]:
+    rows = rows.filter(
+        pc.and_(pc.is_valid(rows.column(DATA_ERROR)), pc.greater_equal(rows.column("offset"), start))
+    )
+    now_ms = time.time_ns() // 1_000_000
+    times = rows.column("timestamp").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()).to_pylist()
+    for row, timestamp_ms in zip(rows.to_pylist(), times, strict=True):
+        why = {
+            "error": row[DATA_ERROR],
+            "topic": file.topic,
+            "partition": file.partition,
+            "offset": row["offset"],
+            "timestamp": timestamp_ms,
+        }
+        headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
+        headers += [(PREFIX + key, str(value).encode()) for key, value in why.items()]
+        yield Outgoing(row["offset"], now_ms, row["key"], row["value"], headers)

@@ -1,0 +1,149 @@
+"""Values of many records at once into one column of what is in them, and one that says why not.
+
+This is all that runs beside Spark, and it knows nothing of it: arrays of Arrow go in and come out. A value
+that cannot be decoded becomes null, with a reason; so does no other. A record without a value has neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from kwire.pipeline.values.avro import AvroReader
+from kwire.pipeline.values.avro_schema import AvroSchema
+from kwire.pipeline.values.columns import FAULTS, Column, Leaf, ValueFault
+from kwire.pipeline.values.json_text import JsonReader
+from kwire.pipeline.values.registry import Registry
+
+AVRO, JSON, TEXT, BYTES = "avro", "json", "text", "bytes"
+FORMATS: Final = (AVRO, JSON, TEXT, BYTES)
+ROWS_AT_ONCE: Final = 8192
+"""So many are Python objects at a time."""
+
+
+class Plan(NamedTuple):
+    """All that it takes to decode values; goes to wherever they are."""
+
+    format: str
+    type: pa.DataType | None = None
+    """Of JSON."""
+    reader: tuple[str, ...] = ()
+    """The texts of the reader's Avro schema, as AvroSchema wants them."""
+    registry: str = ""
+    registry_settings: tuple[tuple[str, Any], ...] = ()
+
+
+class Reader(Protocol):
+    """What is in one value, and how many of those become a column."""
+
+    column: Column
+
+    def read(self, value: bytes) -> Any: ...
+
+
+class TextReader:
+    """Values that are text in UTF-8."""
+
+    column: Column = Leaf(pa.string())
+
+    def read(self, value: bytes) -> str:
+        """ValueFault."""
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise ValueFault(f"this is no UTF-8: {error.reason} at byte {error.start}") from None
+
+
+class Decoder:
+    """Values by a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        """ValueFault where the plan's schema cannot be had as columns; RegistryError."""
+        self._registry = (
+            Registry(plan.registry, dict(plan.registry_settings)) if plan.format == AVRO else None
+        )
+        self._reader = _reader(plan, self._registry)
+        self.type = self._reader.column.type
+
+    def __enter__(self) -> Decoder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._registry is not None:
+            self._registry.__exit__(kind, error, trace)
+
+    def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """What is in the values, and why not where it is null. RegistryError."""
+        decoded: list[Any] = []
+        faults: list[str | None] = []
+        for value in values.to_pylist():
+            found, fault = None, None
+            if value is not None:
+                try:
+                    found = self._reader.read(value)
+                except ValueFault as error:
+                    fault = str(error)
+            decoded.append(found)
+            faults.append(fault)
+        if isinstance(self._reader, AvroReader):
+            self._reader.forget_unknown()
+        column = self._reader.column
+        try:
+            array = column.array(decoded)
+        except FAULTS:
+            for at, why in misfits(column, decoded, 0):
+                decoded[at], faults[at] = None, why
+            array = column.array(decoded)
+        return array, pa.array(faults, pa.string())
+
+
+def misfits(column: Column, values: Sequence[Any], first: int) -> list[tuple[int, str]]:
+    """Which values do not fit into a column, by halves: mostly it is few of many."""
+    try:
+        column.array(values)
+    except FAULTS as error:
+        if len(values) == 1:
+            return [(first, f"the value does not fit: {error}")]
+        middle = len(values) // 2
+        return [
+            *misfits(column, values[:middle], first),
+            *misfits(column, values[middle:], first + middle),
+        ]
+    return []
+
+
+def _reader(plan: Plan, registry: Registry | None) -> Reader:
+    if registry is not None:
+        return AvroReader(AvroSchema(plan.reader), registry)
+    if plan.format == JSON:
+        assert plan.type is not None
+        return JsonReader(plan.type)
+    assert plan.format == TEXT, "bytes are what they are"
+    return TextReader()
+
+
+@lru_cache(maxsize=8)
+def decoder_of(plan: Plan) -> Decoder:
+    """A decoder for this process, which keeps what it was told by the registry. ValueFault, RegistryError."""
+    return Decoder(plan)
+
+
+def with_data(plan: Plan, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """A batch with `data` and `data_error` beside its columns, in parts. RegistryError."""
+    decoder = decoder_of(plan)
+    found = []
+    for first in range(0, batch.num_rows, ROWS_AT_ONCE):
+        part = batch.slice(first, ROWS_AT_ONCE)
+        data, faults = decoder.decode(part.column(part.schema.get_field_index("value")))
+        names = [*part.schema.names, DATA, DATA_ERROR]
+        found.append(pa.RecordBatch.from_arrays([*part.columns, data, faults], names=names))
+    return found
+
+
+DATA, DATA_ERROR = "data", "data_error"

@@ -1,0 +1,210 @@
+"""Spark's side of values: a table of records, with a column of what is in their values.
+
+What was decided about a job's values when it first began stays with it: `_values.json` in an archive tells
+the type of the column, and a type that was inferred from JSON is not inferred again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, StringType, StructField, StructType
+
+from kwire.pipeline.archive.manifest import DATA as FILES
+from kwire.pipeline.archive.manifest import Archive, ArchiveError
+from kwire.pipeline.archive.reading import unglobbed
+from kwire.pipeline.config import ConfigError
+from kwire.pipeline.values.avro import column_of
+from kwire.pipeline.values.avro_schema import AvroSchema
+from kwire.pipeline.values.columns import ValueFault
+from kwire.pipeline.values.decoder import AVRO, DATA, DATA_ERROR, JSON, Plan, with_data
+from kwire.pipeline.values.json_text import JsonReader, document_of
+from kwire.pipeline.values.registry import Registry
+from kwire.pipeline.values.settings import ValuesConfig
+from kwire.pipeline.values.types import misfits, twice
+from kwire.pipeline.values.written import sample_of
+
+NOTE: Final = "_values.json"
+SAMPLE_RECORDS: Final = 1_000
+
+
+def plan_of(
+    spark: SparkSession,
+    config: ValuesConfig,
+    sample: Callable[[], DataFrame],
+    known: DataType | None = None,
+) -> Plan:
+    """How a job decodes values. ConfigError; RegistryError where the registry does not answer.
+
+    `sample` gives records to infer the type of JSON from, where neither a schema nor a `known` type says it.
+    """
+    try:
+        plan = Plan(config.format)
+        if config.format == AVRO:
+            plan = _avro_plan(config)
+        elif config.format == JSON:
+            type_ = arrow_type(_ddl(config.schema) if config.schema else known or _inferred(spark, sample()))
+            JsonReader(type_)
+            plan = Plan(JSON, type_)
+    except ValueFault as fault:
+        raise ConfigError(f"values cannot be read: {fault}") from None
+    _check_names(spark, spark_type(plan))
+    return plan
+
+
+def _check_names(spark: SparkSession, type_: DataType) -> None:
+    """ConfigError where Spark would not know one field from another."""
+    if spark.conf.get("spark.sql.caseSensitive") == "true":
+        return
+    for both in twice(_told(type_), DATA):
+        raise ConfigError(f"{both}, which are one to Spark: give values.schema, with one of them")
+
+
+def _avro_plan(config: ValuesConfig) -> Plan:
+    with Registry(config.registry, dict(config.registry_settings)) as registry:
+        if config.schema:
+            registry.check()
+            texts = [config.schema]
+        else:
+            texts = registry.latest(config.subject)
+    column_of(AvroSchema(texts))
+    return Plan(AVRO, None, tuple(texts), config.registry, config.registry_settings)
+
+
+def arrow_type(type_: DataType) -> pa.DataType:
+    """A type of Spark's as Arrow has it."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    return to_arrow_type(type_, timezone="UTC")
+
+
+def spark_type(plan: Plan) -> DataType:
+    """The type of what a plan decodes."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    if plan.format == AVRO:
+        return from_arrow_type(column_of(AvroSchema(plan.reader)).type)
+    # The column's own type: there anything may be null, whatever the DDL says.
+    return StringType() if plan.type is None else from_arrow_type(JsonReader(plan.type).column.type)
+
+
+def _ddl(text: str) -> DataType:
+    try:
+        return DataType.fromDDL(text)
+    except Exception as error:
+        # Spark's parser has kinds of errors of its own, each with many lines.
+        lines = filter(None, map(str.strip, str(error).splitlines()))
+        raise ConfigError(f"values.schema is no DDL: {next(lines, type(error).__name__)}") from None
+
+
+def _inferred(spark: SparkSession, sample: DataFrame) -> DataType:
+    rows = sample.select("value").where("value IS NOT NULL").limit(SAMPLE_RECORDS).collect()
+    documents = []
+    for row in rows:
+        with suppress(ValueFault):
+            documents.append(document_of(bytes(row.value)))
+    texts = spark.sparkContext.parallelize(sample_of(documents))
+    # Its own name for what is no JSON may be that of a field.
+    reader = spark.read.option("mode", "DROPMALFORMED").option("columnNameOfCorruptRecord", uuid4().hex)
+    found = reader.json(texts).schema
+    if not found.fields:
+        raise ConfigError("there is no JSON in the input yet to infer its schema from: give values.schema")
+    return found
+
+
+def decoded(frame: DataFrame, plan: Plan) -> DataFrame:
+    """A table of records with `data` and `data_error` beside its columns."""
+    schema = StructType(
+        [*frame.schema.fields, StructField(DATA, spark_type(plan)), StructField(DATA_ERROR, StringType())]
+    )
+    return frame.mapInArrow(partial(_decode, plan), schema)
+
+
+def _decode(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield from with_data(plan, batch)
+
+
+def note(archive: Path, plan: Plan, type_: DataType) -> None:
+    """Write down what the column of an archive is by now; appears whole or not at all.
+
+    ConfigError where what is there could not be read any more; ArchiveError.
+    """
+    type_told = _told(type_)
+    earlier = [there for there in _all_noted(archive) if there != type_told]
+    if earlier and not Archive(archive).files():
+        earlier = []
+    for there in earlier:
+        for why in misfits(there, type_told, DATA):
+            raise ConfigError(
+                f"{archive} holds values of another schema, which could not be read any more: {why}; "
+                f"give values.schema one that has them, or archive into another directory"
+            )
+    told = {"format": plan.format, "type": type_told, "reader": list(plan.reader), "earlier": earlier}
+    temporary = archive / f".{NOTE}.{os.getpid()}.tmp"
+    temporary.write_text(json.dumps(told, indent=1), encoding="utf-8")
+    temporary.rename(archive / NOTE)
+
+
+def _told(type_: DataType) -> Any:
+    return type_.jsonValue()
+
+
+def _all_noted(archive: Path) -> list[Any]:
+    """The types of an archive's files, as JSON has them. ArchiveError."""
+    last = noted(archive)
+    if last is None:
+        return []
+    earlier = json.loads((archive / NOTE).read_text(encoding="utf-8")).get("earlier", [])
+    return [*earlier, _told(last)]
+
+
+def noted(archive: Path, format_: str | None = None) -> DataType | None:
+    """The type of the column of an archive, if it has one of this format. ArchiveError."""
+    path = archive / NOTE
+    if not path.exists():
+        return None
+    try:
+        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if format_ is not None and told["format"] != format_:
+            return None
+        return _of_json(told["type"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArchiveError(f"{path} does not tell the type of values: {error!r}") from None
+
+
+def _of_json(told: Any) -> DataType:
+    # A type alone is no document that Spark reads, one within a struct is.
+    around = {"type": "struct", "fields": [{"name": DATA, "type": told, "nullable": True, "metadata": {}}]}
+    found: DataType = StructType.fromJson(around).fields[0].dataType
+    return found
+
+
+def archived(spark: SparkSession, archive: Archive) -> DataFrame:
+    """An archive with its decoded values: every file by the type that was last in use.
+
+    What older files have not is null, and their narrower numbers are widened. ArchiveError.
+    """
+    type_ = noted(archive.directory)
+    files = archive.files()
+    if type_ is None or not files:
+        raise ArchiveError(f"{archive.directory} holds no values that were decoded")
+    root = archive.directory
+    fields = [
+        "offset BIGINT, timestamp TIMESTAMP, timestampType INT, key BINARY, value BINARY",
+        "headers ARRAY<STRUCT<key: STRING, value: BINARY>>",
+        "topic STRING, date DATE, partition INT",
+    ]
+    schema = StructType(DataType.fromDDL(", ".join(fields)).fields)
+    schema = StructType([*schema.fields, StructField(DATA, type_), StructField(DATA_ERROR, StringType())])
+    paths = [unglobbed(root / file.path) for file in files]
+    return spark.read.schema(schema).option("basePath", f"{root}/{FILES}").parquet(*paths)

@@ -1,0 +1,176 @@
+"""JSON values, by a schema in Spark's types: a document that does not fit it is undecodable, all of it.
+
+What a document lacks is null, and what the schema lacks is left out. Text takes any value, what is no string
+as JSON, and numbers as they are written; numbers take numbers, without a loss; times are ISO 8601 (without a
+zone: UTC), binary is base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+
+from kwire.pipeline.values.columns import (
+    LOCAL_MICROSECONDS,
+    MICROSECONDS,
+    Column,
+    Leaf,
+    Listing,
+    Mapping,
+    Record,
+    ValueFault,
+)
+from kwire.pipeline.values.written import Number, dumps, loads
+
+FRAME_BYTES: Final = 5
+"""Confluent's serializer of JSON puts a zero and the id of a schema before it, which no JSON begins with."""
+WHOLE: Final = re.compile(r"-?\d+")
+
+
+class JsonReader:
+    """Values to what is in their JSON."""
+
+    def __init__(self, type_: pa.DataType) -> None:
+        """ValueFault where JSON has nothing for a type."""
+        self.column = _column(type_)
+
+    def read(self, value: bytes) -> Any:
+        """The document. ValueFault."""
+        return document_of(value)
+
+
+def document_of(value: bytes) -> Any:
+    """What is in a value, with numbers as they are written. ValueFault where it is no JSON, or null."""
+    if value[:1] == b"\0":
+        value = value[FRAME_BYTES:]
+    try:
+        found = loads(value.decode())
+    except UnicodeDecodeError as error:
+        raise ValueFault(f"this is no UTF-8: {error.reason} at byte {error.start}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueFault(f"this is no JSON: {error}") from None
+    if found is None:
+        raise ValueFault("this is null, and no document")
+    return found
+
+
+class _Checked(Column):
+    """Values of one of Python's types, or none."""
+
+    def __init__(self, kind: type, name: str, column: Column) -> None:
+        self._kind = kind
+        self._name = name
+        self._column = column
+        self.type = column.type
+
+    def array(self, values: Sequence[Any]) -> pa.Array:
+        for value in values:
+            if value is not None and not isinstance(value, self._kind):
+                raise ValueFault(f"{_shown(value)} is not {self._name}")
+        return self._column.array(values)
+
+
+def _shown(value: Any) -> str:
+    text = dumps(value)
+    return text if len(text) <= 60 else f"{text[:60]} …"
+
+
+def _column(type_: pa.DataType) -> Column:
+    if pa.types.is_struct(type_):
+        return _Checked(dict, "an object", Record([(field.name, _column(field.type)) for field in type_]))
+    if pa.types.is_list(type_):
+        return _Checked(list, "a list", Listing(_column(type_.value_type)))
+    if pa.types.is_map(type_) and pa.types.is_string(type_.key_type):
+        return _Checked(dict, "an object", Mapping(_column(type_.item_type)))
+    if pa.types.is_decimal(type_):
+        return Leaf(type_, _decimal)
+    if pa.types.is_timestamp(type_):
+        return Leaf(MICROSECONDS, _instant) if type_.tz else Leaf(LOCAL_MICROSECONDS, _local)
+    for is_of, convert in LEAVES:
+        if is_of(type_):
+            return Leaf(type_, convert)
+    raise ValueFault(f"JSON has nothing for the type {type_}")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else dumps(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueFault(f"{_shown(value)} is not true or false")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, Number) and WHOLE.fullmatch(value.text):
+        return int(value.text)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueFault(f"{_shown(value)} is not a whole number")
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, Number):
+        found = float(value.text)
+        if math.isinf(found):
+            raise ValueFault(f"{_shown(value)} is too large a number")
+        return found
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueFault(f"{_shown(value)} is not a number")
+    return float(value)
+
+
+def _decimal(value: Any) -> Decimal:
+    if isinstance(value, Number):
+        return Decimal(value.text)
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueFault(f"{_shown(value)} is not a decimal")
+    return Decimal(value)
+
+
+def _binary(value: Any) -> bytes:
+    return base64.b64decode(_string(value), validate=True)
+
+
+def _date(value: Any) -> date:
+    return date.fromisoformat(_string(value))
+
+
+def _time(value: Any) -> datetime:
+    return datetime.fromisoformat(_string(value))
+
+
+def _instant(value: Any) -> datetime:
+    found = _time(value)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _local(value: Any) -> datetime:
+    found = _time(value)
+    if found.tzinfo:
+        raise ValueFault(f"{_shown(value)} has a time zone")
+    return found
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueFault(f"{_shown(value)} is not text")
+    return value
+
+
+LEAVES: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]]]] = (
+    (pa.types.is_string, _text),
+    (pa.types.is_boolean, _flag),
+    (pa.types.is_integer, _integer),
+    (pa.types.is_floating, _number),
+    (pa.types.is_binary, _binary),
+    (pa.types.is_date32, _date),
+)

@@ -1,0 +1,116 @@
+"""What a job is told about values.
+
+[values]
+format = "avro"                        # avro, json, text, or bytes, which are let be
+registry = "http://127.0.0.1:8081"     # Avro's schemas, as confluent's serializers keep them
+schema = "order.avsc"                  # the reader's: of Avro a file, of JSON a DDL like "id INT"
+subject = "orders-value"               # whose latest is the reader's schema, where none is given
+dead_letter = "orders.dead"            # where records go that cannot be decoded
+[values.client]                        # whose cluster that topic is of; the input's, if this is left out
+"bootstrap.servers" = "127.0.0.1:9092"
+[values.registry_client]               # whatever confluent's client wants
+"basic.auth.user.info" = "me:secret"
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from kwire.pipeline.config import ConfigError, Input, JobConfig
+from kwire.pipeline.values.decoder import AVRO, BYTES, FORMATS, JSON
+
+BOOTSTRAP: Final = "bootstrap.servers"
+PREFIX: Final = "kafka."
+PLAIN_ONLY: Final = ("kafka.security.protocol", "kafka.sasl.mechanism")
+"""Settings of Spark's source that librdkafka has others for, so that they have to be told."""
+
+
+class ValuesConfig(NamedTuple):
+    """The table [values]."""
+
+    format: str
+    registry: str = ""
+    registry_settings: tuple[tuple[str, Any], ...] = ()
+    schema: str = ""
+    """For Avro its text, for JSON a DDL; empty where none was given."""
+    subject: str = ""
+    dead_letter: str = ""
+    client: Mapping[str, str] = {}
+
+    @classmethod
+    def of(cls, config: JobConfig, input_: Input) -> ValuesConfig | None:
+        """None where values are let be. ConfigError."""
+        if not config.has("values"):
+            return None
+        table = config.table("values")
+        format_ = table.text("format", one_of=FORMATS)
+        schema = table.text("schema", "")
+        found = cls(
+            format_,
+            table.text("registry", ""),
+            tuple((key, _number(value)) for key, value in table.table("registry_client").texts().items()),
+            _avro_text(schema) if format_ == AVRO and schema else schema,
+            table.text("subject", ""),
+            table.text("dead_letter", ""),
+            table.table("client").texts(),
+        )
+        table.done()
+        if format_ == BYTES:
+            return None
+        if format_ == AVRO:
+            if not found.registry:
+                raise ConfigError("values.registry is missing: where are the schemas of Avro values?")
+            if not (found.schema or found.subject):
+                found = found._replace(subject=f"{_topic(input_)}-value")
+        if format_ not in (AVRO, JSON) and schema:
+            raise ConfigError(f"values.schema is for avro and json, and values.format is {format_}")
+        if found.dead_letter and not found.client:
+            found = found._replace(client=_client(input_))
+        return found
+
+
+def _number(text: str) -> Any:
+    return int(text) if text.isdigit() else text
+
+
+def _avro_text(schema: str) -> str:
+    if schema.lstrip()[:1] in ("{", "[", '"'):
+        return schema
+    try:
+        text = Path(schema).read_text(encoding="utf-8")
+        json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"values.schema is a file with an Avro schema, and {schema} is not: {error}"
+        ) from None
+    return text
+
+
+def _topic(input_: Input) -> str:
+    """The one topic of an input. ConfigError where there are more, or nobody knows which."""
+    options = {key.lower(): value for key, value in input_.options.items()}
+    topics = {name.strip() for name in options.get("subscribe", "").split(",") if name.strip()}
+    if "assign" in options:
+        try:
+            topics |= set(json.loads(options["assign"]))
+        except (ValueError, TypeError):
+            topics = set()
+    if len(topics) != 1:
+        raise ConfigError(
+            "values.subject or values.schema is needed where the input is not one topic: "
+            "a column has one schema, and topics with different ones want jobs of their own"
+        )
+    return topics.pop()
+
+
+def _client(input_: Input) -> dict[str, str]:
+    options = {key.lower(): value for key, value in input_.options.items()}
+    servers = options.get(PREFIX + BOOTSTRAP)
+    if servers is None or any(options.get(key, "PLAINTEXT") != "PLAINTEXT" for key in PLAIN_ONLY):
+        raise ConfigError(
+            "values.client is missing: how is the cluster of values.dead_letter reached, by librdkafka?"
+        )
+    return {BOOTSTRAP: servers}

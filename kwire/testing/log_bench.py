@@ -1,0 +1,156 @@
+"""One log on some disk, for tests: opened, appended to, crashed, and opened again."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from kwire.broker.storage.disk import Disk, StorageError
+from kwire.broker.storage.log.log import Appended, Log
+from kwire.broker.storage.log.log_config import LogConfig
+from kwire.broker.storage.log.recovery import open_log
+from kwire.broker.storage.log.trash import Trash
+from kwire.wire.batch import Record, batches, build, records
+from kwire.wire.compression import Codec
+
+NOW_MS = 1_700_000_000_000
+SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")
+
+
+def batch(
+    *values: bytes,
+    timestamp: int = NOW_MS,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    codec: Codec = Codec.NONE,
+    transactional: bool = False,
+) -> memoryview:
+    """A batch as a producer sends it: a record a value, without keys, each a millisecond later."""
+    return memoryview(
+        build(
+            [(timestamp + number, None, value, []) for number, value in enumerate(values)],
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            transactional=transactional,
+        )
+    )
+
+
+def end_transaction(log: Log, producer_id: int, kind: int, *, now_ms: int = NOW_MS) -> None:
+    """Write a marker, and take it for replicated."""
+    marker = build(
+        [(now_ms, b"\0\0" + kind.to_bytes(2, "big"), bytes(6), [])],
+        base_offset=log.log_end_offset,
+        producer_id=producer_id,
+        producer_epoch=0,
+        transactional=True,
+        control=True,
+    )
+    log.append_stored(memoryview(marker))
+    log.commit()
+    log.high_watermark = log.log_end_offset
+
+
+def committed(log: Log) -> list[Record]:
+    """What a read_committed consumer takes from the log, as KIP-98 has it filter."""
+    found: list[Record] = []
+    offset = log.log_start_offset
+    while offset < log.last_stable_offset:
+        region = log.read(offset, max_bytes=1 << 20, up_to_offset=log.last_stable_offset)
+        pending = sorted(log.aborted_transactions(offset, region), key=lambda one: one.first_offset)
+        aborting: set[int] = set()
+        data = region.read()
+        for position, header in batches(data):
+            while pending and pending[0].first_offset <= header.last_offset:
+                aborting.add(pending.pop(0).producer_id)
+            if header.is_control:
+                aborting.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborting):
+                found += [
+                    record
+                    for record in records(data, position, header)
+                    if record.offset >= log.log_start_offset
+                ]
+            offset = header.next_offset
+    return found
+
+
+def values(log: Log) -> list[bytes | None]:
+    """The value of every record that can be read, by reading the log from its start."""
+    return [value for _, value in numbered(log)]
+
+
+def numbered(log: Log) -> list[tuple[int, bytes | None]]:
+    """Offset and value of every record that can be read."""
+    found: list[tuple[int, bytes | None]] = []
+    offset = log.log_start_offset
+    while True:
+        region = log.read(offset, max_bytes=1 << 20, up_to_offset=log.log_end_offset)
+        if not region.size_bytes:
+            return found
+        data = region.read()
+        for position, header in batches(data):
+            found += [
+                (record.offset, record.value)
+                for record in records(data, position, header)
+                if record.offset >= log.log_start_offset
+            ]
+            offset = header.next_offset
+
+
+class LogBench:
+    """A directory for one log, and the time."""
+
+    def __init__(self, disk: Disk, root: str = "", config: LogConfig | None = None) -> None:
+        self.disk = disk
+        self.directory = f"{root}/topic-0"
+        self.config = LogConfig(segment_index_bytes=1200) if config is None else config
+        self.now_ms = NOW_MS
+        self.trash = Trash(disk)
+        self.failures: list[StorageError] = []
+
+    def small_segments(self, value: bytes) -> None:
+        """Configure segments that take three batches of one such value."""
+        size_bytes = 3 * len(batch(value))
+        self.config = replace(self.config, segment_bytes=size_bytes, index_interval_bytes=1)
+
+    def open(self, *, clean: bool = False, recovery_point: int = 0, log_start_offset: int = 0) -> Log:
+        """Open the log, after a crash unless it is said to be clean. StorageError."""
+        return open_log(
+            self.disk,
+            self.directory,
+            "topic",
+            0,
+            self.config,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            trash=self.trash,
+            rng=random.Random(0),
+            now_ms=self.now_ms,
+            on_failure=lambda log, error: self.failures.append(error),
+        )
+
+    def append(self, log: Log, *values: bytes, epoch: int = 0, timestamp: int | None = None) -> Appended:
+        """Append one batch, commit it, and take it for replicated. ApiError, StorageError."""
+        sent = batch(*values, timestamp=self.now_ms if timestamp is None else timestamp)
+        return self.send(log, sent, epoch=epoch)
+
+    def send(self, log: Log, sent: memoryview, *, epoch: int = 0) -> Appended:
+        """Append a batch of the caller's making, commit it, and take it for replicated."""
+        appended = log.append(sent, leader_epoch=epoch, now_ms=self.now_ms)
+        log.commit()
+        log.high_watermark = log.log_end_offset
+        return appended
+
+    def close(self, log: Log) -> None:
+        """Flush and close, as a shutdown does. StorageError."""
+        log.flush()
+        log.close()
+
+    def path(self, base_offset: int, suffix: str) -> str:
+        """A file of a segment."""
+        return f"{self.directory}/{base_offset:020d}{suffix}"

@@ -1,0 +1,1 @@
+"""The wire: Kafka's bytes to objects and back. No IO, no clock."""

@@ -1,0 +1,464 @@
+"""RecordBatch v2 (KIP-98): a view over bytes, checks, building, and its records one by one.
+
+    base offset 8 | length 4 | leader epoch 4 | magic 1 | crc 4 | attributes 2 | last offset delta 4 |
+    base timestamp 8 | max timestamp 8 | producer id 8 | producer epoch 2 | base sequence 4 | count 4 |
+    records
+
+The length counts what follows it. The CRC-32C covers everything after itself, so the broker may stamp
+offset and
+leader epoch without touching it. Records are varint-framed; compressed, they are one block of the batch's
+codec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from kwire.wire.compression import Codec, CompressionError, compress, decompress
+from kwire.wire.primitives import Buffer
+
+HEADER_BYTES = 61
+LOG_OVERHEAD_BYTES = 12
+"""Base offset and length, which every format of Kafka's log has in front."""
+
+MAGIC = 2
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_TIMESTAMP = -1
+MAX_SEQUENCE = 0x7FFFFFFF
+
+CODEC_MASK = 0x07
+TIMESTAMP_TYPE_MASK = 0x08
+TRANSACTIONAL_MASK = 0x10
+CONTROL_MASK = 0x20
+DELETE_HORIZON_MASK = 0x40
+
+LENGTH_AT = 8
+LEADER_EPOCH_AT = 12
+MAGIC_AT = 16
+CRC_AT = 17
+ATTRIBUTES_AT = 21
+MAX_TIMESTAMP_AT = 35
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_OVERHEAD = Struct(">qi")
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_UINT32 = Struct(">I")
+_INT64 = Struct(">q")
+_CONTROL = Struct(">hh")
+_64_BITS = (1 << 64) - 1
+
+
+class CorruptBatch(Exception):
+    """Bytes that are no record batch, or one that contradicts itself."""
+
+
+_CODECS = tuple(Codec)
+"""By their codes: looking one up here costs a tenth of asking the enumeration."""
+
+
+class UnreadableBatch(CorruptBatch):
+    """Bytes that cannot be read: an unknown codec, what does not decompress, an endless varint.
+
+    Told apart because Kafka has no code for these, where it has one for records that contradict themselves.
+    """
+
+
+class BatchHeader(NamedTuple):
+    """The fixed part of a batch."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, its header included."""
+        return LOG_OVERHEAD_BYTES + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> Codec:
+        """The compression codec. CorruptBatch where the attributes name none."""
+        code = self.attributes & CODEC_MASK
+        if code > Codec.ZSTD:
+            raise UnreadableBatch(f"the batch at offset {self.base_offset} names compression codec {code}")
+        return _CODECS[code]
+
+    @property
+    def has_log_append_time(self) -> bool:
+        return bool(self.attributes & TIMESTAMP_TYPE_MASK)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_MASK)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_MASK)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        return bool(self.attributes & DELETE_HORIZON_MASK)
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record; sequences wrap from the greatest int32 to 0."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
+
+
+class Record(NamedTuple):
+    """One record, with its offset and timestamp made absolute."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
+"""A record to be built: timestamp, key, value, headers."""
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header of the batch at `position`; there must be HEADER_BYTES of it. Nothing in it is checked."""
+    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+
+
+def batches(buffer: Buffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+    """Each batch's position and header. CorruptBatch for one that is torn, or whose length cannot be."""
+    end = len(buffer) if end is None else end
+    position = start
+    while position < end:
+        if end - position < HEADER_BYTES:
+            raise CorruptBatch(f"{end - position} bytes at {position} are less than a batch's header")
+        header = read_header(buffer, position)
+        if header.magic != MAGIC:
+            raise CorruptBatch(f"the batch at {position} has magic {header.magic}")
+        next_position = position + header.size_bytes
+        if header.size_bytes < HEADER_BYTES or next_position > end:
+            raise CorruptBatch(f"the batch at {position} has length {header.batch_length}")
+        yield position, header
+        position = next_position
+
+
+def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
+    """Whether the batch holds what its producer summed up."""
+    covered = memoryview(buffer)[position + ATTRIBUTES_AT : position + header.size_bytes]
+    return bool(crc32c(covered) == header.crc)
+
+
+def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Give the batch its place in the log. The CRC does not cover this."""
+    _INT64.pack_into(buffer, position, base_offset)
+    _INT32.pack_into(buffer, position + LEADER_EPOCH_AT, leader_epoch)
+
+
+def stamp_append_time(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, timestamp_ms: int
+) -> BatchHeader:
+    """Say that the whole batch was appended at `timestamp_ms`, and sum it up anew; its header afterwards."""
+    attributes = header.attributes | TIMESTAMP_TYPE_MASK
+    _INT16.pack_into(buffer, position + ATTRIBUTES_AT, attributes)
+    _INT64.pack_into(buffer, position + MAX_TIMESTAMP_AT, timestamp_ms)
+    crc = seal(buffer, position, header.size_bytes)
+    return header._replace(attributes=attributes, max_timestamp=timestamp_ms, crc=crc)
+
+
+def seal(buffer: bytearray | memoryview, position: int, size_bytes: int) -> int:
+    """Sum up the batch anew after something that the CRC covers was changed; the new CRC."""
+    crc: int = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : position + size_bytes])
+    _UINT32.pack_into(buffer, position + CRC_AT, crc)
+    return crc
+
+
+def _payload(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
+    """The records of a batch, decompressed."""
+    span = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
+    if header.codec == Codec.NONE:
+        return span
+    try:
+        return decompress(header.codec, span, max_bytes=max_bytes)
+    except CompressionError as error:
+        raise UnreadableBatch(
+            f"the batch at offset {header.base_offset} does not decompress: {error}"
+        ) from error
+
+
+_MOST_LENGTH_BYTES = 5
+_LEAST_ALIKE = 8
+"""So many records of one length are worth being passed over together."""
+
+
+def _alike(payload: Buffer, at: int, stride: int, most: int) -> int:
+    """How many records from `at` on, of so many at most, have the length of the one before; 0 if only a few.
+
+    Each of these lengths leads to the next, so that equal bytes there are proof enough.
+    """
+    before = at - stride
+    for step in range(_MOST_LENGTH_BYTES):
+        first = payload[before + step]
+        if (
+            most < _LEAST_ALIKE
+            or payload[at + step] != first
+            or payload[at + 3 * stride + step] != first
+            or payload[at + 7 * stride + step] != first
+        ):
+            return 0
+        column = bytes(payload[at + step : at + step + (most - 1) * stride + 1 : stride])
+        most -= len(column.lstrip(column[:1]))
+        if first < 0x80:
+            return most if most >= _LEAST_ALIKE else 0
+    return 0
+
+
+def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> int:
+    """Walk over the record boundaries and count them: at most one more than the header's count.
+
+    CorruptBatch where they do not end with the batch, or a compressed batch exceeds `max_bytes`.
+    """
+    payload = _payload(buffer, position, header, max_bytes)
+    at, end = 0, len(payload)
+    count = start = 0
+    limit = header.records_count
+    wait = 1
+    look_at = 1 if limit > _LEAST_ALIKE else limit
+    while at < end:
+        if count >= limit:
+            return count + 1
+        if count == look_at:
+            same = _alike(payload, at, at - start, min(limit - count, (end - at) // (at - start)))
+            count += same
+            at += same * (at - start)
+            # Records of ever new lengths are looked at less and less often.
+            wait = 1 if same else 2 * wait
+            look_at = count + wait
+            if same:
+                continue
+        stop = min(limit, look_at)
+        for number in range(count, stop):
+            if at >= end:
+                count = number
+                break
+            start = at
+            length = payload[at]
+            at += 1
+            if length > 0x7F:
+                length &= 0x7F
+                shift = 7
+                while True:
+                    if at >= end:
+                        raise CorruptBatch(f"record {number} of the batch has no whole length")
+                    if shift > 28:
+                        raise UnreadableBatch(
+                            f"record {number} of the batch has a length of more than 32 bits"
+                        )
+                    byte = payload[at]
+                    at += 1
+                    length |= (byte & 0x7F) << shift
+                    if byte < 0x80:
+                        break
+                    shift += 7
+            if length & 1:
+                raise CorruptBatch(f"record {number} of the batch has a negative length")
+            at += length >> 1
+        else:
+            count = stop
+    if at != end:
+        raise CorruptBatch(f"record {count - 1} reaches beyond the batch")
+    return count
+
+
+def _varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
+    """A zigzag varint of up to 64 bits. As Kafka's readers do, it drops what ten bytes hold beyond them."""
+    value = shift = 0
+    while at < end:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            value &= _64_BITS
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            break
+    raise CorruptBatch(f"no varint of 64 bits ends before byte {at}")
+
+
+def records(
+    buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = 0x7FFFFFFF
+) -> Iterator[Record]:
+    """The records of the batch at `position`, in their order. CorruptBatch where they are not what they
+    say.
+    """
+    data = bytes(_payload(buffer, position, header, max_bytes))
+    end = len(data)
+    at = 0
+    append_time = header.max_timestamp if header.has_log_append_time else None
+    for _ in range(header.records_count):
+        length, at = _varint(data, at, end)
+        stop = at + length
+        if length < 0 or stop > end:
+            raise CorruptBatch(f"a record of {length} bytes at {at} of {end}")
+        if at >= stop:
+            raise CorruptBatch("an empty record")
+        timestamp_delta, at = _varint(data, at + 1, stop)
+        offset_delta, at = _varint(data, at, stop)
+        key, at = _field(data, at, stop)
+        value, at = _field(data, at, stop)
+        count, at = _varint(data, at, stop)
+        if not 0 <= count <= stop - at:
+            raise CorruptBatch(f"a record with {count} headers")
+        headers: list[tuple[str, bytes | None]] = []
+        for _ in range(count):
+            name, at = _field(data, at, stop)
+            if name is None:
+                raise CorruptBatch("a header without a name")
+            content, at = _field(data, at, stop)
+            headers.append((name.decode("utf-8", "replace"), content))
+        if at != stop:
+            raise CorruptBatch(f"{stop - at} bytes left in a record")
+        timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
+        yield Record(header.base_offset + offset_delta, timestamp, key, value, headers)
+    if at != end:
+        raise CorruptBatch(f"{end - at} bytes after the last record")
+
+
+def _field(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    length, at = _varint(data, at, end)
+    if length < 0:
+        if length != -1:
+            raise CorruptBatch(f"a length of {length}")
+        return None, at
+    stop = at + length
+    if stop > end:
+        raise CorruptBatch(f"{length} bytes at {at} of {end}")
+    return data[at:stop], stop
+
+
+def control_type(record: Record) -> tuple[int, int]:
+    """A control record's version and type, from its key. CorruptBatch."""
+    if record.key is None or len(record.key) < 4:
+        raise CorruptBatch(f"the control record at offset {record.offset} has no type")
+    version, kind = _CONTROL.unpack_from(record.key, 0)
+    return version, kind
+
+
+def _append_varint(out: bytearray, value: int) -> None:
+    value = (value << 1) ^ (value >> 63)
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _append_field(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out.append(1)
+    else:
+        _append_varint(out, len(value))
+        out += value
+
+
+def build(
+    new_records: Iterable[NewRecord],
+    *,
+    base_offset: int = 0,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    log_append_time: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    leader_epoch: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    offset_deltas: Sequence[int] | None = None,
+) -> bytearray:
+    """One whole batch of at least one record, its CRC in place.
+
+    The first record's timestamp becomes the base; with `log_append_time` all records read as appended then.
+    `offset_deltas` leave gaps, as compaction does: one for each record, and then that of the batch's end.
+    """
+    body = bytearray()
+    base_timestamp = max_timestamp = NO_TIMESTAMP
+    count = 0
+    for timestamp, key, value, headers in new_records:
+        if not count:
+            base_timestamp = max_timestamp = timestamp
+        elif timestamp > max_timestamp:
+            max_timestamp = timestamp
+        record = bytearray(1)
+        _append_varint(record, timestamp - base_timestamp)
+        _append_varint(record, count if offset_deltas is None else offset_deltas[count])
+        _append_field(record, key)
+        _append_field(record, value)
+        _append_varint(record, len(headers))
+        for name, content in headers:
+            _append_field(record, name.encode())
+            _append_field(record, content)
+        _append_varint(body, len(record))
+        body += record
+        count += 1
+    if not count:
+        raise ValueError("a batch holds at least one record")
+    attributes = int(codec)
+    if log_append_time is not None:
+        attributes |= TIMESTAMP_TYPE_MASK
+        max_timestamp = log_append_time
+    if transactional:
+        attributes |= TRANSACTIONAL_MASK
+    if control:
+        attributes |= CONTROL_MASK
+    payload: Buffer = body if codec == Codec.NONE else compress(codec, body, level)
+    out = bytearray(HEADER_BYTES)
+    out += payload
+    _HEADER.pack_into(
+        out,
+        0,
+        base_offset,
+        len(out) - LOG_OVERHEAD_BYTES,
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        count - 1 if offset_deltas is None else offset_deltas[count],
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+    seal(out, 0, len(out))
+    return out

@@ -1,0 +1,523 @@
+"""From a declaration to code: one flat function to decode and one to encode, for each version of a message.
+
+Functions are written as source, compiled on first use, and registered with linecache, so that a traceback
+shows the line that failed. Runs of fixed-width fields become one struct call; lengths and counts are checked
+against what is left; a count can never ask for more elements than there are bytes.
+"""
+
+from __future__ import annotations
+
+import linecache
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeAlias, TypeVar, cast
+
+from kwire.wire.errors import NotInVersion, WireError
+from kwire.wire.primitives import Buffer, Region, append_unsigned_varint, read_unsigned_varint, truncated
+from kwire.wire.schema import Field, Message, SchemaError, fields_of
+
+Decoder: TypeAlias = Callable[[Buffer, int, int], tuple[Any, int]]
+"""(buffer, position, end) to (message, position after it). The end is the buffer's own."""
+
+Encoder: TypeAlias = Callable[[Any, bytearray, list[tuple[int, Region]]], None]
+"""(message, output, regions): appends; a region is noted with its place in the output, and not copied."""
+
+FORMATS = {
+    "Int8": "b",
+    "Int16": "h",
+    "UInt16": "H",
+    "Int32": "i",
+    "UInt32": "I",
+    "Int64": "q",
+    "Float64": "d",
+    "Bool": "?",
+    "Uuid": "16s",
+}
+"""The types of fixed width, as the struct module writes them."""
+
+MAX_STRING_BYTES = 0x7FFF
+"""No string is longer: where a compact length could say more, Java's reader and writer refuse it."""
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+@cache
+def decoder(message_class: type[Message], version: int) -> Decoder:
+    """The function that decodes this version. It raises WireError for whatever is not such a message."""
+    source = _DecoderSource(message_class, version, _is_flexible(message_class, version))
+    return cast(Decoder, source.compile(outermost=True))
+
+
+@cache
+def encoder(message_class: type[Message], version: int) -> Encoder:
+    """The function that encodes this version. ValueError: a value that the version cannot carry."""
+    source = _EncoderSource(message_class, version, _is_flexible(message_class, version))
+    return cast(Encoder, source.compile(outermost=True))
+
+
+def decode(
+    message_class: type[MessageT], version: int, buffer: Buffer, position: int = 0
+) -> tuple[MessageT, int]:
+    """Decode one message that starts at `position`; the message and the position after it."""
+    message, position = decoder(message_class, version)(buffer, position, len(buffer))
+    return message, position
+
+
+def encode(message: Message, version: int) -> bytes:
+    """Encode a message that holds no region."""
+    out = bytearray()
+    regions: list[tuple[int, Region]] = []
+    encoder(type(message), version)(message, out, regions)
+    if regions:
+        raise ValueError(f"{type(message).__name__} holds regions of files")
+    return bytes(out)
+
+
+def _is_flexible(message_class: type[Message], version: int) -> bool:
+    if version not in message_class.VERSIONS:
+        first, last = message_class.VERSIONS
+        raise SchemaError(f"{message_class.__name__} has no version {version}, only {first} to {last}")
+    return version in message_class.FLEXIBLE
+
+
+def compile_constructor(message_class: type[Message]) -> Callable[..., None]:
+    """`__init__` with a keyword argument for each field."""
+    names: dict[str, Any] = {"_absent": _absent}
+    arguments: list[str] = []
+    lines: list[str] = []
+    for field in fields_of(message_class):
+        name = field.name
+        if isinstance(field.default, list):
+            arguments.append(f"{name}=_absent")
+            lines.append(f"    self.{name} = [] if {name} is _absent else {name}")
+        elif isinstance(field.default, type):
+            names[f"new_{name}"] = field.default
+            arguments.append(f"{name}=_absent")
+            lines.append(f"    self.{name} = new_{name}() if {name} is _absent else {name}")
+        else:
+            names[f"default_{name}"] = field.default
+            arguments.append(f"{name}=default_{name}")
+            lines.append(f"    self.{name} = {name}")
+    star = "*, " if arguments else ""
+    source = f"def __init__(self, {star}{', '.join(arguments)}):\n" + ("\n".join(lines) or "    pass") + "\n"
+    made: Callable[..., None] = _compile(source, f"{message_class.__name__} constructor", "__init__", names)
+    return made
+
+
+class _Absent:
+    __slots__ = ()
+
+
+_absent = _Absent()
+
+
+def _compile(source: str, title: str, name: str, names: dict[str, Any]) -> Any:
+    filename = f"<kwire {title}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    exec(compile(source, filename, "exec"), names)
+    return names[name]
+
+
+class _Source:
+    """Lines of a function in the making, and the names that they use."""
+
+    def __init__(self, message_class: type[Message], version: int, flexible: bool) -> None:
+        self.message_class = message_class
+        self.version = version
+        self.flexible = flexible
+        self.names: dict[str, Any] = {}
+        self.lines: list[str] = []
+
+    def add(self, indent: int, line: str) -> None:
+        self.lines.append("    " * indent + line)
+
+    def guard(self, caught: str, raised: str) -> None:
+        """Have the function, all but its head, tried: one more call around it would cost more."""
+        self.lines[1:] = ["    try:", *("    " + line for line in self.lines[1:])]
+        self.add(1, f"except {caught} as error:")
+        self.add(2, f"raise {raised} from None")
+
+    def present(self) -> list[Field]:
+        """Fields that this version sends in their place, not under a tag."""
+        return [
+            field
+            for field in fields_of(self.message_class)
+            if self.version in field.versions and self.version not in field.tagged
+        ]
+
+    def tagged(self) -> list[Field]:
+        fields = [field for field in fields_of(self.message_class) if self.version in field.tagged]
+        if fields and not self.flexible:
+            raise SchemaError(f"{self.message_class.__name__} v{self.version} has tags, and is not flexible")
+        return sorted(fields, key=lambda field: field.tag or 0)
+
+    def runs(self) -> list[list[Field]]:
+        """The fields in their place, neighbours of fixed width together."""
+        runs: list[list[Field]] = []
+        for field in self.present():
+            if self.is_fixed(field) and runs and self.is_fixed(runs[-1][0]):
+                runs[-1].append(field)
+            else:
+                runs.append([field])
+        return runs
+
+    def is_fixed(self, field: Field) -> bool:
+        return not field.is_list and field.element in FORMATS
+
+    def is_nullable(self, field: Field) -> bool:
+        return self.version in field.nullable or field.element == "Records"
+
+    def nested(self, field: Field, makes: Callable[[type[Message]], Any]) -> str:
+        assert field.message is not None
+        name = f"nested_{field.message.__name__}"
+        if name not in self.names:
+            self.names[name] = makes(field.message)
+        return name
+
+
+class _DecoderSource(_Source):
+    """Writes `decode(b, p, e)`: b the buffer, p the position, e the end."""
+
+    def compile(self, *, outermost: bool = False) -> Any:
+        """`outermost`: what is cut short is told by a WireError, and not by what Python raises for it."""
+        cls = self.message_class
+        self.names.update(
+            cls=cls,
+            new=cls.__new__,
+            WireError=WireError,
+            truncated=truncated,
+            read_varint=read_unsigned_varint,
+            unpack_h=struct.Struct(">h").unpack_from,
+            unpack_i=struct.Struct(">i").unpack_from,
+            unpack_from=struct.unpack_from,
+            cut_short=(IndexError, struct.error),
+        )
+        tagged = self.tagged()
+        self.add(0, "def decode(b, p, e):")
+        self.add(1, "o = new(cls)")
+        present = {field.name for field in self.present()}
+        for field in fields_of(cls):
+            if field.name not in present:
+                self.add(1, f"o.{field.name} = {self.default(field)}")
+        for run in self.runs():
+            if self.is_fixed(run[0]):
+                self.fixed(run)
+            else:
+                self.value(1, run[0], f"o.{run[0].name}")
+        if self.flexible:
+            self.tags(tagged)
+        self.add(1, "return o, p")
+        if outermost:
+            self.guard("cut_short", f"WireError(f'{cls.__name__} v{self.version} is cut short: {{error}}')")
+        return _compile(
+            "\n".join(self.lines) + "\n", f"{cls.__name__} v{self.version} decode", "decode", self.names
+        )
+
+    def default(self, field: Field) -> str:
+        if isinstance(field.default, list):
+            return "[]"
+        self.names[f"default_{field.name}"] = field.default
+        return f"default_{field.name}()" if isinstance(field.default, type) else f"default_{field.name}"
+
+    def fixed(self, run: list[Field]) -> None:
+        packing = struct.Struct(">" + "".join(FORMATS[field.element] for field in run))
+        name = f"unpack_{len(self.names)}"
+        self.names[name] = packing.unpack_from
+        targets = ", ".join(f"o.{field.name}" for field in run)
+        self.add(1, f"{targets}{',' if len(run) == 1 else ''} = {name}(b, p)")
+        self.add(1, f"p += {packing.size}")
+
+    def length(self, indent: int, where: str, unpack: str, width: int) -> None:
+        """Put a length or count into n, -1 for null."""
+        if self.flexible:
+            self.add(indent, "n = b[p]")
+            self.add(indent, "p += 1")
+            self.add(indent, "if n > 127:")
+            self.add(indent + 1, "n, p = read_varint(b, p - 1, e)")
+            if width == 2:
+                self.add(indent + 1, f"if n > {MAX_STRING_BYTES + 1}:")
+                self.add(indent + 2, f"raise WireError({where} + ' has length %d' % (n - 1))")
+            self.add(indent, "n -= 1")
+        else:
+            self.add(indent, f"n, = {unpack}(b, p)")
+            self.add(indent, f"p += {width}")
+
+    def null_or(self, indent: int, field: Field, target: str) -> None:
+        where = f"{self.message_class.__name__}.{field.name}"
+        self.add(indent, "if n < 0:")
+        if self.is_nullable(field):
+            # Any negative length reads as null, as in Java's reader.
+            self.add(indent + 1, f"{target} = None")
+        else:
+            self.add(indent + 1, f"raise WireError('{where} may not be null (length %d)' % n)")
+        self.add(indent, "else:")
+
+    def value(self, indent: int, field: Field, target: str) -> None:
+        where = f"'{self.message_class.__name__}.{field.name}'"
+        if field.is_list:
+            self.length(indent, where, "unpack_i", 4)
+            self.null_or(indent, field, target)
+            self.add(indent + 1, "if n > e - p:")
+            self.add(indent + 2, f"raise truncated({where}, p, e)")
+            self.elements(indent + 1, field, target)
+        elif field.message is not None:
+            self.nested_message(indent, field, target)
+        else:
+            short = field.element == "Str"
+            self.length(indent, where, "unpack_h" if short else "unpack_i", 2 if short else 4)
+            self.null_or(indent, field, target)
+            self.span(indent + 1, field.element, where, target)
+
+    def span(self, indent: int, element: str, where: str, target: str) -> None:
+        self.add(indent, "q = p + n")
+        self.add(indent, "if q > e:")
+        self.add(indent + 1, f"raise truncated({where}, p, e)")
+        if element == "Str":
+            # Java reads malformed text with replacement characters instead of refusing it.
+            self.add(indent, f"{target} = str(b[p:q], 'utf-8', 'replace')")
+        elif element == "Bytes":
+            self.add(indent, f"{target} = bytes(b[p:q])")
+        else:
+            self.names["memoryview"] = memoryview
+            self.add(indent, f"{target} = memoryview(b)[p:q]")
+        self.add(indent, "p = q")
+
+    def nested_message(self, indent: int, field: Field, target: str) -> None:
+        nested = self.nested(field, lambda cls: _nested_decoder(cls, self.version, self.flexible))
+        if self.is_nullable(field):
+            if self.version in field.tagged:
+                # Under a tag Java writes 0 for null, as a varint, and nothing less than 1 for there.
+                self.add(indent, "n, p = read_varint(b, p, e)")
+                self.add(indent, "if n == 0:")
+            else:
+                # A nullable structure has one byte in front: -1 for null, 1 for there.
+                self.add(indent, "n = b[p]")
+                self.add(indent, "p += 1")
+                self.add(indent, "if n > 127:")
+            self.add(indent + 1, f"{target} = None")
+            self.add(indent, "else:")
+            indent += 1
+        self.add(indent, f"{target}, p = {nested}(b, p, e)")
+
+    def elements(self, indent: int, field: Field, target: str) -> None:
+        if field.element in FORMATS:
+            code = FORMATS[field.element]
+            if field.element == "Uuid":
+                self.add(indent, "q = p + 16 * n")
+                self.add(indent, "if q > e:")
+                self.add(indent + 1, "raise truncated('a list of uuids', p, e)")
+                self.add(indent, f"{target} = [bytes(b[i:i + 16]) for i in range(p, q, 16)]")
+                self.add(indent, "p = q")
+                return
+            width = struct.calcsize(">" + code)
+            self.add(indent, f"{target} = list(unpack_from('>%d{code}' % n, b, p))")
+            self.add(indent, f"p += {width} * n" if width > 1 else "p += n")
+            return
+        self.add(indent, f"{target} = a{indent} = []")
+        self.add(indent, "for _ in range(n):")
+        if field.message is not None:
+            nested = self.nested(field, lambda cls: _nested_decoder(cls, self.version, self.flexible))
+            self.add(indent + 1, f"x, p = {nested}(b, p, e)")
+        else:
+            short = field.element == "Str"
+            where = f"'{self.message_class.__name__}.{field.name}'"
+            self.length(indent + 1, where, "unpack_h" if short else "unpack_i", 2 if short else 4)
+            self.add(indent + 1, "if n < 0:")
+            self.add(indent + 2, f"raise WireError('null in ' + {where})")
+            self.span(indent + 1, field.element, where, "x")
+        self.add(indent + 1, f"a{indent}.append(x)")
+
+    def tags(self, tagged: list[Field]) -> None:
+        self.add(1, "n = b[p]")
+        self.add(1, "p += 1")
+        self.add(1, "if n:")
+        self.add(2, "if n > 127:")
+        self.add(3, "n, p = read_varint(b, p - 1, e)")
+        self.add(2, "last = -1")
+        self.add(2, "for _ in range(n):")
+        self.add(3, "tag, p = read_varint(b, p, e)")
+        self.add(3, "if tag <= last:")
+        self.add(4, "raise WireError('tag %d after tag %d' % (tag, last))")
+        self.add(3, "last = tag")
+        self.add(3, "size, p = read_varint(b, p, e)")
+        self.add(3, "stop = p + size")
+        self.add(3, "if stop > e:")
+        self.add(4, "raise truncated('a tagged field', p, e)")
+        branch = "if"
+        for field in tagged:
+            self.add(3, f"{branch} tag == {field.tag}:")
+            if self.is_fixed(field):
+                self.names[f"unpack_tag{field.tag}"] = struct.Struct(">" + FORMATS[field.element]).unpack_from
+                self.add(4, f"o.{field.name}, = unpack_tag{field.tag}(b, p)")
+                self.add(4, f"p += {struct.calcsize('>' + FORMATS[field.element])}")
+            else:
+                self.value(4, field, f"o.{field.name}")
+            self.add(4, "if p != stop:")
+            self.add(5, f"raise WireError('tag {field.tag} does not fill its size')")
+            branch = "elif"
+        # A tag that this version does not know is skipped (KIP-482).
+        self.add(3, "p = stop")
+
+
+def _nested_decoder(message_class: type[Message], version: int, flexible: bool) -> Any:
+    return _DecoderSource(message_class, version, flexible).compile()
+
+
+def _nested_encoder(message_class: type[Message], version: int, flexible: bool) -> Any:
+    return _EncoderSource(message_class, version, flexible).compile()
+
+
+class _EncoderSource(_Source):
+    """Writes `encode(o, out, regions)`."""
+
+    def compile(self, *, outermost: bool = False) -> Any:
+        """`outermost`: a number without room is told by a ValueError, and not by what struct raises."""
+        cls = self.message_class
+        self.names.update(
+            append_varint=append_unsigned_varint,
+            pack=struct.pack,
+            pack_h=struct.Struct(">h").pack,
+            pack_i=struct.Struct(">i").pack,
+            size_of=_size_of,
+            new_output=bytearray,
+            no_room=struct.error,
+        )
+        self.add(0, "def encode(o, out, regions):")
+        present = {field.name for field in self.present()}
+        tagged = self.tagged()
+        sent = present | {field.name for field in tagged}
+        for field in fields_of(cls):
+            if field.name not in sent and not field.ignorable:
+                self.must_be_default(field)
+        for run in self.runs():
+            if self.is_fixed(run[0]):
+                packing = struct.Struct(">" + "".join(FORMATS[field.element] for field in run))
+                name = f"pack_{len(self.names)}"
+                self.names[name] = packing.pack
+                self.add(1, f"out += {name}({', '.join(f'o.{field.name}' for field in run)})")
+            else:
+                self.add(1, f"v = o.{run[0].name}")
+                self.value(1, run[0], "out")
+        if self.flexible:
+            self.tags(tagged)
+        self.add(1, "return None")
+        if outermost:
+            self.guard("no_room", f"ValueError(f'{cls.__name__} v{self.version} has no room: {{error}}')")
+        return _compile(
+            "\n".join(self.lines) + "\n", f"{cls.__name__} v{self.version} encode", "encode", self.names
+        )
+
+    def default_name(self, field: Field) -> str:
+        name = f"default_{field.name}"
+        if name not in self.names:
+            default = field.default
+            self.names[name] = default() if isinstance(default, type) else default
+        return name
+
+    def must_be_default(self, field: Field) -> None:
+        where = f"{self.message_class.__name__}.{field.name}"
+        self.names["NotInVersion"] = NotInVersion
+        self.add(1, f"if o.{field.name} != {self.default_name(field)}:")
+        self.add(2, f"raise NotInVersion('{where} is not in version {self.version}')")
+
+    def length(self, indent: int, size: str, wide: bool, out: str) -> None:
+        if self.flexible:
+            self.add(indent, f"n = {size} + 1")
+            self.add(indent, "if n < 128:")
+            self.add(indent + 1, f"{out}.append(n)")
+            self.add(indent, "else:")
+            if not wide:
+                self.names["ValueError"] = ValueError
+                self.add(indent + 1, f"if n > {MAX_STRING_BYTES + 1}:")
+                self.add(indent + 2, "raise ValueError('a string of %d bytes' % (n - 1))")
+            self.add(indent + 1, f"append_varint({out}, n)")
+        else:
+            self.add(indent, f"{out} += {'pack_i' if wide else 'pack_h'}({size})")
+
+    def value(self, indent: int, field: Field, out: str) -> None:
+        """Write v."""
+        where = f"{self.message_class.__name__}.{field.name}"
+        wide = field.is_list or field.element != "Str"
+        self.add(indent, "if v is None:")
+        if self.is_nullable(field):
+            if field.message is not None and not field.is_list:
+                self.add(indent + 1, f"{out}.append({0 if self.version in field.tagged else 255})")
+            elif self.flexible:
+                self.add(indent + 1, f"{out}.append(0)")
+            else:
+                self.add(indent + 1, f"{out} += {'pack_i' if wide else 'pack_h'}(-1)")
+        else:
+            self.add(indent + 1, f"raise ValueError('{where} may not be None in version {self.version}')")
+            self.names["ValueError"] = ValueError
+        self.add(indent, "else:")
+        indent += 1
+        if field.is_list:
+            self.length(indent, "len(v)", True, out)
+            self.elements(indent, field, out)
+        elif field.message is not None:
+            if self.is_nullable(field):
+                self.add(indent, f"{out}.append(1)")
+            nested = self.nested(field, lambda cls: _nested_encoder(cls, self.version, self.flexible))
+            self.add(indent, f"{nested}(v, {out}, regions)")
+        else:
+            self.scalar(indent, field.element, out)
+
+    def scalar(self, indent: int, element: str, out: str) -> None:
+        if element == "Str":
+            self.add(indent, "s = v.encode()")
+            self.length(indent, "len(s)", False, out)
+            self.add(indent, f"{out} += s")
+        elif element == "Bytes":
+            self.length(indent, "len(v)", True, out)
+            self.add(indent, f"{out} += v")
+        else:
+            self.length(indent, "size_of(v)", True, out)
+            self.names["buffers"] = (bytes, bytearray, memoryview)
+            self.names["isinstance"] = isinstance
+            self.add(indent, "if isinstance(v, buffers):")
+            self.add(indent + 1, f"{out} += v")
+            self.add(indent, "else:")
+            self.add(indent + 1, f"regions.append((len({out}), v))")
+
+    def elements(self, indent: int, field: Field, out: str) -> None:
+        if field.element in FORMATS and field.element != "Uuid":
+            self.add(indent, f"{out} += pack('>%d{FORMATS[field.element]}' % len(v), *v)")
+            return
+        self.add(indent, "for v in v:")
+        if field.element == "Uuid":
+            self.add(indent + 1, f"{out} += pack('16s', v)")
+        elif field.message is not None:
+            nested = self.nested(field, lambda cls: _nested_encoder(cls, self.version, self.flexible))
+            self.add(indent + 1, f"{nested}(v, {out}, regions)")
+        else:
+            self.scalar(indent + 1, field.element, out)
+
+    def tags(self, tagged: list[Field]) -> None:
+        if not tagged:
+            self.add(1, "out.append(0)")
+            return
+        self.add(1, "tags = []")
+        for field in tagged:
+            self.add(1, f"v = o.{field.name}")
+            self.add(1, f"if v != {self.default_name(field)}:")
+            self.add(2, "t = new_output()")
+            if self.is_fixed(field):
+                self.add(2, f"t += pack('>{FORMATS[field.element]}', v)")
+            else:
+                self.value(2, field, "t")
+            self.add(2, f"tags.append(({field.tag}, t))")
+        self.add(1, "append_varint(out, len(tags))")
+        self.add(1, "for tag, t in tags:")
+        self.add(2, "append_varint(out, tag)")
+        self.add(2, "append_varint(out, len(t))")
+        self.add(2, "out += t")
+
+
+def _size_of(records: Any) -> int:
+    if isinstance(records, memoryview):
+        return records.nbytes
+    if isinstance(records, (bytes, bytearray)):
+        return len(records)
+    size_bytes: int = records.size_bytes
+    return size_bytes

@@ -1,0 +1,427 @@
+"""Record batches as columns: many records decoded at once, with numpy, into Arrow arrays.
+
+Where each record begins has to be found one after the other, since each length says where the next one is;
+everything else is read for all records together. Keys and values are gathered by Arrow out of the very bytes
+that were read. numpy and pyarrow come with the extra `spark`: the broker does not need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kwire.wire.batch import HEADER_BYTES, BatchHeader, CorruptBatch, UnreadableBatch
+from kwire.wire.compression import Codec, CompressionError, decompress
+from kwire.wire.primitives import Buffer
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Batches = Sequence[tuple[int, BatchHeader]]
+"""Positions and headers."""
+
+MAX_BYTES: Final = 0x7FFFFFFF
+"""What 32-bit offsets reach: the records that are decoded at once have to be smaller, decompressed."""
+KEY_AND_VALUE: Final = frozenset({"key", "value"})
+
+_LEAST_RECORD_BYTES: Final = 7
+"""Length, attributes, two deltas, two lengths and a count."""
+_LEAST_ALIKE: Final = 8
+"""So many records of one length are worth being found together."""
+_FIRST_WALK: Final = 16
+"""So many records are looked at one by one before the next look at whether some are alike."""
+_ZIGZAG: Final = np.array([byte >> 1 ^ -(byte & 1) for byte in range(256)], np.int64)
+
+HEADERS_TYPE: Final = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
+"""As in Spark's Kafka source."""
+
+
+class Columns(NamedTuple):
+    """Records, in the order of their batches."""
+
+    batch: Ints
+    """To which of the batches each record belongs."""
+    offset: Ints
+    timestamp_ms: Ints
+    key: pa.BinaryArray | None
+    value: pa.BinaryArray | None
+    headers: pa.ListArray | None
+    """A list for each record, null where it has no headers. This, key and value are None if not asked for."""
+
+
+def decode(data: Buffer, batches: Batches, *, fields: Collection[str] = KEY_AND_VALUE) -> Columns:
+    """Decode the records of batches, each given by its position in `data`, which ascends, and its header.
+
+    `fields` are those of key, value and headers that are wanted. CRCs are not checked. CorruptBatch,
+    UnreadableBatch: a batch does not hold the records that it should, which the message names by its offset.
+    """
+    found = list(decode_parts(data, batches, most_bytes=MAX_BYTES, fields=fields))
+    assert len(found) <= 1
+    return found[0][0] if found else _decoded(_Part(b"", [], []), fields)
+
+
+def decode_parts(
+    data: Buffer, batches: Batches, *, most_bytes: int, fields: Collection[str] = KEY_AND_VALUE
+) -> Iterator[tuple[Columns, Batches]]:
+    """As `decode`, of as many batches at once as have no more than so many bytes, decompressed, or of one."""
+    for part in _parts(data, batches, most_bytes):
+        yield _decoded(part, fields), part.batches
+
+
+class _Part(NamedTuple):
+    """Bytes that hold the records of batches, decompressed, and where in them those of each lie."""
+
+    buffer: Buffer
+    spans: list[tuple[int, int]]
+    batches: Batches
+
+
+def _decoded(part: _Part, fields: Collection[str]) -> Columns:
+    buffer, spans, batches = part
+    raw = np.frombuffer(buffer, dtype=np.uint8)
+    starts, ends, batch = _boundaries(buffer, raw, spans, batches)
+    try:
+        return _decode(buffer, raw, starts, ends, batch, batches, fields)
+    except _Bad as bad:
+        header = batches[int(batch[bad.index])][1]
+        offset = header.base_offset
+        raise CorruptBatch(f"the batch at offset {offset} has a record {bad.what}") from None
+
+
+class _Bad(Exception):
+    def __init__(self, index: int, what: str) -> None:
+        super().__init__(what)
+        self.index = index
+        self.what = what
+
+
+def _parts(data: Buffer, batches: Batches, most_bytes: int) -> Iterator[_Part]:
+    if batches and len(data) <= most_bytes and not any(header.codec for _, header in batches):
+        spans = [(at + HEADER_BYTES, at + header.size_bytes) for at, header in batches]
+        yield _Part(data, spans, batches)
+        return
+    view = memoryview(data)
+    pieces: list[Buffer] = []
+    spans = []
+    size = first = 0
+    for number, (at, header) in enumerate(batches):
+        piece: Buffer = view[at + HEADER_BYTES : at + header.size_bytes]
+        if header.codec != Codec.NONE:
+            try:
+                piece = decompress(header.codec, piece, max_bytes=MAX_BYTES)
+            except CompressionError as error:
+                raise UnreadableBatch(
+                    f"the batch at offset {header.base_offset} does not decompress: {error}"
+                ) from error
+        if pieces and size + len(piece) > most_bytes:
+            yield _Part(_joined(pieces), spans, batches[first:number])
+            pieces, spans, size, first = [], [], 0, number
+        pieces.append(piece)
+        spans.append((size, size + len(piece)))
+        size += len(piece)
+    if pieces:
+        yield _Part(_joined(pieces), spans, batches[first:])
+
+
+def _joined(pieces: list[Buffer]) -> Buffer:
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _boundaries(
+    buffer: Buffer, raw: Bytes, spans: Sequence[tuple[int, int]], batches: Batches
+) -> tuple[Ints, Ints, Ints]:
+    """Where each record begins and ends, and to which batch it belongs."""
+    counts = []
+    for (begin, end), (_, header) in zip(spans, batches, strict=True):
+        if not 0 <= header.records_count <= (end - begin) // _LEAST_RECORD_BYTES:
+            raise _no_records(header, "it is too short")
+        counts.append(header.records_count)
+    behind = np.cumsum(counts, dtype=np.int64)
+    starts = np.empty(int(behind[-1]) if counts else 0, np.int64)
+    done = 0
+    for (begin, end), (_, header) in zip(spans, batches, strict=True):
+        found = starts[done : done + header.records_count]
+        done += header.records_count
+        if not _find(buffer, raw, begin, end, found):
+            try:
+                found[:] = _one_by_one(buffer, begin, end, header.records_count)
+            except (IndexError, CorruptBatch) as error:
+                raise _no_records(header, str(error) or "it is cut short") from None
+    ends = np.empty_like(starts)
+    ends[:-1] = starts[1:]
+    filled = np.flatnonzero(counts)
+    ends[behind[filled] - 1] = np.array([end for _, end in spans], np.int64)[filled]
+    return starts, ends, np.repeat(np.arange(len(counts)), counts)
+
+
+def _no_records(header: BatchHeader, why: str) -> CorruptBatch:
+    what = f"the batch at offset {header.base_offset} holds no {header.records_count} records: {why}"
+    return CorruptBatch(what)
+
+
+@cache
+def _strides() -> list[list[int]]:
+    """By the two bytes that a record begins with: how far it is to the next one; 0 where they do not tell."""
+
+    def of(zigzag: int, prefix_bytes: int) -> int:
+        return 0 if zigzag & 1 else prefix_bytes + (zigzag >> 1)
+
+    return [
+        [of(first, 1)] * 256
+        if first < 0x80
+        else [of(first & 0x7F | second << 7, 2) if second < 0x80 else 0 for second in range(256)]
+        for first in range(256)
+    ]
+
+
+def _find(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> bool:
+    """Fill in where the records begin; whether that came out even. It does not where lengths are large."""
+    strides = _strides()
+    done, count = 0, len(starts)
+    most = _FIRST_WALK
+    try:
+        while done < count:
+            stride = strides[data[at]][data[at + 1]]
+            same = _alike(raw, at, stride, min(count - done, (end - at) // stride)) if stride else 0
+            if same:
+                starts[done : done + same] = np.arange(at, at + same * stride, stride)
+                done += same
+                at += same * stride
+                most = _FIRST_WALK
+                continue
+            walked: list[int] = []
+            add = walked.append
+            for _ in range(min(most, count - done)):
+                add(at)
+                at += strides[data[at]][data[at + 1]]
+            starts[done : done + len(walked)] = walked
+            done += len(walked)
+            most *= 2
+            if walked[-1] == at:  # a length that the table does not know
+                return False
+    except IndexError:
+        return False
+    # What once goes beyond the end does not come back to it.
+    return at == end
+
+
+def _alike(raw: Bytes, at: int, stride: int, most: int) -> int:
+    """How many records from here on have the same length; 0 where that is too few to matter."""
+    if most < _LEAST_ALIKE or raw[at] != raw[at + stride] or raw[at] != raw[at + 2 * stride]:
+        return 0
+    # Each of these lengths leads to the next one, so the same bytes there are proof enough.
+    same = most
+    for step in range(1 if raw[at] < 0x80 else 2):
+        differs = raw[at + step : at + step + (same - 1) * stride + 1 : stride] != raw[at + step]
+        first = int(differs.argmax())
+        if differs[first]:
+            same = first
+    return same if same >= _LEAST_ALIKE else 0
+
+
+def _one_by_one(data: Buffer, at: int, end: int, count: int) -> list[int]:
+    """Where the records begin, whatever their lengths. IndexError, CorruptBatch."""
+    starts = []
+    for _ in range(count):
+        starts.append(at)
+        length, body = _long_length(data, at)
+        if length & 1:
+            raise CorruptBatch("a record has a negative length")
+        at = body + (length >> 1)
+        if at > end:
+            raise CorruptBatch("a record reaches beyond it")
+    if at != end:
+        raise CorruptBatch(f"{end - at} bytes are left after them")
+    return starts
+
+
+def _long_length(data: Buffer, at: int) -> tuple[int, int]:
+    """A length, zigzag, and where what it measures begins."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 28:
+            raise CorruptBatch("a record has a length of more than 32 bits")
+
+
+class _Cursor:
+    """Positions in all records at once, which move on with what is read."""
+
+    def __init__(self, raw: Bytes, at: Ints, ends: Ints) -> None:
+        self._raw = raw
+        self.at = at
+        self._ends = ends
+
+    def varint(self) -> Ints:
+        """A zigzag varint of up to 64 bits from each."""
+        at = self.at
+        self._check(at, self._ends)
+        byte = self._raw.take(at)
+        at += 1
+        value: Ints = _ZIGZAG.take(byte)
+        is_longer = byte > 0x7F
+        if is_longer.any():
+            if is_longer.all():
+                return self._longer(byte, at, self._ends, None)
+            which = np.flatnonzero(is_longer)
+            where = at[which]
+            value[which] = self._longer(byte[which], where, self._ends[which], which)
+            at[which] = where
+        return value
+
+    def _longer(self, byte: Bytes, at: Ints, ends: Ints, which: Ints | None) -> Ints:
+        """Varints whose first bytes are known, and are not all; `at` moves on."""
+        value = (byte & 0x7F).astype(np.uint64)
+        self._check(at, ends, which)
+        byte = self._raw.take(at)
+        at += 1
+        value |= (byte & 0x7F).astype(np.uint64) << np.uint64(7)
+        more = np.flatnonzero(byte > 0x7F)
+        shift = 14
+        while len(more):
+            there = more if which is None else which[more]
+            if shift > 63:
+                raise _Bad(int(there[0]), "with a varint of more than 64 bits")
+            where = at[more]
+            self._check(where, ends[more], there)
+            byte = self._raw.take(where)
+            value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+            at[more] += 1
+            more = more[byte > 0x7F]
+            shift += 7
+        return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64)
+
+    def field(self) -> tuple[Ints, Ints, Any]:
+        """Nullable bytes: where they begin and end in each, and where they are null."""
+        size = self.varint()
+        self.require(size >= -1, "with a length below -1")
+        begin = self.at.copy()
+        # Not by adding first: a size near 2**63 would wrap around.
+        self.require(size <= self._ends - begin, "with a field that reaches beyond it")
+        self.at += np.maximum(size, 0)
+        return begin, self.at.copy(), size < 0
+
+    def _check(self, at: Ints, ends: Ints, which: Ints | None = None) -> None:
+        beyond = at >= ends
+        if beyond.any():
+            first = int(beyond.argmax())
+            raise _Bad(first if which is None else int(which[first]), "that is cut short")
+
+    def require(self, holds: Any, what: str) -> None:
+        if not holds.all():
+            raise _Bad(int(holds.argmin()), what)
+
+
+def _decode(
+    buffer: Buffer,
+    raw: Bytes,
+    starts: Ints,
+    ends: Ints,
+    batch: Ints,
+    batches: Batches,
+    fields: Collection[str],
+) -> Columns:
+    cursor = _Cursor(raw, starts.copy(), ends)
+    cursor.varint()  # the length
+    cursor.at += 1  # attributes
+    timestamp = cursor.varint()
+    offset = cursor.varint()
+    key_begin, key_end, key_null = cursor.field()
+    value_begin, value_end, value_null = cursor.field()
+    count = cursor.varint()
+    cursor.require((count >= 0) & (count <= ends - cursor.at), "with so many headers that they have no room")
+    plain = count == 0
+    cursor.require(~plain | (cursor.at == ends), "with bytes left over")
+    headers = None
+    if "headers" in fields or not plain.all():
+        # They are read in any case, for they might be wrong.
+        headers = _headers(buffer, raw, cursor.at, ends, count)
+    if batches:
+        offset += np.array([header.base_offset for _, header in batches], np.int64).take(batch)
+        timestamp += np.array([header.base_timestamp for _, header in batches], np.int64).take(batch)
+        stamped = np.array([header.has_log_append_time for _, header in batches])
+        if stamped.any():
+            latest = np.array([header.max_timestamp for _, header in batches], np.int64)
+            timestamp = np.where(stamped.take(batch), latest.take(batch), timestamp)
+    gaps = _Gaps(buffer, len(starts), key_begin, key_end, value_begin, value_end)
+    return Columns(
+        batch,
+        offset,
+        timestamp,
+        gaps.take(0, key_null) if "key" in fields else None,
+        gaps.take(2, value_null) if "value" in fields else None,
+        headers if "headers" in fields else None,
+    )
+
+
+class _Gaps:
+    """One Arrow array of all keys, values, and what lies between them, whose data are the bytes as read.
+
+    So keys and values can be taken out of it by Arrow itself, each kind into an array of its own.
+    """
+
+    def __init__(self, buffer: Buffer, count: int, *marks: Ints) -> None:
+        self._count = count
+        self._width = len(marks)
+        offsets = np.zeros(count * len(marks) + 1, np.int32)
+        for column, mark in enumerate(marks):
+            offsets[column : count * len(marks) : len(marks)] = mark
+        offsets[-1] = offsets[-2] if count else 0
+        self._array = pa.BinaryArray.from_buffers(
+            pa.binary(), count * len(marks), [None, pa.py_buffer(offsets), pa.py_buffer(buffer)]
+        )
+
+    def take(self, column: int, null: Any = None) -> pa.BinaryArray:
+        """What lies between this mark and the next one, null where it is said so."""
+        if null is not None and self._count and null.all():
+            return pa.nulls(self._count, pa.binary())
+        indexes = np.arange(column, self._count * self._width, self._width, dtype=np.int32)
+        mask = null if null is not None and null.any() else None
+        return self._array.take(pa.array(indexes, mask=mask))
+
+
+def _headers(buffer: Buffer, raw: Bytes, at: Ints, ends: Ints, count: Ints) -> pa.ListArray:
+    """The headers of all records, of which each has `count` that begin at `at`."""
+    first = np.zeros(len(count) + 1, np.int64)
+    np.cumsum(count, out=first[1:])
+    marks = np.zeros((4, int(first[-1])), np.int64)
+    null = np.zeros(int(first[-1]), bool)
+    left = np.flatnonzero(count > 0)
+    number = 0
+    while len(left):
+        cursor = _Cursor(raw, at[left], ends[left])
+        try:
+            key_begin, key_end, key_null = cursor.field()
+            cursor.require(~key_null, "with a header without a name")
+            value_begin, value_end, value_null = cursor.field()
+            number += 1
+            last = count[left] == number
+            cursor.require(~last | (cursor.at == ends[left]), "with bytes left over")
+        except _Bad as bad:
+            raise _Bad(int(left[bad.index]), bad.what) from None
+        slots = first[left] + number - 1
+        marks[:, slots] = key_begin, key_end, value_begin, value_end
+        null[slots] = value_null
+        at[left] = cursor.at
+        left = left[~last]
+    gaps = _Gaps(buffer, len(null), *marks)
+    try:
+        keys = gaps.take(0).cast(pa.string())
+    except pa.ArrowInvalid:
+        names = [name.decode("utf-8", "replace") for name in gaps.take(0).to_pylist()]
+        keys = pa.array(names, pa.string())
+    fields = list(HEADERS_TYPE.value_type)
+    pairs = pa.StructArray.from_arrays([keys, gaps.take(2, null)], fields=fields)
+    offsets = pa.array(first.astype(np.int32), mask=np.append(count == 0, False))
+    return pa.ListArray.from_arrays(offsets, pairs, type=HEADERS_TYPE)

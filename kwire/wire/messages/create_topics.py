@@ -1,0 +1,72 @@
+"""CreateTopics v2–7. KIP-464 (default partitions, v4), KIP-525 (configs in the answer, v5), KIP-516
+(topic ids, v7).
+"""
+
+from __future__ import annotations
+
+from kwire.wire.primitives import Uuid
+from kwire.wire.schema import Bool, Int8, Int16, Int32, Message, Str, field, message
+
+
+@message(key=19, versions="2-7", flexible="5+")
+class CreateTopicsRequest(Message):
+    """Create topics."""
+
+    topics: list[CreatableTopic] = field()
+    timeout_ms: Int32 = field(default=60000)
+    validate_only: Bool = field()
+
+
+class CreatableTopic(Message):
+    """A topic to create: with counts, or with an assignment of every partition."""
+
+    name: Str = field()
+    num_partitions: Int32 = field()
+    replication_factor: Int16 = field()
+    assignments: list[CreatableReplicaAssignment] = field()
+    configs: list[CreatableTopicConfig] = field()
+
+
+class CreatableReplicaAssignment(Message):
+    """The brokers of one partition, its leader first."""
+
+    partition_index: Int32 = field()
+    broker_ids: list[Int32] = field()
+
+
+class CreatableTopicConfig(Message):
+    """A key and value of the new topic's configuration."""
+
+    name: Str = field()
+    value: Str | None = field(nullable="0+")
+
+
+@message(key=19, versions="2-7", flexible="5+")
+class CreateTopicsResponse(Message):
+    """What became of each topic."""
+
+    throttle_time_ms: Int32 = field()
+    topics: list[CreatableTopicResult] = field()
+
+
+class CreatableTopicResult(Message):
+    """What became of a topic, and from version 5 on what it looks like (KIP-525)."""
+
+    name: Str = field()
+    topic_id: Uuid = field("7+", ignorable=True)
+    error_code: Int16 = field()
+    error_message: Str | None = field(nullable="0+")
+    topic_config_error_code: Int16 = field("5+", tag=0, ignorable=True)
+    num_partitions: Int32 = field("5+", ignorable=True, default=-1)
+    replication_factor: Int16 = field("5+", ignorable=True, default=-1)
+    configs: list[CreatableTopicConfigs] | None = field("5+", nullable="5+", ignorable=True)
+
+
+class CreatableTopicConfigs(Message):
+    """A key of the new topic's configuration, its value, and where that comes from."""
+
+    name: Str = field("5+")
+    value: Str | None = field("5+", nullable="5+")
+    read_only: Bool = field("5+")
+    config_source: Int8 = field("5+", ignorable=True, default=-1)
+    is_sensitive: Bool = field("5+")

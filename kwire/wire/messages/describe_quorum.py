@@ -1,0 +1,81 @@
+"""DescribeQuorum v0–2. KIP-595, KIP-836 (fetch times, v1), KIP-853 (directories and endpoints, v2)."""
+
+from __future__ import annotations
+
+from kwire.wire.primitives import Uuid
+from kwire.wire.schema import Int16, Int32, Int64, Message, Str, UInt16, field, message
+
+
+@message(key=55, versions="0-2", flexible="0+")
+class DescribeQuorumRequest(Message):
+    """Ask how the voters of the metadata log are doing."""
+
+    topics: list[RequestTopicData] = field()
+
+
+class RequestTopicData(Message):
+    """Partitions of one topic."""
+
+    topic_name: Str = field()
+    partitions: list[RequestPartitionData] = field()
+
+
+class RequestPartitionData(Message):
+    """One partition."""
+
+    partition_index: Int32 = field()
+
+
+@message(key=55, versions="0-2", flexible="0+")
+class DescribeQuorumResponse(Message):
+    """The leader of the log, and how far each replica has come."""
+
+    error_code: Int16 = field()
+    error_message: Str | None = field("2+", nullable="2+", ignorable=True)
+    topics: list[ResponseTopicData] = field()
+    nodes: list[Node] = field("2+")
+
+
+class ResponseTopicData(Message):
+    """The quorums of one topic."""
+
+    topic_name: Str = field()
+    partitions: list[ResponsePartitionData] = field()
+
+
+class Node(Message):
+    """A node of the quorum."""
+
+    node_id: Int32 = field("2+")
+    listeners: list[Listener] = field("2+")
+
+
+class ReplicaState(Message):
+    """How far one replica has come."""
+
+    replica_id: Int32 = field()
+    replica_directory_id: Uuid = field("2+")
+    log_end_offset: Int64 = field()
+    last_fetch_timestamp: Int64 = field("1+", ignorable=True, default=-1)
+    last_caught_up_timestamp: Int64 = field("1+", ignorable=True, default=-1)
+
+
+class ResponsePartitionData(Message):
+    """The quorum of one partition."""
+
+    partition_index: Int32 = field()
+    error_code: Int16 = field()
+    error_message: Str | None = field("2+", nullable="2+", ignorable=True)
+    leader_id: Int32 = field()
+    leader_epoch: Int32 = field()
+    high_watermark: Int64 = field()
+    current_voters: list[ReplicaState] = field()
+    observers: list[ReplicaState] = field()
+
+
+class Listener(Message):
+    """Where a node is reached."""
+
+    name: Str = field("2+")
+    host: Str = field("2+")
+    port: UInt16 = field("2+")

@@ -1,0 +1,57 @@
+"""ListOffsets v1–11. KIP-79, KIP-207 (v5), KIP-734 (max timestamp, v7), KIP-405 (v8 and v9), KIP-1005
+(v11).
+"""
+
+from __future__ import annotations
+
+from kwire.wire.schema import Int8, Int16, Int32, Int64, Message, Str, field, message
+
+
+@message(key=2, versions="1-11", flexible="6+")
+class ListOffsetsRequest(Message):
+    """Which offset a timestamp, or a place such as the end, stands for."""
+
+    replica_id: Int32 = field()
+    isolation_level: Int8 = field("2+")
+    topics: list[ListOffsetsTopic] = field()
+    timeout_ms: Int32 = field("10+", ignorable=True)
+
+
+class ListOffsetsTopic(Message):
+    """Partitions of one topic."""
+
+    name: Str = field()
+    partitions: list[ListOffsetsPartition] = field()
+
+
+class ListOffsetsPartition(Message):
+    """The timestamp to look for; -1 is the end, -2 the beginning, -3 the greatest timestamp."""
+
+    partition_index: Int32 = field()
+    current_leader_epoch: Int32 = field("4+", ignorable=True, default=-1)
+    timestamp: Int64 = field()
+
+
+@message(key=2, versions="1-11", flexible="6+")
+class ListOffsetsResponse(Message):
+    """The offset and timestamp that were found; -1 and -1 where none was."""
+
+    throttle_time_ms: Int32 = field("2+", ignorable=True)
+    topics: list[ListOffsetsTopicResponse] = field()
+
+
+class ListOffsetsTopicResponse(Message):
+    """Results of one topic's partitions."""
+
+    name: Str = field()
+    partitions: list[ListOffsetsPartitionResponse] = field()
+
+
+class ListOffsetsPartitionResponse(Message):
+    """The first offset with that timestamp or a later one."""
+
+    partition_index: Int32 = field()
+    error_code: Int16 = field()
+    timestamp: Int64 = field(default=-1)
+    offset: Int64 = field(default=-1)
+    leader_epoch: Int32 = field("4+", default=-1)

@@ -1,0 +1,317 @@
+"""Which messages belong to which API, and what stands around them: headers, versions, frames.
+
+The request header is version 1, or 2 in the flexible versions of an API; the response header 0, or 1 there.
+ApiVersions answers with header 0 always, because its client does not know yet what the broker speaks
+(KIP-511).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from importlib import import_module
+from struct import Struct
+from struct import error as StructError
+from typing import Any, NamedTuple
+
+from kwire.wire.codegen import Encoder, decoder, encoder
+from kwire.wire.errors import WireError
+from kwire.wire.primitives import (
+    Buffer,
+    Region,
+    append_unsigned_varint,
+    read_unsigned_varint,
+    truncated,
+)
+from kwire.wire.schema import Message
+
+API_VERSIONS_KEY = 18
+
+_SIZE_AND_ID = Struct(">ii")
+_HEADER_FIXED = Struct(">hhi")
+_HEADER_START = Struct(">hhih")
+_INT16 = Struct(">h")
+
+
+class ApiInfo:
+    """One API: its key and name; its message classes are imported when they are first asked for."""
+
+    def __init__(self, key: int, name: str, module: str) -> None:
+        self.key = key
+        self.name = name
+        self._module = module
+
+    @cached_property
+    def request_class(self) -> type[Message]:
+        found: type[Message] = getattr(
+            import_module("kwire.wire.messages." + self._module), self.name + "Request"
+        )
+        return found
+
+    @cached_property
+    def response_class(self) -> type[Message]:
+        found: type[Message] = getattr(
+            import_module("kwire.wire.messages." + self._module), self.name + "Response"
+        )
+        return found
+
+    @property
+    def min_version(self) -> int:
+        """The lowest version declared; what a broker advertises is its own decision."""
+        return self.request_class.VERSIONS[0]
+
+    @property
+    def max_version(self) -> int:
+        """The highest version declared."""
+        return self.request_class.VERSIONS[1]
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether this version has compact lengths and tagged fields (KIP-482)."""
+        return version in self.request_class.FLEXIBLE
+
+
+API_VERSIONS: dict[int, ApiInfo] = {
+    key: ApiInfo(key, name, module)
+    for key, name, module in (
+        (0, "Produce", "produce"),
+        (1, "Fetch", "fetch"),
+        (2, "ListOffsets", "list_offsets"),
+        (3, "Metadata", "metadata"),
+        (8, "OffsetCommit", "offset_commit"),
+        (9, "OffsetFetch", "offset_fetch"),
+        (10, "FindCoordinator", "find_coordinator"),
+        (11, "JoinGroup", "join_group"),
+        (12, "Heartbeat", "heartbeat"),
+        (13, "LeaveGroup", "leave_group"),
+        (14, "SyncGroup", "sync_group"),
+        (15, "DescribeGroups", "describe_groups"),
+        (16, "ListGroups", "list_groups"),
+        (18, "ApiVersions", "api_versions"),
+        (19, "CreateTopics", "create_topics"),
+        (20, "DeleteTopics", "delete_topics"),
+        (21, "DeleteRecords", "delete_records"),
+        (22, "InitProducerId", "init_producer_id"),
+        (23, "OffsetForLeaderEpoch", "offset_for_leader_epoch"),
+        (24, "AddPartitionsToTxn", "add_partitions_to_txn"),
+        (25, "AddOffsetsToTxn", "add_offsets_to_txn"),
+        (26, "EndTxn", "end_txn"),
+        (27, "WriteTxnMarkers", "write_txn_markers"),
+        (28, "TxnOffsetCommit", "txn_offset_commit"),
+        (32, "DescribeConfigs", "describe_configs"),
+        (33, "AlterConfigs", "alter_configs"),
+        (34, "AlterReplicaLogDirs", "alter_replica_log_dirs"),
+        (35, "DescribeLogDirs", "describe_log_dirs"),
+        (37, "CreatePartitions", "create_partitions"),
+        (42, "DeleteGroups", "delete_groups"),
+        (43, "ElectLeaders", "elect_leaders"),
+        (44, "IncrementalAlterConfigs", "incremental_alter_configs"),
+        (45, "AlterPartitionReassignments", "alter_partition_reassignments"),
+        (46, "ListPartitionReassignments", "list_partition_reassignments"),
+        (47, "OffsetDelete", "offset_delete"),
+        (55, "DescribeQuorum", "describe_quorum"),
+        (57, "UpdateFeatures", "update_features"),
+        (60, "DescribeCluster", "describe_cluster"),
+        (61, "DescribeProducers", "describe_producers"),
+        (64, "UnregisterBroker", "unregister_broker"),
+        (65, "DescribeTransactions", "describe_transactions"),
+        (66, "ListTransactions", "list_transactions"),
+        (68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat"),
+        (69, "ConsumerGroupDescribe", "consumer_group_describe"),
+        (74, "ListConfigResources", "list_config_resources"),
+        (75, "DescribeTopicPartitions", "describe_topic_partitions"),
+    )
+}
+"""The APIs whose messages are declared, by key."""
+
+
+class RequestHeader(NamedTuple):
+    """Who asks what, in which version."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    header_version: int = 1
+
+
+def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
+    """The header of a request frame (without its size) and where the body starts. WireError.
+
+    The header of an API or version that is not declared is read as version 1, which is enough to answer it.
+    """
+    try:
+        api_key, api_version, correlation_id, length = _HEADER_START.unpack_from(frame, 0)
+    except StructError:
+        raise WireError(f"a request of {len(frame)} bytes has no header") from None
+    end = len(frame)
+    position = 10
+    client_id: str | None = None
+    if length >= 0:
+        position += length
+        if position > end:
+            raise truncated("client_id", 10, end)
+        client_id = str(frame[10:position], "utf-8", "replace")
+    flexible = _is_flexible(api_key, api_version)
+    if flexible:
+        position = _skip_tags(frame, position, end)
+    return RequestHeader(api_key, api_version, correlation_id, client_id, 2 if flexible else 1), position
+
+
+@lru_cache(1024)
+def _is_flexible(api_key: int, api_version: int) -> bool:
+    """For what each request asks twice. An API that is not declared has no flexible versions."""
+    api = API_VERSIONS.get(api_key)
+    return api is not None and api.is_flexible(api_version)
+
+
+def _skip_tags(buffer: Buffer, position: int, end: int) -> int:
+    count, position = read_unsigned_varint(buffer, position, end)
+    for _ in range(count):
+        _, position = read_unsigned_varint(buffer, position, end)
+        size, position = read_unsigned_varint(buffer, position, end)
+        position += size
+        if position > end:
+            raise truncated("a tagged field of the header", position - size, end)
+    return position
+
+
+def decode_request(header: RequestHeader, frame: memoryview, position: int) -> Any:
+    """The request in a frame, of a declared API and version. WireError.
+
+    What follows the request in its frame is ignored, as Apache Kafka ignores it.
+    """
+    request_class = API_VERSIONS[header.api_key].request_class
+    request, _ = decoder(request_class, header.api_version)(frame, position, len(frame))
+    return request
+
+
+def encode_response(
+    api_key: int, api_version: int, correlation_id: int, response: Message
+) -> list[Buffer | Region]:
+    """The whole frame of a response, its size in front, as pieces to send in order."""
+    out = bytearray(8)
+    regions: list[tuple[int, Region]] = []
+    if api_key != API_VERSIONS_KEY and _is_flexible(api_key, api_version):
+        out.append(0)
+    encoder(type(response), api_version)(response, out, regions)
+    if not regions:
+        _SIZE_AND_ID.pack_into(out, 0, len(out) - 4, correlation_id)
+        return [out]
+    size = len(out) + sum(region.size_bytes for _, region in regions)
+    _SIZE_AND_ID.pack_into(out, 0, size - 4, correlation_id)
+    pieces: list[Buffer | Region] = []
+    start = 0
+    view = memoryview(out)
+    for position, region in regions:
+        if position > start:
+            pieces.append(view[start:position])
+        pieces.append(region)
+        start = position
+    if start < len(out):
+        pieces.append(view[start:])
+    return pieces
+
+
+def encode_request(
+    api_key: int, api_version: int, correlation_id: int, client_id: str | None, request: Message
+) -> bytes:
+    """The client's side: the whole frame of a request, its size in front."""
+    out = bytearray(4)
+    out += _HEADER_FIXED.pack(api_key, api_version, correlation_id)
+    if client_id is None:
+        out += _INT16.pack(-1)
+    else:
+        text = client_id.encode()
+        out += _INT16.pack(len(text)) + text
+    if API_VERSIONS[api_key].is_flexible(api_version):
+        out.append(0)
+    regions: list[tuple[int, Region]] = []
+    encoder(type(request), api_version)(request, out, regions)
+    out[:4] = (len(out) - 4).to_bytes(4, "big")
+    return bytes(out)
+
+
+def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Any]:
+    """The client's side: the correlation id and the response in a frame without its size. WireError."""
+    end = len(frame)
+    if end < 4:
+        raise WireError(f"a response of {end} bytes has no header")
+    correlation_id = int.from_bytes(bytes(frame[:4]), "big", signed=True)
+    api = API_VERSIONS[api_key]
+    position = 4
+    if api_key != API_VERSIONS_KEY and api.is_flexible(api_version):
+        position = _skip_tags(frame, 4, end)
+    response, _ = decoder(api.response_class, api_version)(frame, position, end)
+    return correlation_id, response
+
+
+METADATA_FRAME_VERSION = 1
+"""How a metadata record is framed: frame version, type and version as varints, then the record (KIP-631)."""
+
+
+def encode_stored(record: Message, version: int) -> bytes:
+    """A record as its log keeps it.
+
+    Metadata records are framed by their type and version; the keys and values of coordinators start with
+    their version in 16 bits, where a key has the kind of its record instead, whatever `version` says.
+    """
+    front, write = _stored_form(type(record), version)
+    out = bytearray(front)
+    write(record, out, [])
+    return bytes(out)
+
+
+@lru_cache(1024)
+def _stored_form(record_class: type[Message], version: int) -> tuple[bytes, Encoder]:
+    """What stands in front of a record of this class, and what writes the rest."""
+    if record_class.__name__.endswith("Key"):
+        version = record_class.VERSIONS[0]
+        front = bytearray(_INT16.pack(record_class.API_KEY))
+    elif record_class.__module__ != "kwire.wire.stored.metadata":
+        front = bytearray(_INT16.pack(version))
+    else:
+        front = bytearray()
+        for number in (METADATA_FRAME_VERSION, record_class.API_KEY, version):
+            append_unsigned_varint(front, number)
+    return bytes(front), encoder(record_class, version)
+
+
+def decode_stored_metadata(value: Buffer) -> Any:
+    """The record in the value of a metadata log entry. WireError."""
+    from kwire.wire.stored.metadata import RECORDS
+
+    end = len(value)
+    frame_version, position = read_unsigned_varint(value, 0, end)
+    if frame_version != METADATA_FRAME_VERSION:
+        raise WireError(f"metadata record with frame version {frame_version}")
+    record_type, position = read_unsigned_varint(value, position, end)
+    version, position = read_unsigned_varint(value, position, end)
+    record_class = RECORDS.get(record_type)
+    if record_class is None or version not in record_class.VERSIONS:
+        raise WireError(f"metadata record of type {record_type}, version {version}")
+    record, position = decoder(record_class, version)(value, position, end)
+    if position != end:
+        raise WireError(f"{end - position} bytes after a {record_class.__name__}")
+    return record
+
+
+def stored_version(data: Buffer) -> int:
+    """The version in front of a coordinator's key (there it tells the kind of record) or value. WireError."""
+    if len(data) < 2:
+        raise WireError("a record without a version")
+    return int(_INT16.unpack_from(data, 0)[0])
+
+
+def decode_stored(record_class: type[Message], data: Buffer) -> Any:
+    """A coordinator's key or value of this class, whatever version is in front of it. WireError.
+
+    A key has the kind of its record there, and only one version.
+    """
+    version = stored_version(data)
+    if record_class.__name__.endswith("Key"):
+        if version != record_class.API_KEY:
+            raise WireError(f"{record_class.__name__} of kind {version}")
+        version = record_class.VERSIONS[0]
+    if version not in record_class.VERSIONS:
+        raise WireError(f"{record_class.__name__} of version {version}")
+    record, _ = decoder(record_class, version)(data, 2, len(data))
+    return record

@@ -1,0 +1,132 @@
+"""The records of __consumer_offsets for share groups. KIP-932."""
+
+from __future__ import annotations
+
+from kwire.wire.primitives import Uuid
+from kwire.wire.schema import Int8, Int32, Int64, Message, Str, field, message
+
+
+@message(key=10, versions="0")
+class ShareGroupMemberMetadataKey(Message):
+    """Which member of which group."""
+
+    group_id: Str = field()
+    member_id: Str = field()
+
+
+@message(key=10, versions="0", flexible="0+")
+class ShareGroupMemberMetadataValue(Message):
+    """Who a member is, and what it subscribes to."""
+
+    rack_id: Str | None = field(nullable="0+")
+    client_id: Str = field()
+    client_host: Str = field()
+    subscribed_topic_names: list[Str] = field()
+
+
+@message(key=11, versions="0")
+class ShareGroupMetadataKey(Message):
+    """Which group."""
+
+    group_id: Str = field()
+
+
+@message(key=11, versions="0", flexible="0+")
+class ShareGroupMetadataValue(Message):
+    """A group's epoch, and a hash of the topics that it was decided upon."""
+
+    epoch: Int32 = field()
+    metadata_hash: Int64 = field()
+
+
+@message(key=12, versions="0")
+class ShareGroupTargetAssignmentMetadataKey(Message):
+    """Which group."""
+
+    group_id: Str = field()
+
+
+@message(key=12, versions="0", flexible="0+")
+class ShareGroupTargetAssignmentMetadataValue(Message):
+    """The epoch of the group that the target assignment was made for."""
+
+    assignment_epoch: Int32 = field()
+    assignment_timestamp: Int64 = field(tag=0, ignorable=True)
+
+
+@message(key=13, versions="0")
+class ShareGroupTargetAssignmentMemberKey(Message):
+    """Which member of which group."""
+
+    group_id: Str = field()
+    member_id: Str = field()
+
+
+@message(key=13, versions="0", flexible="0+")
+class ShareGroupTargetAssignmentMemberValue(Message):
+    """What a member is to read."""
+
+    topic_partitions: list[TopicPartition] = field()
+
+
+class TopicPartition(Message):
+    """Partitions of one topic that a member is to read."""
+
+    topic_id: Uuid = field()
+    partitions: list[Int32] = field()
+
+
+@message(key=14, versions="0")
+class ShareGroupCurrentMemberAssignmentKey(Message):
+    """Which member of which group."""
+
+    group_id: Str = field()
+    member_id: Str = field()
+
+
+@message(key=14, versions="0", flexible="0+")
+class ShareGroupCurrentMemberAssignmentValue(Message):
+    """What a member reads."""
+
+    member_epoch: Int32 = field()
+    previous_member_epoch: Int32 = field()
+    state: Int8 = field()
+    assigned_partitions: list[TopicPartitions] = field()
+
+
+class TopicPartitions(Message):
+    """Partitions of one topic that a member reads."""
+
+    topic_id: Uuid = field()
+    partitions: list[Int32] = field()
+
+
+@message(key=15, versions="0")
+class ShareGroupStatePartitionMetadataKey(Message):
+    """Which group."""
+
+    group_id: Str = field()
+
+
+@message(key=15, versions="0", flexible="0+")
+class ShareGroupStatePartitionMetadataValue(Message):
+    """Whose share state the group has asked for, has, and wants to be rid of."""
+
+    initializing_topics: list[TopicPartitionsInfo] = field()
+    initialized_topics: list[TopicPartitionsInfo] = field()
+    deleting_topics: list[TopicInfo] = field()
+
+
+class TopicPartitionsInfo(Message):
+    """Partitions of one topic."""
+
+    topic_id: Uuid = field()
+    topic_name: Str = field()
+    partitions: list[Int32] = field()
+
+
+class TopicInfo(Message):
+    """A topic, whole."""
+
+    topic_id: Uuid = field()
+    topic_name: Str = field()

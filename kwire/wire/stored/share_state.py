@@ -1,0 +1,58 @@
+"""The records of __share_group_state: what share groups have acknowledged. KIP-932."""
+
+from __future__ import annotations
+
+from kwire.wire.primitives import Uuid
+from kwire.wire.schema import Int8, Int16, Int32, Int64, Message, Str, field, message
+
+
+@message(key=0, versions="0")
+class ShareSnapshotKey(Message):
+    """Which group's state of which partition."""
+
+    group_id: Str = field()
+    topic_id: Uuid = field()
+    partition: Int32 = field()
+
+
+@message(key=0, versions="0", flexible="0+")
+class ShareSnapshotValue(Message):
+    """The state, whole."""
+
+    snapshot_epoch: Int32 = field()
+    state_epoch: Int32 = field()
+    leader_epoch: Int32 = field()
+    start_offset: Int64 = field()
+    delivery_complete_count: Int32 = field(tag=0, default=-1)
+    create_timestamp: Int64 = field()
+    write_timestamp: Int64 = field()
+    state_batches: list[StateBatch] = field()
+
+
+class StateBatch(Message):
+    """How far the delivery of a range of offsets has come."""
+
+    first_offset: Int64 = field()
+    last_offset: Int64 = field()
+    delivery_state: Int8 = field()
+    delivery_count: Int16 = field()
+
+
+@message(key=1, versions="0")
+class ShareUpdateKey(Message):
+    """Which group's state of which partition."""
+
+    group_id: Str = field()
+    topic_id: Uuid = field()
+    partition: Int32 = field()
+
+
+@message(key=1, versions="0", flexible="0+")
+class ShareUpdateValue(Message):
+    """What changed since the snapshot of the same epoch."""
+
+    snapshot_epoch: Int32 = field()
+    leader_epoch: Int32 = field()
+    start_offset: Int64 = field()
+    delivery_complete_count: Int32 = field(tag=0, default=-1)
+    state_batches: list[StateBatch] = field()

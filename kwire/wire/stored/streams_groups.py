@@ -1,0 +1,187 @@
+"""The records of __consumer_offsets for groups of Kafka Streams. KIP-1071."""
+
+from __future__ import annotations
+
+from kwire.wire.schema import Int8, Int16, Int32, Int64, Message, Str, UInt16, field, message
+
+
+@message(key=17, versions="0")
+class StreamsGroupMetadataKey(Message):
+    """Which group."""
+
+    group_id: Str = field()
+
+
+@message(key=17, versions="0", flexible="0+")
+class StreamsGroupMetadataValue(Message):
+    """A group's epoch, and what it was decided upon."""
+
+    epoch: Int32 = field()
+    metadata_hash: Int64 = field()
+    validated_topology_epoch: Int32 = field(tag=0, default=-1)
+    last_assignment_configs: list[LastAssignmentConfig] | None = field(nullable="0+", tag=1)
+
+
+class LastAssignmentConfig(Message):
+    """A setting that the last assignment was made with."""
+
+    key: Str = field()
+    value: Str = field()
+
+
+@message(key=19, versions="0")
+class StreamsGroupMemberMetadataKey(Message):
+    """Which member of which group."""
+
+    group_id: Str = field()
+    member_id: Str = field()
+
+
+@message(key=19, versions="0", flexible="0+")
+class StreamsGroupMemberMetadataValue(Message):
+    """Who a member is, and where it is reached."""
+
+    instance_id: Str | None = field(nullable="0+")
+    rack_id: Str | None = field(nullable="0+")
+    client_id: Str = field()
+    client_host: Str = field()
+    rebalance_timeout_ms: Int32 = field(default=-1)
+    topology_epoch: Int32 = field()
+    process_id: Str = field()
+    user_endpoint: Endpoint | None = field(nullable="0+", default=None)
+    client_tags: list[KeyValue] = field()
+
+
+class Endpoint(Message):
+    """Where a member answers interactive queries."""
+
+    host: Str = field()
+    port: UInt16 = field()
+
+
+class KeyValue(Message):
+    """A tag of a client, for assignments that know of racks."""
+
+    key: Str = field()
+    value: Str = field()
+
+
+@message(key=20, versions="0")
+class StreamsGroupTargetAssignmentMetadataKey(Message):
+    """Which group."""
+
+    group_id: Str = field()
+
+
+@message(key=20, versions="0", flexible="0+")
+class StreamsGroupTargetAssignmentMetadataValue(Message):
+    """The epoch of the group that the target assignment was made for."""
+
+    assignment_epoch: Int32 = field()
+    assignment_timestamp: Int64 = field(tag=0, ignorable=True)
+
+
+@message(key=21, versions="0")
+class StreamsGroupTargetAssignmentMemberKey(Message):
+    """Which member of which group."""
+
+    group_id: Str = field()
+    member_id: Str = field()
+
+
+@message(key=21, versions="0", flexible="0+")
+class StreamsGroupTargetAssignmentMemberValue(Message):
+    """The tasks that a member is to have."""
+
+    active_tasks: list[TargetTaskIds] = field()
+    standby_tasks: list[TargetTaskIds] = field()
+    warmup_tasks: list[TargetTaskIds] = field()
+
+
+class TargetTaskIds(Message):
+    """Tasks of one subtopology that a member is to have."""
+
+    subtopology_id: Str = field()
+    partitions: list[Int32] = field()
+
+
+@message(key=22, versions="0")
+class StreamsGroupCurrentMemberAssignmentKey(Message):
+    """Which member of which group."""
+
+    group_id: Str = field()
+    member_id: Str = field()
+
+
+@message(key=22, versions="0", flexible="0+")
+class StreamsGroupCurrentMemberAssignmentValue(Message):
+    """The tasks that a member has, and how far it has come on the way to those that it is to have."""
+
+    member_epoch: Int32 = field()
+    previous_member_epoch: Int32 = field()
+    state: Int8 = field()
+    active_tasks: list[TaskIds] = field()
+    standby_tasks: list[TaskIds] = field()
+    warmup_tasks: list[TaskIds] = field()
+    active_tasks_pending_revocation: list[TaskIds] = field()
+    standby_tasks_pending_revocation: list[TaskIds] = field()
+    warmup_tasks_pending_revocation: list[TaskIds] = field()
+
+
+class TaskIds(Message):
+    """Tasks of one subtopology that a member has, and since which epochs."""
+
+    subtopology_id: Str = field()
+    partitions: list[Int32] = field()
+    assignment_epochs: list[Int32] | None = field(nullable="0+", tag=0)
+
+
+@message(key=23, versions="0")
+class StreamsGroupTopologyKey(Message):
+    """Which group."""
+
+    group_id: Str = field()
+
+
+@message(key=23, versions="0", flexible="0+")
+class StreamsGroupTopologyValue(Message):
+    """The topology that the group's members run."""
+
+    epoch: Int32 = field()
+    subtopologies: list[Subtopology] = field()
+
+
+class Subtopology(Message):
+    """A part of the topology that is independent of the others but for its topics."""
+
+    subtopology_id: Str = field()
+    source_topics: list[Str] = field()
+    source_topic_regex: list[Str] = field()
+    state_changelog_topics: list[TopicInfo] = field()
+    repartition_sink_topics: list[Str] = field()
+    repartition_source_topics: list[TopicInfo] = field()
+    copartition_groups: list[CopartitionGroup] = field()
+
+
+class CopartitionGroup(Message):
+    """Topics that need equal numbers of partitions, as indexes into the lists of their subtopology."""
+
+    source_topics: list[Int16] = field()
+    source_topic_regex: list[Int16] = field()
+    repartition_source_topics: list[Int16] = field()
+
+
+class TopicInfo(Message):
+    """An internal topic, and how it is to be made; 0 leaves a number open."""
+
+    name: Str = field()
+    partitions: Int32 = field()
+    replication_factor: Int16 = field()
+    topic_configs: list[TopicConfig] = field()
+
+
+class TopicConfig(Message):
+    """A setting of such a topic."""
+
+    key: Str = field()
+    value: Str = field()

@@ -1,0 +1,208 @@
+"""Requests for configurations that are refused, all of them or one by one: as by Apache Kafka 4.3.1."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages import alter_configs as legacy_messages
+from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kwire.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kwire.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tests.broker.api.test_failures import Rig
+
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+SET, APPEND, UNKNOWN = 0, 2, 9
+THROTTLED = "leader.replication.throttled.replicas"
+CIPHERS = "ssl.cipher.suites"
+MALFORMED = "This most likely occurs because of a request being malformed by the client library"
+
+
+@pytest.fixture
+def rig() -> Rig:
+    made = Rig()
+    made.create("t")
+    return made
+
+
+@pytest.mark.parametrize("unknown", [-1, 0, 1, 64])
+def test_a_resource_of_no_type_has_none_of_them_described(rig: Rig, unknown: int) -> None:
+    asked = [(TOPIC, "t"), (unknown, "x"), (TOPIC, "nope"), (BROKER, "1")]
+    resources = [
+        DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=["retention.ms"])
+        for kind, name in asked
+    ]
+    for version in (1, 2, 3, 4):
+        answer = rig.call(version, DescribeConfigsRequest(resources=resources))
+        assert [(one.resource_type, one.resource_name) for one in answer.results] == asked
+        assert {one.error_code for one in answer.results} == {ErrorCode.INVALID_REQUEST}
+        assert all(one.error_message.startswith(MALFORMED) for one in answer.results)
+        assert not any(one.configs for one in answer.results)
+    answer = rig.call(4, DescribeConfigsRequest(resources=[resources[0], resources[2]]))
+    assert [one.error_code for one in answer.results] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_where_no_topic_is_deleted_the_code_says_all(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic_id = rig.node.image.topics["t"].topic_id
+    monkeypatch.setattr(rig.node.config, "delete_topic_enable", False)
+    for version in range(1, 7):
+        request = DeleteTopicsRequest(timeout_ms=1000)
+        if version < 6:
+            request.topic_names = ["t", "nope", "t"]
+            named = [(name, bytes(16)) for name in request.topic_names]
+        else:
+            named = [("t", bytes(16)), (None, topic_id), (None, bytes(16))]
+            request.topics = [DeleteTopicState(name=name, topic_id=each) for name, each in named]
+        answer = rig.call(version, request)
+        assert [(topic.name, topic.topic_id) for topic in answer.responses] == named
+        code = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
+        assert {(topic.error_code, topic.error_message) for topic in answer.responses} == {(code, None)}
+    assert "t" in rig.node.image.topics
+
+
+def alter(
+    rig: Rig, *resources: tuple[int, str, list[tuple[str, int, str | None]]], check: bool = False
+) -> list[tuple[int, str | None]]:
+    asked = [
+        AlterConfigsResource(
+            resource_type=kind,
+            resource_name=name,
+            configs=[
+                AlterableConfig(name=key, config_operation=how, value=value) for key, how, value in changes
+            ],
+        )
+        for kind, name, changes in resources
+    ]
+    answer = rig.call(1, IncrementalAlterConfigsRequest(resources=asked, validate_only=check))
+    return [(one.error_code, one.error_message) for one in answer.responses]
+
+
+FAILED = ErrorCode.UNKNOWN_SERVER_ERROR, None
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_an_unknown_operation_refuses_all_that_is_forwarded(rig: Rig, *, check: bool) -> None:
+    rig.create("u")
+    outcome = alter(
+        rig,
+        (TOPIC, "t", [("retention.ms", SET, "1000")]),
+        (TOPIC, "u", [("retention.ms", UNKNOWN, "1000")]),
+        (TOPIC, "nope", []),
+        (BROKER, "1", [("num.io.threads", APPEND, "1"), ("log.retention.ms", UNKNOWN, "1")]),
+        (64, "x", []),
+        check=check,
+    )
+    assert outcome == [
+        FAILED,
+        FAILED,
+        FAILED,
+        (ErrorCode.INVALID_REQUEST, "Unknown operations type 9"),
+        (ErrorCode.INVALID_REQUEST, "Unknown resource type 64"),
+    ]
+    assert not rig.node.image.config(TOPIC, "t")
+
+
+def test_faults_are_found_in_the_order_of_java_s_maps(rig: Rig) -> None:
+    no_list = ErrorCode.INVALID_CONFIG, "Can't APPEND to key {} because its type is not LIST."
+    for appended, unnamed, fault in (
+        ("retention.bytes", "retention.ms", FAILED),
+        ("retention.ms", "retention.bytes", (no_list[0], no_list[1].format("retention.ms"))),
+    ):
+        changes: list[tuple[str, int, str | None]] = [(appended, APPEND, "1"), (unnamed, UNKNOWN, "1")]
+        assert alter(rig, (TOPIC, "t", changes)) == [fault]
+        assert alter(rig, (TOPIC, "t", changes[::-1])) == [fault]
+
+
+def test_a_list_does_not_outgrow_its_record(rig: Rig) -> None:
+    said = "The configuration value cannot be added because it exceeds the maximum value size of 32767 bytes."
+    long = ",".join(f"{partition}:1" for partition in range(10_000, 13_750))
+    assert alter(rig, (TOPIC, "t", [(THROTTLED, SET, long)])) == [(0, None)]
+    other = GROUP, "g", [("consumer.session.timeout.ms", SET, "50000")]
+    most = "7" * (32767 - len(long) - 3) + ":1"
+    for more, fault in ((most, None), ("7" + most, said)):
+        outcome = alter(rig, (TOPIC, "t", [(THROTTLED, APPEND, more)]), other, check=True)
+        assert [message for _, message in outcome][1:] == [None]
+        assert (outcome[0][1] == said) == (fault == said)
+    outcome = alter(rig, (TOPIC, "t", [(THROTTLED, APPEND, "7" + most)]), other)
+    assert outcome == [(ErrorCode.INVALID_CONFIG, said), (0, None)]
+    assert rig.node.image.config(TOPIC, "t") == {THROTTLED: long}
+
+
+def test_what_is_too_long_as_bytes_alone_fails_when_it_is_written(rig: Rig) -> None:
+    assert alter(rig, (BROKER, "1", [(CIPHERS, SET, "\u00e9" * 16_000)])) == [(0, None)]
+    grown = BROKER, "1", [(CIPHERS, APPEND, "\u00fc" * 16_000)]
+    other = GROUP, "g", [("consumer.session.timeout.ms", SET, "50000")]
+    assert alter(rig, grown, other, check=True) == [(0, None), (0, None)]
+    assert alter(rig, grown, other) == [FAILED, FAILED]
+    assert not rig.node.image.config(GROUP, "g")
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_more_records_than_one_request_may_make(rig: Rig, *, legacy: bool) -> None:
+    most = [(CLIENT_METRICS, f"s{number}", [("interval.ms", SET, "1000")]) for number in range(9_999)]
+
+    def outcomes(*more: tuple[int, str, list[tuple[str, int, str | None]]]) -> set[tuple[int, str | None]]:
+        if not legacy:
+            return set(alter(rig, *most, *more, check=True))
+        asked = [
+            legacy_messages.AlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=[legacy_messages.AlterableConfig(name=key, value=value) for key, _, value in changes],
+            )
+            for kind, name, changes in (*most, *more)
+        ]
+        answer = rig.call(2, legacy_messages.AlterConfigsRequest(resources=asked, validate_only=True))
+        return {(one.error_code, one.error_message) for one in answer.responses}
+
+    one = CLIENT_METRICS, "last", [("interval.ms", SET, "1000")]
+    unknown = (ErrorCode.INVALID_REQUEST, "Unknown resource type 64")
+    assert outcomes(one, (64, "x", [])) == {(0, None), unknown}
+    said = ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
+    # A topic's min.insync.replicas takes two: the second one takes its eligible leaders back.
+    assert rig.node.image.elr_enabled
+    for too_many in (
+        [("min.insync.replicas", SET, "1")],
+        [("retention.ms", SET, "1"), ("flush.ms", SET, "1")],
+    ):
+        assert outcomes((TOPIC, "t", too_many), (64, "x", [])) == {said, unknown}
+
+
+def replace(rig: Rig, settings: dict[str, str]) -> tuple[int, str | None]:
+    configs = [legacy_messages.AlterableConfig(name=name, value=value) for name, value in settings.items()]
+    asked = legacy_messages.AlterConfigsResource(resource_type=BROKER, resource_name="", configs=configs)
+    request = legacy_messages.AlterConfigsRequest(resources=[asked], validate_only=True)
+    (answer,) = rig.call(2, request).responses
+    return answer.error_code, answer.error_message
+
+
+def test_a_broker_s_settings_are_named_in_the_order_of_java_s_maps(rig: Rig) -> None:
+    said = ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamically: [broker.id, log.dirs]"
+    for names in (("broker.id", "log.dirs"), ("log.dirs", "broker.id")):
+        assert replace(rig, dict.fromkeys(names, "x")) == said
+        assert alter(rig, (BROKER, "1", [(name, SET, "x") for name in names])) == [said]
+
+
+def test_what_is_replaced_does_not_count_for_what_replaces_it(rig: Rig) -> None:
+    per_ip, overrides = "max.connections.per.ip", "max.connections.per.ip.overrides"
+    assert alter(rig, (BROKER, "", [(overrides, SET, "127.0.0.1:9")])) == [(0, None)]
+    assert alter(rig, (BROKER, "", [(per_ip, SET, "0")])) == [(0, None)]
+    code, said = replace(rig, {per_ip: "0", "min.insync.replicas": "1"})
+    assert code == ErrorCode.INVALID_REQUEST
+    assert said == f"requirement failed: {per_ip} can be set to zero only if {overrides} property is set."
+    assert replace(rig, {per_ip: "0", overrides: "127.0.0.1:9", "min.insync.replicas": "1"}) == (0, None)
+
+
+def test_what_is_too_long_for_one_batch_of_the_metadata_is_not_done(rig: Rig) -> None:
+    long: list[tuple[str, int, str | None]] = [("metrics", SET, "x" * 32_000)]
+    several = [(CLIENT_METRICS, f"s{number}", long) for number in range(262)]
+    before = rig.node.image.offset
+    assert set(alter(rig, *several, check=True)) == {(0, None)}
+    assert set(alter(rig, *several)) == {FAILED}
+    assert rig.node.image.offset == before
+    assert set(alter(rig, *several[:258])) == {(0, None)}
+    assert rig.node.image.config(CLIENT_METRICS, "s257")

@@ -1,0 +1,277 @@
+"""A disk fails at every single operation, in each way that disks fail: what lies on it, and what beside it.
+
+Two directories, of which the second is on a disk of its own. The first holds the metadata log.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.broker.storage.disk import StorageError
+from kwire.testing.memory_disk import MemoryDisk, MemoryFile
+from kwire.wire.batch import batches, build, records
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from kwire.wire.messages.fetch import FetchRequest
+from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.broker.api.test_failures import FETCH_VERSION, PRODUCE_VERSION, Rig, fetch_request
+
+FAILING = "/d2/"
+MOST_OPERATIONS = 200
+REPEATED = 30_000
+"""Of a value's six bytes: six records fill a segment."""
+NO_SPACE, IO_ERROR, READ_ONLY = "No space left on device", "Input/output error", "Read-only file system"
+
+
+class FailingFile:
+    """A file on the disk that fails."""
+
+    def __init__(self, disk: FailingDisk, path: str, file: MemoryFile) -> None:
+        self._disk, self._path, self._file = disk, path, file
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def read_at(self, position: int, size: int) -> bytes:
+        self._disk.reads(self._path)
+        return self._file.read_at(position, size)
+
+    def write_at(self, position: int, buffers: Any) -> None:
+        data = b"".join(buffers)
+        try:
+            self._disk.writes(self._path)
+        except StorageError:
+            if self._disk.fault == NO_SPACE:
+                # What still fits is written.
+                self._file.write_at(position, [data[: len(data) // 2]])
+            raise
+        self._file.write_at(position, [data])
+
+    def truncate(self, size: int) -> None:
+        if size > self._file.size() or self._disk.fault != NO_SPACE:
+            self._disk.writes(self._path)
+        self._file.truncate(size)
+
+    def sync(self) -> None:
+        self._disk.writes(self._path)
+        self._file.sync()
+
+
+class FailingDisk(MemoryDisk):
+    """A disk in memory, one directory of which fails after so many operations there, and goes on failing."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault = fault
+        self.left: int | None = None
+        self.failed = False
+
+    def writes(self, path: str) -> None:
+        if self.left is None or not path.startswith(FAILING):
+            return
+        if self.left <= 0:
+            self.failed = True
+            raise StorageError(f"{self.fault} ({path})")
+        self.left -= 1
+
+    def reads(self, path: str) -> None:
+        if self.fault == IO_ERROR:
+            self.writes(path)
+
+    def repair(self) -> None:
+        self.left, self.failed = None, False
+
+    def open(self, path: str, *, create: bool = False) -> Any:
+        if create and not self.exists(path):
+            self.writes(path)
+        else:
+            self.reads(path)
+        file = super().open(path, create=create)
+        return FailingFile(self, path, file) if path.startswith(FAILING) else file
+
+    def size(self, path: str) -> int:
+        self.reads(path)
+        return super().size(path)
+
+    def read(self, path: str) -> bytes:
+        self.reads(path)
+        return super().read(path)
+
+    def write(self, path: str, content: bytes, *, sync: bool) -> None:
+        self.writes(path)
+        super().write(path, content, sync=sync)
+
+    def rename(self, old: str, new: str) -> None:
+        if self.fault != NO_SPACE:
+            self.writes(old)
+        super().rename(old, new)
+
+    def remove(self, path: str) -> None:
+        if self.fault != NO_SPACE:
+            self.writes(path)
+        super().remove(path)
+
+    def names(self, path: str) -> list[str]:
+        self.reads(path + "/")
+        return super().names(path)
+
+    def make_directory(self, path: str) -> None:
+        self.writes(path)
+        super().make_directory(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.writes(path + "/")
+        super().sync_directory(path)
+
+
+class Workload:
+    """Records for a partition of each disk, and what became of them."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.sent = {"a": 0, "b": 0}
+        self.acknowledged: dict[str, list[int]] = {"a": [], "b": []}
+
+    def send(self, topic: str) -> int:
+        sequence = self.sent[topic]
+        self.sent[topic] += 1
+        value = b"%06d" % sequence * REPEATED
+        data = memoryview(build([(self.rig.host.now_ms(), None, value, [])]))
+        request = ProduceRequest(
+            acks=-1,
+            timeout_ms=1000,
+            topic_data=[
+                TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=data)])
+            ],
+        )
+        answer = self.rig.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
+        if answer.error_code == 0:
+            self.acknowledged[topic].append(sequence)
+        return int(answer.error_code)
+
+    def live(self) -> None:
+        """Append to both, roll, write checkpoints, flush."""
+        for turn in range(8):
+            assert self.send("b") == 0
+            assert self.send("a") in (0, ErrorCode.KAFKA_STORAGE_ERROR)
+            if turn in (2, 7):
+                # Before the first roll, and behind it.
+                self.rig.host.advance(6_000)
+
+
+def served(rig: Rig, topic: str) -> list[int]:
+    """The sequence that each record tells, whole ones only."""
+    log = rig.node.log_manager.get(topic, 0)
+    assert log is not None
+    found: list[int] = []
+    offset = log.log_start_offset
+    while offset < log.high_watermark:
+        data = memoryview(log.read(offset, max_bytes=1 << 22, up_to_offset=log.high_watermark).read())
+        for position, header in batches(data):
+            assert header.base_offset == offset
+            for record in records(data, position, header):
+                value = bytes(record.value or b"")
+                assert value == value[:6] * REPEATED
+                found.append(int(value[:6]))
+            offset = header.next_offset
+    return found
+
+
+def metadata(rig: Rig, topic: str) -> Any:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    return rig.call(9, request).topics[0].partitions[0]
+
+
+def check_that_it_is_offline(rig: Rig) -> None:
+    """As Apache Kafka answers: see interop/scenarios/raw_disks.py."""
+    produced, latest = rig.produce("a"), rig.latest("a")
+    assert produced.error_code == latest.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    fetched = rig.call(FETCH_VERSION, fetch_request("a")).responses[0].partitions[0]
+    assert fetched.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    partition = metadata(rig, "a")
+    assert partition.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    assert (partition.leader_id, partition.isr_nodes, partition.offline_replicas) == (-1, [], [1])
+    directories = rig.call(5, DescribeLogDirsRequest(topics=None)).results
+    assert [found.error_code for found in directories] == [0, ErrorCode.KAFKA_STORAGE_ERROR]
+    assert metadata(rig, "b").leader_id == 1
+    assert rig.latest("b").error_code == 0
+
+
+def check_after_repair(disk: FailingDisk, workload: Workload) -> None:
+    healed = Rig(disk)
+    found = served(healed, "a")
+    # All that was acknowledged, in order; and what was not may be there too, but whole and once.
+    assert [sequence for sequence in found if sequence in workload.acknowledged["a"]] == (
+        workload.acknowledged["a"]
+    )
+    assert found == sorted(set(found))
+    assert served(healed, "b") == workload.acknowledged["b"]
+    assert healed.produce("a").base_offset == len(found)
+    assert metadata(healed, "a").leader_id == 1
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("fault", [NO_SPACE, IO_ERROR, READ_ONLY])
+def test_a_disk_may_fail_at_any_operation(fault: str, clean: bool) -> None:
+    for operations in range(MOST_OPERATIONS):
+        disk = FailingDisk(fault)
+        rig = Rig(disk)
+        rig.create("b", "a")
+        assert rig.directory_of("a") == "/d2/a-0"
+        workload = Workload(rig)
+        disk.left = operations
+        workload.live()
+        failed = disk.failed
+        assert rig.fatal == []
+        if failed:
+            check_that_it_is_offline(rig)
+            rig.create("new", partitions=2)
+            assert {rig.directory_of("new", index)[:4] for index in range(2)} == {"/d1/"}
+        if clean:
+            rig.node.begin_shutdown()
+            rig.node.finish_shutdown()
+        disk.kill()
+        disk.repair()
+        check_after_repair(disk, workload)
+        if not failed:
+            assert operations > 20
+            return
+    pytest.fail(f"more than {MOST_OPERATIONS} operations")
+
+
+def test_a_restart_without_the_disk_serves_what_is_left() -> None:
+    disk = FailingDisk(IO_ERROR)
+    rig = Rig(disk)
+    rig.create("b", "a")
+    workload = Workload(rig)
+    workload.live()
+    rig.node.begin_shutdown()
+    rig.node.finish_shutdown()
+    disk.left = 0
+    again = Rig(disk)
+    # The cluster knows that nobody has it now, and nothing is made in its place.
+    assert again.produce("a").error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert metadata(again, "a").leader_id == -1
+    assert served(again, "b") == workload.acknowledged["b"]
+    again.node.begin_shutdown()
+    again.node.finish_shutdown()
+    disk.repair()
+    check_after_repair(disk, workload)
+
+
+def test_a_fetch_that_waits_is_told() -> None:
+    disk = FailingDisk(IO_ERROR)
+    rig = Rig(disk)
+    rig.create("b", "a")
+    poll = rig.channel()
+    rig.send(poll, FETCH_VERSION, fetch_request("a"))
+    disk.left = 0
+    assert rig.produce("a").error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    answer = rig.reply(poll, FETCH_VERSION, FetchRequest)
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,0 +1,341 @@
+"""What one failure does to everybody else: nothing. A node on virtual time, with directories that break."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from kwire.broker.api.context import Channel
+from kwire.broker.config import load
+from kwire.broker.node.node import Node
+from kwire.broker.storage.disk import StorageError
+from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.virtual import VirtualHost
+from kwire.wire.batch import build
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kwire.wire.messages.delete_topics import DeleteTopicsRequest
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kwire.wire.messages.heartbeat import HeartbeatRequest
+from kwire.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kwire.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from kwire.wire.registry import RequestHeader, decode_response, encode_request
+
+PRODUCE_VERSION, FETCH_VERSION = 12, 12
+
+
+class BrokenDisk(MemoryDisk):
+    """A disk below one of whose directories everything fails, once it is told to."""
+
+    broken: str | None = None
+
+    def _check(self, path: str) -> None:
+        if self.broken is not None and path.startswith(self.broken):
+            raise StorageError(f"Input/output error ({path})")
+
+    def open(self, path: str, *, create: bool = False) -> Any:
+        self._check(path)
+        return super().open(path, create=create)
+
+    def read(self, path: str) -> bytes:
+        self._check(path)
+        return super().read(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self._check(old)
+        super().rename(old, new)
+
+    def names(self, path: str) -> list[str]:
+        self._check(path)
+        return super().names(path)
+
+
+class Rig:
+    """A node with two log directories, and connections to it."""
+
+    def __init__(self, disk: BrokenDisk | None = None) -> None:
+        self.disk = disk or BrokenDisk()
+        self.host = VirtualHost(seed=1)
+        self.fatal: list[str] = []
+        config = load(None, {}, {"log.dirs": "/d1,/d2", "log.segment.bytes": "1048576"})
+        self.node = Node(config, self.host, self.disk, on_fatal=self.fatal.append)
+        self.host.end_turn = self.node.end_turn
+        self.node.start()
+        self._ids = count(1)
+
+    def channel(self) -> Channel:
+        return Channel(next(self._ids), peer_host="127.0.0.1", listener="PLAINTEXT", on_ready=lambda _: None)
+
+    def send(self, channel: Channel, version: int, request: Any) -> None:
+        frame = encode_request(request.API_KEY, version, next(self._ids), "me", request)
+        self.node.handle_frame(channel, memoryview(bytearray(frame))[4:])
+
+    def turn(self) -> None:
+        self.node.end_turn()
+        self.host.run_pending()
+
+    def reply(self, channel: Channel, version: int, request_class: Any) -> Any:
+        pieces = channel.take_ready()
+        frame = b"".join(
+            bytes(piece) if isinstance(piece, bytes | bytearray | memoryview) else piece.read()
+            for piece in pieces
+        )
+        return decode_response(request_class.API_KEY, version, frame[4:])[1] if frame else None
+
+    def call(self, version: int, request: Any) -> Any:
+        channel = self.channel()
+        self.send(channel, version, request)
+        self.turn()
+        return self.reply(channel, version, type(request))
+
+    def create(self, *names: str, partitions: int = 1) -> None:
+        topics = [
+            CreatableTopic(name=name, num_partitions=partitions, replication_factor=1) for name in names
+        ]
+        answer = self.call(7, CreateTopicsRequest(topics=topics, timeout_ms=1000))
+        assert [topic.error_code for topic in answer.topics] == [0] * len(names)
+
+    def directory_of(self, topic: str, index: int = 0) -> str:
+        log = self.node.log_manager.get(topic, index)
+        assert log is not None
+        return log.directory
+
+    def produce(self, topic: str, index: int = 0) -> Any:
+        answer = self.call(PRODUCE_VERSION, produce_request(topic, index))
+        return None if answer is None else answer.responses[0].partition_responses[0]
+
+    def latest(self, topic: str) -> Any:
+        partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
+        return self.call(5, request).topics[0].partitions[0]
+
+
+def produce_request(topic: str, index: int = 0, *, acks: int = -1, **batch: Any) -> ProduceRequest:
+    records = memoryview(build([(1_700_000_000_000, None, b"value", [])], **batch))
+    data = PartitionProduceData(index=index, records=records)
+    return ProduceRequest(
+        acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+    )
+
+
+def fetch_request(topic: str) -> FetchRequest:
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    return FetchRequest(
+        max_wait_ms=60_000,
+        min_bytes=1 << 20,
+        max_bytes=1 << 20,
+        topics=[FetchTopic(topic=topic, partitions=[partition])],
+    )
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_a_long_poll_that_cannot_read_holds_up_nobody_else(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.create("a", "b")
+    assert rig.produce("a").error_code == 0
+    poll = rig.channel()
+    rig.send(poll, FETCH_VERSION, fetch_request("a"))
+    rig.turn()
+    log = rig.node.log_manager.get("a", 0)
+    assert log is not None
+
+    def damaged(offset: int, up_to_offset: int) -> int:
+        raise ValueError("our own mistake")
+
+    monkeypatch.setattr(type(log), "size_between", lambda self, *offsets: damaged(*offsets))
+    one, other = rig.channel(), rig.channel()
+    rig.send(one, PRODUCE_VERSION, produce_request("a"))
+    rig.send(other, PRODUCE_VERSION, produce_request("b"))
+    rig.turn()
+    for channel in (one, other):
+        answer = rig.reply(channel, PRODUCE_VERSION, ProduceRequest)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+    assert rig.produce("b").error_code == 0
+
+
+def test_a_directory_that_fails_takes_its_own_partitions_offline(rig: Rig) -> None:
+    rig.create("b", "a")
+    assert [rig.directory_of(name).rpartition("/")[0] for name in ("b", "a")] == ["/d1", "/d2"]
+    assert (rig.produce("a").error_code, rig.produce("b").error_code) == (0, 0)
+    poll = rig.channel()
+    rig.send(poll, FETCH_VERSION, fetch_request("a"))
+    rig.turn()
+    log = rig.node.log_manager.get("a", 0)
+    assert log is not None
+    log.fail(StorageError("Input/output error"))
+    rig.node.log_manager._directory_failed(
+        rig.node.log_manager.directory_of(log), StorageError("Input/output error")
+    )
+    rig.turn()
+    answer = rig.reply(poll, FETCH_VERSION, FetchRequest)
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert rig.produce("a").error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert rig.latest("a").error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert rig.produce("b").error_code == 0
+    assert rig.fatal == []
+
+
+def test_without_any_directory_the_node_says_that_it_cannot_go_on(rig: Rig) -> None:
+    for directory in rig.node.log_manager.directories():
+        rig.node.log_manager._directory_failed(directory, StorageError("Input/output error"))
+    rig.turn()
+    # The first of them holds the metadata log, which is reason enough.
+    assert rig.fatal == [
+        "the directory of the metadata log has failed: Input/output error",
+        "no log directory is left: Input/output error",
+    ]
+
+
+def test_a_log_that_cannot_be_reached_is_not_made_again(rig: Rig) -> None:
+    rig.create("a", partitions=4)
+    lost = [index for index in range(4) if rig.directory_of("a", index).startswith("/d2")]
+    assert lost
+    for index in range(4):
+        assert rig.produce("a", index).error_code == 0
+    rig.node.begin_shutdown()
+    rig.node.finish_shutdown()
+    rig.disk.broken = "/d2"
+    again = Rig(rig.disk)
+    for index in range(4):
+        # As Kafka says it: the cluster knows that they are lost, and they have no leader.
+        expected = ErrorCode.NOT_LEADER_OR_FOLLOWER if index in lost else ErrorCode.NONE
+        assert again.produce("a", index).error_code == expected, index
+    again.node.begin_shutdown()
+    again.node.finish_shutdown()
+    rig.disk.broken = None
+    healed = Rig(rig.disk)
+    for index in range(4):
+        assert healed.produce("a", index).base_offset == (1 if index in lost else 2), index
+
+
+def test_a_topic_whose_directory_fails_is_deleted_all_the_same(rig: Rig) -> None:
+    rig.create("a", partitions=4)
+    rig.disk.broken = "/d2"
+    answer = rig.call(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1000))
+    assert [topic.error_code for topic in answer.responses] == [0]
+    rig.disk.broken = None
+    for index in range(4):
+        assert rig.produce("a", index).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_batch_of_a_transaction_is_refused_while_nobody_can_end_it(rig: Rig) -> None:
+    rig.create("a")
+    request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    request.transactional_id = "t"
+    answer = rig.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
+    assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert "COORDINATOR_NOT_AVAILABLE" in answer.error_message
+    assert rig.latest("a").offset == 0
+
+
+def test_an_epoch_that_is_over_is_refused_by_its_name_though_nobody_can_end_its_transaction(rig: Rig) -> None:
+    rig.create("a")
+    topics = [WritableTxnMarkerTopic(name="a", partition_indexes=[0])]
+    later = WritableTxnMarker(producer_id=1, producer_epoch=5, transaction_result=True, topics=topics)
+    rig.call(1, WriteTxnMarkersRequest(markers=[later]))
+    request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    request.transactional_id = "t"
+    answer = rig.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
+    assert answer.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert rig.latest("a").offset == 1
+
+
+def test_a_refused_produce_without_acknowledgement_closes_its_connection(rig: Rig) -> None:
+    rig.create("a")
+    channel = rig.channel()
+    request = produce_request(
+        "a", acks=0, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    rig.send(channel, PRODUCE_VERSION, request)
+    rig.turn()
+    assert channel.take_ready() == []
+    assert channel.closing
+
+
+def test_a_duplicate_is_answered_with_its_own_time(rig: Rig) -> None:
+    rig.create("a")
+    request = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
+    first = rig.call(PRODUCE_VERSION, produce_request("a", **request)).responses[0].partition_responses[0]
+    again = rig.call(PRODUCE_VERSION, produce_request("a", **request)).responses[0].partition_responses[0]
+    assert (first.base_offset, first.log_append_time_ms) == (0, -1)
+    assert (again.base_offset, again.log_append_time_ms) == (0, 1_700_000_000_000)
+
+
+def test_a_reply_that_cannot_be_written_is_an_error(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    channel = rig.channel()
+    context = channel.open_slot(RequestHeader(12, 4, 1, "me", 2), 0)
+    context.request = HeartbeatRequest()
+    context.complete(object())
+    assert rig.reply(channel, 4, HeartbeatRequest).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert not channel.closing
+    assert "a reply cannot be written" in caplog.text
+
+
+def test_a_failure_that_cannot_be_told_closes_its_connection_alone(rig: Rig) -> None:
+    channel = rig.channel()
+    context = channel.open_slot(RequestHeader(0, 9, 1, "me", 2), 0)
+    context.request = ProduceRequest(acks=0)
+    context.complete(object())
+    assert channel.take_ready() == []
+    assert channel.closing
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("node.id", "7", "Cannot update these configs dynamically: [node.id]"),
+        ("background.threads", "1000", "should not be greater than double the current value 10"),
+        ("log.cleaner.threads", "0", "/ by zero"),
+        ("log.cleaner.threads", "9", "cannot be increased to more than double the current value 1"),
+        ("leader.replication.throttled.rate", "-1", "Value must be at least 0"),
+        ("ssl.keystore.location", "/x", "only per-listener using the listener prefix"),
+        ("ssl.engine.factory.class", "x", "Class x could not be found."),
+        ("listeners", "x", "Unable to parse a listener name from x"),
+        ("metric.reporters", "nosuch.Class", "update of Set(metric.reporters) failed"),
+    ],
+)
+def test_settings_that_a_running_broker_refuses(rig: Rig, name: str, value: str, said: str) -> None:
+    change = AlterableConfig(name=name, config_operation=0, value=value)
+    resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
+    answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert said in answer.error_message
+
+
+@pytest.mark.parametrize(
+    "name", ["cordoned.log.dirs", "ssl.provider", "listener.name.plaintext.ssl.provider"]
+)
+def test_what_one_broker_alone_can_be_told(rig: Rig, name: str) -> None:
+    codes = []
+    for resource_name in ("", "1"):
+        change = AlterableConfig(name=name, config_operation=0, value="")
+        resource = AlterConfigsResource(resource_type=4, resource_name=resource_name, configs=[change])
+        answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
+        codes.append(answer.error_code)
+    assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
+
+
+def test_a_producer_s_expiry_changes_while_the_broker_runs(rig: Rig) -> None:
+    rig.create("a")
+    change = AlterableConfig(name="producer.id.expiration.ms", config_operation=0, value="1000")
+    resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[change])
+    answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
+    assert answer.error_code == 0
+    log = rig.node.log_manager.get("a", 0)
+    assert log is not None
+    assert log.producers.expiration_ms == 1000

@@ -1,0 +1,259 @@
+"""Fetch sessions as a client sees them. KIP-227."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from kwire.broker.api.fetch_sessions import (
+    IDS_PER_SHARD,
+    SHARDS,
+    FetchContext,
+    FetchSessionCache,
+    TopicNames,
+    next_epoch,
+)
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
+from kwire.wire.primitives import Uuid
+
+V12 = 12
+V13 = 13
+TOPIC_ID = Uuid(bytes(range(16)))
+EVICTION_MS = 120_000
+
+
+def cache(slots: int = 10 * SHARDS) -> FetchSessionCache:
+    return FetchSessionCache(slots, EVICTION_MS, random.Random(7))
+
+
+def names() -> TopicNames:
+    return TopicNames({TOPIC_ID: "t"})
+
+
+def request(session_id: int = 0, epoch: int = 0, *, partitions: dict[int, int] | None = None) -> FetchRequest:
+    """A fetch of topic t: partition index to fetch offset."""
+    asked = [
+        FetchPartition(partition=index, fetch_offset=offset) for index, offset in (partitions or {}).items()
+    ]
+    topics = [FetchTopic(topic="t", topic_id=TOPIC_ID, partitions=asked)] if asked else []
+    return FetchRequest(session_id=session_id, session_epoch=epoch, topics=topics)
+
+
+def answer(context: FetchContext, now_ms: int = 0, **told: Any) -> tuple[int, list[int]]:
+    """Answer every partition of the context alike; the session id and the partitions that are told of."""
+    fetched = [
+        (target, PartitionData(partition_index=target.index, records=b"", **told))
+        for target in context.targets.values()
+    ]
+    session_id, sent = context.trim(fetched, now_ms)
+    return session_id, [data.partition_index for _, data in sent]
+
+
+def test_an_incremental_fetch_names_only_what_changed() -> None:
+    sessions = cache()
+    full = sessions.context(request(partitions={0: 0, 1: 0}), V12, names(), 0)
+    session_id, told = answer(full, high_watermark=5)
+    assert session_id > 0
+    assert told == [0, 1]
+
+    nothing_new = sessions.context(request(session_id, 1), V12, names(), 0)
+    assert answer(nothing_new, high_watermark=5) == (session_id, [])
+
+    moved = sessions.context(request(session_id, 2, partitions={1: 5}), V12, names(), 0)
+    assert [target.fetch_offset for target in moved.targets.values()] == [0, 5]
+    assert answer(moved, high_watermark=6) == (session_id, [0, 1])
+
+
+def test_a_partition_that_had_data_goes_to_the_back() -> None:
+    sessions = cache()
+    session_id, _ = answer(sessions.context(request(partitions={0: 0, 1: 0}), V12, names(), 0))
+    context = sessions.context(request(session_id, 1), V12, names(), 0)
+    first, second = context.targets.values()
+    context.trim([(first, PartitionData(records=b"data")), (second, PartitionData(records=b""))], 0)
+    again = sessions.context(request(session_id, 2), V12, names(), 0)
+    assert [target.index for target in again.targets.values()] == [1, 0]
+
+
+def test_an_error_is_told_each_time_and_its_end_too() -> None:
+    sessions = cache()
+    session_id, _ = answer(sessions.context(request(partitions={0: 0}), V12, names(), 0), high_watermark=5)
+    failing = sessions.context(request(session_id, 1), V12, names(), 0)
+    assert answer(failing, high_watermark=5, error_code=6)[1] == [0]
+    well_again = sessions.context(request(session_id, 2), V12, names(), 0)
+    assert answer(well_again, high_watermark=5)[1] == [0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "forgotten", "told"),
+    [({}, [0], []), ({1: 7}, [1, 0], [1]), ({0: 7}, [0], [0]), ({2: 7, 1: 7}, [0, 1, 2], [2, 1])],
+    ids=["nothing", "another", "itself", "two"],
+)
+@pytest.mark.parametrize("version", [V12, V13])
+def test_a_session_ends_with_its_last_partition_and_what_was_asked_is_answered(
+    asked: dict[int, int], forgotten: list[int], told: list[int], version: int
+) -> None:
+    sessions = cache()
+    session_id, _ = answer(sessions.context(request(partitions={0: 0}), version, names(), 0))
+    forgetting = request(session_id, 1, partitions=asked)
+    forgetting.forgotten_topics_data = [ForgottenTopic(topic="t", topic_id=TOPIC_ID, partitions=forgotten)]
+    last = sessions.context(forgetting, version, names(), 0)
+    assert all(target.fetch_offset == 7 for target in last.targets.values())
+    assert answer(last) == (0, told)
+    assert len(sessions) == 0
+
+
+@pytest.mark.parametrize(
+    ("session_id", "epoch", "version", "code"),
+    [
+        ("unknown", 1, V12, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        ("known", 7, V12, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        ("known", 1, V13, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
+    ],
+)
+def test_session_errors(session_id: str, epoch: int, version: int, code: ErrorCode) -> None:
+    sessions = cache()
+    known, _ = answer(sessions.context(request(partitions={0: 0}), V12, names(), 0))
+    asked = known if session_id == "known" else known + 1
+    with pytest.raises(ApiError) as error:
+        sessions.context(request(asked, epoch), version, names(), 0)
+    assert error.value.code == code
+
+
+def test_a_full_fetch_ends_the_session_it_names_and_a_final_one_gets_none() -> None:
+    sessions = cache()
+    session_id, _ = answer(sessions.context(request(partitions={0: 0}), V12, names(), 0))
+    last = sessions.context(request(session_id, -1, partitions={0: 0}), V12, names(), 0)
+    assert answer(last) == (0, [0])
+    assert len(sessions) == 0
+
+
+def test_a_response_after_the_session_moved_on_is_an_error() -> None:
+    sessions = cache()
+    session_id, _ = answer(sessions.context(request(partitions={0: 0}), V12, names(), 0))
+    slow = sessions.context(request(session_id, 1), V12, names(), 0)
+    sessions.context(request(session_id, 2), V12, names(), 0)
+    with pytest.raises(ApiError) as error:
+        answer(slow)
+    assert error.value.code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+def one_shard() -> FetchSessionCache:
+    """A cache with one slot in each shard, where every session is made in the same shard, as `make` does."""
+    return cache(slots=SHARDS)
+
+
+def make(sessions: FetchSessionCache, size: int, now_ms: int, *, replica_id: int = -1) -> int:
+    """The id of a new session of so many partitions, or 0; the turn comes back to its shard."""
+    asking = request(partitions=dict.fromkeys(range(size), 0))
+    asking.replica_id = replica_id
+    made, _ = answer(sessions.context(asking, V12, names(), now_ms), now_ms)
+    for _ in range(SHARDS - 1):
+        other, _ = answer(sessions.context(request(), V12, names(), now_ms), now_ms)
+        sessions.context(request(other, -1), V12, names(), now_ms)
+    return made
+
+
+def use(sessions: FetchSessionCache, session_id: int, epoch: int, now_ms: int) -> None:
+    answer(sessions.context(request(session_id, epoch), V12, names(), now_ms), now_ms)
+
+
+def test_a_full_shard_gives_no_session_until_one_is_stale() -> None:
+    sessions = one_shard()
+    first = make(sessions, 1, 0)
+    assert first
+    assert make(sessions, 9, EVICTION_MS) == 0, "not used again, it does not get older"
+    second = make(sessions, 1, EVICTION_MS + 1)
+    assert second not in (0, first)
+    assert len(sessions) == 1
+
+
+def test_a_smaller_session_yields_when_it_was_old_at_its_last_use() -> None:
+    sessions = one_shard()
+    first = make(sessions, 2, 0)
+    use(sessions, first, 1, EVICTION_MS)
+    assert make(sessions, 9, EVICTION_MS + 1000) == 0, "it was not old enough then, whatever it is now"
+    use(sessions, first, 2, EVICTION_MS + 1001)
+    assert make(sessions, 2, EVICTION_MS + 1002) == 0, "as large is not larger"
+    second = make(sessions, 3, EVICTION_MS + 1002)
+    assert second
+    with pytest.raises(ApiError) as error:
+        use(sessions, first, 3, EVICTION_MS + 1003)
+    assert error.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_replica_evicts_any_consumer_and_no_young_replica() -> None:
+    sessions = one_shard()
+    assert make(sessions, 5, 0)
+    of_a_replica = make(sessions, 1, 1, replica_id=7)
+    assert of_a_replica
+    assert make(sessions, 9, 2, replica_id=7) == 0
+    use(sessions, of_a_replica, 1, EVICTION_MS + 2)
+    assert make(sessions, 9, EVICTION_MS + 3) == 0, "a consumer is worth less, however large"
+    assert make(sessions, 9, EVICTION_MS + 3, replica_id=7)
+
+
+def test_sessions_are_made_in_one_shard_after_the_other() -> None:
+    sessions = cache(slots=2 * SHARDS + 7)
+
+    def turn() -> int | None:
+        session_id, _ = answer(sessions.context(request(partitions={0: 0}), V12, names(), 0))
+        made.append(session_id)
+        return session_id // IDS_PER_SHARD if session_id else None
+
+    made: list[int] = []
+    assert [turn() for _ in range(2 * SHARDS)] == [*range(SHARDS), *range(SHARDS)]
+    assert turn() is None
+    sessions.context(request(made[3], -1), V12, names(), 0)
+    assert [turn() for _ in range(4)] == [None, None, 3, None]
+
+
+def test_too_few_slots_for_every_shard_are_none() -> None:
+    sessions = cache(slots=SHARDS - 1)
+    assert answer(sessions.context(request(partitions={0: 0}), V12, names(), 0)) == (0, [0])
+
+
+@pytest.mark.parametrize("epoch", [-2, -1, 0, 1])
+def test_an_id_of_no_shard_fails_the_request(epoch: int) -> None:
+    sessions = cache()
+    for session_id in (SHARDS * IDS_PER_SHARD, 2**31 - 1, -IDS_PER_SHARD, -(2**31)):
+        with pytest.raises(ApiError) as error:
+            sessions.context(request(session_id, epoch, partitions={0: 0}), V12, names(), 0)
+        assert error.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
+    for session_id in (SHARDS * IDS_PER_SHARD - 1, -IDS_PER_SHARD + 1):
+        if epoch in (0, -1):
+            assert answer(sessions.context(request(session_id, epoch), V12, names(), 0))[1] == []
+            continue
+        with pytest.raises(ApiError) as error:
+            sessions.context(request(session_id, epoch), V12, names(), 0)
+        assert error.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_session_is_in_the_order_of_its_first_answer() -> None:
+    sessions = cache()
+    full = sessions.context(request(partitions={2: 0, 0: 0, 1: 0}), V12, names(), 0)
+    missing, first, second = full.targets.values()
+    nothing = PartitionData(records=b"")
+    session_id, _ = full.trim(
+        [(first, nothing), (second, nothing), (missing, PartitionData(error_code=3))], 0
+    )
+    again = sessions.context(request(session_id, 1, partitions={3: 0, 2: 5}), V12, names(), 0)
+    assert [target.index for target in again.targets.values()] == [0, 1, 2, 3]
+
+
+def test_an_unknown_topic_id_is_resolved_once_the_topic_is_there() -> None:
+    sessions = cache()
+    nothing_known = TopicNames({})
+    full = sessions.context(request(partitions={0: 0}), V13, nothing_known, 0)
+    assert [target.topic for target in full.targets.values()] == [None]
+    session_id, _ = answer(full)
+    later = sessions.context(request(session_id, 1), V13, names(), 0)
+    assert [target.topic for target in later.targets.values()] == ["t"]
+
+
+def test_session_epochs_wrap_past_zero() -> None:
+    assert next_epoch(0) == 1
+    assert next_epoch(0x7FFFFFFF) == 1
+    assert next_epoch(-1) == -1

@@ -1,0 +1,169 @@
+"""A broker starts again on directories that somebody has had a hand in: nothing that was there gets lost.
+
+What Apache Kafka 4.3.1 does with the same directories is told at each.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from kwire.broker.config import load
+from kwire.broker.metadata.replay import CorruptMetadata
+from kwire.broker.node.node import Node
+from kwire.broker.storage.dirs.owners import StartRefused
+from kwire.broker.storage.disk import StorageError
+from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.virtual import VirtualHost
+from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tests.broker.api.test_failures import BrokenDisk, Rig
+
+TOPICS = ("t", "u")
+
+
+def stopped(disk: BrokenDisk | None = None) -> Rig:
+    """A broker that has stopped, with the topics t (in /d1 and /d2) and u."""
+    rig = Rig(disk)
+    topics = [CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in TOPICS]
+    answer = rig.call(7, CreateTopicsRequest(topics=topics, timeout_ms=1000))
+    assert [topic.error_code for topic in answer.topics] == [0, 0]
+    rig.node.begin_shutdown()
+    rig.node.finish_shutdown()
+    return rig
+
+
+def start(disk: MemoryDisk, **settings: str) -> Node:
+    properties = {
+        "log.dirs": "/d1,/d2",
+        **{name.replace("_", "."): value for name, value in settings.items()},
+    }
+    host = VirtualHost(seed=2)
+    node = Node(load(None, {}, properties), host, disk)
+    node.start()
+    host.run_pending()
+    return node
+
+
+def names(disk: MemoryDisk) -> list[str]:
+    return sorted(f"{path}/{name}" for path in ("/d1", "/d2") for name in disk.names(path) if "-" in name)
+
+
+def offline(node: Node) -> list[str]:
+    return [
+        f"{topic}-{index}" for topic in TOPICS for index in range(2) if node.partition(topic, index) is None
+    ]
+
+
+def test_on_unchanged_directories_everything_is_there() -> None:
+    rig = stopped()
+    assert offline(start(rig.disk)) == []
+
+
+def test_directories_in_another_order_are_refused_and_untouched() -> None:
+    """As Kafka, which finds an unexpected metadata location."""
+    rig = stopped()
+    before = names(rig.disk)
+    with pytest.raises(StartRefused, match="/d1/__cluster_metadata-0 is a metadata log"):
+        start(rig.disk, log_dirs="/d2,/d1")
+    with pytest.raises(StartRefused, match="is a metadata log"):
+        start(rig.disk, metadata_log_dir="/m")
+    assert names(rig.disk) == before
+    assert offline(start(rig.disk)) == []
+
+
+def test_a_directory_that_is_not_mounted_is_refused_and_not_formatted() -> None:
+    """As Kafka, which misses meta.properties."""
+    rig = stopped()
+    rig.disk.rename("/d2", "/elsewhere")
+    with pytest.raises(StartRefused, match=r"no meta\.properties in /d2"):
+        start(rig.disk)
+    assert not rig.disk.is_directory("/d2")
+    rig.disk.rename("/elsewhere", "/d2")
+    assert offline(start(rig.disk)) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"version: 0\ntopic_id: ???\n"])
+def test_a_garbled_partition_metadata_takes_its_directory_offline(
+    content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka fails the directory at the second, and at both if it was the only one."""
+    rig = stopped()
+    second = [name.removeprefix("/d2/") for name in names(rig.disk) if name.startswith("/d2/")]
+    second = [name for name in second if rig.disk.is_directory(f"/d2/{name}")]
+    whole = rig.disk.read(f"/d2/{second[0]}/partition.metadata")
+    rig.disk.write(f"/d2/{second[0]}/partition.metadata", content, sync=True)
+    with caplog.at_level(logging.ERROR):
+        node = start(rig.disk)
+    assert offline(node) == second
+    assert f"{len(second)} partitions are offline: {', '.join(second)}" in caplog.text
+    assert f"/d2 is served without: /d2/{second[0]}/partition.metadata does not say which" in caplog.text
+    assert not any("stray" in name for name in names(rig.disk))
+    node.begin_shutdown()
+    node.finish_shutdown()
+    rig.disk.write(f"/d2/{second[0]}/partition.metadata", whole, sync=True)
+    assert offline(start(rig.disk)) == []
+
+
+def test_a_garbled_partition_metadata_beside_the_metadata_log_ends_the_start() -> None:
+    rig = stopped()
+    first = next(name for name in names(rig.disk) if name.startswith(("/d1/t-", "/d1/u-")))
+    rig.disk.write(f"{first}/partition.metadata", b"", sync=True)
+    with pytest.raises(
+        StartRefused, match=r"log\.dirs is /d1,/d2, whose first.*partition\.metadata does not say"
+    ):
+        start(rig.disk)
+    assert not any("stray" in name for name in names(rig.disk))
+
+
+def test_the_id_of_another_topic_takes_the_partition_offline() -> None:
+    """As Kafka, which cannot lead it and leaves it as it is."""
+    rig = stopped()
+    places = {name.rpartition("/")[2]: name for name in names(rig.disk)}
+    foreign = rig.disk.read(f"{places['u-0']}/partition.metadata")
+    rig.disk.write(f"{places['t-0']}/partition.metadata", foreign, sync=True)
+    assert offline(start(rig.disk)) == ["t-0"]
+    assert not any("stray" in name for name in names(rig.disk))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"data_version":9}', b'{"data_version":0}'])
+def test_a_garbled_quorum_state_ends_the_start_with_a_sentence(content: bytes) -> None:
+    """As Kafka does, with an exception."""
+    rig = stopped()
+    rig.disk.write("/d1/__cluster_metadata-0/quorum-state", content, sync=True)
+    with pytest.raises(
+        CorruptMetadata, match=r"/d1/__cluster_metadata-0/quorum-state makes no sense: .*: restore"
+    ):
+        start(rig.disk)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "log.dirs is /d1,/d2, whose first, with the metadata log, cannot be used: "),
+        ({"log_dirs": "/d1"}, "log.dirs is /d1, which cannot be used: "),
+        ({"log_dirs": "/d2", "metadata_log_dir": "/d1"}, "metadata.log.dir is /d1, which cannot be used: "),
+    ],
+)
+def test_a_full_disk_of_the_metadata_log_is_called_by_its_setting(
+    settings: dict[str, str], told: str
+) -> None:
+    disk = MemoryDisk()
+    node = start(disk, **settings)
+    node.begin_shutdown()
+    node.finish_shutdown()
+
+    class Full(StorageError):
+        pass
+
+    original = disk.replace
+
+    def replace(path: str, content: bytes, *, sync: bool) -> None:
+        if path.endswith("quorum-state"):
+            raise Full("No space left on device")
+        original(path, content, sync=sync)
+
+    disk.replace = replace  # type: ignore[method-assign]
+    with pytest.raises(StartRefused) as caught:
+        start(disk, **settings)
+    assert str(caught.value) == f"{told}No space left on device"

@@ -1,0 +1,180 @@
+"""Settings that are stored in the metadata and make no sense: a broker starts on them, and can be put right.
+
+Another version may have stored them, or this one beside other settings at start. Apache Kafka 4.3.1 tells
+them in its log, passes over single ones, and goes by what held before where they contradict others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import pytest
+
+from kwire.broker.config import load
+from kwire.broker.config.broker_keys import DYNAMIC_KEYS
+from kwire.broker.config.definition import Kind
+from kwire.broker.config.group_keys import GROUP_KEYS
+from kwire.broker.config.topic_keys import TOPIC_KEYS
+from kwire.broker.controller.config_rules import BrokerConfigRules
+from kwire.broker.node.node import Node
+from kwire.testing.virtual import VirtualHost
+from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kwire.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kwire.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tests.broker.api.test_failures import Rig
+
+TOPIC, BROKER, GROUP = 2, 4, 32
+SET, DELETE = 0, 1
+DYNAMIC_BROKER_CONFIG = 2
+
+GARBAGE = ("", "garbage", "-7", "0", "99999999999999999999", ",", "a:b,c")
+CONTRADICTIONS = (
+    {"max.connections.per.ip.overrides": "garbage"},
+    {"max.connections.per.ip.overrides": "127.0.0.1:many"},
+    {"max.connections.per.ip.overrides": "no/host:1"},
+    {"max.connections.per.ip": "0"},
+    {"max.connections": "0"},
+    {"max.connection.creation.rate": "0"},
+    {"listener.name.plaintext.max.connections": "0"},
+    {"log.roll.ms": "0"},
+    {"log.roll.jitter.ms": "-1"},
+    {"log.retention.ms": "0"},
+    {"log.local.retention.ms": "-1"},
+    {"log.local.retention.bytes": "5", "log.retention.bytes": "4"},
+    {"log.cleaner.dedupe.buffer.size": "0"},
+    {"log.cleaner.threads": "0"},
+    {"log.cleaner.threads": "100"},
+    {"num.network.threads": "1000"},
+    {"num.io.threads": "1000"},
+    {"remote.log.reader.threads": "1"},
+    {"metric.reporters": "com.example.Reporter"},
+)
+
+
+def alter(rig: Rig, kind: int, resource: str, settings: Mapping[str, str | None]) -> int:
+    configs = [
+        AlterableConfig(name=name, config_operation=DELETE if value is None else SET, value=value)
+        for name, value in settings.items()
+    ]
+    changed = AlterConfigsResource(resource_type=kind, resource_name=resource, configs=configs)
+    answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[changed], validate_only=False))
+    return int(answer.responses[0].error_code)
+
+
+def stored(settings: Mapping[tuple[int, str], Mapping[str, str]], monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """A broker with a topic t that has stored the settings of these resources unseen, and has stopped."""
+    rig = Rig()
+    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    answer = rig.call(7, CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+    assert answer.topics[0].error_code == 0
+    with monkeypatch.context() as blind:
+        for rule in ("broker_fault", "topic_fault", "group_fault"):
+            blind.setattr(BrokerConfigRules, rule, lambda self, values, **_: None)
+        for (kind, resource), changes in settings.items():
+            assert alter(rig, kind, resource, changes) == 0
+    rig.node.begin_shutdown()
+    rig.node.finish_shutdown()
+    return rig
+
+
+def start(rig: Rig) -> Node:
+    """A new node on the same disk."""
+    rig.host = VirtualHost(seed=2)
+    rig.node = Node(load(None, {}, {"log.dirs": "/d1,/d2"}), rig.host, rig.disk)
+    rig.host.end_turn = rig.node.end_turn
+    rig.node.start()
+    rig.host.run_pending()
+    return rig.node
+
+
+def untouched() -> dict[str, object]:
+    config = load(None, {}, {"log.dirs": "/d1,/d2"})
+    return {name: config.value(name) for name in config.names()}
+
+
+def values(node: Node, names: object) -> dict[str, object]:
+    assert isinstance(names, dict)
+    return {name: node.config.value(name) for name in names}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize("resource", ["", "1"])
+def test_garbage_in_every_key_at_once(
+    garbage: str, resource: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Of one broker it cannot even be stored.
+    names = [name for name in DYNAMIC_KEYS if not resource or name != "min.insync.replicas"]
+    rig = stored({(BROKER, resource): dict.fromkeys(names, garbage)}, monkeypatch)
+    with caplog.at_level(logging.ERROR):
+        node = start(rig)
+    assert node.partition("t", 0) is not None
+    assert "settings of the running" in caplog.text
+
+
+@pytest.mark.parametrize("name", [*DYNAMIC_KEYS, "listener.name.plaintext.max.connections"])
+def test_garbage_in_each_key(name: str) -> None:
+    """Whatever the garbage, the other settings of the broker are those that they would be without it."""
+    for garbage in GARBAGE:
+        for layer in (0, 1):
+            config = load(None, {}, {"log.dirs": "/d1,/d2"})
+            layers: list[Mapping[str, str]] = [{}, {}]
+            layers[layer] = {name: garbage}
+            config.update(*layers)
+            config.connections_per_host()
+            assert set(config.connections_per_listener().values()) <= {99999}
+            for other, value in untouched().items():
+                assert other == name or config.value(other) == value
+            assert config.max_connections > 0
+            assert config.max_connections_per_ip > 0
+
+
+@pytest.mark.parametrize("settings", CONTRADICTIONS, ids=str)
+@pytest.mark.parametrize("resource", ["", "1"])
+def test_what_contradicts_other_settings_is_not_applied_and_can_be_put_right(
+    settings: dict[str, str], resource: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    beside = {"message.max.bytes": "12345"}
+    rig = stored({(BROKER, resource): settings | beside}, monkeypatch)
+    known = {name: value for name, value in untouched().items() if name in settings | beside}
+    with caplog.at_level(logging.ERROR):
+        node = start(rig)
+    assert "are not applied" in caplog.text
+    assert values(node, known) == known
+    assert alter(rig, BROKER, resource, {"log.segment.bytes": "2000000"}) != 0
+    assert alter(rig, BROKER, resource, dict.fromkeys(settings)) == 0
+    assert node.config.value("message.max.bytes") == 12345
+
+
+def test_garbage_does_not_hold_back_other_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = stored({(BROKER, "1"): {"log.segment.bytes": "garbage", "message.max.bytes": "9"}}, monkeypatch)
+    start(rig)
+    assert rig.node.config.value("message.max.bytes") == 9
+    assert alter(rig, BROKER, "1", {"message.max.bytes": "8"}) == 0
+    assert rig.node.config.value("message.max.bytes") == 8
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_of_topics_and_groups(garbage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {
+        (TOPIC, "t"): {key.name: garbage for key in TOPIC_KEYS},
+        (GROUP, "g"): {key.name: garbage for key in GROUP_KEYS},
+    }
+    rig = stored(settings, monkeypatch)
+    start(rig)
+    assert rig.node.partition("t", 0) is not None
+    wanted = [
+        DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        for kind, name in settings
+    ]
+    answer = rig.call(4, DescribeConfigsRequest(resources=wanted, include_synonyms=True))
+    assert [result.error_code for result in answer.results] == [0, 0]
+    # Texts may be anything; a number that is none would be shown as the one that holds instead.
+    for result in answer.results:
+        for entry in result.configs:
+            if entry.config_type in (Kind.INT, Kind.LONG) and entry.value is not None:
+                int(entry.value)

@@ -1,0 +1,61 @@
+"""What is wrong whoever coordinates, asked of a node whose coordinators have no topics yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from kwire.wire.messages.describe_groups import DescribeGroupsRequest
+from kwire.wire.messages.init_producer_id import InitProducerIdRequest
+from kwire.wire.messages.join_group import JoinGroupRequest
+from tests.broker.api.test_failures import Rig
+
+NOWHERE = ErrorCode.NOT_COORDINATOR
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+@pytest.mark.parametrize(
+    ("group", "timeout_ms", "code", "member"),
+    [
+        ("", 0, ErrorCode.INVALID_GROUP_ID, "me"),
+        ("g", 5_999, ErrorCode.INVALID_SESSION_TIMEOUT, "me"),
+        ("g", 1_800_001, ErrorCode.INVALID_SESSION_TIMEOUT, "me"),
+        ("g", 6_000, NOWHERE, ""),
+    ],
+)
+def test_who_joins(rig: Rig, group: str, timeout_ms: int, code: ErrorCode, member: str) -> None:
+    request = JoinGroupRequest(group_id=group, member_id="me", session_timeout_ms=timeout_ms)
+    answer = rig.call(4, request)
+    assert (answer.error_code, answer.member_id) == (code, member)
+
+
+@pytest.mark.parametrize(
+    ("name", "timeout_ms", "code"),
+    [
+        ("", 0, ErrorCode.INVALID_REQUEST),
+        ("t", 0, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        ("t", 900_001, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        ("t", 900_000, NOWHERE),
+    ],
+)
+def test_who_begins_transactions(rig: Rig, name: str, timeout_ms: int, code: ErrorCode) -> None:
+    request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms)
+    assert rig.call(4, request).error_code == code
+
+
+def test_groups_are_described_by_the_partitions_that_they_will_have(rig: Rig) -> None:
+    def ids(answer: Any) -> list[tuple[str, int]]:
+        return [(group.group_id, group.error_code) for group in answer.groups]
+
+    asked = ["g", "h", "g", ""]
+    found = ids(rig.call(5, DescribeGroupsRequest(groups=asked)))
+    assert found == [("", NOWHERE), ("g", NOWHERE), ("g", NOWHERE), ("h", NOWHERE)]
+    found = ids(rig.call(0, ConsumerGroupDescribeRequest(group_ids=asked)))
+    assert found == [("", ErrorCode.INVALID_GROUP_ID), ("g", NOWHERE), ("g", NOWHERE), ("h", NOWHERE)]

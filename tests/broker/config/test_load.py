@@ -1,0 +1,223 @@
+"""From files, the environment and flags to settings; what is refused, and how it is said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kwire.broker.config import BrokerConfig, ConfigError, load
+from kwire.broker.config.broker import HONOURED
+from kwire.broker.config.broker_keys import BROKER_KEYS
+
+SERVER_PROPERTIES = """
+process.roles=broker,controller
+node.id=7
+controller.quorum.voters=7@localhost:9093
+listeners=PLAINTEXT://127.0.0.1:19092,CONTROLLER://127.0.0.1:9093
+controller.listener.names=CONTROLLER
+log.dirs=/data/a,/data/b
+"""
+
+
+def from_file(tmp_path: Path, text: str, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
+    path = tmp_path / "server.properties"
+    path.write_text(text)
+    return load(str(path), {}, overrides or {})
+
+
+def refusal(overrides: Mapping[str, str]) -> str:
+    with pytest.raises(ConfigError) as refused:
+        load(None, {}, overrides)
+    text = str(refused.value)
+    assert "\n" not in text
+    return text
+
+
+def test_without_anything_one_broker_serves_loopback() -> None:
+    config = load(None, {}, {})
+    assert [(found.name, found.host, found.port) for found in config.listener_endpoints()] == [
+        ("PLAINTEXT", "127.0.0.1", 9092)
+    ]
+    assert config.node_id == 1
+    assert config.offsets_topic_replication_factor == 1
+    assert config.num_partitions == 1
+
+
+def test_a_file_of_kafka_s_is_taken_as_it_is(tmp_path: Path) -> None:
+    config = from_file(tmp_path, SERVER_PROPERTIES)
+    assert config.node_id == 7
+    assert config.log_dirs == ["/data/a", "/data/b"]
+    assert [found.port for found in config.listener_endpoints()] == [19092]
+    assert [found.port for found in config.controller_endpoints()] == [9093]
+    # With a file the defaults are Kafka's, not those of a broker that nobody configured.
+    assert config.offsets_topic_replication_factor == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "directory"),
+    [
+        (b"log.dirs=/data/\xe9", "/data/\xe9"),
+        # Two characters, as `Properties.load` has it, and the directory that Kafka made is called.
+        ("log.dirs=/data/\xe9".encode(), "/data/\xc3\xa9"),
+        (b"log.dirs=/data/\\u00e9", "/data/\xe9"),
+        (b"# J\xe4nner\nlog.dirs=/data", "/data"),
+    ],
+)
+def test_a_file_is_read_in_java_s_encoding(tmp_path: Path, line: bytes, directory: str) -> None:
+    path = tmp_path / "server.properties"
+    path.write_bytes(SERVER_PROPERTIES.encode() + line + b"\n")
+    assert load(str(path), {}, {}).log_dirs == [directory]
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(SERVER_PROPERTIES + "num.partitions=2\ndefault.replication.factor=2\nbroker.rack=a\n")
+    environ = {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_BROKER_RACK": "b", "PATH": "/bin"}
+    config = load(str(path), environ, {"num.partitions": "4"})
+    assert (config.num_partitions, config.broker_rack, config.default_replication_factor) == (4, "b", 2)
+
+
+def test_a_variable_that_is_no_key_is_passed_over_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    load(None, {"KAFKA_NONSENSE": "1", "KAFKA_HEAP_OPTS": "-Xmx1g"}, {})
+    assert [record.getMessage() for record in caplog.records] == [
+        "KAFKA_NONSENSE is passed over: Kafka has no configuration nonsense"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("num.partitions", "many", "Not a number of type INT"),
+        ("num.partitions", "0", "Value must be at least 1"),
+        ("num.partitions", "2147483648", "Not a number of type INT"),
+        ("auto.create.topics.enable", "yes", "Expected value to be either true or false"),
+        ("log.cleaner.min.cleanable.ratio", "1.5", "Value must be no more than 1"),
+        ("compression.type", "brotli", "String must be one of: uncompressed, zstd, lz4, snappy, gzip"),
+        ("log.cleanup.policy", "compact,shred", "String must be one of: compact, delete"),
+        ("listeners", "PLAINTEXT:9092", "expected NAME://host:port"),
+        ("listeners", "PLAINTEXT://:99999", "a port is a number from 0 to 65535"),
+        ("listeners", "SSL://127.0.0.1:9092", "SSL"),
+        ("listener.security.protocol.map", "PLAINTEXT", "expected NAME:PROTOCOL"),
+        ("max.connections.per.ip.overrides", "here", "Error parsing configuration property"),
+    ],
+)
+def test_a_bad_value_is_told_with_its_key_and_what_is_allowed(key: str, value: str, said: str) -> None:
+    text = refusal({key: value})
+    assert said in text
+    assert key in text or value in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"process.roles": "broker"}, "process.roles is broker"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "nonroutable meta-address"),
+        ({"advertised.listeners": "OTHER://h:9092"}, "which listeners does not"),
+        ({"controller.quorum.voters": "1@a:1,2@b:1"}, "controller.quorum.voters"),
+        ({"controller.listener.names": "CONTROLLER"}, "not one of listeners"),
+        ({"inter.broker.listener.name": "INTERNAL"}, "inter.broker.listener.name is INTERNAL"),
+        ({"log.retention.ms": "0"}, "log.retention.ms must be unlimited (-1)"),
+        ({"max.connections.per.ip": "0"}, "can be set to zero only if"),
+        ({"group.consumer.assignors": "uniform,com.example.Best"}, "com.example.Best, which this release"),
+        ({"group.consumer.assignors": ""}, "group.consumer.assignors is empty"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(overrides: dict[str, str], said: str) -> None:
+    assert said in refusal(overrides)
+
+
+def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
+    assert refusal({"num.partition": "3"}) == (
+        "num.partition is not a configuration of Kafka's; did you mean num.partitions?"
+    )
+
+
+def test_a_key_in_a_file_that_a_plugin_may_want_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = from_file(tmp_path, SERVER_PROPERTIES + "my.plugin.key=1\nnum.partition=3\n")
+    assert config.num_partitions == 1
+    assert caplog.messages == [
+        "server.properties: my.plugin.key is not a configuration of Kafka's",
+        "server.properties: num.partition is not a configuration of Kafka's; did you mean num.partitions?",
+    ]
+
+
+@pytest.mark.parametrize("missing", ["process.roles", "node.id"])
+def test_a_file_must_say_what_kafka_requires(tmp_path: Path, missing: str) -> None:
+    lines = [line for line in SERVER_PROPERTIES.splitlines() if not line.startswith(missing)]
+    with pytest.raises(ConfigError, match=f'Missing required configuration "{missing}"'):
+        from_file(tmp_path, "\n".join(lines))
+
+
+def test_what_kafka_dropped_or_kwire_does_not_honour_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    text = SERVER_PROPERTIES + "zookeeper.connect=zk:2181\nnum.io.threads=4\nnum.partitions=2\n"
+    from_file(tmp_path, text)
+    assert [record.getMessage() for record in caplog.records] == [
+        "num.io.threads is set, but not honoured yet",
+        "zookeeper.connect is passed over: Kafka 4 has no such configuration any more",
+    ]
+
+
+def test_a_dynamic_quorum_s_servers_are_no_reason_for_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    text = SERVER_PROPERTIES.replace("quorum.voters=7@", "quorum.bootstrap.servers=")
+    config = from_file(tmp_path, text)
+    assert config.value("controller.quorum.bootstrap.servers") == ["localhost:9093"]
+    assert not caplog.records
+    for wrong in ("localhost", "localhost:", ":9093", "a:1,b"):
+        assert "expected host:port" in refusal({"controller.quorum.bootstrap.servers": wrong})
+
+
+def test_an_endpoint_may_have_an_ipv6_address() -> None:
+    config = load(None, {}, {"listeners": "PLAINTEXT://[::1]:9092"})
+    assert config.listener_endpoints()[0].host == "::1"
+
+
+def test_a_listener_has_a_limit_of_its_own() -> None:
+    config = load(None, {}, {"listener.name.plaintext.max.connections": "5"})
+    assert config.connections_per_listener() == {"PLAINTEXT": 5}
+    assert load(None, {}, {}).connections_per_listener() == {}
+
+
+def test_what_is_set_on_the_running_broker_wins() -> None:
+    config = load(None, {}, {"message.max.bytes": "1000"})
+    config.update({"message.max.bytes": "2000"}, {})
+    assert config.value("message.max.bytes") == 2000
+    config.update({"message.max.bytes": "2000"}, {"message.max.bytes": "3000"})
+    assert config.value("message.max.bytes") == 3000
+    config.update({}, {})
+    assert config.value("message.max.bytes") == 1000
+
+
+def test_a_directory_is_cordoned_as_log_dirs_writes_it() -> None:
+    config = load(None, {}, {"log.dirs": "/a/,/b"})
+    config.check_update({"cordoned.log.dirs": "/a/"}, per_broker=True)
+    config.update({}, {"cordoned.log.dirs": "/a/"})
+    assert (config.log_dirs, config.cordoned_log_dirs) == (["/a", "/b"], ["/a"])
+    with pytest.raises(ConfigError, match=r"Missing entries : /a$"):
+        config.check_update({"cordoned.log.dirs": "/a"}, per_broker=True)
+
+
+def test_a_read_only_key_does_not_change_while_the_broker_runs() -> None:
+    config = load(None, {}, {})
+    config.update({"num.partitions": "9"}, {})
+    assert config.num_partitions == 1
+
+
+def test_every_default_is_within_its_own_bounds() -> None:
+    for key in BROKER_KEYS.values():
+        if key.default_value is not None and key.default:
+            assert key.parse(key.default) == key.default_value, key.name
+
+
+def test_every_key_that_is_honoured_is_one_of_kafka_s() -> None:
+    assert set(BROKER_KEYS) >= HONOURED

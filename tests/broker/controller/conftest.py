@@ -1,0 +1,144 @@
+"""A cluster of one broker that exists only as an image: commands in, replies out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kwire.broker.controller.commands import (
+    Command,
+    CreateTopics,
+    Fault,
+    RegisterBroker,
+    Result,
+    UnfenceBroker,
+)
+from kwire.broker.controller.controller import Controller
+from kwire.broker.controller.topics import Defaults
+from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.image import (
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    EndpointImage,
+    MetadataImage,
+    TopicImage,
+)
+from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.raft.bootstrap import FEATURES, activation_records
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.create_topics import CreatableTopic
+from kwire.wire.primitives import Uuid
+from kwire.wire.registry import decode_stored_metadata, encode_stored
+from kwire.wire.stored.metadata import FeatureLevelRecord
+
+DIRECTORY = Uuid(b"directory-of-one")
+
+
+class Rules:
+    """A few keys, enough to tell a right configuration from a wrong one."""
+
+    def topic_fault(self, values: Mapping[str, str]) -> str | None:
+        for name, value in values.items():
+            if name not in ("retention.ms", "cleanup.policy", "min.insync.replicas", "segment.ms"):
+                return f"Unknown topic config name: {name}"
+            if name == "retention.ms" and not value.lstrip("-").isdigit():
+                return f"Invalid value {value} for configuration retention.ms: Not a number of type LONG"
+        return None
+
+    def group_fault(self, values: Mapping[str, str]) -> str | None:
+        unknown = [name for name in values if name != "consumer.session.timeout.ms"]
+        return f"Unknown group config name: {unknown[0]}" if unknown else None
+
+    def broker_fault(self, values: Mapping[str, str], *, per_broker: bool) -> Fault | None:
+        if "log.dirs" in values:
+            return Fault(ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamically: [log.dirs]")
+        return None
+
+    def is_list(self, resource_type: int, key: str) -> bool:
+        return key in ("cleanup.policy", "log.cleanup.policy")
+
+    def is_known_broker_key(self, key: str) -> bool:
+        return key in ("log.cleanup.policy", "log.retention.ms")
+
+    def default(self, resource_type: int, key: str) -> str | None:
+        return "delete" if resource_type in (RESOURCE_TOPIC, RESOURCE_BROKER) else None
+
+
+class Cluster:
+    """Runs commands; every record goes through its bytes on the way into the image."""
+
+    def __init__(self, features: tuple[tuple[str, int], ...] = FEATURES) -> None:
+        self.image = MetadataImage()
+        self.rng = random.Random(7)
+        self.controller = Controller(1, Rules(), Defaults(num_partitions=1, replication_factor=1))
+        self.records: list[StoredRecord] = []
+        """What the last command wrote."""
+        levels: list[object] = [
+            FeatureLevelRecord(name=name, feature_level=level) for name, level in features
+        ]
+        self.apply(activation_records(levels, 1, is_transaction_open=False))
+
+    def apply(self, records: list[StoredRecord]) -> MetadataDelta:
+        delta = MetadataDelta(self.image)
+        for record, version in records:
+            delta.replay(decode_stored_metadata(encode_stored(record, version)))
+        self.image = delta.finish(self.image.offset + len(records), 1)
+        return delta
+
+    def decide(self, command: Command) -> Result[Any]:
+        return self.controller.handle(command, self.image, self.rng)
+
+    def run(self, command: Command) -> Any:
+        result = self.decide(command)
+        self.records = list(result.records)
+        self.delta = self.apply(self.records)
+        return result.reply
+
+    def register(self, broker_id: int, *, previous_broker_epoch: int = -1) -> int:
+        epoch = self.run(
+            RegisterBroker(
+                broker_id,
+                Uuid(self.rng.randbytes(16)),
+                [EndpointImage("PLAINTEXT", "127.0.0.1", 9091 + broker_id)],
+                {"metadata.version": (7, 30)},
+                None,
+                [DIRECTORY],
+                previous_broker_epoch,
+            )
+        )
+        assert isinstance(epoch, int)
+        return epoch
+
+    def start(self, broker_id: int, *, previous_broker_epoch: int = -1) -> int:
+        epoch = self.register(broker_id, previous_broker_epoch=previous_broker_epoch)
+        self.run(UnfenceBroker(broker_id))
+        return epoch
+
+    def create(self, name: str, partitions: int = 1, replication_factor: int = 1) -> TopicImage:
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=[],
+            configs=[],
+        )
+        [result] = self.run(CreateTopics([topic]))
+        assert result.error_code == ErrorCode.NONE, result
+        return self.image.topics[name]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """One broker, number 1, up and running."""
+    made = Cluster()
+    made.start(1)
+    return made
+
+
+@pytest.fixture
+def bare_cluster() -> type[Cluster]:
+    """To make a cluster without brokers, or with other features."""
+    return Cluster

@@ -1,0 +1,80 @@
+"""Settings of client metrics subscriptions: refusals and texts as Apache Kafka 4.3.1 was seen to give."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.broker.controller.client_metrics import shown, subscription_fault
+from kwire.broker.controller.commands import Fault
+from kwire.wire.errors import ErrorCode
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"metrics": "a,b", "interval.ms": "100", "match": ""},
+        {"interval.ms": " +00500 ", "metrics": "*", "match": "client_id= =, client_id = a==="},
+        {"interval.ms": "3600000", "match": "client_id=a.*, client_source_port=1"},
+    ],
+)
+def test_what_may_be(values: dict[str, str]) -> None:
+    assert subscription_fault(values) is None
+
+
+NO_NUMBER = "Invalid value {} for configuration interval.ms: Not a number of type INT"
+TOO_FAR = "Invalid value {} for interval.ms, interval must be between 100 and 3600000 (1 hour)"
+NO_ENTRY = "Configuration 'match' values must not be empty."
+NO_PATTERN = "Illegal client matching pattern: {}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code", "text"),
+    [
+        ("no", "1", ErrorCode.INVALID_REQUEST, "Unknown client metrics configuration: no"),
+        ("interval.ms", "x", ErrorCode.INVALID_CONFIG, NO_NUMBER),
+        ("interval.ms", "9999999999", ErrorCode.INVALID_CONFIG, NO_NUMBER),
+        ("interval.ms", "5_00", ErrorCode.INVALID_CONFIG, NO_NUMBER),
+        ("interval.ms", "", ErrorCode.INVALID_CONFIG, NO_NUMBER),
+        ("metrics", "a,", ErrorCode.INVALID_CONFIG, "Configuration 'metrics' values must not be empty."),
+        ("match", "client_id=a,,client_id=b", ErrorCode.INVALID_CONFIG, NO_ENTRY),
+        ("match", ",", ErrorCode.INVALID_CONFIG, NO_ENTRY),
+        ("match", "=a", ErrorCode.INVALID_CONFIG, NO_PATTERN),
+        ("match", "=", ErrorCode.INVALID_CONFIG, NO_PATTERN),
+        ("interval.ms", "99", ErrorCode.INVALID_REQUEST, TOO_FAR),
+        ("interval.ms", "3600001", ErrorCode.INVALID_REQUEST, TOO_FAR),
+        ("match", "client_id", ErrorCode.INVALID_CONFIG, NO_PATTERN),
+        ("match", "client_id=", ErrorCode.INVALID_CONFIG, NO_PATTERN),
+        ("match", "client_id=[", ErrorCode.INVALID_CONFIG, NO_PATTERN),
+        ("match", "client_id=a=b", ErrorCode.INVALID_CONFIG, NO_PATTERN),
+        ("match", "no_such=a", ErrorCode.INVALID_CONFIG, NO_PATTERN),
+    ],
+)
+def test_what_may_not(name: str, value: str, code: ErrorCode, text: str) -> None:
+    assert subscription_fault({name: value}) == Fault(code, text.format(value))
+
+
+def test_which_of_several_faults_is_told() -> None:
+    values = {"match": "x", "interval.ms": "99", "metrics": ",", "nope": "1"}
+    said = []
+    for mended in ("nope", "metrics", "interval.ms", "match"):
+        fault = subscription_fault(values)
+        assert fault is not None
+        said.append(fault.message)
+        del values[mended]
+    assert said == [
+        "Unknown client metrics configuration: nope",
+        "Configuration 'metrics' values must not be empty.",
+        TOO_FAR.format("99"),
+        NO_PATTERN.format("x"),
+    ]
+    assert subscription_fault({"match": "x", "interval.ms": "5_00"}) == Fault(
+        ErrorCode.INVALID_CONFIG, NO_NUMBER.format("5_00")
+    )
+
+
+def test_settings_are_shown_as_they_were_read() -> None:
+    assert shown("metrics", " a , b,a") == "a,b"
+    assert shown("interval.ms", " +00500 ") == "500"
+    assert shown("match", " ") == ""
+    assert shown("interval.ms", "what another version stored") == "what another version stored"

@@ -1,0 +1,149 @@
+"""UpdateFeatures: refusals and texts as Apache Kafka 4.3.1 was seen to give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.broker.controller.commands import Fault, FeatureUpdate, UpdateFeatures
+from kwire.broker.metadata.image import RESOURCE_BROKER
+from kwire.wire.errors import ErrorCode
+
+UPGRADE, SAFE, UNSAFE = 1, 2, 3
+DIRECTION = (
+    "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
+    "downgrade."
+)
+KIND = "The controller does not support the given upgrade type."
+LOSES = "Refusing to perform the requested downgrade because it might delete metadata information."
+UNSAFE_LOSES = "Unsafe metadata downgrade is not supported in this version."
+
+
+def invalid(level: int, name: str, reason: str) -> str:
+    """How the refusal of a level reads."""
+    return f"Invalid update version {level} for feature {name}. {reason}"
+
+
+REFUSED = [
+    ("transaction.version", 1, 0, invalid(1, "transaction.version", KIND)),
+    ("transaction.version", 1, 4, invalid(1, "transaction.version", KIND)),
+    (
+        "transaction.version",
+        1,
+        UPGRADE,
+        invalid(1, "transaction.version", DIRECTION),
+    ),
+    (
+        "group.version",
+        2,
+        UPGRADE,
+        invalid(2, "group.version", "Local controller 1 only supports versions 0-1"),
+    ),
+    (
+        "group.version",
+        -1,
+        UPGRADE,
+        invalid(-1, "group.version", "A feature version cannot be less than 0."),
+    ),
+    (
+        "nope.version",
+        1,
+        UPGRADE,
+        invalid(1, "nope.version", "Local controller 1 does not support this feature."),
+    ),
+    (
+        "nope.version",
+        0,
+        UPGRADE,
+        invalid(0, "nope.version", "Feature nope.version not found."),
+    ),
+    (
+        "metadata.version",
+        6,
+        SAFE,
+        invalid(6, "metadata.version", "Local controller 1 only supports versions 7-30"),
+    ),
+    ("metadata.version", 29, SAFE, f"Unsupported metadata.version downgrade from 30 to 29. {LOSES}"),
+    ("metadata.version", 7, UNSAFE, f"Unsupported metadata.version downgrade from 30 to 7. {UNSAFE_LOSES}"),
+    (
+        "kraft.version",
+        1,
+        SAFE,
+        invalid(1, "kraft.version", "Can't downgrade to a newer version."),
+    ),
+]
+
+
+def update(cluster: Any, *updates: tuple[str, int, int], **more: Any) -> Fault | None:
+    levels = {name: FeatureUpdate(level, upgrade_type) for name, level, upgrade_type in updates}
+    reply = cluster.run(UpdateFeatures(levels, **more))
+    assert reply is None or isinstance(reply, Fault)
+    return reply
+
+
+@pytest.fixture
+def capable(bare_cluster: Any) -> Any:
+    """A cluster whose only node claims what this release can do."""
+    return bare_cluster()
+
+
+@pytest.mark.parametrize(("name", "level", "upgrade_type", "text"), REFUSED)
+def test_refusals(capable: Any, name: str, level: int, upgrade_type: int, text: str) -> None:
+    for validate_only in (True, False):
+        reply = update(capable, (name, level, upgrade_type), validate_only=validate_only)
+        assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, text)
+        assert capable.records == []
+
+
+def test_one_fault_stops_all(capable: Any) -> None:
+    before = capable.image.features
+    assert update(capable, ("transaction.version", 0, SAFE), ("group.version", 2, UPGRADE)) is not None
+    assert capable.image.features == before
+
+
+def test_up_and_down(capable: Any) -> None:
+    down = (("transaction.version", 1, SAFE), ("group.version", 0, UNSAFE))
+    assert update(capable, *down, validate_only=True) is None
+    assert capable.records == []
+    assert update(capable, *down) is None
+    assert capable.image.features["transaction.version"] == 1
+    assert "group.version" not in capable.image.features
+    assert update(capable, ("transaction.version", 2, UPGRADE), ("group.version", 1, UPGRADE)) is None
+    assert capable.image.features["transaction.version"] == 2
+    assert capable.image.features["group.version"] == 1
+
+
+def test_a_broker_must_support_a_level(cluster: Any) -> None:
+    reply = update(cluster, ("group.version", 1, UPGRADE))
+    text = invalid(1, "group.version", "Broker 1 does not support this feature.")
+    assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, text)
+
+
+def test_metadata_goes_down_where_no_record_changed(bare_cluster: Any) -> None:
+    cluster = bare_cluster((("metadata.version", 29),))
+    assert update(cluster, ("metadata.version", 23, SAFE)) is None
+    assert cluster.image.metadata_version == 23
+    text = f"Unsupported metadata.version downgrade from 23 to 22. {LOSES}"
+    reply = update(cluster, ("metadata.version", 22, SAFE))
+    assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, text)
+    assert update(cluster, ("metadata.version", 30, UPGRADE)) is None
+
+
+def test_eligible_leaders_need_one_least_number_of_replicas(bare_cluster: Any) -> None:
+    cluster = bare_cluster((("metadata.version", 22),))
+    reply = update(cluster, ("eligible.leader.replicas.version", 1, UPGRADE))
+    name = "eligible.leader.replicas.version"
+    text = invalid(1, name, f"{name} could not be set to 1 because it depends on metadata.version level 23")
+    assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, text)
+    both = (("metadata.version", 23, UPGRADE), ("eligible.leader.replicas.version", 1, UPGRADE))
+    assert update(cluster, *both) is None
+    assert cluster.image.elr_enabled
+    assert cluster.image.config(RESOURCE_BROKER, "") == {"min.insync.replicas": "1"}
+
+
+def test_the_quorum_does_not_go_back(capable: Any) -> None:
+    assert update(capable, ("kraft.version", 1, UPGRADE)) is None
+    reply = update(capable, ("kraft.version", 0, SAFE), kraft_version=1)
+    text = invalid(0, "kraft.version", "Can't downgrade the version of this feature.")
+    assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, text)

@@ -1,0 +1,206 @@
+"""A server with a node that does what each request tells it to, on loopback.
+
+A request frame is a command letter and its argument; a reply frame is plain bytes.
+
+    e<payload>   reply with the payload at once
+    p<name>      wait until the test completes the name
+    z<n>         reply with n zero bytes
+    f<n>         reply with 'head', then region n of `node.regions`, then 'tail'
+    n            no reply
+    c            reply, and close after it
+    w            the peer broke the protocol
+    x            our own bug
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from kwire.broker.api.context import Channel, RequestContext
+from kwire.broker.host.clock import ManualClock
+from kwire.broker.net.loop import Loop
+from kwire.broker.net.server import Server, Settings, bind
+from kwire.broker.storage.disk import FileRegion
+from kwire.wire.errors import WireError
+from kwire.wire.registry import RequestHeader
+
+HEADER = RequestHeader(0, 0, 0, None)
+
+
+def framed(*pieces: Any) -> list[Any]:
+    """The pieces of a reply with their size in front."""
+    size = sum(piece.size_bytes if isinstance(piece, FileRegion) else len(piece) for piece in pieces)
+    return [struct.pack(">i", size), *pieces]
+
+
+class FakeNode:
+    """Does what each request says."""
+
+    def __init__(self) -> None:
+        self.parked: dict[str, RequestContext] = {}
+        self.regions: list[FileRegion] = []
+        self.frames: list[bytes] = []
+        self.channels: list[Channel] = []
+        self.closed: list[Channel] = []
+        self.turns = 0
+        self.one_at_a_time = False
+        self.on_begin_shutdown: Callable[[], None] = lambda: None
+        self.on_end_turn: Callable[[], None] = lambda: None
+        self._changes = trio.lowlevel.ParkingLot()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait, turn by turn, until something is so."""
+        while not condition():
+            await self._changes.park()
+
+    def handle_frame(self, channel: Channel, frame: memoryview) -> None:
+        assert not frame.readonly
+        if channel not in self.channels:
+            self.channels.append(channel)
+        self.frames.append(bytes(frame[:64]))
+        command, argument = bytes(frame[:1]), bytes(frame[1:])
+        if command == b"w":
+            raise WireError("a peer that knows no better")
+        if command == b"x":
+            raise ZeroDivisionError("ours")
+        context = channel.open_slot(HEADER, 0)
+        if command == b"e":
+            context.complete_encoded(framed(argument))
+        elif command == b"z":
+            context.complete_encoded(framed(bytes(int(argument))))
+        elif command == b"f":
+            context.complete_encoded(framed(b"head", self.regions[int(argument)], b"tail"))
+        elif command == b"n":
+            context.complete_without_reply()
+        elif command == b"c":
+            context.close_connection()
+        else:
+            assert command == b"p"
+            self.parked[argument.decode()] = context
+
+    def must_wait(self, channel: Channel, frame: memoryview) -> bool:
+        return self.one_at_a_time and not all(context.completed for context in channel.slots)
+
+    def end_turn(self, answer: Callable[[], None] | None = None) -> None:
+        self.turns += 1
+        self.on_end_turn()
+        self._changes.unpark_all()
+
+    def channel_closed(self, channel: Channel) -> None:
+        channel.close()
+        self.closed.append(channel)
+        self._changes.unpark_all()
+
+    def begin_shutdown(self) -> None:
+        self.on_begin_shutdown()
+
+    def complete(self, name: str, reply: bytes = b"") -> None:
+        self.parked.pop(name).complete_encoded(framed(reply or name.encode()))
+
+
+class Client:
+    """A socket that speaks in frames."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._received = bytearray()
+
+    async def send(self, *frames: bytes) -> None:
+        await self.send_raw(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
+
+    async def send_raw(self, data: bytes) -> None:
+        await self.stream.send_all(data)
+
+    async def receive(self) -> bytes:
+        """The next reply."""
+        size = struct.unpack(">i", await self._take(4))[0]
+        return await self._take(size)
+
+    async def ask(self, frame: bytes) -> bytes:
+        await self.send(frame)
+        return await self.receive()
+
+    async def is_closed(self) -> bool:
+        """Wait for the server to close; False when it says something instead."""
+        try:
+            return await self.stream.receive_some() == b""
+        except trio.BrokenResourceError:
+            return True
+
+    async def _take(self, size: int) -> bytes:
+        while len(self._received) < size:
+            more = await self.stream.receive_some(1 << 20)
+            assert more, f"closed after {len(self._received)} of {size} bytes"
+            self._received += more
+        taken = bytes(self._received[:size])
+        del self._received[:size]
+        return taken
+
+
+class Rig:
+    """A server, its fake node, its clock, and as many clients as a test wants."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.clock = ManualClock()
+        self.loop = Loop(self.clock)
+        self.node = FakeNode()
+        self.server = Server(self.loop, self.node, settings)
+        self.clients: list[Client] = []
+
+    def listen(self, name: str = "PLAINTEXT", host: str = "127.0.0.1") -> int:
+        """Listen on a free port, and say which."""
+        listener = bind(name, host, 0, self.server.settings)
+        self.server.listen(listener)
+        return listener.port
+
+    @property
+    def port(self) -> int:
+        return self.server.listeners[0].port
+
+    async def connect(self, port: int | None = None, host: str = "127.0.0.1") -> Client:
+        client = Client(await trio.open_tcp_stream(host, port or self.port))
+        self.clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        with trio.CancelScope(shield=True):
+            for client in self.clients:
+                await trio.aclose_forcefully(client.stream)
+            if not self.server.draining:
+                await self.server.drain(timeout_ms=0)
+            self.loop.stop()
+
+
+MakeRig = Callable[..., Awaitable[Rig]]
+
+
+@pytest.fixture
+async def make_rig(nursery: trio.Nursery) -> AsyncIterator[MakeRig]:
+    """`await make_rig(max_connections=2)`: a running server with these settings."""
+    rigs: list[Rig] = []
+
+    async def make(**settings: Any) -> Rig:
+        rig = Rig(Settings(**settings))
+        rigs.append(rig)
+        rig.listen()
+        nursery.start_soon(rig.loop.run)
+        return rig
+
+    with trio.fail_after(20):
+        yield make
+        for rig in rigs:
+            await rig.close()
+            while rig.loop.running:
+                await trio.lowlevel.checkpoint()
+            rig.loop.close()
+
+
+@pytest.fixture
+async def rig(make_rig: MakeRig) -> Rig:
+    """A running server with Kafka's defaults."""
+    return await make_rig()

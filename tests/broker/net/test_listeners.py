@@ -1,0 +1,181 @@
+"""Listeners that a running server takes up and gives up, over real sockets. KIP-226."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from kwire.broker.config import load
+from kwire.broker.config.listeners import ListenerEndpoint
+from kwire.broker.net.serve import Broker, serve
+from kwire.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kwire.wire.registry import decode_response, encode_request
+from tests.broker.net.conftest import Client
+
+if TYPE_CHECKING:
+    from tests.broker.net.conftest import MakeRig, Rig
+
+HOST = "127.0.0.1"
+ALTER = 44
+
+
+def endpoints(rig: Rig, *more: ListenerEndpoint) -> list[ListenerEndpoint]:
+    """The listener of the start, and more."""
+    return [ListenerEndpoint("PLAINTEXT", HOST, rig.port), *more]
+
+
+def extra(port: int = 0, host: str = HOST) -> ListenerEndpoint:
+    return ListenerEndpoint("EXTRA", host, port)
+
+
+async def take_up(rig: Rig, *more: ListenerEndpoint) -> int:
+    """Change the listeners, and say at which port the last one is."""
+    rig.server.change_listeners(endpoints(rig, *more))
+    await rig.loop.workers_done()
+    return rig.server.listeners[-1].port
+
+
+async def test_a_listener_is_taken_up_and_given_up_with_its_connections(rig: Rig) -> None:
+    old = await rig.connect()
+    port = await take_up(rig, extra())
+    new = await rig.connect(port)
+    assert await new.ask(b"enew") == b"new"
+    assert await old.ask(b"eold") == b"old"
+    assert rig.server.limits.listeners == 2
+    rig.server.change_listeners(endpoints(rig))
+    assert await new.is_closed()
+    assert await old.ask(b"estill there") == b"still there"
+    assert rig.server.limits.listeners == 1
+    with socket.socket() as again, pytest.raises(ConnectionRefusedError):
+        again.connect((HOST, port))
+
+
+async def test_the_reply_to_what_gives_a_listener_up_is_sent_through_it(rig: Rig) -> None:
+    client = await rig.connect(await take_up(rig, extra()))
+    await client.send(b"pgone")
+    await rig.node.until(lambda: "gone" in rig.node.parked)
+
+    def give_up() -> None:
+        if "gone" in rig.node.parked:
+            rig.server.change_listeners(endpoints(rig))
+            rig.node.complete("gone")
+
+    rig.node.on_end_turn = give_up
+    rig.loop.wake()
+    assert await client.receive() == b"gone"
+    assert await client.is_closed()
+
+
+async def test_a_listener_that_stays_is_not_moved(rig: Rig) -> None:
+    port = await take_up(rig, extra())
+    client = await rig.connect(port)
+    assert await take_up(rig, extra(1)) == port
+    assert await client.ask(b"ehere") == b"here"
+    # Given up, it is gone from where it is, whatever address was told since.
+    rig.server.change_listeners(endpoints(rig))
+    assert await client.is_closed()
+
+
+@pytest.mark.parametrize(("host", "port"), [(HOST, None), (HOST, -1), (HOST, 65536), ("a..b", 1)])
+async def test_an_address_that_cannot_be_had_is_told_and_tried_once(
+    rig: Rig, host: str, port: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as taken, caplog.at_level(logging.ERROR):
+        taken.bind((HOST, 0))
+        wrong = extra(taken.getsockname()[1] if port is None else port, host)
+        assert await take_up(rig, wrong) == rig.port
+        assert caplog.text.count("EXTRA is not served") == 1
+    await take_up(rig, wrong)
+    await take_up(rig, extra())
+    assert len(rig.server.listeners) == 1
+    await take_up(rig)
+    assert await take_up(rig, extra()) != rig.port
+
+
+async def test_a_listener_that_is_given_up_while_it_is_looked_up_is_not_served(rig: Rig) -> None:
+    rig.server.change_listeners(endpoints(rig, extra()))
+    rig.server.change_listeners(endpoints(rig))
+    rig.server.change_listeners(endpoints(rig, extra()))
+    rig.server.change_listeners(endpoints(rig))
+    await rig.loop.workers_done()
+    assert [listener.name for listener in rig.server.listeners] == ["PLAINTEXT"]
+
+
+async def test_a_server_that_stops_takes_no_listener_up(rig: Rig) -> None:
+    rig.server.change_listeners(endpoints(rig, extra()))
+    await rig.server.drain()
+    await rig.loop.workers_done()
+    assert not rig.server.listeners
+
+
+async def test_a_full_listener_is_given_up(make_rig: MakeRig) -> None:
+    rig = await make_rig(max_connections_by_listener={"EXTRA": 1})
+    port = await take_up(rig, extra())
+    first, second = await rig.connect(port), await rig.connect(port)
+    assert await first.ask(b"efirst") == b"first"
+    await second.send(b"enever")
+    rig.server.change_listeners(endpoints(rig))
+    assert await first.is_closed()
+    assert await second.is_closed()
+
+
+# --- a whole broker
+
+
+@asynccontextmanager
+async def broker_in(directory: Path, **more: str) -> AsyncIterator[Broker]:
+    settings = {
+        "listeners": f"PLAINTEXT://{HOST}:0",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:0",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTRA:PLAINTEXT",
+        "log.dirs": str(directory),
+    } | more
+    with trio.fail_after(60):
+        async with serve(load(None, {}, settings)) as broker:
+            await broker.loop.workers_done()
+            yield broker
+
+
+async def connect(port: int) -> Client:
+    return Client(await trio.open_tcp_stream(HOST, port))
+
+
+async def set_listeners(client: Client, listeners: str) -> int:
+    change = AlterableConfig(name="listeners", config_operation=0, value=listeners)
+    request = IncrementalAlterConfigsRequest(
+        resources=[AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])]
+    )
+    await client.send_raw(encode_request(ALTER, 1, 7, "test", request))
+    _, response = decode_response(ALTER, 1, await client.receive())
+    return int(response.responses[0].error_code)
+
+
+async def test_a_broker_takes_up_what_is_set_and_gives_it_up_through_itself(tmp_path: Path) -> None:
+    async with broker_in(tmp_path) as broker:
+        server = broker.server
+        now = f"PLAINTEXT://{HOST}:{server.listeners[0].port}"
+        both = f"{now},EXTRA://{HOST}:0"
+        old = await connect(server.listeners[0].port)
+        assert await set_listeners(old, both) == 0
+        await broker.loop.workers_done()
+        new = await connect(server.listeners[1].port)
+        assert await set_listeners(new, now) == 0
+        assert await new.is_closed()
+        assert [listener.name for listener in server.listeners] == ["PLAINTEXT"]
+        assert await set_listeners(old, both) == 0
+        for client in (old, new):
+            await trio.aclose_forcefully(client.stream)
+    # The next start makes the change again, after it has listened as it is told to.
+    async with broker_in(tmp_path) as broker:
+        assert [listener.name for listener in broker.server.listeners] == ["PLAINTEXT", "EXTRA"]

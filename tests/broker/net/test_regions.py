@@ -1,0 +1,221 @@
+"""File regions on their way out: whole, in order, never from a cold disk on the loop."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from kwire.broker.net.send_queue import TURN_BYTES, WINDOW_BYTES, SendQueue, Sent
+from kwire.broker.storage.disk import FileRegion, RealDisk
+
+if TYPE_CHECKING:
+    from tests.broker.net.conftest import Rig
+
+
+def file_of(path: Path, content: bytes) -> RealDisk:
+    path.write_bytes(content)
+    return RealDisk()
+
+
+@pytest.fixture
+def content() -> bytes:
+    return random.Random(7).randbytes(9 << 20)
+
+
+@pytest.fixture
+def segment(tmp_path: Path, content: bytes) -> str:
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(content)
+    return str(path)
+
+
+def region(path: str, position: int, size_bytes: int) -> FileRegion:
+    return FileRegion(RealDisk().open(path), position, size_bytes)
+
+
+async def test_regions_between_buffers(rig: Rig, segment: str, content: bytes) -> None:
+    spans = [(0, 1), (100, 0), (5, 70_000), (1_000_000, WINDOW_BYTES), (3, len(content) - 3)]
+    rig.node.regions = [region(segment, *span) for span in spans]
+    client = await rig.connect()
+    await client.send(*(b"f%d" % index for index in range(len(spans))), b"eafter")
+    for position, size_bytes in spans:
+        assert await client.receive() == b"head" + content[position : position + size_bytes] + b"tail"
+    assert await client.receive() == b"after"
+
+
+async def test_a_large_region_goes_out_as_fast_as_its_reader_reads(rig: Rig, segment: str) -> None:
+    """Many turns, many partial sends; somebody else is served in between."""
+    rig.node.regions = [region(segment, 0, 9 << 20)]
+    slow, other = await rig.connect(), await rig.connect()
+    await slow.send(*[b"f0"] * 5)
+    await rig.node.until(lambda: any(c.queue for c in rig.server.connections.values()))
+    assert await other.ask(b"ehello") == b"hello"
+    for _ in range(5):
+        assert len(await slow.receive()) == (9 << 20) + 8
+
+
+async def test_cold_data_is_read_by_a_thread_first(
+    rig: Rig, segment: str, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows: list[tuple[int, int]] = []
+    cold_window = SendQueue.cold_window
+
+    def noted(queue: SendQueue) -> object:
+        work, end = cold_window(queue)
+        windows.append((queue.size_bytes, end))
+        return work, end
+
+    monkeypatch.setattr(SendQueue, "_is_resident", lambda *_: False)
+    monkeypatch.setattr(SendQueue, "cold_window", noted)
+    rig.node.regions = [region(segment, 10, 3 * WINDOW_BYTES)]
+    client = await rig.connect()
+    await client.send(b"f0", b"f0", b"eafter")
+    for _ in range(2):
+        assert await client.receive() == b"head" + content[10 : 10 + 3 * WINDOW_BYTES] + b"tail"
+    assert await client.receive() == b"after"
+    ends = [end for _, end in windows]
+    assert ends[0] == 10 + WINDOW_BYTES
+    assert max(ends) == 10 + 3 * WINDOW_BYTES
+    assert ends.count(10 + WINDOW_BYTES) == 2  # each region asks anew
+
+
+async def test_a_connection_may_close_while_its_data_is_read(
+    rig: Rig, segment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[object] = []
+    monkeypatch.setattr(SendQueue, "_is_resident", lambda *_: False)
+    monkeypatch.setattr(rig.loop, "run_in_worker", lambda work, done: held.append((work, done)))
+    rig.node.regions = [region(segment, 0, 100)]
+    client = await rig.connect()
+    await client.send(b"f0")
+    await rig.node.until(lambda: len(held) == 1)
+    await client.stream.aclose()
+    await rig.node.until(lambda: len(rig.node.closed) == 1)
+    work, done = held[0]  # type: ignore[misc]
+    done(work())  # type: ignore[has-type]
+    other = await rig.connect()
+    assert await other.ask(b"ehello") == b"hello"
+
+
+@pytest.mark.parametrize("cold", [False, True])
+async def test_a_file_that_ends_too_early_closes_the_connection(
+    rig: Rig, segment: str, monkeypatch: pytest.MonkeyPatch, cold: bool
+) -> None:
+    if cold:
+        monkeypatch.setattr(SendQueue, "_is_resident", lambda *_: False)
+    rig.node.regions = [region(segment, (9 << 20) - 10, 20)]
+    client, other = await rig.connect(), await rig.connect()
+    await client.send(b"f0")
+    with pytest.raises(AssertionError, match="closed after"):
+        await client.receive()
+    assert await other.ask(b"ehello") == b"hello"
+
+
+async def test_a_deleted_segment_is_still_sent(rig: Rig, segment: str, content: bytes) -> None:
+    rig.node.regions = [region(segment, 0, 1000)]
+    Path(segment).unlink()
+    client = await rig.connect()
+    assert await client.ask(b"f0") == b"head" + content[:1000] + b"tail"
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a connection with small buffers, the first non-blocking."""
+    left, right = socket.socketpair()
+    left.setblocking(False)
+    left.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    return left, right
+
+
+def test_many_buffers_survive_every_partial_send() -> None:
+    left, right = socket_pair()
+    rng = random.Random(3)
+    pieces = [rng.randbytes(rng.choice([0, 1, 10, 5_000])) for _ in range(700)]
+    expected = b"".join(pieces)
+    queue = SendQueue(left)
+    queue.extend(pieces, len(expected))
+    received = bytearray()
+    while (sent := queue.send()) is not Sent.ALL:
+        assert sent is Sent.BLOCKED
+        assert queue.size_bytes > 0
+        received += right.recv(3_000)
+    left.close()
+    while more := right.recv(1 << 20):
+        received += more
+    assert received == expected
+    assert queue.size_bytes == 0
+    assert not queue
+    right.close()
+
+
+def test_a_turn_is_bounded(segment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket that takes everything would otherwise keep the loop for a whole region."""
+    left, right = socket_pair()
+    monkeypatch.setattr(os, "sendfile", lambda out, fd, position, count: count)
+    queue = SendQueue(left)
+    queue.extend([region(segment, 0, 9 << 20)], 9 << 20)
+    assert queue.send() is Sent.TURN_OVER
+    assert queue.size_bytes == (9 << 20) - TURN_BYTES
+    assert queue.send() is Sent.TURN_OVER
+    assert queue.send() is Sent.ALL
+    left.close()
+    right.close()
+
+
+@pytest.mark.parametrize("cold_end", [0, WINDOW_BYTES - 1])
+def test_the_kernel_is_asked_for_both_ends_of_a_window(
+    segment: str, monkeypatch: pytest.MonkeyPatch, cold_end: int
+) -> None:
+    left, right = socket_pair()
+    preadv = os.preadv
+
+    def partly_cold(fd: int, buffers: list[bytearray], position: int, flags: int = 0) -> int:
+        if flags == os.RWF_NOWAIT and position == 500 + cold_end:
+            raise BlockingIOError
+        return preadv(fd, buffers, position, flags)
+
+    monkeypatch.setattr(os, "preadv", partly_cold)
+    queue = SendQueue(left)
+    queue.extend([region(segment, 500, 2 * WINDOW_BYTES)], 2 * WINDOW_BYTES)
+    assert queue.send() is Sent.COLD
+    work, end = queue.cold_window()
+    work()
+    queue.warmed(end)
+    assert queue.send() is Sent.BLOCKED
+    left.close()
+    right.close()
+
+
+def test_a_file_system_that_cannot_be_asked_is_taken_to_be_warm(
+    segment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, right = socket_pair()
+
+    def unsupported(*_: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "preadv", unsupported)
+    queue = SendQueue(left)
+    queue.extend([region(segment, 0, 100)], 100)
+    assert queue.send() is Sent.ALL
+    left.close()
+    right.close()
+
+
+async def test_unsent_regions_count_as_unsent(rig: Rig, segment: str) -> None:
+    """A reader who asks and asks, and never reads, is paused, whatever its replies are made of."""
+    rig.node.regions = [region(segment, 0, 9 << 20)]
+    client = await rig.connect()
+    await client.send(*[b"f0"] * 50)
+    await rig.node.until(lambda: any(c.queue.size_bytes for c in rig.server.connections.values()))
+    await client.send(b"f0")
+    await rig.node.until(lambda: any(c.is_paused for c in rig.server.connections.values()))
+    assert len(rig.node.frames) < 51
+    with trio.move_on_after(0):
+        await client.receive()

@@ -1,0 +1,491 @@
+"""`kwire format`: what it writes, beside what Apache Kafka 4.3.1 wrote, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kwire.broker.cli.main import main
+from kwire.broker.metadata.feature_levels import RELEASES, UnknownLevel, default_levels, level_of_release
+from kwire.broker.metadata.replay import DecodedBatch, decode_batches
+from kwire.broker.storage.checkpoints import read_meta_properties
+from kwire.broker.storage.disk import RealDisk
+from kwire.testing.embedded import run_broker
+from kwire.wire.primitives import uuid_from_text, uuid_to_text
+from kwire.wire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
+from kwire.wire.stored.raft import SnapshotHeaderRecord, VotersRecord
+
+DATA = Path(__file__).parents[1] / "raft" / "data"
+CLUSTER = "4L6g3nShT-eMCtK--X86sw"
+LISTENERS = "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:25093"
+VOTER = "1@localhost:9093:JEXY6aqzQY-32P5TStzaFg"
+ALICE = 'SCRAM-SHA-256=[name=alice,iterations=8192,salt="N3E=",saltedpassword="YCE="]'
+VOTERS_FILE = "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("KAFKA_"):
+            monkeypatch.delenv(name)
+
+
+def properties(directory: Path, **settings: str) -> str:
+    values = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": LISTENERS,
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": "1@127.0.0.1:25093",
+        "log.dirs": str(directory / "data"),
+        **settings,
+    }
+    path = directory / "server.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in values.items() if value))
+    return str(path)
+
+
+def dynamic(directory: Path, **settings: str) -> str:
+    return properties(
+        directory,
+        **{
+            "controller.quorum.voters": "",
+            "controller.quorum.bootstrap.servers": "127.0.0.1:25093",
+            **settings,
+        },
+    )
+
+
+def format_(*arguments: str) -> int:
+    named = [] if "-t" in arguments else ["-t", CLUSTER]
+    return main(["format", *named, *arguments])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert format_(*arguments) == 1
+    return capsys.readouterr().err
+
+
+def read(path: Path) -> list[DecodedBatch]:
+    return list(decode_batches(path.read_bytes()))
+
+
+def levels(path: Path) -> list[tuple[str, int]]:
+    return [
+        (record.name, record.feature_level)
+        for batch in read(path)
+        for record in batch.records
+        if isinstance(record, FeatureLevelRecord)
+    ]
+
+
+def test_a_static_quorum_begins_as_kafkas(tmp_path: Path) -> None:
+    assert format_("--config", properties(tmp_path), "-t", CLUSTER) == 0
+    assert levels(tmp_path / "data/bootstrap.checkpoint") == levels(DATA / "kafka-4.3.1-bootstrap.checkpoint")
+    assert not (tmp_path / "data" / VOTERS_FILE).exists()
+    found = read_meta_properties(RealDisk(), str(tmp_path / "data"))
+    assert found is not None
+    assert (found.cluster_id, found.node_id) == (CLUSTER, 1)
+
+
+def test_a_standalone_quorum_begins_as_kafkas(tmp_path: Path) -> None:
+    assert format_("-c", dynamic(tmp_path), "-t", CLUSTER, "-s") == 0
+    ours, theirs = read(tmp_path / "data" / VOTERS_FILE), read(DATA / "kafka-4.3.1-standalone.checkpoint")
+    assert [(one.base_offset, one.last_offset, one.epoch) for one in ours] == [
+        (one.base_offset, one.last_offset, one.epoch) for one in theirs
+    ]
+    found = read_meta_properties(RealDisk(), str(tmp_path / "data"))
+    assert found is not None
+    for mine, kafkas in zip(ours[0].controls, theirs[0].controls, strict=True):
+        if isinstance(kafkas, SnapshotHeaderRecord):
+            assert isinstance(mine, SnapshotHeaderRecord)
+            continue
+        if isinstance(kafkas, VotersRecord):
+            kafkas.voters[0].voter_directory_id = found.directory_id
+        assert mine == kafkas
+    assert levels(tmp_path / "data/bootstrap.checkpoint") == levels(DATA / "kafka-4.3.1-bootstrap.checkpoint")
+
+
+def test_given_voters_are_written_with_their_directories(tmp_path: Path) -> None:
+    directory = "JEXY6aqzQY-32P5TStzaFg"
+    voters = f"1@localhost:9093:{directory},2@[::1]:9094:MvDxzVmcRsaTz33bUuRU6A"
+    assert format_("-c", dynamic(tmp_path), "-t", CLUSTER, "--initial-controllers", voters) == 0
+    found = read_meta_properties(RealDisk(), str(tmp_path / "data"))
+    assert found is not None
+    assert found.directory_id is not None
+    assert uuid_to_text(found.directory_id) == directory
+    [*_, record] = read(tmp_path / "data" / VOTERS_FILE)[0].controls
+    assert isinstance(record, VotersRecord)
+    assert [
+        (voter.voter_id, voter.endpoints[0].host, voter.endpoints[0].port) for voter in record.voters
+    ] == [(1, "localhost", 9093), (2, "0:0:0:0:0:0:0:1", 9094)]
+
+
+def test_the_snapshot_of_the_voters_is_read_only_and_nothing_else(tmp_path: Path) -> None:
+    assert format_("-c", dynamic(tmp_path), "-s") == 0
+    modes = {
+        path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "data").rglob("*") if path.is_file()
+    }
+    assert modes.pop(Path(VOTERS_FILE).name) == 0o400
+    assert set(modes) == {"bootstrap.checkpoint", "meta.properties"}
+    assert all(mode & 0o200 for mode in modes.values())
+
+
+def test_every_directory_gets_the_bootstrap_file(tmp_path: Path) -> None:
+    """And only that of the metadata log gets the voters."""
+    names = ["a", "b", "m"]
+    settings = {
+        "log.dirs": f"{tmp_path}/a,{tmp_path}/b/",
+        "metadata.log.dir": f"{tmp_path}/m",
+    }
+    assert format_("-c", dynamic(tmp_path, **settings), "-s") == 0
+    contents = [(tmp_path / name / "bootstrap.checkpoint").read_bytes() for name in names]
+    assert contents[0] == contents[1] == contents[2]
+    assert [(tmp_path / name / VOTERS_FILE).exists() for name in names] == [False, False, True]
+
+
+@pytest.mark.parametrize("cluster", ["my-cluster", "not a uuid", "a=b:c", " \t\x01 ", "A" * 22])
+def test_a_clusters_id_can_be_any_text(tmp_path: Path, cluster: str) -> None:
+    assert format_("-c", properties(tmp_path), "-t", cluster) == 0
+    found = read_meta_properties(RealDisk(), str(tmp_path / "data"))
+    assert found is not None
+    assert found.cluster_id == cluster
+    assert format_("-c", properties(tmp_path), "-t", cluster, "-g") == 0
+
+
+def test_a_clusters_id_beyond_ascii_is_read_as_kafka_reads_it(tmp_path: Path) -> None:
+    """Its tool writes UTF-8, reads ISO 8859-1, and then refuses the directory."""
+    assert format_("-c", properties(tmp_path), "-t", "\N{SNOWMAN} =") == 0
+    written = (tmp_path / "data/meta.properties").read_bytes()
+    assert b"\ncluster.id=\xe2\x98\x83 \\=\n" in written
+    found = read_meta_properties(RealDisk(), str(tmp_path / "data"))
+    assert found is not None
+    assert found.cluster_id == "\xe2\x98\x83 ="
+    assert format_("-c", properties(tmp_path), "-t", "\N{SNOWMAN} =", "-g") == 1
+    assert format_("-c", properties(tmp_path), "-t", found.cluster_id, "-g") == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("", "localhost"),
+        ("[]", "localhost"),
+        ("[::1]", "0:0:0:0:0:0:0:1"),
+        ("[2001:DB8::1]", "2001:db8:0:0:0:0:0:1"),
+        ("[fe80::1%7]", "fe80:0:0:0:0:0:0:1%7"),
+        ("[::1%nosuch]", "::1%nosuch"),
+        ("[::ffff:1.2.3.4]", "1.2.3.4"),
+        ("[1::2:0:0:0.0.0.1]", "1:0:0:2:0:0:0:1"),
+        ("[::zz]", "::zz"),
+        ("127.1", "127.0.0.1"),
+        ("010.1", "10.0.0.1"),
+        ("2130706433", "127.0.0.1"),
+        ("256.1.1.1", "256.1.1.1"),
+        ("1.2.70000", "1.2.70000"),
+        ("1.2.3.", "1.2.3."),
+        ("0x7f.1", "0x7f.1"),
+        ("1.2.3.4.5", "1.2.3.4.5"),
+        (" 1.2.3.4 ", " 1.2.3.4 "),
+        ("LocalHost", "LocalHost"),
+    ],
+)
+def test_the_voters_hosts_are_stored_as_kafka_stores_them(tmp_path: Path, given: str, stored: str) -> None:
+    """As Apache Kafka 4.3.1 wrote them, on Java 17."""
+    voter = f" +1@{given}:+9093:JEXY6aqzQY-32P5TStzaFg== "
+    assert format_("-c", dynamic(tmp_path), "-t", CLUSTER, "-I", voter) == 0
+    [*_, record] = read(tmp_path / "data" / VOTERS_FILE)[0].controls
+    assert isinstance(record, VotersRecord)
+    [[endpoint]] = [voter.endpoints for voter in record.voters]
+    assert (endpoint.name, endpoint.host, endpoint.port) == ("CONTROLLER", stored, 9093)
+
+
+@pytest.mark.parametrize(
+    "voter",
+    [
+        "1@localhost:70000:JEXY6aqzQY-32P5TStzaFg",
+        "1@localhost:-1:JEXY6aqzQY-32P5TStzaFg",
+        " -1@localhost:9093:JEXY6aqzQY-32P5TStzaFg",
+        "3000000000@localhost:9093:JEXY6aqzQY-32P5TStzaFg",
+        "@localhost:9093:JEXY6aqzQY-32P5TStzaFg",
+        "1 @localhost:9093:JEXY6aqzQY-32P5TStzaFg",
+        "1@localhost: 9093:JEXY6aqzQY-32P5TStzaFg",
+        "1@localhost:9_093:JEXY6aqzQY-32P5TStzaFg",
+        "1@localhost:9093: JEXY6aqzQY-32P5TStzaFg",
+        "1@localhost:9093:JEXY6aqzQY-32P5TStzaFg=",
+        "1@localhost:9093:JEXY6aqzQY-32P5TStzaFg:",
+        "1@localhost:9093:",
+        "1@::1:9093:JEXY6aqzQY-32P5TStzaFg",
+        "1@[::1:9093:JEXY6aqzQY-32P5TStzaFg",
+        "1@[::1]x:9093:JEXY6aqzQY-32P5TStzaFg",
+    ],
+)
+def test_a_voter_that_is_none_is_refused_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], voter: str
+) -> None:
+    told = refused(capsys, "-c", dynamic(tmp_path), "-t", CLUSTER, "-I", voter)
+    assert f"--initial-controllers has {voter.strip()!r}: expected id@host:port:directory" in told
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "stored"),
+    [
+        ({}, ("CONTROLLER", "127.0.0.1", 25093)),
+        ({"listeners": "PLAINTEXT://:9092,CONTROLLER://:9093"}, ("CONTROLLER", "localhost", 9093)),
+        (
+            {
+                "listeners": "PLAINTEXT://:9092,CONTROLLER://0.0.0.0:9093",
+                "advertised.listeners": "PLAINTEXT://a:9092",
+            },
+            ("CONTROLLER", "localhost", 9093),
+        ),
+        (
+            {"advertised.listeners": "PLAINTEXT://a:9092,CONTROLLER://b.example:9099"},
+            ("CONTROLLER", "b.example", 9099),
+        ),
+        (
+            {
+                "listeners": f"{LISTENERS},OTHER://127.1:9094",
+                "controller.listener.names": "OTHER,CONTROLLER",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,OTHER:PLAINTEXT",
+            },
+            ("OTHER", "127.0.0.1", 9094),
+        ),
+    ],
+    ids=["listeners", "every interface", "meta address", "advertised", "order"],
+)
+def test_the_only_voter_is_where_it_says_it_is_reached(
+    tmp_path: Path, settings: dict[str, str], stored: tuple[str, str, int]
+) -> None:
+    assert format_("-c", dynamic(tmp_path, **settings), "-t", CLUSTER, "-s") == 0
+    [*_, record] = read(tmp_path / "data" / VOTERS_FILE)[0].controls
+    assert isinstance(record, VotersRecord)
+    [[endpoint]] = [voter.endpoints for voter in record.voters]
+    assert (endpoint.name, endpoint.host, endpoint.port) == stored
+
+
+def test_spaces_around_a_feature_and_its_level_mean_nothing(tmp_path: Path) -> None:
+    assert format_("-c", properties(tmp_path), "-t", CLUSTER, "-f", " group.version = +0 ") == 0
+    assert "group.version" not in dict(levels(tmp_path / "data/bootstrap.checkpoint"))
+
+
+@pytest.mark.parametrize("flags", [["-s"], ["-N"], ["-I", VOTER]])
+def test_a_quorum_without_named_voters_is_dynamic(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    """Also where nothing is said of who votes (-N)."""
+    file = dynamic(tmp_path)
+    told = refused(capsys, "-c", file, "-t", CLUSTER, "-f", "kraft.version=0", *flags)
+    assert "kraft.version is 1 here, not 0" in told
+    assert not (tmp_path / "data").exists()
+    assert format_("-c", file, "-t", CLUSTER, "-f", "kraft.version=1", *flags) == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0\1\2",
+        b"node.id=1\ncluster.id=" + CLUSTER.encode(),
+        b"version=0\ncluster.id=" + CLUSTER.encode(),
+        b"version:0\nbroker.id 1\n",
+    ],
+)
+def test_a_file_that_names_nobody_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    file = tmp_path / "data/meta.properties"
+    file.parent.mkdir()
+    file.write_bytes(content)
+    assert "is formatted already" in refused(capsys, "-c", properties(tmp_path), "-t", CLUSTER)
+    assert format_("-c", properties(tmp_path), "-t", CLUSTER, "-g") == 0
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"cluster.id=other\n", "belongs to cluster other, not to"),
+        (b"broker.id=2\n", "belongs to node 2, and node.id is 1"),
+        (b"directory.id=AAAAAAAAAAAAAAAAAAAAAQ\n", "which stands for none"),
+    ],
+)
+def test_a_file_that_names_half_an_owner_must_not_name_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, told: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/meta.properties").write_bytes(content)
+    assert told in refused(capsys, "-c", properties(tmp_path), "-t", CLUSTER, "-g")
+
+
+def test_a_clusters_id_must_be_given_and_one_is_proposed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["format", "-c", properties(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert "--cluster-id is missing: for a new cluster, give --cluster-id " in told
+    assert len(uuid_from_text(told.split()[-1])) == 16
+    assert not (tmp_path / "data").exists()
+
+
+def test_credentials_come_after_the_levels(tmp_path: Path) -> None:
+    bob = "SCRAM-SHA-512=[name=bob,password=x]"
+    assert format_("-c", properties(tmp_path), "-S", ALICE, "--add-scram", bob) == 0
+    [batch] = [batch for batch in read(tmp_path / "data/bootstrap.checkpoint") if batch.records]
+    assert [type(record).__name__ for record in batch.records] == [
+        *["FeatureLevelRecord"] * 6,
+        *["UserScramCredentialRecord"] * 2,
+    ]
+    with run_broker({"node.id": "1"}, log_dir=str(tmp_path / "data")) as broker:
+        assert broker.bootstrap
+    log = b"".join(path.read_bytes() for path in sorted(tmp_path.glob("data/__cluster_metadata-0/*.log")))
+    stored = [
+        record
+        for one in decode_batches(log)
+        for record in one.records
+        if isinstance(record, UserScramCredentialRecord)
+    ]
+    assert [(record.name, record.mechanism) for record in stored] == [("alice", 1), ("bob", 2)]
+
+
+def test_levels_at_zero_are_not_written(tmp_path: Path) -> None:
+    assert format_("-c", properties(tmp_path), "--release-version", "3.9") == 0
+    assert levels(tmp_path / "data/bootstrap.checkpoint") == [("metadata.version", 21)]
+
+
+def test_features_are_those_asked_for(tmp_path: Path) -> None:
+    wanted = ["-f", "transaction.version=1", "-f", "share.version=0", "-f", "metadata.version=28"]
+    assert format_("-c", properties(tmp_path), *wanted, "-f", "kraft.version=0") == 0
+    assert dict(levels(tmp_path / "data/bootstrap.checkpoint")) == {
+        "metadata.version": 28,
+        "eligible.leader.replicas.version": 1,
+        "group.version": 1,
+        "transaction.version": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("3.3", "3.3-IV3"),
+        ("3.5-IV0", "3.5-IV0"),
+        ("3.5", "3.5-IV2"),
+        ("4.0", "4.0-IV3"),
+        ("4.3.1", "4.3-IV0"),
+    ],
+)
+def test_a_release_stands_for_its_last_level(text: str, name: str) -> None:
+    assert RELEASES[level_of_release(text)] == name
+
+
+@pytest.mark.parametrize("text", ["3.2", "3.3-IV2", "4.4", "4.4-IV0", "nope", ""])
+def test_unknown_releases_are_refused(text: str) -> None:
+    with pytest.raises(UnknownLevel, match=r"there are 3\.3-IV3, .*, 4\.3-IV0"):
+        level_of_release(text)
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        (21, (0, 0, 0, 0, 0)),
+        (22, (0, 1, 0, 0, 0)),
+        (25, (0, 1, 0, 0, 2)),
+        (27, (1, 1, 0, 0, 2)),
+        (28, (1, 1, 1, 0, 2)),
+        (30, (1, 1, 1, 1, 2)),
+    ],
+)
+def test_default_levels_are_kafkas(level: int, expected: tuple[int, ...]) -> None:
+    """As `kafka-storage version-mapping` of Apache Kafka 4.3.1 tells them."""
+    assert tuple(default_levels(level)[name] for name in sorted(default_levels(level))) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-f", "foo.version=1"], "unknown feature foo.version: there are metadata.version, kraft.version"),
+        (["-f", "group.version=7"], "group.version has the levels 0 to 1, not 7"),
+        (["-f", "metadata.version=31"], "metadata.version has the levels 7 to 30, not 31"),
+        (["-f", "kraft.version=1"], "kraft.version is 0 here, not 1"),
+        (["-f", "group.version"], "expected FEATURE=LEVEL"),
+        (["-f", "group.version=x"], "expected FEATURE=LEVEL"),
+        (["-r", "4.4"], "unknown release version '4.4'"),
+        (["-r", "3.9", "-f", "metadata.version=20"], "give only one of the two"),
+        (
+            ["-r", "3.9", "-f", "eligible.leader.replicas.version=1"],
+            "eligible.leader.replicas.version cannot be 1 with metadata.version 21 (3.9-IV0): it needs 23",
+        ),
+        (["-s"], "remove controller.quorum.voters"),
+        (["-I", "1@localhost:9093"], "expected id@host:port:directory"),
+        (["-I", f"{VOTER},{VOTER}"], "--initial-controllers names node 1 more than once"),
+        (["-I", ","], "--initial-controllers names no voter"),
+        (["-s", "-N"], "exclude each other"),
+        (["-I", VOTER, "-N"], "exclude each other"),
+        (["-S", "SCRAM-SHA-256=[name=alice]"], "--add-scram: there is neither password= nor"),
+        (["-S", ALICE, "-r", "3.4"], "--add-scram needs metadata.version 11 (3.5-IV2) or newer"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    assert told in refused(capsys, "-c", properties(tmp_path), *arguments)
+    assert not (tmp_path / "data").exists()
+
+
+def test_somebody_must_say_who_votes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--standalone, --initial-controllers or" in refused(capsys, dynamic(tmp_path))
+    assert format_(dynamic(tmp_path), "--no-initial-controllers") == 0
+    assert not (tmp_path / "data" / VOTERS_FILE).exists()
+
+
+def test_formatted_directories_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = tmp_path / "data", tmp_path / "more"
+    assert format_("-c", properties(tmp_path), "-t", CLUSTER) == 0
+    before = (first / "meta.properties").read_bytes()
+    both = properties(tmp_path, **{"log.dirs": f"{first},{second}"})
+    assert "is formatted already; --ignore-formatted leaves" in refused(capsys, "-c", both, "-t", CLUSTER)
+    assert not second.exists()
+    assert format_("-c", both, "-t", CLUSTER, "-g") == 0
+    assert (first / "meta.properties").read_bytes() == before
+    assert (second / "meta.properties").exists()
+    assert (second / "bootstrap.checkpoint").exists()
+
+
+def test_a_directory_of_another_node_or_cluster_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert format_("-c", properties(tmp_path), "-t", CLUSTER) == 0
+    other = dynamic(tmp_path)
+    for more in ([], ["-g"]):
+        told = refused(capsys, "-c", other, "--node-id", "2", "-s", *more)
+        assert "belongs to node 1, and node.id is 2: set node.id=1, or use another directory" in told
+        told = refused(capsys, "-c", other, "-s", "-t", "JEXY6aqzQY-32P5TStzaFg", *more)
+        assert f"belongs to cluster {CLUSTER}, not to JEXY6aqzQY-32P5TStzaFg" in told
+
+
+@pytest.mark.parametrize("flags", [["-s"], ["-N"], ["-s", "-r", "4.0"]])
+def test_a_broker_starts_on_what_was_formatted(tmp_path: Path, flags: list[str]) -> None:
+    data = tmp_path / "data"
+    assert format_("-c", dynamic(tmp_path), "-t", CLUSTER, *flags) == 0
+    settings = {
+        "listeners": LISTENERS.replace("25093", "0"),
+        "controller.listener.names": "CONTROLLER",
+        "node.id": "1",
+    }
+    for _ in range(2):
+        with run_broker(settings, log_dir=str(data)):
+            pass
+    log = b"".join(path.read_bytes() for path in sorted(data.glob("__cluster_metadata-0/*.log")))
+    voters = [
+        control
+        for batch in decode_batches(log)
+        for control in batch.controls
+        if isinstance(control, VotersRecord)
+    ]
+    # Said once by the first leader; the second finds it in the log, and nothing has changed.
+    assert len(voters) == flags.count("-s")
+    state = (data / "__cluster_metadata-0/quorum-state").read_text()
+    assert f'"data_version":{flags.count("-s")}' in state

@@ -1,0 +1,30 @@
+"""The log of a coordinator's partition, as the coordinator reads it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from kwire.broker.node.node import Node
+from kwire.broker.node.state_topic import StateTopic
+from kwire.testing.log_bench import LogBench
+from kwire.testing.memory_disk import MemoryDisk
+from kwire.wire.batch import read_header
+
+
+def test_what_comes_while_a_log_is_read_is_read_too() -> None:
+    bench = LogBench(MemoryDisk())
+    log = bench.open()
+    partition = SimpleNamespace(log=log)
+    image = SimpleNamespace(topics={})
+    node: Any = SimpleNamespace(partition=lambda _topic, _index: partition, image=image)
+    bench.append(log, b"a")
+    bench.append(log, b"b")
+    log.high_watermark = log.log_end_offset
+    batches = StateTopic(cast(Node, node), "__consumer_offsets").stored_batches(0)
+    offsets = [read_header(next(batches)).base_offset]
+    bench.append(log, b"c")
+    bench.append(log, b"d")
+    log.high_watermark = 3  # the last is not committed: whoever appended it is told when it is
+    offsets += [read_header(data).base_offset for data in batches]
+    assert offsets == [0, 1, 2]

@@ -1,0 +1,124 @@
+"""A log in which a bit has turned over is refused, before anything of it is written anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.broker.storage.cleaner.job import Cleaned, Done, Job
+from kwire.broker.storage.cleaner.rewriting import LogCleaning
+from kwire.broker.storage.log.transaction_index import Aborted
+from kwire.testing.memory_disk import MemoryDisk
+from kwire.wire.batch import HEADER_BYTES, CorruptBatch, build, read_header
+
+NOW_MS = 1_700_000_000_000
+DIRECTORY = "/data/t-0"
+ABORT, COMMIT = 0, 1
+LEADER_EPOCH = range(12, 16)
+"""Bytes of a header that no checksum covers, and that no cleaning goes by."""
+
+Segment = tuple[int, list[bytearray]]
+
+
+def data(base_offset: int, *keys: bytes, producer_id: int = -1) -> bytearray:
+    records: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
+        (NOW_MS, key, b"%d" % base_offset, []) for key in keys
+    ]
+    if producer_id < 0:
+        return build(records, base_offset=base_offset)
+    return build(
+        records,
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+
+
+def marker(base_offset: int, kind: int, producer_id: int) -> bytearray:
+    return build(
+        [(NOW_MS, b"\0\0\0" + bytes([kind]), bytes(6), [])],
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=0,
+        transactional=True,
+        control=True,
+    )
+
+
+PLAIN: list[Segment] = [
+    (0, [data(0, b"a", b"b"), data(2, b"c", b"d")]),
+    (4, [data(4, b"e"), data(5, b"a", b"f", b"g")]),
+    (8, []),
+]
+# One bit lies between the two producers: what is committed could be taken for aborted.
+WITH_TRANSACTIONS: list[Segment] = [
+    (0, [data(0, b"k", b"x")]),
+    (2, [data(2, b"y", producer_id=100), data(3, b"z"), data(4, b"u", producer_id=101)]),
+    (5, [marker(5, ABORT, 100), data(6, b"k", producer_id=100), marker(7, ABORT, 100)]),
+    (8, [marker(8, COMMIT, 101), data(9, b"x")]),
+    (10, []),
+]
+ABORTED = {5: [Aborted(100, 2, 5, 4), Aborted(100, 6, 7, 4)]}
+
+
+def reports(segments: list[Segment], first_dirty_offset: int = 0) -> tuple[list[Cleaned | Done], str]:
+    """What cleaning all but the last segment, each by itself, gives, and why it ends early."""
+    disk = MemoryDisk()
+    disk.make_directory(DIRECTORY)
+    for base_offset, batches in segments:
+        disk.write(f"{DIRECTORY}/{base_offset:020d}.log", b"".join(batches), sync=True)
+        aborted = [entry.encode() for entry in ABORTED.get(base_offset, ())]
+        if aborted and segments[-1][0] == WITH_TRANSACTIONS[-1][0]:
+            disk.write(f"{DIRECTORY}/{base_offset:020d}.txnindex", b"".join(aborted), sync=True)
+    job = Job(
+        directory=DIRECTORY,
+        segments=[(base_offset, sum(map(len, batches))) for base_offset, batches in segments],
+        log_start_offset=0,
+        first_dirty_offset=first_dirty_offset,
+        upper_bound_offset=segments[-1][0],
+        now_ms=NOW_MS,
+        delete_retention_ms=86_400_000,
+        segment_bytes=100,
+        segment_index_bytes=1200,
+        index_interval_bytes=100,
+        map_bytes=1 << 20,
+        read_bytes=2000,
+        bytes_per_second=1e300,
+    )
+    found: list[Cleaned | Done] = []
+    try:
+        found.extend(LogCleaning(job, disk).run())
+    except CorruptBatch as error:
+        return found, str(error)
+    return found, ""
+
+
+@pytest.mark.parametrize("segments", [PLAIN, WITH_TRANSACTIONS], ids=["plain", "transactions"])
+def test_a_bit_that_has_turned_over_changes_nothing(segments: list[Segment]) -> None:
+    found, why = reports(segments)
+    assert not why
+    assert isinstance(found[-1], Done)
+    assert len(found) > 1  # so that there is something to be lost
+    for _, batches in segments:
+        for batch in batches:
+            for place in set(range(HEADER_BYTES)) - set(LEADER_EPOCH):
+                for bit in range(8):
+                    batch[place] ^= 1 << bit
+                    found, why = reports(segments)
+                    batch[place] ^= 1 << bit
+                    assert why, f"byte {place}, bit {bit} of the batch at {read_header(batch).base_offset}"
+                    assert not found
+
+
+@pytest.mark.parametrize("first_dirty_offset", [4, 6])
+def test_nor_does_one_in_what_is_clean_already(first_dirty_offset: int) -> None:
+    """That is read when it is copied; what was reported by then does not depend on it."""
+    batch = PLAIN[0][1][1]
+    for place in set(range(HEADER_BYTES)) - set(LEADER_EPOCH):
+        for bit in range(8):
+            batch[place] ^= 1 << bit
+            found, why = reports(PLAIN, first_dirty_offset)
+            batch[place] ^= 1 << bit
+            assert why
+            assert not found

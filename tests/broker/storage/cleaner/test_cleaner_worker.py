@@ -1,0 +1,212 @@
+"""The worker as a process, on a real disk: what it prints, how fast it may be, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kwire.broker.storage.cleaner.child import ChildWorkers, InlineWorkers, Worker, workers_for
+from kwire.broker.storage.cleaner.job import Cleaned, Done, Failed, Job, Report
+from kwire.broker.storage.cleaner.worker import Courtesy, Pace
+from kwire.broker.storage.disk import RealDisk
+from kwire.testing.log_bench import LogBench
+from kwire.testing.memory_disk import MemoryDisk
+from kwire.wire.batch import batches, build, records
+
+WORKER = [sys.executable, "-m", "kwire.broker.storage.cleaner.worker"]
+
+
+@pytest.fixture
+def workers() -> Iterator[ChildWorkers]:
+    made = ChildWorkers()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """A log of 40 records with 4 keys."""
+    bench = LogBench(RealDisk(), str(tmp_path))
+    bench.config = replace(bench.config, segment_bytes=500, index_interval_bytes=1)
+    log = bench.open()
+    for number in range(40):
+        built = build([(bench.now_ms + number, b"k%d" % (number % 4), b"v", [])])
+        bench.send(log, memoryview(built))
+    log.flush()
+    segments = log.segments
+    for segment in segments:
+        os.utime(segment.log_path, (1_000, segment.base_offset))
+    return Job(
+        directory=log.directory,
+        segments=[(segment.base_offset, segment.size_bytes) for segment in segments],
+        log_start_offset=0,
+        first_dirty_offset=0,
+        upper_bound_offset=segments[-1].base_offset,
+        now_ms=bench.now_ms,
+        delete_retention_ms=0,
+        segment_bytes=1 << 20,
+        segment_index_bytes=1 << 20,
+        index_interval_bytes=1,
+        map_bytes=1 << 20,
+        read_bytes=256,
+        bytes_per_second=1e300,
+    )
+
+
+def test_a_process_cleans(job: Job, workers: ChildWorkers) -> None:
+    worker = workers.start(job)
+    cleaned = worker.next_report()
+    assert isinstance(cleaned, Cleaned)
+    assert cleaned.replaced == [base for base, _ in job.segments[:-1]]
+    done = worker.next_report()
+    assert isinstance(done, Done)
+    assert (done.end_offset, done.keys) == (job.upper_bound_offset, 4)
+    assert isinstance(worker.next_report(), Failed)
+    written = Path(job.directory, "00000000000000000000.log.cleaned")
+    data = written.read_bytes()
+    assert len(data) == cleaned.size_bytes
+    found = [each.key for at, header in batches(data) for each in records(data, at, header)]
+    assert sorted(key for key in found if key) == [b"k0", b"k1", b"k2", b"k3"]
+    # Segments without timestamps grow old by the time they were written at.
+    assert int(written.stat().st_mtime) == job.segments[-2][0]
+
+
+def test_a_worker_can_be_killed(job: Job, workers: ChildWorkers) -> None:
+    worker = workers.start(replace(job, bytes_per_second=1.0))
+    worker.kill()
+    assert isinstance(worker.next_report(), Failed)
+    worker.kill()
+
+
+def test_a_worker_ends_with_the_broker(job: Job) -> None:
+    slow = replace(job, bytes_per_second=1.0)
+    with subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(slow.line().encode() + b"\n")
+        process.stdin.flush()
+        process.stdin.close()
+        assert process.wait(30) == 1
+
+
+def test_a_worker_without_a_job_ends() -> None:
+    assert subprocess.run(WORKER, stdin=subprocess.DEVNULL, check=False, timeout=30).returncode == 1
+
+
+def all_reports(worker: Worker) -> list[Report]:
+    reports = [worker.next_report()]
+    while isinstance(reports[-1], Cleaned):
+        reports.append(worker.next_report())
+    return reports
+
+
+def processes() -> list[str]:
+    """The workers of this process."""
+    children = subprocess.run(
+        ["ps", "--ppid", str(os.getpid()), "-o", "pid=,args="], capture_output=True, text=True, check=True
+    )
+    return [line.split()[0] for line in children.stdout.splitlines() if "cleaner.worker" in line]
+
+
+def test_a_process_does_one_job_after_the_other(job: Job, workers: ChildWorkers) -> None:
+    first = all_reports(workers.start(job))
+    used = processes()
+    assert all_reports(workers.start(job)) == first
+    assert processes() == used
+    workers.close()
+    assert processes() == []
+
+
+def test_a_process_that_has_gone_meanwhile_is_replaced(job: Job, workers: ChildWorkers) -> None:
+    first = all_reports(workers.start(job))
+    (pid,) = processes()
+    os.kill(int(pid), signal.SIGKILL)
+    assert all_reports(workers.start(job)) == first
+    (again,) = processes()
+    assert again != pid
+
+
+def test_a_process_that_has_ended_is_forgotten(job: Job, workers: ChildWorkers) -> None:
+    all_reports(workers.start(job))
+    (pid,) = processes()
+    os.kill(int(pid), signal.SIGKILL)
+    os.waitid(os.P_PID, int(pid), os.WEXITED | os.WNOWAIT)
+    workers.tidy()
+    assert processes() == []
+
+
+def test_a_job_that_ends_after_the_broker_has_stopped_leaves_no_process(
+    job: Job, workers: ChildWorkers
+) -> None:
+    worker = workers.start(job)
+    workers.close()
+    all_reports(worker)
+    assert processes() == []
+
+
+def test_a_log_that_went_away_is_not_held_against_it(job: Job, workers: ChildWorkers) -> None:
+    Path(job.directory, "00000000000000000000.log").unlink()
+    report = workers.start(job).next_report()
+    assert isinstance(report, Failed)
+    assert not report.for_good
+
+
+def test_a_disk_in_memory_has_its_workers_inside() -> None:
+    assert isinstance(workers_for(RealDisk()), ChildWorkers)
+    disk = MemoryDisk()
+    disk.make_directory("/data")
+    job = Job("/data", [(0, 0)], 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1.0)
+    workers = workers_for(disk)
+    assert isinstance(workers, InlineWorkers)
+    worker = workers.start(job)
+    assert isinstance(worker.next_report(), Done)
+    worker.kill()
+    assert isinstance(worker.next_report(), Failed)
+
+
+def test_the_pace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", sleep)
+    pace = Pace(1000.0)
+    rng = random.Random(0)
+    told = 0
+    for _ in range(200):
+        size_bytes = rng.randint(1, 500)
+        told += size_bytes
+        pace(size_bytes)
+    assert told / 1000 - 0.5 <= now[0] <= told / 1000 + 1e-6
+
+
+def test_the_worker_stands_back_once_the_broker_has_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, used = [100.0], [1.0]
+    stepped: list[float] = []
+    monkeypatch.setattr("kwire.broker.storage.cleaner.worker.time.monotonic", lambda: clock[0])
+    courtesy = Courtesy(lambda: used[0], lambda: stepped.append(clock[0]))
+    for _ in range(10):  # a tenth of a core
+        clock[0] += 0.2
+        used[0] += 0.02
+        courtesy.look()
+    assert stepped == []
+    for _ in range(10):  # half of one
+        clock[0] += 0.2
+        used[0] += 0.1
+        courtesy.look()
+    assert len(stepped) == 1
+
+
+def test_the_worker_stands_back_where_nothing_tells_what_the_broker_does() -> None:
+    stepped: list[int] = []
+    Courtesy(lambda: None, lambda: stepped.append(1)).look()
+    assert stepped == [1]

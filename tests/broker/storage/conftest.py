@@ -1,0 +1,34 @@
+"""A log on a disk in memory, empty or with three small segments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kwire.broker.storage.log.log import Log
+from kwire.testing.log_bench import NOW_MS, LogBench, batch
+from kwire.testing.memory_disk import MemoryDisk
+
+VALUE = bytes(100)
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    return MemoryDisk()
+
+
+@pytest.fixture
+def bench(disk: MemoryDisk) -> LogBench:
+    return LogBench(disk)
+
+
+@pytest.fixture
+def filled(bench: LogBench) -> Log:
+    """Batches of two records each, three batches a segment: 0..5, 6..11, 12..15."""
+    bench.config = replace(bench.config, segment_bytes=3 * len(batch(VALUE, VALUE)), index_interval_bytes=1)
+    log = bench.open()
+    for number in range(8):
+        bench.append(log, VALUE, VALUE, timestamp=NOW_MS + number * 10)
+    assert log.segment_base_offsets == [0, 6, 12]
+    return log

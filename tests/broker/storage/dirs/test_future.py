@@ -1,0 +1,151 @@
+"""A copy of a log on its way to another directory: the files that it leaves."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+
+import pytest
+
+from kwire.broker.storage.dirs.future import FutureLog
+from kwire.broker.storage.dirs.log_dir import LogDirectory
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.log.log import Log
+from kwire.broker.storage.log.log_config import LogConfig
+from kwire.testing.memory_disk import MemoryDisk
+from kwire.wire.batch import build, read_header
+from kwire.wire.errors import ApiError
+from kwire.wire.primitives import uuid_from_text
+
+TOPIC_ID = uuid_from_text("AAAAAAAAAAAAAAAAAAAABw")
+
+
+@pytest.mark.parametrize("index_interval_bytes", [0, 1024, 4096])
+@pytest.mark.parametrize("largest_value_bytes", [20, 3000])
+def test_its_files_are_those_of_the_source(index_interval_bytes: int, largest_value_bytes: int) -> None:
+    """Every entry of the indexes is for one batch, as it was appended: kafka-dump-log verifies that."""
+    rng = random.Random(largest_value_bytes)
+    disk = MemoryDisk()
+    manager = LogManager(disk, ["/one", "/two"], rng=rng)
+    manager.open(0)
+    config = LogConfig(index_interval_bytes=index_interval_bytes, segment_bytes=64 * 1024)
+    source = manager.create("t", 0, TOPIC_ID, config, 0)
+    target = manager.directory("/two")
+    assert target is not None
+    for number in range(600):
+        value = bytes(rng.randrange(largest_value_bytes))
+        batch = build([(1000 + number * 7 % 50, None, value, []) for _ in range(rng.randrange(1, 4))])
+        source.append(memoryview(batch), leader_epoch=0, now_ms=0)
+        source.commit()
+    source.high_watermark = source.log_end_offset
+    source.close()
+    written = disk.tree("/one/t-0")
+    FutureLog(manager, source, target, 0).take_the_place(0).close()
+    copied = disk.tree("/two/t-0")
+    assert [name for name in written if name.endswith(".log")]
+    assert copied == written
+
+
+def test_wherever_it_ends_there_are_never_two_directories_of_the_partition() -> None:
+    """On these no broker would start."""
+    seen = set()
+    for operations in range(60):
+        rng = random.Random(operations)
+        disk = MemoryDisk()
+        manager = LogManager(disk, ["/one", "/two"], rng=rng)
+        manager.open(0)
+        source = manager.create("t", 0, TOPIC_ID, LogConfig(), 0)
+        target = manager.directory("/two")
+        assert target is not None
+        source.append(memoryview(build([(1000, None, b"v", [])])), leader_epoch=0, now_ms=0)
+        source.commit()
+        source.high_watermark = source.log_end_offset
+        copy = FutureLog(manager, source, target, 0)
+        disk.fail_after = operations
+        with suppress(StorageError, ApiError):
+            copy.take_the_place(0)
+        disk.kill()
+        kinds = [
+            (path, name[len(f"t-0.{0:032x}") :])
+            for path in ("/one", "/two")
+            for name in disk.names(path)
+            if name.startswith("t-0")
+        ]
+        assert not {("/one", ""), ("/two", "")} <= set(kinds)
+        assert ("/one", "") in kinds or ("/two", "") in kinds or ("/two", "-future") in kinds
+        seen.update(kinds)
+    assert {("/one", ""), ("/two", ""), ("/one", "-delete")} <= seen
+
+
+@pytest.mark.parametrize(
+    ("log_start_offset", "first_offset", "stable_offset"), [(0, 1, 1), (1, 1, 1), (2, 3, 3), (4, None, 5)]
+)
+def test_an_open_transaction_begins_with_the_first_batch_that_was_copied(
+    log_start_offset: int, first_offset: int | None, stable_offset: int
+) -> None:
+    manager = LogManager(MemoryDisk(), ["/one", "/two"], rng=random.Random(0))
+    manager.open(0)
+    source = manager.create("t", 0, TOPIC_ID, LogConfig(), 0)
+    target = manager.directory("/two")
+    assert target is not None
+    sequence = 0
+    for is_transactional in (False, True, False, True, False):
+        producer = (9, 0, sequence) if is_transactional else (-1, -1, -1)
+        sent = build(
+            [(1000, None, b"v", [])],
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=producer[2],
+            transactional=is_transactional,
+        )
+        source.append(memoryview(sent), leader_epoch=0, now_ms=1000)
+        source.commit()
+        sequence += is_transactional
+    source.high_watermark = source.log_end_offset
+    source.delete_records_before(log_start_offset)
+    copy = FutureLog(manager, source, target, 1000).take_the_place(1000)
+    assert copy.log_start_offset == log_start_offset
+    assert copy.producers.producers[9].last_sequence == 1
+    assert copy.producers.producers[9].txn_first_offset == first_offset
+    assert (copy.high_watermark, copy.last_stable_offset) == (5, stable_offset)
+
+
+def batches_of_ten(manager: LogManager, count: int) -> tuple[Log, LogDirectory]:
+    manager.open(0)
+    source = manager.create("t", 0, TOPIC_ID, LogConfig(), 0)
+    target = manager.directory("/two")
+    assert target is not None
+    for _ in range(count):
+        sent = build([(1000, None, b"v" * 2_000, []) for _ in range(10)])
+        source.append(memoryview(sent), leader_epoch=0, now_ms=0)
+        source.commit()
+    source.high_watermark = source.log_end_offset
+    return source, target
+
+
+@pytest.mark.parametrize("log_start_offset", [0, 5, 9, 10, 25, 29, 30])
+def test_a_log_that_begins_within_a_batch_moves(log_start_offset: int) -> None:
+    manager = LogManager(MemoryDisk(), ["/one", "/two"], rng=random.Random(0))
+    source, target = batches_of_ten(manager, 3)
+    source.delete_records_before(log_start_offset)
+    copy = FutureLog(manager, source, target, 0).take_the_place(0)
+    assert (copy.log_start_offset, copy.log_end_offset) == (log_start_offset, 30)
+    if log_start_offset < 30:
+        found = copy.read(log_start_offset, max_bytes=1, up_to_offset=30).read()
+        assert read_header(found).base_offset == log_start_offset // 10 * 10
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 2, 5])
+@pytest.mark.parametrize("log_start_offset", [5, 10, 25, 39, 61, 99, 100])
+def test_its_source_may_forget_records_on_the_way(pieces: int, log_start_offset: int) -> None:
+    manager = LogManager(MemoryDisk(), ["/one", "/two"], rng=random.Random(0))
+    source, target = batches_of_ten(manager, 10)
+    copy = FutureLog(manager, source, target, 0)
+    for _ in range(pieces):
+        piece = copy.next_piece(0)
+        if piece is not None:
+            copy.take(piece.read(), 0)
+    source.delete_records_before(log_start_offset)
+    moved = copy.take_the_place(0)
+    assert (moved.log_start_offset, moved.log_end_offset) == (log_start_offset, 100)

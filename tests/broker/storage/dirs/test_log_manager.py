@@ -1,0 +1,458 @@
+"""All logs of a broker: directories, locks, checkpoints, the clean marker, what is set aside, what fails."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kwire.broker.storage.checkpoints import write_topic_id
+from kwire.broker.storage.dirs.log_dir import DirectoryInUse, parse_name, set_aside_name
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.disk import Disk, RealDisk, StorageError
+from kwire.broker.storage.log.log import Log
+from kwire.broker.storage.log.log_config import LogConfig
+from kwire.testing.log_bench import NOW_MS, batch, numbered, values
+from kwire.testing.memory_disk import MemoryDisk
+from kwire.wire.errors import ApiError
+from kwire.wire.primitives import Uuid
+
+CONFIG = LogConfig(segment_index_bytes=1200, file_delete_delay_ms=1000)
+TOPIC_ID = Uuid(b"\7" * 16)
+HOUR_MS = 60 * 60 * 1000
+
+
+def manager(disk: Disk, *paths: str) -> LogManager:
+    return LogManager(disk, paths or ("/a",), rng=random.Random(0), config_for=lambda topic: CONFIG)
+
+
+def opened(disk: Disk, *paths: str) -> LogManager:
+    made = manager(disk, *paths)
+    made.open(NOW_MS)
+    return made
+
+
+def append(log: Log, *each: bytes) -> None:
+    log.append(batch(*each), leader_epoch=0, now_ms=NOW_MS)
+    log.commit()
+    log.high_watermark = log.log_end_offset
+
+
+def crash(disk: MemoryDisk) -> LogManager:
+    """The process dies, and starts again."""
+    disk.kill()
+    return opened(disk)
+
+
+# --- directories
+
+
+def test_directories_are_made_and_locked(disk: MemoryDisk) -> None:
+    first = opened(disk, "/a", "/b/c")
+    assert disk.is_directory("/b/c")
+    with pytest.raises(DirectoryInUse):
+        opened(disk, "/b/c")
+    first.shutdown(NOW_MS)
+    opened(disk, "/b/c")
+
+
+def test_a_directory_that_is_in_use_leaves_no_other_locked(disk: MemoryDisk) -> None:
+    opened(disk, "/b")
+    with pytest.raises(DirectoryInUse):
+        opened(disk, "/a", "/b")
+    opened(disk, "/a")
+
+
+def test_another_process_is_kept_out(tmp_path: Path) -> None:
+    ours = opened(RealDisk(), str(tmp_path))
+    attempt = (
+        "import sys; from broker.storage.disk import RealDisk;"
+        "sys.exit(3 if RealDisk().lock(sys.argv[1] + '/.lock') is None else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", attempt, str(tmp_path)], check=False).returncode == 3
+    ours.shutdown(NOW_MS)
+    assert subprocess.run([sys.executable, "-c", attempt, str(tmp_path)], check=False).returncode == 0
+
+
+def test_a_directory_with_garbled_properties_goes_offline_alone(disk: MemoryDisk) -> None:
+    disk.make_directory("/a")
+    disk.write("/a/meta.properties", b"version=9\n", sync=False)
+    both = opened(disk, "/a", "/b")
+    assert [directory.offline for directory in both.directories()] == [True, False]
+    both.shutdown(NOW_MS)
+    with pytest.raises(StorageError, match=r"none of the log directories can be used: /a: .* version 9"):
+        opened(disk, "/a")
+
+
+@pytest.mark.parametrize("name", ["no-number-", "topic", "-x"])
+def test_a_directory_holding_what_is_no_partition_goes_offline(disk: MemoryDisk, name: str) -> None:
+    disk.make_directory(f"/a/{name}")
+    assert opened(disk, "/a", "/b").directories()[0].offline
+
+
+def test_the_volume_tells_its_size(disk: MemoryDisk, tmp_path: Path) -> None:
+    total, usable = opened(disk).directories()[0].volume_bytes()
+    assert total > usable > 0
+    real = opened(RealDisk(), str(tmp_path))
+    total, usable = real.directories()[0].volume_bytes()
+    assert total > usable >= 0
+    real.shutdown(NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a-0", ("a", 0, "")),
+        ("with-dash.es_-12", ("with-dash.es_", 12, "")),
+        ("a-0.0123456789abcdef0123456789abcdef-delete", ("a", 0, "-delete")),
+        ("a-b-7.0123456789abcdef0123456789abcdef-stray", ("a-b", 7, "-stray")),
+        ("a-b-7.0123456789abcdef0123456789abcdef-future", ("a-b", 7, "-future")),
+        ("a", None),
+        ("a-", None),
+        ("-1", None),
+    ],
+)
+def test_directory_names_tell_the_partition(name: str, expected: tuple[str, int, str] | None) -> None:
+    parsed = parse_name(name)
+    assert (None if parsed is None else tuple(parsed[1:])) == expected
+
+
+def test_the_name_of_a_deleted_topic_fits_a_file_name() -> None:
+    name = set_aside_name("t" * 249, 12, "-delete", random.Random(0))
+    assert len(name) == 255
+    parsed = parse_name(name)
+    assert parsed is not None
+    assert parsed.topic.startswith("ttt")
+
+
+# --- creating and finding
+
+
+def test_logs_are_spread_over_the_directories(disk: MemoryDisk) -> None:
+    logs = opened(disk, "/a", "/b")
+    for partition in range(4):
+        logs.create("t", partition, TOPIC_ID, CONFIG, NOW_MS)
+    assert [len(logs.logs_in(path)) for path in ("/a", "/b")] == [2, 2]
+    log = logs.get("t", 3)
+    assert log is not None
+    assert logs.directory_of(log).path in log.directory
+    assert disk.read(f"{log.directory}/partition.metadata").startswith(b"version: 0\ntopic_id: ")
+
+
+def test_one_partition_in_two_directories_takes_the_second_offline(disk: MemoryDisk) -> None:
+    for path in ("/a", "/b"):
+        disk.make_directory(f"{path}/t-0")
+        write_topic_id(disk, f"{path}/t-0", TOPIC_ID)
+    logs = opened(disk, "/a", "/b")
+    assert [directory.offline for directory in logs.directories()] == [False, True]
+
+
+@pytest.mark.parametrize(("whole", "begun"), [("/a", "/b"), ("/b", "/a")])
+def test_a_directory_that_was_only_begun_does_not_count(disk: MemoryDisk, whole: str, begun: str) -> None:
+    """As a full disk leaves it, where the partition was made elsewhere then."""
+    append(opened(disk, whole).create("t", 0, TOPIC_ID, CONFIG, NOW_MS), b"kept")
+    disk.kill()
+    disk.make_directory(f"{begun}/t-0")
+    logs = opened(disk, "/a", "/b")
+    assert [directory.offline for directory in logs.directories()] == [False, False]
+    log = logs.get("t", 0)
+    assert log is not None
+    assert (log.directory, values(log)) == (f"{whole}/t-0", [b"kept"])
+    (aside,) = (name for name in disk.names(begun) if name.startswith("t-0"))
+    assert aside.endswith("-stray")
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["shut down", "killed"])
+def test_what_was_acknowledged_is_there_after_a_restart(disk: MemoryDisk, clean: bool) -> None:
+    logs = opened(disk)
+    append(logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS), b"a", b"b")
+    logs.write_checkpoints()
+    log = logs.get("t", 0)
+    assert log is not None
+    append(log, b"c")
+    if clean:
+        logs.shutdown(NOW_MS, broker_epoch=7)
+        assert disk.read("/a/.kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":7}'
+    again = crash(disk)
+    assert again.directories()[0].was_clean == clean
+    assert not disk.exists("/a/.kafka_cleanshutdown")
+    log = again.get("t", 0)
+    assert log is not None
+    assert values(log) == [b"a", b"b", b"c"]
+    assert (log.topic_id, log.high_watermark) == (TOPIC_ID, 3 if clean else 2)
+    assert log.recovery_point == (3 if clean else 0)
+
+
+def test_a_clean_start_trusts_what_it_finds(disk: MemoryDisk) -> None:
+    logs = opened(disk)
+    log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
+    append(log, b"a")
+    logs.shutdown(NOW_MS)
+    disk.corrupt("/a/t-0/00000000000000000000.log", 66)
+    again = opened(disk).get("t", 0)
+    assert again is not None
+    assert again.log_end_offset == 1
+    crashed = crash(disk).get("t", 0)
+    assert crashed is not None
+    # A shutdown flushed it: that is what the recovery point says.
+    assert crashed.log_end_offset == 0
+
+
+def test_the_metadata_log_is_opened_apart_and_always_read_whole(disk: MemoryDisk) -> None:
+    logs = opened(disk, "/a", "/b")
+    log = logs.open_metadata_log(CONFIG, NOW_MS, directory="/b")
+    assert log.directory == "/b/__cluster_metadata-0"
+    append(log, b"a")
+    append(log, b"b")
+    logs.shutdown(NOW_MS)
+    assert disk.read("/b/recovery-point-offset-checkpoint") == b"0\n0\n"
+    size = disk.size("/b/__cluster_metadata-0/00000000000000000000.log")
+    disk.corrupt("/b/__cluster_metadata-0/00000000000000000000.log", size - 1)
+    again = opened(disk, "/a", "/b")
+    assert again.get("__cluster_metadata", 0) is None
+    assert values(again.open_metadata_log(CONFIG, NOW_MS, directory="/b")) == [b"a"]
+
+
+# --- checkpoints
+
+
+def test_checkpoints_are_written_as_kafka_writes_them(disk: MemoryDisk) -> None:
+    logs = opened(disk)
+    log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
+    logs.create("u-x", 3, TOPIC_ID, CONFIG, NOW_MS)
+    append(log, b"a", b"b", b"c")
+    log.flush()
+    append(log, b"d")
+    log.delete_records_before(2)
+    logs.write_checkpoints()
+    assert disk.read("/a/recovery-point-offset-checkpoint") == b"0\n2\nt 0 3\nu-x 3 0\n"
+    assert disk.read("/a/log-start-offset-checkpoint") == b"0\n1\nt 0 2\n"
+    assert disk.read("/a/replication-offset-checkpoint") == b"0\n2\nt 0 4\nu-x 3 0\n"
+    again = crash(disk).get("t", 0)
+    assert again is not None
+    assert (again.log_start_offset, again.recovery_point, again.high_watermark) == (2, 3, 4)
+
+
+@pytest.mark.parametrize("name", ["recovery-point", "log-start", "replication"])
+@pytest.mark.parametrize("content", [b"garbage", b"0\n5\nt 0 1\n", b"9\n0\n", b"0\n1\nt zero 1\n"])
+def test_a_garbled_checkpoint_takes_its_directory_offline(
+    disk: MemoryDisk, name: str, content: bytes
+) -> None:
+    """As Kafka. Without log starts, records that were deleted would come back."""
+    logs = opened(disk, "/a", "/b")
+    for partition in range(2):
+        append(logs.create("t", partition, TOPIC_ID, CONFIG, NOW_MS), b"a")
+    logs.shutdown(NOW_MS)
+    disk.write(f"/b/{name}-offset-checkpoint", content, sync=False)
+    again = opened(disk, "/a", "/b")
+    assert again.get("t", 1) is None
+    failed = again.directories()[1]
+    assert failed.offline
+    assert f"/b/{name}-offset-checkpoint" in failed.failure
+    again.shutdown(NOW_MS)
+    disk.remove(f"/b/{name}-offset-checkpoint")
+    log = opened(disk, "/a", "/b").get("t", 1)
+    assert log is not None
+    assert values(log) == [b"a"]
+
+
+def test_empty_checkpoints_tell_nothing(disk: MemoryDisk) -> None:
+    logs = opened(disk)
+    append(logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS), b"a")
+    logs.shutdown(NOW_MS)
+    for name in ("recovery-point", "log-start", "replication"):
+        disk.write(f"/a/{name}-offset-checkpoint", b"", sync=False)
+    log = opened(disk).get("t", 0)
+    assert log is not None
+    assert values(log) == [b"a"]
+
+
+# --- setting aside
+
+
+def test_a_deleted_log_is_renamed_and_removed_after_the_delay(disk: MemoryDisk) -> None:
+    logs = opened(disk)
+    log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
+    append(log, b"a")
+    region = log.read(0, max_bytes=100, up_to_offset=1)
+    logs.delete(log, NOW_MS)
+    assert logs.get("t", 0) is None
+    names = [name for name in disk.names("/a") if name.startswith("t-0")]
+    assert len(names) == 1
+    assert re.fullmatch(r"t-0\.[0-9a-f]{32}-delete", names[0])
+    logs.tick(NOW_MS)
+    logs.tick(NOW_MS + 999)
+    assert names[0] in disk.names("/a")
+    logs.tick(NOW_MS + 1000)
+    assert names[0] not in disk.names("/a")
+    assert region.read()
+    with pytest.raises(ApiError):
+        log.read(0, max_bytes=100, up_to_offset=1)
+    assert not logs.directories()[0].offline
+
+
+def test_what_was_not_removed_in_time_is_removed_after_the_next_start(disk: MemoryDisk) -> None:
+    logs = opened(disk)
+    logs.delete(logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS), NOW_MS)
+    again = crash(disk)
+    assert list(again.logs()) == []
+    again.tick(NOW_MS)
+    again.tick(NOW_MS + 1000)
+    assert not [name for name in disk.names("/a") if name.startswith("t-0")]
+
+
+def test_a_new_topic_of_an_old_name_has_nothing_of_the_old_one(disk: MemoryDisk) -> None:
+    logs = opened(disk)
+    old = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
+    append(old, b"a", b"b")
+    old.delete_records_before(2)
+    logs.write_checkpoints()
+    logs.delete(old, NOW_MS)
+    new = logs.create("t", 0, Uuid(b"\1" * 16), CONFIG, NOW_MS)
+    append(new, b"new")
+    again = crash(disk).get("t", 0)
+    assert again is not None
+    assert numbered(again) == [(0, b"new")]
+
+
+def test_a_stray_log_is_kept_but_not_opened_again(disk: MemoryDisk) -> None:
+    logs = opened(disk)
+    log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
+    append(log, b"a")
+    logs.set_stray(log)
+    again = crash(disk)
+    again.tick(NOW_MS)
+    again.tick(NOW_MS + HOUR_MS)
+    assert again.get("t", 0) is None
+    stray = [name for name in disk.names("/a") if re.fullmatch(r"t-0\.[0-9a-f]{32}-stray", name)]
+    assert disk.size(f"/a/{stray[0]}/00000000000000000000.log") > 0
+
+
+# --- in the course of time
+
+
+def test_retention_is_applied_to_every_log_but_the_metadata(disk: MemoryDisk) -> None:
+    logs = opened(disk)
+    metadata = logs.open_metadata_log(CONFIG, NOW_MS)
+    for log in (metadata, logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)):
+        append(log, b"a")
+        log.roll(NOW_MS)
+        log.config = replace(CONFIG, retention_ms=1)
+    assert logs.delete_old_segments(NOW_MS + HOUR_MS) == 1
+    assert metadata.segment_base_offsets == [0, 1]
+
+
+def test_logs_that_are_due_are_flushed(disk: MemoryDisk) -> None:
+    logs = opened(disk)
+    rolled = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
+    eager = logs.create("t", 1, TOPIC_ID, replace(CONFIG, flush_messages=2), NOW_MS)
+    patient = logs.create("t", 2, TOPIC_ID, CONFIG, NOW_MS)
+    for log in (rolled, eager, patient):
+        append(log, b"a", b"b")
+    rolled.roll(NOW_MS)
+    assert logs.due_for_flush(NOW_MS) == [rolled, eager]
+    logs.flush_due(NOW_MS)
+    assert [log.recovery_point for log in (rolled, eager, patient)] == [2, 2, 0]
+    assert logs.due_for_flush(NOW_MS) == []
+
+
+def test_silent_producers_are_forgotten(disk: MemoryDisk) -> None:
+    logs = opened(disk)
+    log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
+    log.append(batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0), leader_epoch=0, now_ms=NOW_MS)
+    log.commit()
+    logs.expire_producers(NOW_MS + 23 * HOUR_MS)
+    assert len(log.producers) == 1
+    logs.expire_producers(NOW_MS + 24 * HOUR_MS)
+    assert len(log.producers) == 0
+
+
+# --- failure
+
+
+def test_a_failed_directory_takes_its_logs_along_and_no_others(disk: MemoryDisk) -> None:
+    logs = opened(disk, "/a", "/b")
+    for partition in range(4):
+        append(logs.create("t", partition, TOPIC_ID, CONFIG, NOW_MS), b"a")
+    failing, fine = logs.logs_in("/a"), logs.logs_in("/b")
+    failing[0].append(batch(b"x"), leader_epoch=0, now_ms=NOW_MS)
+    disk.fail_after = 0
+    with pytest.raises(StorageError):
+        failing[0].commit()
+    disk.fail_after = None
+    assert [directory.offline for directory in logs.directories()] == [True, False]
+    assert all(log.failure is not None for log in failing)
+    assert all(log.failure is None for log in fine)
+    assert logs.create("t", 9, TOPIC_ID, CONFIG, NOW_MS).directory.startswith("/b/")
+    logs.shutdown(NOW_MS)
+    # What failed is not marked as complete.
+    assert not disk.exists("/a/.kafka_cleanshutdown")
+    assert disk.exists("/b/.kafka_cleanshutdown")
+    again = opened(disk, "/a", "/b")
+    assert [values(log) for log in again.logs_in("/a")] == [[b"a"], [b"a"]]
+
+
+def test_with_every_directory_offline_nothing_is_created(disk: MemoryDisk) -> None:
+    logs = opened(disk)
+    disk.fail_after = 0
+    with pytest.raises(StorageError):
+        logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
+    disk.fail_after = None
+    with pytest.raises(StorageError, match="every log directory"):
+        logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
+
+
+def live(disk: MemoryDisk, promised: dict[str, int]) -> None:
+    """A start, a topic, appends, checkpoints, another topic that goes again, a clean end."""
+    logs = opened(disk)
+    log = logs.create("t", 0, TOPIC_ID, replace(CONFIG, segment_bytes=200), NOW_MS)
+    for number in range(6):
+        append(log, b"%d" % number)
+        promised["acknowledged"] = number + 1
+        if number == 3:
+            log.flush()
+            promised["flushed"] = number + 1
+            logs.write_checkpoints()
+    gone = logs.create("gone", 0, TOPIC_ID, CONFIG, NOW_MS)
+    append(gone, b"x")
+    logs.delete(gone, NOW_MS)
+    logs.tick(NOW_MS)
+    logs.tick(NOW_MS + HOUR_MS)
+    logs.shutdown(NOW_MS)
+    if not disk.exists("/a/.kafka_cleanshutdown"):
+        raise StorageError("not shut down cleanly")
+    promised["flushed"] = 6
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["kill", "power cut"])
+def test_a_broker_may_die_anywhere(power: bool) -> None:
+    for operations in range(2000):
+        disk = MemoryDisk()
+        disk.fail_after = operations
+        promised = {"acknowledged": 0, "flushed": 0}
+        try:
+            live(disk, promised)
+        except (StorageError, ApiError):
+            finished = False
+        else:
+            finished = True
+        if power:
+            disk.power_cut(random.Random(operations))
+        else:
+            disk.kill()
+        logs = opened(disk)
+        log = logs.get("t", 0)
+        found = [] if log is None else numbered(log)
+        assert all(value == b"%d" % offset for offset, value in found), operations
+        offsets = {offset for offset, _ in found}
+        assert offsets >= set(range(promised["flushed" if power else "acknowledged"])), operations
+        assert power or offsets == set(range(len(offsets)))
+        logs.shutdown(NOW_MS)
+        if finished:
+            return
+    pytest.fail("never done")

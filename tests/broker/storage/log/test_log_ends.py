@@ -1,0 +1,125 @@
+"""A log cut at one of its ends: truncation, deleted records, retention by age and size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kwire.broker.storage.log.log import Log
+from kwire.testing.log_bench import NOW_MS, LogBench, batch, numbered
+from kwire.testing.memory_disk import MemoryDisk
+from kwire.wire.batch import batches
+from kwire.wire.errors import ApiError, ErrorCode
+
+VALUE = bytes(100)
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@pytest.mark.parametrize("offset", range(17))
+def test_truncation_keeps_what_ends_before_the_offset(filled: Log, bench: LogBench, offset: int) -> None:
+    assert filled.truncate_to(offset) == (offset < 16)
+    kept = list(range(offset - offset % 2))
+    assert [each for each, _ in numbered(filled)] == kept
+    assert filled.log_end_offset == offset
+    bench.append(filled, b"new")
+    assert [each for each, _ in numbered(filled)] == [*kept, offset]
+    assert [each for each, _ in numbered(bench.open())] == [*kept, offset]
+
+
+def test_what_comes_after_a_truncation_is_found_in_its_own_place(bench: LogBench) -> None:
+    """And not where a batch of that offset lay before."""
+    log = bench.open()
+    for _ in range(6):
+        bench.append(log, VALUE)
+    log.truncate_to(1)
+    log.append(batch(*[VALUE * 2] * 5), leader_epoch=0, now_ms=NOW_MS)
+    log.commit()
+    for offset in range(1, 6):
+        data = log.read(offset, max_bytes=1 << 20, up_to_offset=6).read()
+        assert [header.base_offset for _, header in batches(data)] == [1]
+
+
+def test_truncation_before_the_log_starts_anew_there(filled: Log, bench: LogBench) -> None:
+    filled.delete_records_before(8)
+    filled.delete_old_segments(NOW_MS)
+    filled.truncate_to(4)
+    assert (filled.log_start_offset, filled.log_end_offset) == (4, 4)
+    assert filled.leader_epochs == []
+    bench.append(filled, b"new")
+    assert numbered(filled) == [(4, b"new")]
+
+
+def test_truncation_takes_epochs_and_the_recovery_point_along(bench: LogBench) -> None:
+    log = bench.open()
+    for epoch in range(3):
+        bench.append(log, b"v", epoch=epoch)
+    log.flush()
+    log.truncate_to(1)
+    assert log.leader_epochs == [(0, 0)]
+    assert (log.recovery_point, log.high_watermark) == (1, 1)
+
+
+def test_records_are_deleted_up_to_an_offset(filled: Log) -> None:
+    filled.delete_records_before(7)
+    assert filled.log_start_offset == 7
+    assert [offset for offset, _ in numbered(filled)] == list(range(7, 16))
+    assert filled.segment_base_offsets == [0, 6, 12]
+    assert filled.delete_old_segments(NOW_MS) == 1
+    assert filled.segment_base_offsets == [6, 12]
+    filled.delete_records_before(3)
+    assert filled.log_start_offset == 7
+
+
+def test_records_beyond_the_high_watermark_are_not_deleted(filled: Log) -> None:
+    filled.high_watermark = 10
+    with pytest.raises(ApiError) as refused:
+        filled.delete_records_before(11)
+    assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+# --- retention
+
+
+def test_old_segments_go_by_age_and_their_files_after_the_delay(
+    filled: Log, bench: LogBench, disk: MemoryDisk
+) -> None:
+    filled.config = replace(filled.config, retention_ms=DAY_MS, file_delete_delay_ms=500)
+    assert filled.delete_old_segments(NOW_MS + 21 + DAY_MS) == 0
+    assert filled.delete_old_segments(NOW_MS + 22 + DAY_MS) == 1
+    assert filled.log_start_offset == 6
+    bench.trash.tick(1000)
+    assert f"{0:020d}.log.deleted" in disk.names(bench.directory)
+    bench.trash.tick(1499)
+    assert f"{0:020d}.log.deleted" in disk.names(bench.directory)
+    bench.trash.tick(1500)
+    assert not [name for name in disk.names(bench.directory) if name.startswith(f"{0:020d}")]
+
+
+def test_when_all_is_old_a_new_segment_takes_over(filled: Log) -> None:
+    filled.config = replace(filled.config, retention_ms=1)
+    assert filled.delete_old_segments(NOW_MS + DAY_MS) == 3
+    assert filled.segment_base_offsets == [16]
+    assert (filled.log_start_offset, filled.log_end_offset) == (16, 16)
+    assert filled.delete_old_segments(NOW_MS + DAY_MS) == 0
+
+
+def test_retention_by_size_keeps_at_least_that_much(filled: Log) -> None:
+    one = len(batch(VALUE, VALUE))
+    filled.config = replace(filled.config, retention_bytes=5 * one + 1, retention_ms=-1)
+    assert filled.delete_old_segments(NOW_MS) == 0
+    filled.config = replace(filled.config, retention_bytes=5 * one, retention_ms=-1)
+    assert filled.delete_old_segments(NOW_MS) == 1
+
+
+def test_retention_stops_at_the_high_watermark(filled: Log) -> None:
+    filled.config = replace(filled.config, retention_ms=1)
+    filled.high_watermark = 7
+    assert filled.delete_old_segments(NOW_MS + DAY_MS) == 1
+
+
+def test_a_compacted_topic_loses_nothing_to_age(filled: Log) -> None:
+    filled.config = replace(filled.config, retention_ms=1, cleanup_policy=frozenset({"compact"}))
+    assert filled.delete_old_segments(NOW_MS + DAY_MS) == 0
+    filled.delete_records_before(6)
+    assert filled.delete_old_segments(NOW_MS + DAY_MS) == 1

@@ -1,0 +1,132 @@
+"""When a log begins a new segment, and what it leaves behind then."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from kwire.testing.log_bench import NOW_MS, LogBench, batch, numbered, values
+from kwire.testing.memory_disk import MemoryDisk
+from kwire.wire.batch import build
+from kwire.wire.errors import ApiError
+
+VALUE = bytes(100)
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+def test_a_full_segment_rolls(bench: LogBench) -> None:
+    bench.small_segments(VALUE)
+    log = bench.open()
+    for _ in range(7):
+        bench.append(log, VALUE)
+    assert log.segment_base_offsets == [0, 3, 6]
+    assert [offset for offset, _ in numbered(log)] == list(range(7))
+
+
+def test_staged_bytes_count_for_rolling(bench: LogBench) -> None:
+    bench.small_segments(VALUE)
+    log = bench.open()
+    for _ in range(7):
+        log.append(batch(VALUE), leader_epoch=0, now_ms=NOW_MS)
+    log.commit()
+    assert log.segment_base_offsets == [0, 3, 6]
+    assert [offset for offset, _ in numbered(log)] == list(range(7))
+
+
+@pytest.mark.parametrize(("sequence", "epoch"), [(2, 1), (9, 1), (0, 0)], ids=["duplicate", "gap", "epoch"])
+def test_what_is_not_appended_rolls_a_full_segment_too(bench: LogBench, sequence: int, epoch: int) -> None:
+    bench.small_segments(VALUE)
+    log = bench.open()
+
+    def send(sequence: int, epoch: int = 1) -> None:
+        records = batch(VALUE, producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+        log.append(records, leader_epoch=0, now_ms=NOW_MS)
+
+    for number in range(3):
+        send(number)
+    assert log.segment_base_offsets == [0]
+    with suppress(ApiError):
+        send(sequence, epoch)
+    assert (log.segment_base_offsets, log.log_end_offset) == ([0, 3], 3)
+    bench.append(log, VALUE)
+    assert [offset for offset, _ in numbered(log)] == list(range(4))
+
+
+def test_a_compacted_segment_rolls_in_time_for_its_cleaning(bench: LogBench) -> None:
+    bench.config = replace(
+        bench.config, segment_ms=1000, max_compaction_lag_ms=100, cleanup_policy=frozenset({"compact"})
+    )
+    assert bench.config.longest_segment_ms == 100
+    assert replace(bench.config, cleanup_policy=frozenset({"delete"})).longest_segment_ms == 1000
+    bench.config = replace(bench.config, cleanup_policy=frozenset({"compact", "delete"}), segment_ms=50)
+    assert bench.config.longest_segment_ms == 50
+
+
+def test_a_segment_rolls_when_timestamps_span_more_than_segment_ms(bench: LogBench) -> None:
+    bench.config = replace(bench.config, segment_ms=1000)
+    log = bench.open()
+    bench.append(log, b"a", timestamp=NOW_MS)
+    bench.append(log, b"b", timestamp=NOW_MS + 1000)
+    assert log.segment_base_offsets == [0]
+    bench.append(log, b"c", timestamp=NOW_MS + 1001)
+    assert log.segment_base_offsets == [0, 2]
+
+
+def test_a_segment_without_timestamps_rolls_by_the_clock(bench: LogBench) -> None:
+    bench.config = replace(bench.config, segment_ms=1000)
+    log = bench.open()
+    bench.append(log, b"a", timestamp=-1)
+    bench.now_ms += 1001
+    bench.append(log, b"b", timestamp=-1)
+    assert log.segment_base_offsets == [0, 1]
+
+
+def test_an_empty_segment_does_not_roll_by_time(bench: LogBench) -> None:
+    bench.config = replace(bench.config, segment_ms=1000)
+    log = bench.open()
+    bench.now_ms += DAY_MS
+    bench.append(log, b"a")
+    assert log.segment_base_offsets == [0]
+
+
+def test_a_full_index_rolls(bench: LogBench) -> None:
+    bench.config = replace(bench.config, segment_index_bytes=36, index_interval_bytes=0)
+    log = bench.open()
+    for number in range(6):
+        bench.append(log, b"v", timestamp=NOW_MS + number)
+    # The time index takes three entries of 12 bytes, of which the roll needs one.
+    assert log.segment_base_offsets == [0, 3]
+
+
+def test_offsets_too_far_apart_for_an_index_roll(bench: LogBench) -> None:
+    log = bench.open()
+    bench.append(log, b"a")
+    far = 1 << 31
+    log.append_stored(memoryview(build([(NOW_MS, None, b"v", [])], base_offset=far)))
+    log.commit()
+    assert log.segment_base_offsets == [0, far]
+    assert [offset for offset, _ in numbered(log)] == [0, far]
+
+
+def test_a_roll_leaves_indexes_cut_and_producers_in_a_snapshot(bench: LogBench, disk: MemoryDisk) -> None:
+    bench.small_segments(VALUE)
+    log = bench.open()
+    for number in range(4):
+        bench.append(log, VALUE, timestamp=NOW_MS + number)
+    files = disk.tree(bench.directory)
+    assert len(files["00000000000000000000.index"]) == 2 * 8
+    assert len(files["00000000000000000000.timeindex"]) == 2 * 12
+    assert len(files["00000000000000000003.index"]) == bench.config.segment_index_bytes
+    assert "00000000000000000003.snapshot" in files
+
+
+def test_preallocated_space_is_given_back_when_the_segment_is_done(bench: LogBench, disk: MemoryDisk) -> None:
+    bench.config = replace(bench.config, preallocate=True, segment_bytes=4096)
+    log = bench.open()
+    bench.append(log, VALUE)
+    assert disk.size(bench.path(0, ".log")) == 4096
+    assert values(log) == [VALUE]
+    log.roll(NOW_MS)
+    assert disk.size(bench.path(0, ".log")) == len(batch(VALUE))

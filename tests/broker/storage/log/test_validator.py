@@ -1,0 +1,358 @@
+"""What a leader refuses of produced batches, with Kafka's codes, and what it changes in those it takes."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kwire.broker.storage.log import validator
+from kwire.broker.storage.log.log_config import AppendOrigin, LogConfig
+from kwire.broker.storage.log.validator import RecordErrors, Validated, check_produced, validate
+from kwire.testing.log_bench import NOW_MS, batch
+from kwire.wire.batch import Record, build, read_header, records, seal
+from kwire.wire.compression import Codec
+from kwire.wire.errors import ApiError, ErrorCode
+
+HOUR_MS = 60 * 60 * 1000
+CONFIG = LogConfig()
+COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}))
+APPEND_TIME = LogConfig(message_timestamp_type="LogAppendTime")
+
+
+def checked(
+    sent: memoryview | bytearray, config: LogConfig = CONFIG, origin: AppendOrigin = AppendOrigin.CLIENT
+) -> Validated:
+    return validate(sent, config, now_ms=NOW_MS, origin=origin, partition="t-0")
+
+
+def refusal(
+    sent: memoryview | bytearray, config: LogConfig = CONFIG, origin: AppendOrigin = AppendOrigin.CLIENT
+) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        checked(sent, config, origin)
+    return refused.value
+
+
+def changed(sent: memoryview, position: int, layout: str, *values: int) -> memoryview:
+    """A batch with a header field changed, and a CRC that covers the change."""
+    struct.pack_into(layout, sent, position, *values)
+    seal(sent, 0, len(sent))
+    return sent
+
+
+def contents(validated: Validated) -> list[Record]:
+    header = validated.batches[0][1]
+    assert header == read_header(validated.data)
+    return list(records(validated.data, 0, header))
+
+
+# --- what is taken
+
+
+@pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
+def test_a_sound_batch_is_taken_as_it_is(codec: Codec) -> None:
+    sent = batch(b"a", b"b" * 500, codec=codec)
+    before = bytes(sent)
+    taken = checked(sent)
+    assert bytes(taken.data) == before
+    assert [position for position, _ in taken.batches] == [0]
+    assert [record.value for record in contents(taken)] == [b"a", b"b" * 500]
+
+
+@pytest.mark.parametrize("source", list(Codec), ids=lambda codec: codec.name)
+@pytest.mark.parametrize("target", ["uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"])
+def test_batches_are_compressed_as_the_topic_says(source: Codec, target: str) -> None:
+    sent = build(
+        [(NOW_MS, b"k", b"v" * 300, [("h", b"x"), ("n", None)]), (NOW_MS + 5, None, None, [])],
+        codec=source,
+        producer_id=7,
+        producer_epoch=2,
+        base_sequence=9,
+    )
+    before = [record[1:] for record in records(sent, 0, read_header(sent))]
+    taken = checked(sent, replace(CONFIG, compression_type=target))
+    header = taken.batches[0][1]
+    assert header.codec == (source if target == "producer" else validator.CODEC_NAMES[target])
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 9)
+    assert (header.base_timestamp, header.max_timestamp, header.last_offset_delta) == (NOW_MS, NOW_MS + 5, 1)
+    assert [record[1:] for record in contents(taken)] == before
+
+
+@pytest.mark.parametrize("source", [Codec.NONE, Codec.GZIP], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("target", ["uncompressed", "lz4"])
+def test_what_another_compression_makes_of_a_batch_has_the_same_bound(source: Codec, target: str) -> None:
+    value = random.Random(1).randbytes(500) if source is Codec.NONE else b"a" * 20_000
+    sent = batch(value, codec=source)
+    config = replace(CONFIG, compression_type=target)
+    size_bytes = len(checked(memoryview(bytearray(sent)), config).data)
+    exact = replace(config, max_message_bytes=max(size_bytes, len(sent)))
+    checked(memoryview(bytearray(sent)), exact)
+    if size_bytes > len(sent):
+        below = replace(config, max_message_bytes=size_bytes - 1)
+        assert refusal(memoryview(bytearray(sent)), below).code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("compression_type", ["producer", "zstd"])
+def test_log_append_time_replaces_all_timestamps(codec: Codec, compression_type: str) -> None:
+    config = replace(APPEND_TIME, compression_type=compression_type)
+    taken = checked(batch(b"a", b"b", timestamp=5, codec=codec), config)
+    header = taken.batches[0][1]
+    assert (header.has_log_append_time, header.max_timestamp) == (True, NOW_MS)
+    assert [record.timestamp for record in contents(taken)] == [NOW_MS, NOW_MS]
+
+
+def test_a_claim_of_log_append_time_is_taken_back() -> None:
+    sent = batch(b"a", timestamp=NOW_MS - 5)
+    claimed = changed(sent, 21, ">h", 8)
+    taken = checked(claimed)
+    assert not taken.batches[0][1].has_log_append_time
+    assert [record.timestamp for record in contents(taken)] == [NOW_MS - 5]
+
+
+def test_a_claim_of_log_append_time_is_refused_where_it_is_the_topics_to_make() -> None:
+    error = refusal(changed(batch(b"a"), 21, ">h", 8), APPEND_TIME)
+    assert error.code == ErrorCode.INVALID_TIMESTAMP
+
+
+# --- what is refused whole
+
+
+@pytest.mark.parametrize("size", [0, 1, 12, 60])
+def test_less_than_a_header_is_corrupt(size: int) -> None:
+    assert refusal(batch(b"a")[:size]).code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_wrong_crc_is_corrupt() -> None:
+    whole = bytes(batch(b"value"))
+    for position in range(17, len(whole)):
+        garbled = bytearray(whole)
+        garbled[position] ^= 1
+        assert refusal(garbled).code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("difference", [-1, 1, 1000])
+def test_a_length_that_lies_is_corrupt(difference: int) -> None:
+    sent = batch(b"value")
+    struct.pack_into(">i", sent, 8, len(sent) - 12 + difference)
+    assert refusal(sent).code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_batch_beyond_max_message_bytes_is_too_large() -> None:
+    sent = batch(bytes(100))
+    config = replace(CONFIG, max_message_bytes=len(sent))
+    checked(sent, config)
+    error = refusal(sent, replace(CONFIG, max_message_bytes=len(sent) - 1))
+    assert error.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("position", "layout", "value"),
+    [
+        (0, ">q", 1),
+        (23, ">i", -1),
+        (23, ">i", 2),
+        (57, ">i", 0),
+        (57, ">i", -1),
+        (57, ">i", 3),
+        (21, ">h", 0x20),
+        (43, ">q", 7),
+    ],
+    ids=[
+        "base offset",
+        "negative offset delta",
+        "offset delta too large",
+        "no records",
+        "less than no records",
+        "count too large",
+        "control",
+        "producer id without a sequence",
+    ],
+)
+def test_a_header_that_contradicts_itself_is_an_invalid_record(
+    position: int, layout: str, value: int
+) -> None:
+    assert refusal(changed(batch(b"a", b"b"), position, layout, value)).code == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_count_that_the_records_do_not_bear_out_is_an_invalid_record(codec: Codec, count: int) -> None:
+    sent = changed(batch(b"a", b"b", codec=codec), 57, ">i", count)
+    assert refusal(changed(sent, 23, ">i", count - 1)).code == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("config", [CONFIG, COMPACTED, replace(CONFIG, compression_type="lz4")], ids=str)
+@pytest.mark.parametrize("first_byte", [0x7F, 0x7E, 0x01, 0xFF], ids=hex)
+def test_a_record_length_that_lies_is_an_invalid_record(config: LogConfig, first_byte: int) -> None:
+    assert refusal(changed(batch(b"a", b"b"), 61, ">B", first_byte), config).code == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize(
+    "codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD], ids=lambda codec: codec.name
+)
+def test_what_does_not_decompress_has_no_code_of_its_own(codec: Codec) -> None:
+    """As Apache Kafka was seen to answer, in interop/scenarios/raw_produce.py."""
+    sent = changed(batch(b"a" * 100, codec=codec), 61, ">q", 0x7777777777777777)
+    assert refusal(sent).code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_an_unknown_codec_has_no_code_of_its_own() -> None:
+    assert refusal(changed(batch(b"a"), 21, ">h", 5)).code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize(
+    "codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD], ids=lambda codec: codec.name
+)
+@pytest.mark.parametrize("config", [CONFIG, COMPACTED], ids=["counted", "parsed"])
+def test_a_batch_that_decompresses_to_too_much_is_too_large(
+    codec: Codec, config: LogConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = batch(bytes(5000), codec=codec)
+    monkeypatch.setattr(validator, "MAX_DECOMPRESSED_BYTES", 4000)
+    assert refusal(sent, config).code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_coordinator_may_write_control_records() -> None:
+    control = build([(NOW_MS, b"\0\0\0\1", bytes(6), [])], control=True)
+    checked(control, origin=AppendOrigin.COORDINATOR)
+    assert refusal(control).code == ErrorCode.INVALID_RECORD
+
+
+# --- what is refused for single records
+
+
+def test_a_compacted_topic_takes_no_record_without_a_key() -> None:
+    sent = build([(NOW_MS, key, b"v", []) for key in (b"k", None, b"k", None)])
+    error = refusal(sent, COMPACTED)
+    assert isinstance(error, RecordErrors)
+    assert error.code == ErrorCode.INVALID_RECORD
+    assert [index for index, _ in error.records] == [1, 3]
+    assert error.records[0][1] == "Compacted topic cannot accept message without key in t-0."
+
+
+@pytest.mark.parametrize(
+    ("config", "offsets_ms", "refused"),
+    [
+        (CONFIG, [0, HOUR_MS], []),
+        (CONFIG, [0, HOUR_MS + 1, 5], [1]),
+        (CONFIG, [-1000 * HOUR_MS], []),
+        (replace(CONFIG, message_timestamp_before_max_ms=HOUR_MS), [-HOUR_MS, 0], []),
+        (replace(CONFIG, message_timestamp_before_max_ms=HOUR_MS), [0, -HOUR_MS - 1], [1]),
+        (replace(APPEND_TIME, message_timestamp_before_max_ms=HOUR_MS), [-9 * HOUR_MS, 9 * HOUR_MS], []),
+    ],
+    ids=["just in time", "too late", "any past", "just old enough", "too old", "append time"],
+)
+def test_timestamps_out_of_bounds_are_refused(
+    config: LogConfig, offsets_ms: list[int], refused: list[int]
+) -> None:
+    sent = build([(NOW_MS + each, None, b"v", []) for each in offsets_ms])
+    if not refused:
+        checked(sent, config)
+        return
+    error = refusal(sent, config)
+    assert isinstance(error, RecordErrors)
+    assert error.code == ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in error.records] == refused
+
+
+def test_records_without_a_timestamp_are_not_out_of_bounds() -> None:
+    config = replace(CONFIG, message_timestamp_before_max_ms=HOUR_MS)
+    checked(build([(-1, None, b"v", [])]), config)
+
+
+# --- what a request may carry
+
+
+def produced(*parts: memoryview | bytes, version: int = 9) -> memoryview:
+    return check_produced(b"".join(bytes(part) for part in parts), version)
+
+
+def test_a_request_carries_one_batch() -> None:
+    one = batch(b"a")
+    assert produced(one) == one
+    with pytest.raises(ApiError) as refused:
+        produced(one, one)
+    assert refused.value.code == ErrorCode.INVALID_RECORD
+
+
+def test_bytes_after_the_batch_that_are_none_are_left_off() -> None:
+    one = batch(b"a")
+    assert produced(one, b"rest") == one
+
+
+@pytest.mark.parametrize(
+    "data", [None, b"", bytes(11), bytes(batch(b"a"))[:-1]], ids=["null", "empty", "few", "cut"]
+)
+def test_a_request_without_a_whole_batch_is_an_invalid_record(data: bytes | None) -> None:
+    with pytest.raises(ApiError) as refused:
+        check_produced(data, 9)
+    assert refused.value.code == ErrorCode.INVALID_RECORD
+
+
+def with_byte(position: int, value: int) -> Callable[[], memoryview]:
+    def make() -> memoryview:
+        sent = batch(b"a")
+        sent[position] = value
+        return sent
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (with_byte(16, 1), ErrorCode.INVALID_RECORD),
+        (with_byte(16, 3), ErrorCode.CORRUPT_MESSAGE),
+        (with_byte(8, 0xFF), ErrorCode.CORRUPT_MESSAGE),
+        (with_byte(11, 0), ErrorCode.CORRUPT_MESSAGE),
+    ],
+    ids=["old magic", "magic to come", "negative length", "length of nothing"],
+)
+def test_what_is_no_batch_of_today_is_refused(make: Callable[[], memoryview], code: ErrorCode) -> None:
+    with pytest.raises(ApiError) as refused:
+        produced(make())
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize("version", [3, 6, 7, 13])
+def test_zstandard_needs_version_7(version: int) -> None:
+    sent = batch(b"a", codec=Codec.ZSTD)
+    if version >= 7:
+        assert produced(sent, version=version) == sent
+        return
+    with pytest.raises(ApiError) as refused:
+        produced(sent, version=version)
+    assert refused.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+# --- whatever comes
+
+
+@given(
+    st.sampled_from(list(Codec)),
+    st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=6),
+    st.sampled_from([CONFIG, COMPACTED, APPEND_TIME, replace(CONFIG, compression_type="gzip")]),
+    st.booleans(),
+)
+def test_garbage_is_refused_with_a_code_or_taken_whole(
+    codec: Codec, edits: list[tuple[int, int]], config: LogConfig, resealed: bool
+) -> None:
+    sent = bytearray(batch(b"first", b"x" * 40, codec=codec))
+    for position, value in edits:
+        sent[position % len(sent)] = value
+    if resealed:
+        seal(sent, 0, len(sent))
+    try:
+        taken = checked(sent, config)
+    except ApiError:
+        return
+    header = taken.batches[0][1]
+    assert header.size_bytes == len(taken.data)
+    assert header.last_offset_delta == header.records_count - 1

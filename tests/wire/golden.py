@@ -1,0 +1,183 @@
+"""Writes the files that `test_java_bytes.py` reads: `python -m tests.kwire.golden`, with Java and Maven.
+
+For every message that kwire declares and every version: a value with every field filled, one with every null
+that is allowed, and for the oldest and newest version a random one, all as JSON, with the bytes that Apache
+Kafka's generated classes make of them. Beside these what Kafka stores, defined, the definitions of requests
+that kafka-python does not have, and Kafka's error codes.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+from kwire.wire.messages import consumer_protocol
+from kwire.wire.registry import API_VERSIONS
+from kwire.wire.schema import Message
+from kwire.wire.stored import (
+    consumer_groups,
+    groups,
+    metadata,
+    raft,
+    share_groups,
+    share_state,
+    streams_groups,
+    transactions,
+)
+from tests.wire import kafka_json
+from tests.wire.interpreter import Maker, Value, representative
+from tests.wire.kafka_json import Entry, Struct
+
+DATA = Path(__file__).parent / "data"
+MESSAGES = DATA / "kafka-4.3.1-messages.jsonl"
+DEFINITIONS = DATA / "kafka-4.3.1-stored.json"
+ERRORS = DATA / "kafka-4.3.1-errors.tsv"
+
+STORED = (
+    consumer_protocol,
+    groups,
+    consumer_groups,
+    share_groups,
+    streams_groups,
+    share_state,
+    metadata,
+    raft,
+    transactions,
+)
+"""Where kwire declares what is no request and no response."""
+
+RECORD_TYPES = {"metadata", "coordinator-key", "coordinator-value"}
+"""What Kafka's definitions call the records of its logs."""
+
+GONE = {"ZkMigrationStateRecord"}
+"""Kafka 4 has no such record any more; logs that began under Kafka 3 still hold it."""
+
+
+def stored() -> dict[str, type[Message]]:
+    """What kwire declares beside requests and responses: the messages of Kafka's own logs and files."""
+    found: dict[str, type[Message]] = {}
+    # Structures inside messages have no versions of their own, and Message itself is no message.
+    for module in STORED:
+        found |= {
+            name: one
+            for name, one in vars(module).items()
+            if isinstance(one, type) and issubclass(one, Message) and one.VERSIONS is not Message.VERSIONS
+        }
+    return {name: found[name] for name in sorted(found.keys() - GONE)}
+
+
+def declared() -> dict[str, type[Message]]:
+    """Every message that kwire declares and Kafka 4.3.1 has, by name."""
+    found: dict[str, type[Message]] = {}
+    for api in API_VERSIONS.values():
+        for message_class in (api.request_class, api.response_class):
+            found[message_class.__name__] = message_class
+    return found | stored()
+
+
+def others() -> set[str]:
+    """The requests and responses that kafka-python does not have."""
+    return {name for name in declared().keys() - stored().keys() if not kafka_json.in_kafka_python(name)}
+
+
+def versions(message_class: type[Message]) -> range:
+    first, last = message_class.VERSIONS
+    return range(first, last + 1)
+
+
+def to_json(value: Value, shape: Struct, version: int) -> dict[str, Any]:
+    """A plain value as Kafka's JSON converters read it."""
+
+    def one(entry: Entry, given: Any) -> Any:
+        if given is None:
+            return None
+        if entry.struct is not None:
+            return to_json(given, entry.struct, version)
+        if entry.element == "uuid":
+            # Kafka writes a Uuid in the url's base64, without its padding.
+            return b64encode(given, b"-_").decode().rstrip("=")
+        if entry.element in ("bytes", "records"):
+            return b64encode(given).decode()
+        return given
+
+    found: dict[str, Any] = {}
+    for entry in shape.at(version):
+        given = value[entry.name]
+        if entry.is_list and given is not None:
+            found[entry.json_name] = [one(entry, each) for each in given]
+        else:
+            found[entry.json_name] = one(entry, given)
+    return found
+
+
+def with_nulls(value: Value, shape: Struct, version: int) -> Value:
+    """The same value, with a null wherever one may be."""
+    changed: Value = {}
+    for entry in shape.at(version):
+        given = value[entry.name]
+        if entry.is_nullable(version):
+            given = None
+        elif entry.struct is not None:
+            inner = entry.struct
+            given = (
+                [with_nulls(one, inner, version) for one in given]
+                if entry.is_list
+                else with_nulls(given, inner, version)
+            )
+        changed[entry.name] = given
+    return changed
+
+
+def without_words(definition: Any) -> Any:
+    """A definition without the sentences about each field."""
+    if isinstance(definition, dict):
+        return {key: without_words(one) for key, one in definition.items() if key != "about"}
+    if isinstance(definition, list):
+        return [without_words(one) for one in definition]
+    return definition
+
+
+def main() -> None:
+    from interop.kafka_messages import java_bytes, java_errors, kafka_messages
+
+    messages = kafka_messages()
+    cases: list[dict[str, Any]] = []
+    for name, message_class in declared().items():
+        shape = kafka_json.parse(messages[name].definition).struct
+        for version in versions(message_class):
+            full = representative(shape, version)
+            values = [full, with_nulls(full, shape, version)]
+            if version in message_class.VERSIONS[:2]:
+                values.append(Maker(version, random.Random(f"{name} {version}")).structure(shape))
+            for value in values:
+                case = {"name": name, "version": version, "value": to_json(value, shape, version)}
+                if case not in cases[-2:]:
+                    cases.append(case)
+    questions = [
+        (messages[case["name"]].class_name, case["version"], json.dumps(case["value"])) for case in cases
+    ]
+    for case, answer in zip(cases, java_bytes(questions), strict=True):
+        case["bytes"] = answer
+    DATA.mkdir(exist_ok=True)
+    MESSAGES.write_text("".join(json.dumps(case) + "\n" for case in cases), encoding="ascii")
+    definitions = {
+        name: without_words(json.loads(kafka_json.without_comments(message.definition)))
+        for name, message in sorted(messages.items())
+    }
+    requests = {name: definitions[name] for name in sorted(others())}
+    kafka_json.OTHERS.write_text(json.dumps(requests, indent=1) + "\n", encoding="ascii")
+    # All of Kafka's records, so that one that kwire does not declare is noticed.
+    definitions = {
+        name: definition
+        for name, definition in definitions.items()
+        if name in stored() or definition.get("type") in RECORD_TYPES
+    }
+    DEFINITIONS.write_text(json.dumps(definitions, indent=1) + "\n", encoding="ascii")
+    ERRORS.write_text("\n".join(java_errors()) + "\n", encoding="ascii")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,420 @@
+"""Record batches: against kafka-python's builder and reader in both directions, and against lies."""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from kwire.wire.batch import (
+    CRC_AT,
+    HEADER_BYTES,
+    LENGTH_AT,
+    MAGIC_AT,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchHeader,
+    CorruptBatch,
+    NewRecord,
+    Record,
+    batches,
+    build,
+    control_type,
+    count_records,
+    crc_is_valid,
+    read_header,
+    records,
+    seal,
+    stamp,
+    stamp_append_time,
+)
+from kwire.wire.compression import Codec
+from tests.wire import kafka_json
+
+MOST = 1 << 20
+
+RECORDS: list[NewRecord] = [
+    (1_700_000_000_000, b"key", b"value" * 40, []),
+    (1_700_000_000_007, None, b"value" * 40, [("h", b"x"), ("h", None), ("é", b"")]),
+    (1_699_999_999_990, b"", b"", []),
+    (1_700_000_000_005, b"tombstone", None, [("trace", bytes(200))]),
+]
+
+
+def theirs() -> Any:
+    """kafka-python's batch module."""
+    return kafka_json.reference("kafka.record.default_records")
+
+
+def built_by_kafka_python(
+    codec: Codec, new_records: list[NewRecord] = RECORDS, *, transactional: bool = False
+) -> bytes:
+    builder = theirs().DefaultRecordBatchBuilder(2, int(codec), transactional, 4711, 3, 99, 1 << 20)
+    for offset, (timestamp, key, value, headers) in enumerate(new_records):
+        assert builder.append(offset, timestamp, key, value, list(headers)) is not None
+    return bytes(builder.build())
+
+
+def read_by_kafka_python(batch: bytes) -> list[Record]:
+    found = theirs().DefaultRecordBatch(batch)
+    assert found.validate_crc()
+    return [Record(one.offset, one.timestamp, one.key, one.value, list(one.headers)) for one in found]
+
+
+def expected(base_offset: int = 0, new_records: list[NewRecord] = RECORDS) -> list[Record]:
+    return [
+        Record(base_offset + number, timestamp, key, value, list(headers))
+        for number, (timestamp, key, value, headers) in enumerate(new_records)
+    ]
+
+
+def test_crc_is_castagnoli() -> None:
+    """The check value that the catalogue of CRCs gives for CRC-32C."""
+    assert crc32c(b"123456789") == 0xE3069283
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_batches_of_kafka_python(codec: Codec) -> None:
+    batch = built_by_kafka_python(codec)
+    [(position, header)] = batches(batch)
+    assert position == 0
+    assert header == read_header(batch)
+    assert header.codec is codec
+    assert header.size_bytes == len(batch)
+    assert (header.base_offset, header.last_offset, header.next_offset) == (0, 3, 4)
+    assert (header.magic, header.records_count, header.last_offset_delta) == (2, 4, 3)
+    assert (header.base_timestamp, header.max_timestamp) == (1_700_000_000_000, 1_700_000_000_007)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4711, 3, 99)
+    assert header.last_sequence == 102
+    assert header.has_producer_id
+    assert not header.is_transactional
+    assert not header.is_control
+    assert not header.has_log_append_time
+    assert not header.has_delete_horizon
+    assert crc_is_valid(batch, 0, header)
+    assert count_records(batch, 0, header, MOST) == 4
+    assert list(records(batch, 0, header)) == expected()
+
+
+def test_uncompressed_bytes_are_the_same_as_kafka_pythons() -> None:
+    ours = build(RECORDS, producer_id=4711, producer_epoch=3, base_sequence=99, transactional=True)
+    stamp(ours, 0, 0, 0)  # kafka-python writes leader epoch 0
+    assert bytes(ours) == built_by_kafka_python(Codec.NONE, transactional=True)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_our_batches_read_by_kafka_python(codec: Codec) -> None:
+    batch = build(RECORDS, base_offset=1000, codec=codec)
+    header = read_header(batch)
+    assert read_by_kafka_python(bytes(batch)) == expected(1000) == list(records(batch, 0, header))
+    assert header.codec is codec
+    assert header.producer_id == NO_PRODUCER_ID
+    assert header.producer_epoch == NO_PRODUCER_EPOCH
+    assert header.base_sequence == header.last_sequence == NO_SEQUENCE
+    assert header.leader_epoch == -1
+    assert not header.has_producer_id
+
+
+def test_attributes() -> None:
+    plain = read_header(build(RECORDS))
+    assert plain.attributes == 0
+    header = read_header(
+        build(RECORDS, codec=Codec.ZSTD, transactional=True, control=True, log_append_time=5)
+    )
+    assert header.attributes == 4 + 8 + 16 + 32
+    assert header.is_transactional
+    assert header.is_control
+    assert header.has_log_append_time
+    assert plain._replace(attributes=0x40).has_delete_horizon
+    for code in (5, 6, 7):
+        with pytest.raises(CorruptBatch, match=f"compression codec {code}"):
+            _ = plain._replace(attributes=code).codec
+
+
+def test_sequences_wrap() -> None:
+    header = read_header(build(RECORDS, producer_id=1, producer_epoch=0, base_sequence=0x7FFFFFFE))
+    assert header.last_sequence == 1
+
+
+def test_log_append_time_is_that_of_every_record() -> None:
+    batch = build(RECORDS, log_append_time=77)
+    assert [record.timestamp for record in records(batch, 0, read_header(batch))] == [77] * 4
+    assert [record.timestamp for record in read_by_kafka_python(bytes(batch))] == [77] * 4
+
+
+@pytest.mark.parametrize("writable", [bytearray, lambda data: memoryview(bytearray(data))])
+def test_stamping_in_place(writable: Any) -> None:
+    """An offset and an epoch go in front of what the CRC covers."""
+    batch = built_by_kafka_python(Codec.GZIP)
+    buffer = writable(b"before" + batch + b"after")
+    stamp(buffer, 6, 5_000_000_000, 12)
+    header = read_header(buffer, 6)
+    assert (header.base_offset, header.leader_epoch) == (5_000_000_000, 12)
+    assert crc_is_valid(buffer, 6, header)
+    assert bytes(buffer)[:6] == b"before"
+    assert bytes(buffer)[-5:] == b"after"
+    assert list(records(buffer, 6, header)) == expected(5_000_000_000)
+    stamped = bytes(buffer)[6:-5]
+    assert stamped[:8] == (5_000_000_000).to_bytes(8, "big")
+    assert stamped[8:12] == batch[8:12]
+    assert stamped[16:] == batch[16:]
+
+
+def test_stamping_the_append_time() -> None:
+    """This the CRC does cover."""
+    buffer = bytearray(b"x" + build(RECORDS, codec=Codec.LZ4))
+    before = read_header(buffer, 1)
+    after = stamp_append_time(buffer, 1, before, 99)
+    assert after == read_header(buffer, 1)
+    assert after.has_log_append_time
+    assert after.codec is Codec.LZ4
+    assert after.crc != before.crc
+    assert crc_is_valid(buffer, 1, after)
+    assert not crc_is_valid(buffer, 1, before)
+    assert [record.timestamp for record in records(buffer, 1, after)] == [99] * 4
+
+
+def test_any_change_after_the_crc_is_noticed() -> None:
+    batch = build(RECORDS)
+    for position in range(CRC_AT + 4, len(batch)):
+        batch[position] ^= 1
+        assert not crc_is_valid(batch, 0, read_header(batch))
+        batch[position] ^= 1
+    assert crc_is_valid(batch, 0, read_header(batch))
+
+
+def test_batches_one_after_the_other() -> None:
+    pieces = [build(RECORDS[:count], base_offset=10 * count) for count in (1, 2, 3)]
+    whole = b"??" + b"".join(pieces) + b"!"
+    found = list(batches(whole, 2, len(whole) - 1))
+    assert [header.base_offset for _, header in found] == [10, 20, 30]
+    assert [position for position, _ in found] == [2, 2 + len(pieces[0]), 2 + len(pieces[0]) + len(pieces[1])]
+    assert list(batches(b"")) == []
+    with pytest.raises(CorruptBatch, match="1 bytes at"):
+        list(batches(whole, 2))
+
+
+def test_a_torn_batch() -> None:
+    whole = build(RECORDS)
+    for end in range(1, len(whole)):
+        with pytest.raises(CorruptBatch):
+            list(batches(whole[:end]))
+        with pytest.raises(CorruptBatch):
+            list(batches(whole, 0, end))
+
+
+@pytest.mark.parametrize("length", [-0x80000000, -1, 0, 48, 0x7FFFFFFF])
+def test_lengths_that_lie(length: int) -> None:
+    batch = build(RECORDS)
+    struct.pack_into(">i", batch, LENGTH_AT, length)
+    with pytest.raises(CorruptBatch, match="has length"):
+        list(batches(batch))
+
+
+@pytest.mark.parametrize("magic", [0, 1, 3, -1])
+def test_other_magics(magic: int) -> None:
+    batch = build(RECORDS)
+    struct.pack_into(">b", batch, MAGIC_AT, magic)
+    with pytest.raises(CorruptBatch, match=f"magic {magic}"):
+        list(batches(batch))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("count", [-1, 0, 3, 5, 0x7FFFFFFF])
+def test_counts_that_lie(count: int, codec: Codec) -> None:
+    batch = build(RECORDS, codec=codec)
+    header = read_header(batch)._replace(records_count=count)
+    assert count_records(batch, 0, header, MOST) == (4 if count > 4 else max(count, 0) + 1)
+    with pytest.raises(CorruptBatch):
+        list(records(batch, 0, header))
+
+
+def test_many_records() -> None:
+    """Deltas that take more than one byte, and more than one record of each kind of length."""
+    choose = random.Random(3)
+    many: list[NewRecord] = [
+        (
+            choose.randrange(1 << 45),
+            choose.randbytes(choose.randrange(80)),
+            bytes(choose.choice((0, 63, 64, 9000))),
+            [],
+        )
+        for _ in range(300)
+    ]
+    batch = build(many, base_offset=1 << 40, codec=Codec.SNAPPY)
+    header = read_header(batch)
+    assert list(records(batch, 0, header)) == expected(1 << 40, many)
+    assert count_records(batch, 0, header, 10 * MOST) == 300
+    assert header.max_timestamp == max(timestamp for timestamp, *_ in many)
+    assert read_by_kafka_python(bytes(batch)) == expected(1 << 40, many)
+
+
+def test_what_cannot_be_built() -> None:
+    with pytest.raises(ValueError, match="at least one record"):
+        build([])
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_compressed_batches_stay_within_a_bound(codec: Codec) -> None:
+    batch = build([(0, None, bytes(MOST), [])], codec=codec)
+    header = read_header(batch)
+    with pytest.raises(CorruptBatch, match="does not decompress"):
+        count_records(batch, 0, header, MOST // 2)
+    with pytest.raises(CorruptBatch, match="does not decompress"):
+        list(records(batch, 0, header, max_bytes=MOST // 2))
+    damaged = batch[:HEADER_BYTES] + b"\x00" * (len(batch) - HEADER_BYTES)
+    with pytest.raises(CorruptBatch, match="does not decompress"):
+        count_records(damaged, 0, header, 2 * MOST)
+
+
+def with_payload(payload: bytes, count: int = 1) -> tuple[bytearray, BatchHeader]:
+    """A batch whose records are these bytes, and its header."""
+    batch = build([(0, None, None, [])])[:HEADER_BYTES] + payload
+    struct.pack_into(">i", batch, LENGTH_AT, len(batch) - 12)
+    struct.pack_into(">i", batch, HEADER_BYTES - 4, count)
+    seal(batch, 0, len(batch))
+    header = read_header(batch)
+    assert crc_is_valid(batch, 0, header)
+    return batch, header
+
+
+GOOD = bytes.fromhex("0c 00 00 00 01 01 00")
+"""A record of six bytes: attributes, deltas, null key, null value, no headers."""
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "",
+        "00",  # an empty record
+        "01",  # a negative length
+        "0c 00 00 00 01 01",  # one byte short
+        "0e 00 00 00 01 01 00",  # a length beyond the end
+        "0e 00 00 00 01 01 00 00",  # a byte left in the record
+        "0c 00 00 00 01 01 00 ff",  # a byte after the record
+        "0c 00 00 00 03 01 00",  # a key of -2 bytes
+        "0c 00 00 00 02 01 00",  # a key that swallows the value
+        "0c 00 00 00 7e 01 00",  # a key beyond the record
+        "0c 00 00 00 01 01 01",  # -1 headers
+        "0c 00 00 00 01 01 7e",  # 63 headers
+        "10 00 00 00 01 01 02 01 01",  # a header without a name
+        "80 80 80 80 80 80 80 80 80 80 01",  # a varint that never ends
+        "ff ff ff ff ff",
+        "1e 00 ff ff ff ff ff ff ff ff ff 7f 00 01 01",  # a timestamp beyond 64 bits
+        "0c 00 80 80 80 80 80",
+    ],
+)
+def test_records_that_lie(payload: str) -> None:
+    batch, header = with_payload(bytes.fromhex(payload))
+    with pytest.raises(CorruptBatch):
+        list(records(batch, 0, header))
+
+
+@pytest.mark.parametrize(
+    "payload", ["01", "0c 00 00", "ff ff ff ff ff 01", "80", "0c 00 00 00 01 01 00 0c", "fe ff ff ff 0f 00"]
+)
+def test_boundaries_that_lie(payload: str) -> None:
+    batch, header = with_payload(bytes.fromhex(payload), 9)
+    with pytest.raises(CorruptBatch):
+        count_records(batch, 0, header, MOST)
+
+
+def test_boundaries() -> None:
+    for count in (1, 2, 50):
+        batch, header = with_payload(GOOD * count, count)
+        assert count_records(batch, 0, header, MOST) == count == len(list(records(batch, 0, header)))
+    batch, header = with_payload(b"", 0)
+    assert count_records(batch, 0, header, MOST) == 0
+    assert list(records(batch, 0, header)) == []
+
+
+def counted_one_by_one(payload: bytes, limit: int) -> int | str:
+    """What `count_records` has to find: how many records there are, or what is wrong."""
+    at = count = 0
+    while at < len(payload):
+        if count == limit:
+            return limit + 1
+        length = shift = 0
+        more = True
+        while more:
+            if at == len(payload):
+                return f"record {count} of the batch has no whole length"
+            if shift > 28:
+                return f"record {count} of the batch has a length of more than 32 bits"
+            length |= (payload[at] & 0x7F) << shift
+            more = payload[at] > 0x7F
+            at, shift = at + 1, shift + 7
+        if length % 2:
+            return f"record {count} of the batch has a negative length"
+        at, count = at + length // 2, count + 1
+    return count if at == len(payload) else f"record {count - 1} reaches beyond the batch"
+
+
+def test_runs_of_records_of_one_length() -> None:
+    """Counted together they are as many as one by one, whatever was changed in them."""
+    choose = random.Random("runs")
+    seen = set()
+    for _ in range(3000):
+        payload = bytearray()
+        count = 0
+        for _ in range(choose.randint(1, 6)):
+            body = bytes(choose.choice((0, 1, 6, 62, 63, 64, 65, 200, 8191, 8192)))
+            length = bytearray()
+            value = len(body) << 1
+            while value > 0x7F:
+                length.append(value & 0x7F | 0x80)
+                value >>= 7
+            length.append(value)
+            if choose.random() < 0.1:
+                length[-1] |= 0x80  # not the shortest form
+                length.append(0)
+            same = choose.choice((1, 2, 7, 8, 9, 10, 30))
+            payload += (length + body) * same
+            count += same
+        for _ in range(choose.choice((0, 0, 1, 3))):
+            payload[choose.randrange(len(payload))] = choose.choice((0, 1, 2, 14, 0x7F, 0x80, 0x81, 0xFF))
+        if choose.random() < 0.2:
+            del payload[choose.randrange(len(payload)) :]
+        limit = count + choose.choice((0, 0, 0, -1, 1, 100))
+        wanted = counted_one_by_one(bytes(payload), limit)
+        batch, header = with_payload(bytes(payload), limit)
+        try:
+            found: int | str = count_records(batch, 0, header, MOST)
+        except CorruptBatch as error:
+            found = str(error)
+        assert found == wanted
+        seen.add("as built" if found == count else "too many" if found == limit + 1 else "damaged")
+    assert seen == {"as built", "too many", "damaged"}
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_noise(codec: Codec) -> None:
+    """A batch changed anywhere reads as records, or is refused as corrupt."""
+    choose = random.Random(f"batch {codec}")
+    batch = build(RECORDS, codec=codec)
+    for _ in range(1500):
+        changed = bytearray(batch)
+        for _ in range(choose.randint(1, 4)):
+            changed[choose.randrange(len(changed))] = choose.randrange(256)
+        try:
+            for position, header in batches(changed):
+                assert position + header.size_bytes <= len(changed)
+                count = count_records(changed, position, header, MOST)
+                assert 0 <= count <= max(header.records_count, 0) + 1
+                for record in records(changed, position, header, max_bytes=MOST):
+                    assert len(record.value or b"") <= MOST
+        except CorruptBatch:
+            continue
+
+
+def test_control_records() -> None:
+    batch = build([(0, struct.pack(">hh", 0, 1), b"\x00\x00\x00\x00\x00\x07", [])], control=True)
+    [record] = records(batch, 0, read_header(batch))
+    assert control_type(record) == (0, 1)
+    for key in (None, b"", b"\x00\x00\x00"):
+        with pytest.raises(CorruptBatch, match="has no type"):
+            control_type(record._replace(key=key))

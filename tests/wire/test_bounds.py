@@ -1,0 +1,229 @@
+"""Whatever a peer sends: a decoder returns a message or raises WireError, in memory bounded by what was sent.
+
+Every position of a valid message is cut, overwritten and made to lie about a length; the valid messages are
+those of every API and version, both sides of it.
+"""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+from kwire.wire.codegen import Decoder, decode, decoder, encode
+from kwire.wire.errors import WireError
+from kwire.wire.messages import consumer_protocol
+from kwire.wire.primitives import read_unsigned_varint
+from kwire.wire.registry import (
+    API_VERSIONS,
+    decode_request,
+    decode_request_header,
+    decode_response,
+    decode_stored_metadata,
+    encode_request,
+)
+from kwire.wire.schema import Message
+from tests.wire import kafka_json
+from tests.wire.interpreter import representative, to_message
+
+MESSAGES: list[type[Message]] = [
+    *(one for api in API_VERSIONS.values() for one in (api.request_class, api.response_class)),
+    consumer_protocol.ConsumerProtocolAssignment,
+    consumer_protocol.ConsumerProtocolSubscription,
+]
+CASES = [
+    pytest.param(message_class, version, id=f"{message_class.__name__}-{version}")
+    for message_class in MESSAGES
+    for version in range(message_class.VERSIONS[0], message_class.VERSIONS[1] + 1)
+]
+APIS = [
+    pytest.param(key, version, id=f"{api.name}-{version}")
+    for key, api in API_VERSIONS.items()
+    for version in range(api.min_version, api.max_version + 1)
+]
+
+LIES = (
+    b"\x00",
+    b"\x01",
+    b"\x7f",
+    b"\x80",
+    b"\xff",
+    b"\x7f\xff",
+    b"\x80\x00",
+    b"\xff\xfe",
+    b"\x7f\xff\xff\xff",
+    b"\x00\xff\xff\xff",
+    b"\x80\x00\x00\x00",
+    b"\xff\xff\xff\xfe",
+    b"\xff\xff\xff\xff\x07",
+    b"\xff\xff\xff\xff\x0f",
+    b"\x80\x80\x80\x80\x10",
+    b"\xff\xff\xff\xff\xff\x01",
+)
+"""Lengths and counts that are wrong where they end up, in all the ways that the protocol writes them."""
+
+MOST_BYTES = 64 * 1024
+"""Decoding a frame of some hundred bytes may take this much at its peak, whatever the frame claims."""
+
+
+def sample(message_class: type[Message], version: int) -> bytes:
+    shape = kafka_json.definition(message_class.__name__).struct
+    return encode(to_message(message_class, representative(shape, version)), version)
+
+
+def lying(data: bytes) -> Iterator[bytes]:
+    """Every lie in the place of what is there, and now and then one more in front of it."""
+    for position in range(len(data)):
+        for lie in LIES:
+            yield data[:position] + lie + data[position + len(lie) :]
+        for turn in (0, 5):
+            yield data[:position] + LIES[(position + turn) % len(LIES)] + data[position:]
+
+
+def survives(decodes: Decoder, data: bytes) -> Message | None:
+    """The message in some bytes; None where they were refused as they should be."""
+    try:
+        message, end = decodes(data, 0, len(data))
+    except WireError:
+        return None
+    assert 0 <= end <= len(data)
+    assert isinstance(message, Message)
+    return message
+
+
+@pytest.mark.parametrize(("message_class", "version"), CASES)
+def test_cut_short_anywhere(message_class: type[Message], version: int) -> None:
+    data = sample(message_class, version)
+    decodes = decoder(message_class, version)
+    assert survives(decodes, data) is not None
+    for end in range(len(data)):
+        with pytest.raises(WireError):
+            decodes(data[:end], 0, end)
+
+
+@pytest.mark.parametrize(("message_class", "version"), CASES)
+def test_lies_anywhere(message_class: type[Message], version: int) -> None:
+    data = sample(message_class, version)
+    decodes = decoder(message_class, version)
+    survives(decodes, data)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for changed in lying(data):
+            survives(decodes, changed)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak - before < MOST_BYTES
+
+
+@pytest.mark.parametrize(("message_class", "version"), CASES)
+def test_what_survives_a_change_is_a_message(message_class: type[Message], version: int) -> None:
+    """If changed bytes still read as a message, it can be written, and reads the same again."""
+    choose = random.Random(f"{message_class.__name__} {version}")
+    data = sample(message_class, version)
+    decodes = decoder(message_class, version)
+    for _ in range(100):
+        changed = bytearray(data + b"after")
+        for _ in range(choose.randint(1, 3)):
+            changed[choose.randrange(len(changed))] = choose.randrange(256)
+        message = survives(decodes, bytes(changed))
+        if message is not None:
+            written = encode(message, version)
+            assert decode(message_class, version, written) == (message, len(written))
+
+
+@pytest.mark.parametrize(("message_class", "version"), CASES)
+def test_noise(message_class: type[Message], version: int) -> None:
+    choose = random.Random(version)
+    decodes = decoder(message_class, version)
+    for size in range(0, 200, 3):
+        survives(decodes, choose.randbytes(size))
+        survives(decodes, bytes(choose.choices((0, 1, 2, 3, 255), k=size)))
+
+
+@pytest.mark.parametrize(("key", "version"), APIS)
+def test_a_request_frame_cut_or_changed(key: int, version: int) -> None:
+    """A whole frame, header included, as a broker reads it."""
+    request_class = API_VERSIONS[key].request_class
+    shape = kafka_json.definition(request_class.__name__).struct
+    request = to_message(request_class, representative(shape, version))
+    frame = encode_request(key, version, 7, "client", request)[4:]
+    header, position = decode_request_header(memoryview(frame))
+    assert decode_request(header, memoryview(frame), position) == request
+    for end in range(len(frame)):
+        with pytest.raises(WireError):
+            read_request(frame[:end])
+    for position in range(8, len(frame)):
+        for lie in LIES:
+            try:
+                read_request(frame[:position] + lie + frame[position + len(lie) :])
+            except WireError:
+                continue
+
+
+def read_request(frame: bytes) -> object:
+    header, position = decode_request_header(memoryview(frame))
+    return decode_request(header, memoryview(frame), position)
+
+
+@pytest.mark.parametrize(("key", "version"), APIS)
+def test_a_response_frame_cut_anywhere(key: int, version: int) -> None:
+    response = sample(API_VERSIONS[key].response_class, version)
+    header = b"\x00\x00\x00\x07"
+    if key != 18 and API_VERSIONS[key].is_flexible(version):
+        header += b"\x00"
+    frame = header + response
+    assert decode_response(key, version, frame)[0] == 7
+    for end in range(len(frame)):
+        with pytest.raises(WireError):
+            decode_response(key, version, frame[:end])
+
+
+def test_a_count_can_never_ask_for_more_than_is_there() -> None:
+    """A Metadata request of eight bytes that claims two billion topics."""
+    frame = b"\x7f\xff\xff\xff" + b"\x00" * 4
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match="topics"):
+            decode(API_VERSIONS[3].request_class, 1, frame)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x80", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\xff", b"\x80" * 5 + b"\x00"]
+)
+def test_varints_that_do_not_end_or_are_too_long(data: bytes) -> None:
+    with pytest.raises(WireError):
+        read_unsigned_varint(data, 0, len(data))
+
+
+def test_varints_at_their_edges() -> None:
+    for value, data in (
+        (0, b"\x00"),
+        (127, b"\x7f"),
+        (128, b"\x80\x01"),
+        (0xFFFFFFFF, b"\xff\xff\xff\xff\x0f"),
+    ):
+        assert read_unsigned_varint(data, 0, len(data)) == (value, len(data))
+    with pytest.raises(WireError):
+        read_unsigned_varint(b"\xff\xff\xff\xff\x10", 0, 5)
+
+
+def test_noise_in_the_place_of_metadata_records() -> None:
+    choose = random.Random(1)
+    for _ in range(2000):
+        data = (
+            b"\x01"
+            + bytes([choose.randrange(30), choose.randrange(3)])
+            + choose.randbytes(choose.randrange(40))
+        )
+        try:
+            decode_stored_metadata(data)
+        except WireError:
+            continue

@@ -1,0 +1,234 @@
+"""The codecs: both ways, against kafka-python's, in all their framings, and never beyond what is allowed."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import lz4.frame
+import pytest
+import snappy
+import zstandard
+
+from kwire.wire.compression import (
+    XERIAL_BLOCK_BYTES,
+    XERIAL_HEADER,
+    Codec,
+    CompressionError,
+    OutputTooLarge,
+    compress,
+    decompress,
+)
+from tests.wire import kafka_json
+
+CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+ENDLESS = 0x7FFFFFFF
+
+DATA = {
+    "nothing": b"",
+    "a byte": b"x",
+    "text": b"".join(b"line %d of a log\n" % line for line in range(9000)),
+    "noise": random.Random(1).randbytes(70_000),
+    "zeros": bytes(300_000),
+}
+
+
+def theirs(name: str) -> Callable[[bytes], bytes]:
+    """A function of kafka-python's codecs, called gzip_encode and the like."""
+    found: Any = getattr(kafka_json.reference("kafka.codec"), name)
+    return lambda data: bytes(found(data))
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("codec", list(Codec))
+def test_back_and_forth(codec: Codec, name: str) -> None:
+    data = DATA[name]
+    for buffer in (data, bytearray(data), memoryview(data)):
+        packed = compress(codec, buffer)
+        assert decompress(codec, memoryview(packed), max_bytes=len(data)) == data
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("codec", CODECS)
+def test_kafka_python_reads_and_writes_the_same(codec: Codec, name: str) -> None:
+    data = DATA[name]
+    short = codec.name.lower()
+    if data or codec is not Codec.SNAPPY:  # its reader takes a header without blocks for a raw block
+        assert theirs(f"{short}_decode")(compress(codec, data)) == data
+    assert decompress(codec, theirs(f"{short}_encode")(data), max_bytes=ENDLESS) == data
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_levels(codec: Codec) -> None:
+    choose = random.Random(1)
+    data = b" ".join(choose.choice((b"kafka", b"log", b"%d" % turn)) for turn in range(20_000))
+    low, high = compress(codec, data, 1), compress(codec, data, 9)
+    assert len(high) < len(low)
+    assert decompress(codec, low, max_bytes=ENDLESS) == decompress(codec, high, max_bytes=ENDLESS) == data
+
+
+def test_snappy_raw_and_in_blocks() -> None:
+    """Some clients send one raw block; Java's sends blocks of 32 KiB behind a header."""
+    data = DATA["text"]
+    raw: bytes = snappy.compress(data)
+    assert decompress(Codec.SNAPPY, raw, max_bytes=len(data)) == data
+    framed = compress(Codec.SNAPPY, data)
+    assert framed.startswith(b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01")
+    position, sizes = len(XERIAL_HEADER), []
+    while position < len(framed):
+        size = int.from_bytes(framed[position : position + 4], "big")
+        sizes.append(len(snappy.uncompress(framed[position + 4 : position + 4 + size])))
+        position += 4 + size
+    assert sizes == [XERIAL_BLOCK_BYTES] * (len(data) // XERIAL_BLOCK_BYTES) + [
+        len(data) % XERIAL_BLOCK_BYTES
+    ]
+    assert decompress(Codec.SNAPPY, XERIAL_HEADER, max_bytes=0) == b""
+
+
+def test_lz4_frames_as_java_reads_them() -> None:
+    """Java's reader knows independent blocks only; their greatest size is 64 KiB, as its writer has it."""
+    info = lz4.frame.get_frame_info(compress(Codec.LZ4, DATA["text"]))
+    assert not info["block_linked"]
+    assert info["block_size"] == 64 * 1024
+    assert not info["content_checksum"]
+
+
+@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("sized", [True, False])
+def test_lz4_frames_of_other_clients(linked: bool, checked: bool, sized: bool) -> None:
+    data = DATA["text"] + DATA["noise"]
+    frame: bytes = lz4.frame.compress(
+        data, block_linked=linked, content_checksum=checked, block_checksum=checked, store_size=sized
+    )
+    assert decompress(Codec.LZ4, frame, max_bytes=len(data)) == data
+
+
+def test_a_next_member_or_frame_follows() -> None:
+    """Java's gzip and zstd readers go on where one ends and another begins."""
+    for codec in (Codec.GZIP, Codec.ZSTD):
+        twice = compress(codec, b"first ") + compress(codec, b"second")
+        assert decompress(codec, twice, max_bytes=12) == b"first second"
+        with pytest.raises(OutputTooLarge):
+            decompress(codec, twice, max_bytes=11)
+    skipped = bytes.fromhex("50 2a 4d 18 03 000000") + b"abc"
+    for data in (skipped + compress(Codec.ZSTD, b"x"), compress(Codec.ZSTD, b"x") + skipped):
+        assert decompress(Codec.ZSTD, data, max_bytes=1) == b"x"
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("sized", [True, False])
+def test_zstd_frames_of_other_clients(checked: bool, sized: bool) -> None:
+    packer = zstandard.ZstdCompressor(level=19, write_checksum=checked, write_content_size=sized)
+    for data in DATA.values():
+        assert decompress(Codec.ZSTD, packer.compress(data), max_bytes=len(data)) == data
+
+
+@pytest.mark.parametrize("name", ["text", "noise", "zeros"])
+@pytest.mark.parametrize("codec", list(Codec))
+def test_exactly_as_much_as_is_allowed(codec: Codec, name: str) -> None:
+    data = DATA[name]
+    packed = compress(codec, data)
+    assert len(decompress(codec, packed, max_bytes=len(data))) == len(data)
+    for most in (0, 1, len(data) // 2, len(data) - 1):
+        with pytest.raises(OutputTooLarge):
+            decompress(codec, packed, max_bytes=most)
+
+
+def bomb(codec: Codec) -> bytes:
+    """A few kilobytes that would be 64 MiB."""
+    zeros = bytes(1 << 20)
+    if codec == Codec.GZIP:
+        return compress(codec, bytes(1 << 26))
+    if codec == Codec.SNAPPY:
+        block: bytes = snappy.compress(zeros)
+        return XERIAL_HEADER + (len(block).to_bytes(4, "big") + block) * 64
+    if codec == Codec.LZ4:
+        return compress(codec, bytes(1 << 26))
+    return compress(codec, zeros) * 64
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_bombs_do_not_go_off(codec: Codec) -> None:
+    packed = bomb(codec)
+    most = 1 << 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            OutputTooLarge, match=f"{codec.name.lower()} data decompresses to more than {most}"
+        ):
+            decompress(codec, packed, max_bytes=most)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The input may be copied once, and the output be there as pieces and joined.
+    assert peak < len(packed) * 2 + most * 3
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_generous_bound_allocates_nothing(codec: Codec) -> None:
+    """What is allowed is a bound, not what is taken."""
+    packed = compress(codec, DATA["text"])
+    decompress(codec, packed, max_bytes=ENDLESS)
+    tracemalloc.start()
+    try:
+        decompress(codec, packed, max_bytes=ENDLESS)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * len(DATA["text"])
+
+
+def test_snappy_lengths_that_lie() -> None:
+    """The length in front of a block is what the library allocates: it must be possible."""
+    for lie in (b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x10"):
+        with pytest.raises(CompressionError):
+            decompress(Codec.SNAPPY, lie + b"\x00x", max_bytes=ENDLESS)
+    with pytest.raises(CompressionError, match="cannot become"):
+        decompress(Codec.SNAPPY, b"\xff\xff\xff\x07\x00x", max_bytes=ENDLESS)
+    for block in (b"", b"\x80", b"\x80\x80\x80\x80\x80\x01", b"\x05\x00x"):
+        with pytest.raises(CompressionError):
+            decompress(Codec.SNAPPY, block, max_bytes=ENDLESS)
+
+
+@pytest.mark.parametrize(
+    "size", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x00\x00\x00\x09", b"\x00\x00", b"\x00"]
+)
+def test_snappy_blocks_that_lie(size: bytes) -> None:
+    with pytest.raises(CompressionError, match="a block of"):
+        decompress(Codec.SNAPPY, XERIAL_HEADER + size, max_bytes=ENDLESS)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_cut_short(codec: Codec) -> None:
+    """Every codec but snappy, whose framing has no end, knows when something is missing."""
+    packed = compress(codec, DATA["text"])
+    whole_blocks = set()
+    if codec == Codec.SNAPPY:
+        position = len(XERIAL_HEADER)
+        while position < len(packed):
+            whole_blocks.add(position)
+            position += 4 + int.from_bytes(packed[position : position + 4], "big")
+    for end in [*range(40), *range(40, len(packed), 97), *range(len(packed) - 20, len(packed))]:
+        if end in whole_blocks:
+            continue
+        with pytest.raises(CompressionError):
+            decompress(codec, packed[:end], max_bytes=ENDLESS)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_noise_and_changes(codec: Codec) -> None:
+    """Either the data is refused with CompressionError, or something comes out that is within the bound."""
+    choose = random.Random(codec.name)
+    packed = compress(codec, DATA["text"][:5000])
+    most = 20_000
+    for turn in range(1500):
+        changed = bytearray(packed if turn % 3 else choose.randbytes(choose.randrange(60)) + packed[:9])
+        for _ in range(choose.randint(1, 3)):
+            changed[choose.randrange(len(changed))] = choose.randrange(256)
+        try:
+            assert len(decompress(codec, changed, max_bytes=most)) <= most
+        except CompressionError:
+            continue

@@ -1,0 +1,332 @@
+"""What stands around messages: headers, frames, and how logs keep records. And the table of error codes."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from kwire.wire.codegen import encode
+from kwire.wire.errors import ApiError, ErrorCode, WireError
+from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kwire.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from kwire.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kwire.wire.messages.metadata import MetadataRequest
+from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
+from kwire.wire.registry import (
+    API_VERSIONS,
+    RequestHeader,
+    decode_request,
+    decode_request_header,
+    decode_response,
+    decode_stored,
+    decode_stored_metadata,
+    encode_request,
+    encode_response,
+    encode_stored,
+    stored_version,
+)
+from kwire.wire.schema import Message, fields_of
+from kwire.wire.stored import groups, metadata, raft, transactions
+from tests.wire import kafka_json
+from tests.wire.interpreter import representative, to_message
+from tests.wire.kafka_python import kafka_python_class, to_kafka_python
+
+APIS = [
+    pytest.param(key, version, id=f"{api.name}-{version}")
+    for key, api in API_VERSIONS.items()
+    if kafka_json.in_kafka_python(api.name + "Request")
+    for version in range(api.min_version, api.max_version + 1)
+]
+"""The APIs of which kafka-python has frames, in each version."""
+
+
+def sample(message_class: type[Message], version: int) -> tuple[Any, Any]:
+    """A message, and the same as kafka-python has it."""
+    shape = kafka_json.definition(message_class.__name__).struct
+    value = representative(shape, version)
+    if message_class is ApiVersionsResponse:
+        value["error_code"] = 0  # with an error, kafka-python reads any version as version 0
+    theirs = to_kafka_python(kafka_python_class(message_class.__name__), value, version)
+    return to_message(message_class, value), theirs
+
+
+@pytest.mark.parametrize(("key", "version"), APIS)
+def test_request_frames_are_kafka_pythons(key: int, version: int) -> None:
+    """Header version 1, and 2 where the API's version is flexible."""
+    api = API_VERSIONS[key]
+    request, theirs = sample(api.request_class, version)
+    theirs.with_header(correlation_id=0x01020304, client_id="kwire")
+    frame = theirs.encode(version=version, header=True, framed=True)
+    assert encode_request(key, version, 0x01020304, "kwire", request) == frame
+    header, position = decode_request_header(memoryview(frame)[4:])
+    header_version = 2 if api.is_flexible(version) else 1
+    assert header == RequestHeader(key, version, 0x01020304, "kwire", header_version)
+    assert position == 8 + 2 + len("kwire") + (header_version - 1)
+    assert decode_request(header, memoryview(frame)[4:], position) == request
+
+
+@pytest.mark.parametrize(("key", "version"), APIS)
+def test_response_frames_are_kafka_pythons(key: int, version: int) -> None:
+    """Header version 0, and 1 where the API's version is flexible: but for ApiVersions (KIP-511)."""
+    response, theirs = sample(API_VERSIONS[key].response_class, version)
+    theirs.with_header(correlation_id=0x01020304)
+    frame = theirs.encode(header=True, framed=True)
+    assert b"".join(bytes(one) for one in pieces(key, version, response)) == frame
+    assert decode_response(key, version, frame[4:]) == (0x01020304, response)
+
+
+def pieces(key: int, version: int, response: Message) -> list[Any]:
+    return encode_response(key, version, 0x01020304, response)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_answers_with_header_0(version: int) -> None:
+    response = ApiVersionsResponse()
+    [frame] = encode_response(18, version, 9, response)
+    assert bytes(frame)[4:] == b"\x00\x00\x00\x09" + encode(response, version)  # type: ignore[arg-type]
+
+
+def test_flexible_headers() -> None:
+    [plain] = pieces(12, 3, HeartbeatResponse())
+    [flexible] = pieces(12, 4, HeartbeatResponse())
+    assert plain == bytes.fromhex("0000000a 01020304 00000000 0000")
+    assert flexible == bytes.fromhex("0000000c 01020304 00 00000000 0000 00")
+
+
+@pytest.mark.parametrize("client_id", [None, "", "c", "é" * 100])
+def test_client_ids(client_id: str | None) -> None:
+    for version in (3, 4):
+        frame = encode_request(12, version, 1, client_id, HeartbeatRequest(group_id="g"))
+        header, position = decode_request_header(memoryview(frame)[4:])
+        assert header.client_id == client_id
+        assert decode_request(header, memoryview(frame)[4:], position) == HeartbeatRequest(group_id="g")
+
+
+def test_malformed_client_ids_are_replaced() -> None:
+    frame = struct.pack(">hhih", 12, 0, 1, 2) + b"\xff\xfe"
+    assert decode_request_header(memoryview(frame))[0].client_id == "\ufffd\ufffd"
+
+
+def test_headers_with_unknown_tags() -> None:
+    body = encode(HeartbeatRequest(group_id="g"), 4)
+    frame = struct.pack(">hhih", 12, 4, 1, -1) + bytes.fromhex("02 05 03 616263 80 01 00") + body
+    header, position = decode_request_header(memoryview(frame))
+    assert header == RequestHeader(12, 4, 1, None, 2)
+    assert decode_request(header, memoryview(frame), position).group_id == "g"
+    answer = bytes.fromhex("00000001 01 07 02 6162") + encode(HeartbeatResponse(error_code=3), 4)
+    assert decode_response(12, 4, answer) == (1, HeartbeatResponse(error_code=3))
+    for tags in ("", "01", "01 05", "01 05 04 616263", "ff ff ff ff ff"):
+        with pytest.raises(WireError):
+            decode_request_header(memoryview(struct.pack(">hhih", 12, 4, 1, -1) + bytes.fromhex(tags)))
+
+
+@pytest.mark.parametrize("size", range(10))
+def test_frames_without_a_whole_header(size: int) -> None:
+    with pytest.raises(WireError, match="has no header"):
+        decode_request_header(memoryview(bytes(size)))
+
+
+def test_a_client_id_beyond_the_frame() -> None:
+    with pytest.raises(WireError, match="client_id"):
+        decode_request_header(memoryview(struct.pack(">hhih", 12, 0, 1, 5) + b"abcd"))
+
+
+@pytest.mark.parametrize("api_key", [-1, 4, 17, 999])
+def test_apis_that_are_not_declared_have_a_header_all_the_same(api_key: int) -> None:
+    frame = struct.pack(">hhih", api_key, 99, 77, 1) + b"c"
+    assert decode_request_header(memoryview(frame)) == (RequestHeader(api_key, 99, 77, "c", 1), 11)
+
+
+def test_api_versions_of_a_version_to_come() -> None:
+    """Its header is read as far as an answer needs (KIP-511)."""
+    frame = encode_request(18, 4, 77, "c", ApiVersionsRequest(client_software_name="x"))[4:]
+    changed = struct.pack(">hh", 18, 99) + frame[4:]
+    header, _ = decode_request_header(memoryview(changed))
+    assert header == RequestHeader(18, 99, 77, "c", 2)
+
+
+def test_what_follows_a_request_is_ignored() -> None:
+    frame = encode_request(3, 12, 1, None, MetadataRequest())[4:] + b"more"
+    header, position = decode_request_header(memoryview(frame))
+    assert decode_request(header, memoryview(frame), position) == MetadataRequest()
+
+
+class Span:
+    """A stand-in for a span of a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.size_bytes = len(data)
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 18])
+def test_regions_are_pieces_of_a_response(version: int) -> None:
+    """A response with spans of files has the bytes that it would have with their content."""
+
+    def response(spans: list[Any]) -> FetchResponse:
+        partitions = [
+            PartitionData(partition_index=index, records=span, aborted_transactions=None)
+            for index, span in enumerate(spans)
+        ]
+        return FetchResponse(responses=[FetchableTopicResponse(partitions=partitions)])
+
+    contents = [b"first" * 50, b"", b"in memory", b"last"]
+    spans = [Span(contents[0]), Span(contents[1]), contents[2], Span(contents[3])]
+    found = encode_response(1, version, 5, response(spans))
+    assert [one for one in found if isinstance(one, Span)] == [spans[0], spans[1], spans[3]]
+    joined = b"".join(one.data if isinstance(one, Span) else bytes(one) for one in found)  # type: ignore[arg-type]
+    [whole] = encode_response(1, version, 5, response(contents))
+    assert joined == whole
+    assert int.from_bytes(joined[:4], "big") == len(joined) - 4
+
+
+def test_a_response_without_a_header() -> None:
+    with pytest.raises(WireError, match="has no header"):
+        decode_response(12, 0, b"\x00\x00\x00")
+
+
+STORED: list[type[Message]] = [
+    groups.OffsetCommitKey,
+    groups.OffsetCommitValue,
+    groups.GroupMetadataKey,
+    groups.GroupMetadataValue,
+    transactions.TransactionLogKey,
+    transactions.TransactionLogValue,
+]
+
+
+def filled(message_class: type[Message], version: int) -> Any:
+    """A stored record with something in every field that the version has."""
+    values: dict[str, Any] = {}
+    for number, field in enumerate(fields_of(message_class)):
+        if version not in field.versions:
+            continue
+        if field.message is not None:
+            one: Any = filled(field.message, version)
+        else:
+            one = {
+                "Str": f"text {number}",
+                "Bytes": bytes(number),
+                "Bool": True,
+                "Uuid": bytes([number]) * 16,
+                "Float64": 0.5,
+            }.get(field.element, number + 1)
+        values[field.name] = [one] if field.is_list else one
+    return message_class(**values)
+
+
+@pytest.mark.parametrize("record_class", STORED)
+def test_records_of_coordinators(record_class: type[Message]) -> None:
+    """A key starts with the kind of its record, a value with its version."""
+    for version in range(record_class.VERSIONS[0], record_class.VERSIONS[1] + 1):
+        record = filled(record_class, version)
+        data = encode_stored(record, version)
+        is_key = record_class.__name__.endswith("Key")
+        assert stored_version(data) == (record_class.API_KEY if is_key else version)
+        assert data[2:] == encode(record, version)
+        assert decode_stored(record_class, data) == record
+        assert decode_stored(record_class, memoryview(data)) == record
+        for end in range(len(data)):
+            with pytest.raises(WireError):
+                decode_stored(record_class, data[:end])
+        with pytest.raises(WireError, match="of kind 77" if is_key else "of version 77"):
+            decode_stored(record_class, struct.pack(">h", 77) + data[2:])
+
+
+def test_stored_keys_written_out() -> None:
+    """As __consumer_offsets has had them since Kafka 0.9."""
+    key = groups.OffsetCommitKey(group="g", topic="t", partition=7)
+    assert encode_stored(key, 0) == bytes.fromhex("0001 0001 67 0001 74 00000007")
+    value = groups.OffsetCommitValue(offset=5, leader_epoch=2, metadata="m", commit_timestamp=9)
+    assert encode_stored(value, 3) == bytes.fromhex("0003 0000000000000005 00000002 0001 6d 0000000000000009")
+    assert encode_stored(groups.GroupMetadataKey(group="g"), 0) == bytes.fromhex("0002 0001 67")
+
+
+def test_transaction_values_written_out() -> None:
+    """Version 0 ends with its timestamps; what was added since is under tags, which it does not have."""
+    plain = "0000000000000007 0002 0000ea60 03"
+    value = transactions.TransactionLogValue(
+        producer_id=7, producer_epoch=2, transaction_timeout_ms=60_000, transaction_status=3
+    )
+    value.transaction_partitions = None
+    assert encode_stored(value, 0) == bytes.fromhex("0000" + plain + "ffffffff" + "00" * 16)
+    value.previous_producer_id = 6
+    value.client_transaction_version = 2
+    assert encode_stored(value, 1) == bytes.fromhex(
+        "0001" + plain + "00" + "00" * 16 + "02 00 08 0000000000000006 02 02 0002"
+    )
+    with pytest.raises(ValueError, match="previous_producer_id is not in version 0"):
+        encode_stored(value, 0)
+
+
+@pytest.mark.parametrize("record_type", metadata.RECORDS)
+def test_metadata_records(record_type: int) -> None:
+    """Frame version, type and version in front (KIP-631)."""
+    record_class = metadata.RECORDS[record_type]
+    assert record_type == record_class.API_KEY
+    for version in range(record_class.VERSIONS[0], record_class.VERSIONS[1] + 1):
+        record = filled(record_class, version)
+        data = encode_stored(record, version)
+        assert data[:3] == bytes([1, record_type, version])
+        assert decode_stored_metadata(data) == record
+        assert decode_stored_metadata(memoryview(data)) == record
+        for end in range(len(data)):
+            with pytest.raises(WireError):
+                decode_stored_metadata(data[:end])
+        with pytest.raises(WireError, match="1 bytes after"):
+            decode_stored_metadata(data + b"\x00")
+    with pytest.raises(WireError, match=f"type {record_type}, version 99"):
+        decode_stored_metadata(bytes([1, record_type, 99]))
+
+
+def test_metadata_records_that_are_none() -> None:
+    with pytest.raises(WireError, match="frame version 2"):
+        decode_stored_metadata(b"\x02\x14\x00\x00")
+    with pytest.raises(WireError, match="type 99"):
+        decode_stored_metadata(b"\x01\x63\x00\x00")
+
+
+def test_control_records_of_the_quorum() -> None:
+    """Each says its version a second time, in a field of its own."""
+    for record_class in (raft.SnapshotHeaderRecord, raft.SnapshotFooterRecord, raft.KRaftVersionRecord):
+        assert fields_of(record_class)[0].name == "version"
+    assert encode(raft.SnapshotFooterRecord(), 0) == bytes.fromhex("0000 00")
+    leader = raft.LeaderChangeMessage(leader_id=1, voters=[raft.Voter(voter_id=1)])
+    assert encode(leader, 0) == bytes.fromhex("0000 00000001 02 00000001 00 01 00")
+
+
+def test_uuids_as_text() -> None:
+    value = Uuid(bytes(range(16)))
+    assert uuid_to_text(value) == "AAECAwQFBgcICQoLDA0ODw"
+    assert uuid_from_text("AAECAwQFBgcICQoLDA0ODw") == value
+    assert uuid_to_text(ZERO_UUID) == "A" * 22
+    for text in ("", "A" * 21, "A" * 23, "A" * 40, "!" * 22, "A" * 10):
+        with pytest.raises(ValueError):
+            uuid_from_text(text)
+
+
+RENAMED = {
+    -1: "UNKNOWN",
+    0: "NO_ERROR",
+    6: "NOT_LEADER_FOR_PARTITION",
+    10: "MESSAGE_SIZE_TOO_LARGE",
+    17: "INVALID_TOPIC",
+    39: "INVALID_REPLICATION_ASSIGNMENT",
+}
+"""What kafka-python calls errors to which Apache Kafka gives other names."""
+
+
+def test_error_codes_are_kafka_pythons() -> None:
+    theirs = kafka_json.reference("kafka.errors").kafka_errors
+    known = {code: error.message for code, error in theirs.items() if code is not None}
+    assert {int(code): RENAMED.get(code, code.name) for code in ErrorCode if code in known} == known
+    assert [int(code) for code in ErrorCode] == list(range(-1, 134))
+
+
+def test_api_errors() -> None:
+    assert str(ApiError(ErrorCode.INVALID_REQUEST)) == "INVALID_REQUEST"
+    assert str(ApiError(ErrorCode.INVALID_REQUEST, "why")) == "INVALID_REQUEST: why"
+    assert ErrorCode.NOT_LEADER_OR_FOLLOWER.retriable
+    assert not ErrorCode.INVALID_REQUEST.retriable

@@ -1,0 +1,345 @@
+"""Declarations: one that contradicts itself fails with a sentence, and a value that has no place does too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kwire.wire.codegen import decode, decoder, encode, encoder
+from kwire.wire.errors import WireError
+from kwire.wire.primitives import ZERO_UUID, Uuid
+from kwire.wire.schema import (
+    Bool,
+    Bytes,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    MessageMeta,
+    Records,
+    SchemaError,
+    Str,
+    Versions,
+    field,
+    fields_of,
+    message,
+)
+
+
+class Inner(Message):
+    """A structure inside others."""
+
+    number: Int32 = field(default=7)
+    text: Str | None = field("2+", nullable="2+", ignorable=True, default=None)
+
+
+@message(key=99, versions="0-3", flexible="2+")
+class Sample(Message):
+    """A bit of everything."""
+
+    name: Str = field()
+    count: Int16 = field("1+")
+    hint: Int64 = field("1-2", ignorable=True, default=-1)
+    one: Inner = field()
+    many: list[Inner] | None = field(nullable="1+")
+    blob: Bytes | None = field("2+", nullable="3+", default=None)
+    records: Records | None = field("2+", nullable="2+")
+    ids: list[Uuid] = field("2+")
+    names: list[Str] = field("3+", tag=0)
+    aside: Inner = field("2+", tag=1)
+    maybe: Inner | None = field("3+", nullable="3+", default=None)
+    flag: Bool = field("0", ignorable=True)
+    late: Int8 = field("2+", tag=2, tagged="3+", ignorable=True, default=-1)
+
+
+class Tagged(Message):
+    """Tags, in a message that is not flexible."""
+
+    aside: Int32 = field(tag=0)
+
+
+message(versions="0-1", flexible="1+")(Tagged)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0", (0, 0)), ("3-5", (3, 5)), ("9+", (9, 0x7FFF)), ("none", (1, 0)), ("4-4", (4, 4))],
+)
+def test_versions(text: str, expected: tuple[int, int]) -> None:
+    assert tuple(Versions.parse(text)) == expected
+
+
+@pytest.mark.parametrize("text", ["", "+", "-3", "3-", "a", "3-5+", "1,3", "5-3", "1-2-3"])
+def test_versions_that_are_none(text: str) -> None:
+    with pytest.raises(SchemaError, match="versions"):
+        Versions.parse(text)
+
+
+def test_versions_within_others() -> None:
+    assert Versions.parse("3-5").within(Versions.parse("3+"))
+    assert Versions.parse("none").within(Versions.parse("7"))
+    assert not Versions.parse("2-5").within(Versions.parse("3+"))
+    assert not Versions.parse("3+").within(Versions.parse("3-9"))
+    assert 3 in Versions.parse("3-5")
+    assert 6 not in Versions.parse("3-5")
+    assert 0 not in Versions.parse("none")
+
+
+def declare(owner: str, annotations: dict[str, str], options: dict[str, Any]) -> tuple[Any, ...]:
+    """The fields of a message class that is made here and now."""
+    namespace = {"__module__": __name__, "__annotations__": annotations, **options}
+    made: Any = MessageMeta(owner, (Message,), namespace)
+    return fields_of(made)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "make", "says"),
+    [
+        ("Int32", lambda: field("2+", nullable="2+"), "disagree about null"),
+        ("Int32 | None", lambda: field(), "disagree about null"),
+        ("Str | None", lambda: field("3+", nullable="2+"), "null in versions that lack the field"),
+        ("Str | None", lambda: field("3-5", nullable="3+"), "null in versions that lack the field"),
+        ("Int32", lambda: field("3+", tag=0, tagged="2+"), "tagged in versions that lack the field"),
+        ("Int32", lambda: field(tagged="2+"), "without a tag"),
+        ("Int32", lambda: field(tag=1), r"its tags are \[1\]"),
+        ("Int32", lambda: field("3-2"), "end before they begin"),
+        ("Int32", lambda: field("three"), "not a range of versions"),
+        ("Int32", lambda: field(default=None), "null by default, and never nullable"),
+        ("list[Int32]", lambda: field(default=None), "null by default, and never nullable"),
+        ("Inner", lambda: field(default=None), "null by default, and never nullable"),
+        ("Int32", lambda: field(default="7"), "cannot be its default"),
+        ("Int32", lambda: field(default=True), "cannot be its default"),
+        ("Bool", lambda: field(default=0), "cannot be its default"),
+        ("Str", lambda: field(default=b""), "cannot be its default"),
+        ("list[Int32]", lambda: field(default=[1]), "cannot be its default"),
+        ("Inner", lambda: field(default=Inner()), "cannot be its default"),
+        ("Unheard", lambda: field(), "'Unheard' is no type"),
+        ("list[Unheard]", lambda: field(), "'Unheard' is no type"),
+        ("pytest", lambda: field(), "'pytest' is no type"),
+        ("Int32 | Str", lambda: field(), "cannot read the type"),
+        ("Int32", lambda: 5, "options are given with field"),
+    ],
+)
+def test_declarations_that_contradict_themselves(annotation: str, make: Callable[[], Any], says: str) -> None:
+    with pytest.raises(SchemaError, match=says):
+        declare("Declared", {"it": annotation}, {"it": make()})
+
+
+def test_the_error_names_the_field() -> None:
+    with pytest.raises(SchemaError, match=r"^Owner\.it: "):
+        declare("Owner", {"it": "Unheard"}, {})
+
+
+@pytest.mark.parametrize("tags", [(0, 0), (0, 2), (1, 2)])
+def test_tags_count_up_from_zero(tags: tuple[int, int]) -> None:
+    options = {"first": field(tag=tags[0]), "second": field(tag=tags[1])}
+    with pytest.raises(SchemaError, match="Gap: its tags are"):
+        declare("Gap", {"first": "Int32", "second": "Int32"}, options)
+
+
+def test_tags_need_a_flexible_version() -> None:
+    assert encode(Tagged(aside=1), 1) == bytes.fromhex("01 00 04 00000001")
+    with pytest.raises(SchemaError, match="Tagged v0 has tags, and is not flexible"):
+        encoder(Tagged, 0)
+    with pytest.raises(SchemaError, match="Tagged v0 has tags, and is not flexible"):
+        decoder(Tagged, 0)
+
+
+@pytest.mark.parametrize("version", [-1, 4, 0x7FFF])
+def test_versions_that_are_not_declared(version: int) -> None:
+    with pytest.raises(SchemaError, match="Sample has no version"):
+        encode(Sample(), version)
+    with pytest.raises(SchemaError, match="Sample has no version"):
+        decode(Sample, version, b"")
+
+
+def test_construction() -> None:
+    sample = Sample(name="a", many=None)
+    assert sample.one == Inner(number=7)
+    assert (sample.hint, sample.blob, sample.records, sample.names) == (-1, None, None, [])
+    assert Sample().ids is not Sample().ids
+    assert Sample().one is not Sample().one
+    with pytest.raises(TypeError):
+        Sample(nmae="a")  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        Sample("a")  # type: ignore[call-arg]
+    with pytest.raises(AttributeError):
+        sample.nmae = "a"  # type: ignore[attr-defined]
+
+
+def test_equality_and_text() -> None:
+    assert Inner(number=1) == Inner(number=1)
+    assert Inner(number=1) != Inner(number=2)
+    assert Inner(number=1) != 1
+    assert repr(Inner(number=1)) == "Inner(number=1, text=None)"
+    with pytest.raises(TypeError):
+        hash(Inner())
+
+
+def test_bytes_of_every_version() -> None:
+    """Written out by hand."""
+    inner = Inner(number=1, text="x")
+    assert encode(Sample(name="ab", one=inner, flag=True), 0) == bytes.fromhex(
+        "0002 6162"  # name
+        "00000001"  # one, without its text
+        "00000000"  # many
+        "01"  # flag
+    )
+    assert encode(Sample(name="ab", count=3, one=inner, many=None), 1) == bytes.fromhex(
+        "0002 6162 0003 ffffffffffffffff 00000001 ffffffff"
+    )
+    sample = Sample(
+        name="ab",
+        count=3,
+        hint=4,
+        one=inner,
+        many=[inner],
+        blob=b"b",
+        records=b"rr",
+        ids=[Uuid(b"u" * 16)],
+        aside=inner,
+        late=5,
+    )
+    assert (
+        encode(sample, 2)
+        == bytes.fromhex(
+            "03 6162 0003 0000000000000004"
+            "00000001 02 78 00"  # one, with an empty section of tags
+            "02 00000001 02 78 00"  # many
+            "02 62"  # blob
+            "03 7272"  # records
+            "02" + "75" * 16 + "05"  # late, not under its tag yet
+            "01 01 07 00000001 02 78 00"  # one tag: aside
+        )
+    )
+    sample = Sample(name="", names=["n"], maybe=Inner(), late=5)
+    assert encode(sample, 3) == bytes.fromhex(
+        "01 0000"  # name, count; hint is gone
+        "00000007 00 00"  # one
+        "01"  # many
+        "00"  # blob
+        "00"  # records
+        "01"  # ids
+        "01 00000007 00 00"  # maybe is there
+        "02 00 03 02 02 6e 02 01 05"  # tags: names and late
+    )
+    assert encode(Sample(), 3).endswith(bytes.fromhex("ff 00"))  # maybe is null, and no tag
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_decode_gives_the_defaults_of_what_a_version_lacks(version: int) -> None:
+    data = encode(Sample(name="x", blob=b"" if version == 2 else None), version)
+    sample, end = decode(Sample, version, data)
+    assert end == len(data)
+    assert sample == Sample(name="x", blob=b"" if version == 2 else None)
+
+
+@pytest.mark.parametrize(
+    ("sample", "version", "says"),
+    [
+        (Sample(count=1), 0, "Sample.count is not in version 0"),
+        (Sample(ids=[ZERO_UUID]), 1, "Sample.ids is not in version 1"),
+        (Sample(aside=Inner(number=1)), 1, "Sample.aside is not in version 1"),
+        (Sample(names=["a"]), 2, "Sample.names is not in version 2"),
+        (Sample(many=None), 0, "Sample.many may not be None in version 0"),
+        (Sample(), 2, "Sample.blob may not be None in version 2"),
+        (Sample(count=0x8000), 1, "Sample v1 has no room"),
+        (Sample(one=Inner(number=1 << 40)), 1, "Sample v1 has no room"),
+        (Sample(name="x" * 0x8000), 0, "Sample v0 has no room"),
+        (Sample(name="x" * 0x8000), 3, "a string of 32768 bytes"),
+        (Sample(name="\ud800"), 0, "surrogates"),
+    ],
+)
+def test_values_that_a_version_cannot_carry(sample: Sample, version: int, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        encode(sample, version)
+
+
+def test_ignorable_values_are_left_out() -> None:
+    assert encode(Sample(hint=5, flag=True), 3) == encode(Sample(), 3)
+
+
+def test_the_longest_string() -> None:
+    """32767 bytes, whether its length is compact or not."""
+    for version in (0, 3):
+        sample = Sample(name="x" * 0x7FFF)
+        assert decode(Sample, version, encode(sample, version))[0] == sample
+    too_long = b"\x81\x80\x02" + b"x" * 0x8000
+    with pytest.raises(WireError, match=r"Sample\.name has length 32768"):
+        decode(Sample, 3, too_long + bytes(40))
+
+
+def test_malformed_text_is_replaced() -> None:
+    """As Java reads it; refusing would end a connection over a client id or a rack."""
+    sample, _ = decode(Sample, 0, b"\x00\x02\xff\xfe" + bytes(9))
+    assert sample.name == "\ufffd\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("tags", "says"),
+    [
+        ("02 01 07 00000001 02 78 00 00 03 02 02 6e", "tag 0 after tag 1"),
+        ("02 02 01 05 02 01 05", "tag 2 after tag 2"),
+        ("01 02 02 05 05", "tag 2 does not fill its size"),
+        ("01 02 09 05", "reaches beyond the end"),
+        ("01 00 02 02 00", "null in Sample.names"),
+    ],
+)
+def test_tags_that_are_not_in_order(tags: str, says: str) -> None:
+    data = encode(Sample(), 3)[:-1] + bytes.fromhex(tags)
+    with pytest.raises(WireError, match=says):
+        decode(Sample, 3, data)
+
+
+class Span:
+    """A stand-in for a span of a file."""
+
+    size_bytes = 300
+
+
+def test_regions_are_noted_and_not_copied() -> None:
+    region = Span()
+    out, regions = bytearray(), []  # type: bytearray, list[Any]
+    encoder(Sample, 3)(Sample(records=region), out, regions)
+    [(position, found)] = regions
+    assert found is region
+    with_bytes = encode(Sample(records=bytes(300)), 3)
+    assert bytes(out[:position]) + bytes(300) + bytes(out[position:]) == with_bytes
+    with pytest.raises(ValueError, match="regions"):
+        encode(Sample(records=region), 3)
+
+
+def test_records_are_a_view_and_bytes_a_copy() -> None:
+    data = bytearray(encode(Sample(records=b"abc", blob=b"abc"), 3))
+    sample, _ = decode(Sample, 3, data)
+    assert isinstance(sample.records, memoryview)
+    assert isinstance(sample.blob, bytes)
+    assert bytes(sample.records) == b"abc"
+
+
+def test_generated_code_shows_in_tracebacks() -> None:
+    """The source of a generated function is where linecache finds it."""
+    import linecache
+    import traceback
+
+    try:
+        encode(Sample(name=5), 0)  # type: ignore[arg-type]
+    except AttributeError as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        assert frame.filename == "<kwire Sample v0 encode>"
+        assert frame.line == "s = v.encode()"
+        assert linecache.getline(frame.filename, 1) == "def encode(o, out, regions):\n"
+    else:
+        raise AssertionError("a number was encoded as text")
+
+
+def test_any_negative_length_is_null_where_one_may_be() -> None:
+    """Java's reader asks no more of a null than that its length is negative."""
+    data = encode(Sample(name="", many=None), 1)
+    assert data.endswith(b"\xff\xff\xff\xff")
+    assert decode(Sample, 1, data[:-4] + b"\x80\x00\x00\x00") == (Sample(many=None), len(data))
+    with pytest.raises(WireError, match=r"Sample\.many may not be null"):
+        decode(Sample, 0, bytes(6) + b"\xff\xff\xff\xfe" + b"\x00")
