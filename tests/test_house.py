@@ -118,7 +118,7 @@ SEEDED = {"random": "Random", "uuid": "UUID"}
 
 MODULE_CIRCLES: list[list[str]] = [
     [
-        "kwire.broker.api.api_versions",
+        "kwire.broker.api.cluster.api_versions",
         "kwire.broker.api.dispatch",
         "kwire.broker.node.directories",
         "kwire.broker.node.node",
@@ -438,7 +438,9 @@ def test_the_readme_names_every_api_and_no_other() -> None:
     named = {re.sub(r"\(.*?\)", "", name).strip() for cell in cells for name in cell.split(",")}
     dispatch = ast.parse((ROOT / "kwire" / "broker" / "api" / "dispatch.py").read_text())
     served = {
-        "".join(word.capitalize() for word in str(ast.literal_eval(node.args[2])).split("_"))
+        "".join(
+            word.capitalize() for word in str(ast.literal_eval(node.args[2])).rpartition(".")[2].split("_")
+        )
         for node in ast.walk(dispatch)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Served"
     }

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from kwire.broker.api import produce
+from kwire.broker.api.records import produce
 from kwire.broker.cli import main as cli
 from kwire.broker.host.host import Host
 from kwire.broker.node.transaction_ports import TransactionPorts

@@ -13,6 +13,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple
 
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.codegen import Encoder, decoder, encoder
 from kwire.wire.errors import WireError
 from kwire.wire.primitives import (
@@ -24,8 +25,6 @@ from kwire.wire.primitives import (
 )
 from kwire.wire.schema import Message
 
-API_VERSIONS_KEY = 18
-
 _SIZE_AND_ID = Struct(">ii")
 _HEADER_FIXED = Struct(">hhi")
 _HEADER_START = Struct(">hhih")
@@ -35,10 +34,10 @@ _INT16 = Struct(">h")
 class ApiInfo:
     """One API: its key and name; its message classes are imported when they are first asked for."""
 
-    def __init__(self, key: int, name: str, module: str) -> None:
+    def __init__(self, key: ApiKey, name: str) -> None:
         self.key = key
         self.name = name
-        self._module = module
+        self._module = key.name.lower()
 
     @cached_property
     def request_class(self) -> type[Message]:
@@ -70,54 +69,54 @@ class ApiInfo:
 
 
 API_VERSIONS: dict[int, ApiInfo] = {
-    key: ApiInfo(key, name, module)
-    for key, name, module in (
-        (0, "Produce", "produce"),
-        (1, "Fetch", "fetch"),
-        (2, "ListOffsets", "list_offsets"),
-        (3, "Metadata", "metadata"),
-        (8, "OffsetCommit", "offset_commit"),
-        (9, "OffsetFetch", "offset_fetch"),
-        (10, "FindCoordinator", "find_coordinator"),
-        (11, "JoinGroup", "join_group"),
-        (12, "Heartbeat", "heartbeat"),
-        (13, "LeaveGroup", "leave_group"),
-        (14, "SyncGroup", "sync_group"),
-        (15, "DescribeGroups", "describe_groups"),
-        (16, "ListGroups", "list_groups"),
-        (18, "ApiVersions", "api_versions"),
-        (19, "CreateTopics", "create_topics"),
-        (20, "DeleteTopics", "delete_topics"),
-        (21, "DeleteRecords", "delete_records"),
-        (22, "InitProducerId", "init_producer_id"),
-        (23, "OffsetForLeaderEpoch", "offset_for_leader_epoch"),
-        (24, "AddPartitionsToTxn", "add_partitions_to_txn"),
-        (25, "AddOffsetsToTxn", "add_offsets_to_txn"),
-        (26, "EndTxn", "end_txn"),
-        (27, "WriteTxnMarkers", "write_txn_markers"),
-        (28, "TxnOffsetCommit", "txn_offset_commit"),
-        (32, "DescribeConfigs", "describe_configs"),
-        (33, "AlterConfigs", "alter_configs"),
-        (34, "AlterReplicaLogDirs", "alter_replica_log_dirs"),
-        (35, "DescribeLogDirs", "describe_log_dirs"),
-        (37, "CreatePartitions", "create_partitions"),
-        (42, "DeleteGroups", "delete_groups"),
-        (43, "ElectLeaders", "elect_leaders"),
-        (44, "IncrementalAlterConfigs", "incremental_alter_configs"),
-        (45, "AlterPartitionReassignments", "alter_partition_reassignments"),
-        (46, "ListPartitionReassignments", "list_partition_reassignments"),
-        (47, "OffsetDelete", "offset_delete"),
-        (55, "DescribeQuorum", "describe_quorum"),
-        (57, "UpdateFeatures", "update_features"),
-        (60, "DescribeCluster", "describe_cluster"),
-        (61, "DescribeProducers", "describe_producers"),
-        (64, "UnregisterBroker", "unregister_broker"),
-        (65, "DescribeTransactions", "describe_transactions"),
-        (66, "ListTransactions", "list_transactions"),
-        (68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat"),
-        (69, "ConsumerGroupDescribe", "consumer_group_describe"),
-        (74, "ListConfigResources", "list_config_resources"),
-        (75, "DescribeTopicPartitions", "describe_topic_partitions"),
+    key: ApiInfo(key, name)
+    for key, name in (
+        (ApiKey.PRODUCE, "Produce"),
+        (ApiKey.FETCH, "Fetch"),
+        (ApiKey.LIST_OFFSETS, "ListOffsets"),
+        (ApiKey.METADATA, "Metadata"),
+        (ApiKey.OFFSET_COMMIT, "OffsetCommit"),
+        (ApiKey.OFFSET_FETCH, "OffsetFetch"),
+        (ApiKey.FIND_COORDINATOR, "FindCoordinator"),
+        (ApiKey.JOIN_GROUP, "JoinGroup"),
+        (ApiKey.HEARTBEAT, "Heartbeat"),
+        (ApiKey.LEAVE_GROUP, "LeaveGroup"),
+        (ApiKey.SYNC_GROUP, "SyncGroup"),
+        (ApiKey.DESCRIBE_GROUPS, "DescribeGroups"),
+        (ApiKey.LIST_GROUPS, "ListGroups"),
+        (ApiKey.API_VERSIONS, "ApiVersions"),
+        (ApiKey.CREATE_TOPICS, "CreateTopics"),
+        (ApiKey.DELETE_TOPICS, "DeleteTopics"),
+        (ApiKey.DELETE_RECORDS, "DeleteRecords"),
+        (ApiKey.INIT_PRODUCER_ID, "InitProducerId"),
+        (ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch"),
+        (ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn"),
+        (ApiKey.ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn"),
+        (ApiKey.END_TXN, "EndTxn"),
+        (ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers"),
+        (ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit"),
+        (ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs"),
+        (ApiKey.ALTER_CONFIGS, "AlterConfigs"),
+        (ApiKey.ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs"),
+        (ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs"),
+        (ApiKey.CREATE_PARTITIONS, "CreatePartitions"),
+        (ApiKey.DELETE_GROUPS, "DeleteGroups"),
+        (ApiKey.ELECT_LEADERS, "ElectLeaders"),
+        (ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs"),
+        (ApiKey.ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments"),
+        (ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments"),
+        (ApiKey.OFFSET_DELETE, "OffsetDelete"),
+        (ApiKey.DESCRIBE_QUORUM, "DescribeQuorum"),
+        (ApiKey.UPDATE_FEATURES, "UpdateFeatures"),
+        (ApiKey.DESCRIBE_CLUSTER, "DescribeCluster"),
+        (ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers"),
+        (ApiKey.UNREGISTER_BROKER, "UnregisterBroker"),
+        (ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions"),
+        (ApiKey.LIST_TRANSACTIONS, "ListTransactions"),
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat"),
+        (ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe"),
+        (ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources"),
+        (ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions"),
     )
 }
 """The APIs whose messages are declared, by key."""
@@ -190,7 +189,7 @@ def encode_response(
     """The whole frame of a response, its size in front, as pieces to send in order."""
     out = bytearray(8)
     regions: list[tuple[int, Region]] = []
-    if api_key != API_VERSIONS_KEY and _is_flexible(api_key, api_version):
+    if api_key != ApiKey.API_VERSIONS and _is_flexible(api_key, api_version):
         out.append(0)
     encoder(type(response), api_version)(response, out, regions)
     if not regions:
@@ -238,7 +237,7 @@ def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int,
     correlation_id = int.from_bytes(bytes(frame[:4]), "big", signed=True)
     api = API_VERSIONS[api_key]
     position = 4
-    if api_key != API_VERSIONS_KEY and api.is_flexible(api_version):
+    if api_key != ApiKey.API_VERSIONS and api.is_flexible(api_version):
         position = _skip_tags(frame, 4, end)
     response, _ = decoder(api.response_class, api_version)(frame, position, end)
     return correlation_id, response

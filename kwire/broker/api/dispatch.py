@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kwire.broker.api.context import Channel, Parked, RequestContext
 from kwire.broker.api.repeated import LONGEST_REPEATED_BYTES, Repeated
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.registry import decode_request, decode_request_header
 from kwire.wire.schema import Message
@@ -35,57 +36,54 @@ class Served(NamedTuple):
     """Versions below this one are advertised, but not accepted."""
 
 
-PRODUCE_KEY = 0
-API_VERSIONS_KEY = 18
-
 SERVED: dict[int, Served] = {
     # KAFKA-18659: librdkafka before 2.8 stops compressing where Produce 0 is not advertised.
-    0: Served(0, 13, "produce", refused_below=3),
-    1: Served(4, 18, "fetch"),
-    2: Served(1, 11, "list_offsets"),
-    3: Served(0, 13, "metadata"),
-    8: Served(2, 10, "offset_commit"),
-    9: Served(1, 10, "offset_fetch"),
-    10: Served(0, 6, "find_coordinator"),
-    11: Served(0, 9, "join_group"),
-    12: Served(0, 4, "heartbeat"),
-    13: Served(0, 5, "leave_group"),
-    14: Served(0, 5, "sync_group"),
-    15: Served(0, 6, "describe_groups"),
-    16: Served(0, 5, "list_groups"),
-    18: Served(0, 4, "api_versions"),
-    19: Served(2, 7, "create_topics"),
-    20: Served(1, 6, "delete_topics"),
-    21: Served(0, 2, "delete_records"),
-    22: Served(0, 5, "init_producer_id"),
-    23: Served(2, 4, "offset_for_leader_epoch"),
-    24: Served(0, 5, "add_partitions_to_txn"),
-    25: Served(0, 4, "add_offsets_to_txn"),
-    26: Served(0, 5, "end_txn"),
-    27: Served(1, 2, "write_txn_markers"),
-    28: Served(0, 5, "txn_offset_commit"),
-    32: Served(1, 4, "describe_configs"),
-    33: Served(0, 2, "alter_configs"),
-    34: Served(1, 2, "alter_replica_log_dirs"),
-    35: Served(1, 5, "describe_log_dirs"),
-    37: Served(0, 3, "create_partitions"),
-    42: Served(0, 2, "delete_groups"),
-    43: Served(0, 2, "elect_leaders"),
-    44: Served(0, 1, "incremental_alter_configs"),
-    45: Served(0, 1, "alter_partition_reassignments"),
-    46: Served(0, 0, "list_partition_reassignments"),
-    47: Served(0, 0, "offset_delete"),
-    55: Served(0, 2, "describe_quorum"),
-    57: Served(0, 2, "update_features"),
-    60: Served(0, 2, "describe_cluster"),
-    61: Served(0, 0, "describe_producers"),
-    64: Served(0, 0, "unregister_broker"),
-    65: Served(0, 0, "describe_transactions"),
-    66: Served(0, 2, "list_transactions"),
-    68: Served(0, 1, "consumer_group_heartbeat"),
-    69: Served(0, 1, "consumer_group_describe"),
-    74: Served(0, 1, "list_config_resources"),
-    75: Served(0, 0, "describe_topic_partitions"),
+    ApiKey.PRODUCE: Served(0, 13, "records.produce", refused_below=3),
+    ApiKey.FETCH: Served(4, 18, "records.fetch"),
+    ApiKey.LIST_OFFSETS: Served(1, 11, "records.list_offsets"),
+    ApiKey.METADATA: Served(0, 13, "topics.metadata"),
+    ApiKey.OFFSET_COMMIT: Served(2, 10, "groups.offset_commit"),
+    ApiKey.OFFSET_FETCH: Served(1, 10, "groups.offset_fetch"),
+    ApiKey.FIND_COORDINATOR: Served(0, 6, "groups.find_coordinator"),
+    ApiKey.JOIN_GROUP: Served(0, 9, "groups.join_group"),
+    ApiKey.HEARTBEAT: Served(0, 4, "groups.heartbeat"),
+    ApiKey.LEAVE_GROUP: Served(0, 5, "groups.leave_group"),
+    ApiKey.SYNC_GROUP: Served(0, 5, "groups.sync_group"),
+    ApiKey.DESCRIBE_GROUPS: Served(0, 6, "groups.describe_groups"),
+    ApiKey.LIST_GROUPS: Served(0, 5, "groups.list_groups"),
+    ApiKey.API_VERSIONS: Served(0, 4, "cluster.api_versions"),
+    ApiKey.CREATE_TOPICS: Served(2, 7, "topics.create_topics"),
+    ApiKey.DELETE_TOPICS: Served(1, 6, "topics.delete_topics"),
+    ApiKey.DELETE_RECORDS: Served(0, 2, "records.delete_records"),
+    ApiKey.INIT_PRODUCER_ID: Served(0, 5, "transactions.init_producer_id"),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(2, 4, "records.offset_for_leader_epoch"),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Served(0, 5, "transactions.add_partitions_to_txn"),
+    ApiKey.ADD_OFFSETS_TO_TXN: Served(0, 4, "transactions.add_offsets_to_txn"),
+    ApiKey.END_TXN: Served(0, 5, "transactions.end_txn"),
+    ApiKey.WRITE_TXN_MARKERS: Served(1, 2, "transactions.write_txn_markers"),
+    ApiKey.TXN_OFFSET_COMMIT: Served(0, 5, "transactions.txn_offset_commit"),
+    ApiKey.DESCRIBE_CONFIGS: Served(1, 4, "configs.describe_configs"),
+    ApiKey.ALTER_CONFIGS: Served(0, 2, "configs.alter_configs"),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Served(1, 2, "cluster.alter_replica_log_dirs"),
+    ApiKey.DESCRIBE_LOG_DIRS: Served(1, 5, "cluster.describe_log_dirs"),
+    ApiKey.CREATE_PARTITIONS: Served(0, 3, "topics.create_partitions"),
+    ApiKey.DELETE_GROUPS: Served(0, 2, "groups.delete_groups"),
+    ApiKey.ELECT_LEADERS: Served(0, 2, "cluster.elect_leaders"),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, "configs.incremental_alter_configs"),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Served(0, 1, "cluster.alter_partition_reassignments"),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(0, 0, "cluster.list_partition_reassignments"),
+    ApiKey.OFFSET_DELETE: Served(0, 0, "groups.offset_delete"),
+    ApiKey.DESCRIBE_QUORUM: Served(0, 2, "cluster.describe_quorum"),
+    ApiKey.UPDATE_FEATURES: Served(0, 2, "cluster.update_features"),
+    ApiKey.DESCRIBE_CLUSTER: Served(0, 2, "cluster.describe_cluster"),
+    ApiKey.DESCRIBE_PRODUCERS: Served(0, 0, "transactions.describe_producers"),
+    ApiKey.UNREGISTER_BROKER: Served(0, 0, "cluster.unregister_broker"),
+    ApiKey.DESCRIBE_TRANSACTIONS: Served(0, 0, "transactions.describe_transactions"),
+    ApiKey.LIST_TRANSACTIONS: Served(0, 2, "transactions.list_transactions"),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(0, 1, "groups.consumer_group_heartbeat"),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Served(0, 1, "groups.consumer_group_describe"),
+    ApiKey.LIST_CONFIG_RESOURCES: Served(0, 1, "configs.list_config_resources"),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0, "topics.describe_topic_partitions"),
 }
 
 
@@ -106,9 +104,9 @@ class Dispatcher:
         slots = channel.slots
         if not slots or channel.interrupt is not None:
             return False
-        if int.from_bytes(frame[:2], "big") == PRODUCE_KEY:
+        if int.from_bytes(frame[:2], "big") == ApiKey.PRODUCE:
             # Whatever is no Produce had nothing behind it, so it can only be the last.
-            return not slots[-1].completed and slots[-1].header.api_key != PRODUCE_KEY
+            return not slots[-1].completed and slots[-1].header.api_key != ApiKey.PRODUCE
         return not all(context.completed for context in slots)
 
     def dispatch(self, channel: Channel, frame: memoryview, now_ms: int) -> None:
@@ -129,12 +127,12 @@ class Dispatcher:
             raise WireError(f"API {header.api_key} is not served")
         version = header.api_version
         if not max(served.min_version, served.refused_below) <= version <= served.max_version:
-            if header.api_key != API_VERSIONS_KEY:
+            if header.api_key != ApiKey.API_VERSIONS:
                 raise WireError(
                     f"{served.module} version {version} is not served "
                     f"({served.min_version} to {served.max_version} are)"
                 )
-            from kwire.broker.api.api_versions import complete_unsupported
+            from kwire.broker.api.cluster.api_versions import complete_unsupported
 
             complete_unsupported(channel.open_slot(header, now_ms, len(frame)))
             return

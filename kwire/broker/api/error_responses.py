@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode, WireError
 from kwire.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from kwire.wire.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
@@ -45,17 +46,14 @@ def _topics(asked: str = "topics", answered: str = "topics", partitions: str = "
 
 
 RESOURCE: Final = ("resource_type", "resource_name")
-PRODUCE, FETCH, METADATA, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP = 0, 1, 3, 9, 10, 11
-DELETE_TOPICS, INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, ALTER_REPLICA_LOG_DIRS = 20, 22, 24, 34
-
 NAMED: Final[dict[int, Each]] = {
-    PRODUCE: Each(
+    ApiKey.PRODUCE: Each(
         "topic_data",
         "responses",
         ("name", "topic_id"),
         Each("partition_data", "partition_responses", ("index",), fixed={"base_offset": -1}),
     ),
-    FETCH: Each(
+    ApiKey.FETCH: Each(
         "topics",
         "responses",
         ("topic", "topic_id"),
@@ -66,61 +64,65 @@ NAMED: Final[dict[int, Each]] = {
             fixed={"high_watermark": -1, "aborted_transactions": [], "records": b""},
         ),
     ),
-    2: _topics(),
-    METADATA: Each("topics", "topics", ("name", "topic_id")),
-    8: Each(
+    ApiKey.LIST_OFFSETS: _topics(),
+    ApiKey.METADATA: Each("topics", "topics", ("name", "topic_id")),
+    ApiKey.OFFSET_COMMIT: Each(
         "topics",
         "topics",
         ("name", "topic_id"),
         Each("partitions", "partitions", ("partition_index",)),
     ),
-    15: Each("groups", "groups", ("group_id",)),
-    19: Each("topics", "topics", ("name",)),
-    21: Each(
+    ApiKey.DESCRIBE_GROUPS: Each("groups", "groups", ("group_id",)),
+    ApiKey.CREATE_TOPICS: Each("topics", "topics", ("name",)),
+    ApiKey.DELETE_RECORDS: Each(
         "topics",
         "topics",
         ("name",),
         Each("partitions", "partitions", ("partition_index",), fixed={"low_watermark": -1}),
     ),
-    23: Each("topics", "topics", ("topic",), Each("partitions", "partitions", ("partition",))),
-    ADD_PARTITIONS_TO_TXN: Each(
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Each(
+        "topics", "topics", ("topic",), Each("partitions", "partitions", ("partition",))
+    ),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Each(
         "v3_and_below_topics",
         "results_by_topic_v3_and_below",
         ("name",),
         Each("partitions", "results_by_partition", ("partition_index",)),
     ),
-    27: Each("markers", "markers", ("producer_id",), _topics(partitions="partition_indexes")),
-    28: _topics(),
-    32: Each("resources", "results", RESOURCE),
-    33: Each("resources", "responses", RESOURCE),
-    ALTER_REPLICA_LOG_DIRS: Each(
+    ApiKey.WRITE_TXN_MARKERS: Each(
+        "markers", "markers", ("producer_id",), _topics(partitions="partition_indexes")
+    ),
+    ApiKey.TXN_OFFSET_COMMIT: _topics(),
+    ApiKey.DESCRIBE_CONFIGS: Each("resources", "results", RESOURCE),
+    ApiKey.ALTER_CONFIGS: Each("resources", "responses", RESOURCE),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Each(
         "topics",
         "results",
         ("topic_name=name",),
         Each("partitions", "partitions", ("partition_index",)),
     ),
-    37: Each("topics", "results", ("name",)),
-    42: Each("groups_names", "results", ("group_id",)),
-    43: Each(
+    ApiKey.CREATE_PARTITIONS: Each("topics", "results", ("name",)),
+    ApiKey.DELETE_GROUPS: Each("groups_names", "results", ("group_id",)),
+    ApiKey.ELECT_LEADERS: Each(
         "topic_partitions",
         "replica_election_results",
         ("topic",),
         Each("partitions", "partition_result", ("partition_id",)),
     ),
-    44: Each("resources", "responses", RESOURCE),
-    45: _topics(answered="responses"),
-    46: _topics(partitions="partition_indexes"),
-    61: _topics(partitions="partition_indexes"),
-    65: Each("transactional_ids", "transaction_states", ("transactional_id",)),
-    69: Each("group_ids", "groups", ("group_id",)),
-    75: Each("topics", "topics", ("name",)),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Each("resources", "responses", RESOURCE),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _topics(answered="responses"),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _topics(partitions="partition_indexes"),
+    ApiKey.DESCRIBE_PRODUCERS: _topics(partitions="partition_indexes"),
+    ApiKey.DESCRIBE_TRANSACTIONS: Each("transactional_ids", "transaction_states", ("transactional_id",)),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Each("group_ids", "groups", ("group_id",)),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Each("topics", "topics", ("name",)),
 }
 """By API key. An API that is not here has its error at the top alone."""
 
-ALWAYS_SAID: Final = {FIND_COORDINATOR, 32, 55}
-"""FindCoordinator, DescribeConfigs, DescribeQuorum: these have Kafka's own words where an error has none."""
+ALWAYS_SAID: Final = {ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_QUORUM}
+"""These have Kafka's own words where an error has none."""
 
-ELECT_LEADERS_WITHOUT_TOP: Final = 43, 0
+ELECT_LEADERS_WITHOUT_TOP: Final = ApiKey.ELECT_LEADERS, 0
 FIRST_FETCH_WITH_IDS: Final = 13
 FIRST_ADD_PARTITIONS_IN_BATCHES: Final = 4
 FIRST_DELETE_TOPICS_WITH_IDS: Final = 6
@@ -177,20 +179,20 @@ def _produce(request: ProduceRequest, version: int, code: ErrorCode, message: st
     if not request.acks:
         raise WireError("a Produce request failed that asks for no answer")
     response = ProduceResponse()
-    _fill(response, NAMED[PRODUCE], request.topic_data, code, message)
+    _fill(response, NAMED[ApiKey.PRODUCE], request.topic_data, code, message)
     return response
 
 
 def _fetch(request: FetchRequest, version: int, code: ErrorCode, message: str | None) -> Message:
     response = FetchResponse(error_code=code, session_id=request.session_id)
     if version < FIRST_FETCH_WITH_IDS:
-        _fill(response, NAMED[FETCH], request.topics, code, message)
+        _fill(response, NAMED[ApiKey.FETCH], request.topics, code, message)
     return response
 
 
 def _metadata(request: MetadataRequest, version: int, code: ErrorCode, message: str | None) -> Message:
     response = MetadataResponse(error_code=code)
-    _fill(response, NAMED[METADATA], request.topics, code, message)
+    _fill(response, NAMED[ApiKey.METADATA], request.topics, code, message)
     for topic in response.topics:
         topic.name = topic.name or ""
     return response
@@ -258,7 +260,7 @@ def _add_partitions_to_txn(
     if version >= FIRST_ADD_PARTITIONS_IN_BATCHES:
         response.error_code = code
     else:
-        each = NAMED[ADD_PARTITIONS_TO_TXN]
+        each = NAMED[ApiKey.ADD_PARTITIONS_TO_TXN]
         _fill(response, each, request.v3_and_below_topics, code, message)
     return response
 
@@ -268,20 +270,20 @@ def _alter_replica_log_dirs(
 ) -> Message:
     response = AlterReplicaLogDirsResponse()
     for directory in request.dirs:
-        _fill(response, NAMED[ALTER_REPLICA_LOG_DIRS], directory.topics, code, message)
+        _fill(response, NAMED[ApiKey.ALTER_REPLICA_LOG_DIRS], directory.topics, code, message)
     return response
 
 
 SPECIAL: Final[dict[int, Callable[[Any, int, ErrorCode, str | None], Message]]] = {
-    PRODUCE: _produce,
-    FETCH: _fetch,
-    METADATA: _metadata,
-    OFFSET_FETCH: _offset_fetch,
-    FIND_COORDINATOR: _find_coordinator,
-    JOIN_GROUP: _join_group,
-    DELETE_TOPICS: _delete_topics,
-    INIT_PRODUCER_ID: _init_producer_id,
-    ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
-    ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
+    ApiKey.PRODUCE: _produce,
+    ApiKey.FETCH: _fetch,
+    ApiKey.METADATA: _metadata,
+    ApiKey.OFFSET_FETCH: _offset_fetch,
+    ApiKey.FIND_COORDINATOR: _find_coordinator,
+    ApiKey.JOIN_GROUP: _join_group,
+    ApiKey.DELETE_TOPICS: _delete_topics,
+    ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
 }
 """What hangs on the version, or is none of the request's own lists."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kwire.broker.api.context import Channel
 from kwire.broker.api.dispatch import Dispatcher
-from kwire.broker.api.fetch_sessions import FetchSessionCache, TopicNames
+from kwire.broker.api.records.fetch_sessions import FetchSessionCache, TopicNames
 from kwire.broker.config import BrokerConfig, log_config
 from kwire.broker.config.group import GroupConfigs
 from kwire.broker.controller.commands import AssignDirectories

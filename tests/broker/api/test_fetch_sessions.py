@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.fetch_sessions import (
+from kwire.broker.api.records.fetch_sessions import (
     IDS_PER_SHARD,
     SHARDS,
     FetchContext,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kwire.broker.api.loggers import alter_loggers, describe_loggers
+from kwire.broker.api.configs.loggers import alter_loggers, describe_loggers
 from kwire.broker.controller.commands import AlterOperation, ConfigChange, Fault
 from kwire.wire.errors import ApiError, ErrorCode
 

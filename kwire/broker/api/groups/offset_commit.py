@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.commit_answers import refused_first
 from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.groups.commit_answers import refused_first
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.offset_commit import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from kwire.broker.api.configs.loggers import alter_loggers
 from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.api.loggers import alter_loggers
 from kwire.broker.controller.commands import ConfigChange, Fault, IncrementalAlterConfigs, ResourceChange
 from kwire.broker.controller.configs import REPEATED, form_fault
 from kwire.broker.metadata.image import RESOURCE_BROKER_LOGGER

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.api.fetch_sessions import (
+from kwire.broker.api.records.fetch_sessions import (
     FIRST_VERSION_WITH_TOPIC_IDS,
     FetchContext,
     FetchTarget,

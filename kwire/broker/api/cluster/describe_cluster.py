@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
-from kwire.broker.api.metadata import NO_CONTROLLER, controller_id
 from kwire.broker.api.operations import CLUSTER_OPERATIONS
+from kwire.broker.api.topics.metadata import NO_CONTROLLER, controller_id
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_cluster import (
     DescribeClusterBroker,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.add_partitions_to_txn import fenced_for
 from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.transactions.add_partitions_to_txn import fenced_for
 from kwire.coordinator.transactions.machine import Producer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

@@ -10,7 +10,8 @@ import re
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
-from kwire.broker.api.dispatch import API_VERSIONS_KEY, SERVED
+from kwire.broker.api.dispatch import SERVED
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import (
     ApiVersion,
@@ -59,13 +60,13 @@ def handle(node: Node, context: RequestContext, request: ApiVersionsRequest) -> 
 
 def complete_unsupported(context: RequestContext) -> None:
     """Answer an ApiVersions request of a version that is not ours."""
-    served = SERVED[API_VERSIONS_KEY]
+    served = SERVED[ApiKey.API_VERSIONS]
     response = ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         api_keys=[
             ApiVersion(
-                api_key=API_VERSIONS_KEY, min_version=served.min_version, max_version=served.max_version
+                api_key=ApiKey.API_VERSIONS, min_version=served.min_version, max_version=served.max_version
             )
         ],
     )
-    context.complete_encoded(encode_response(API_VERSIONS_KEY, 0, context.header.correlation_id, response))
+    context.complete_encoded(encode_response(ApiKey.API_VERSIONS, 0, context.header.correlation_id, response))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.consumer_group_heartbeat import consumer_groups_enabled
 from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.api.describe_groups import ALL_OPERATIONS
+from kwire.broker.api.groups.consumer_group_heartbeat import consumer_groups_enabled
+from kwire.broker.api.groups.describe_groups import ALL_OPERATIONS
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
-from kwire.broker.api.metadata import NO_LEADER, offline_replicas
 from kwire.broker.api.operations import TOPIC_OPERATIONS
+from kwire.broker.api.topics.metadata import NO_LEADER, offline_replicas
 from kwire.broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from kwire.broker.metadata.names import is_internal, name_fault
 from kwire.wire.errors import ErrorCode

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from kwire.broker.api.configs.loggers import describe_loggers
 from kwire.broker.api.context import RequestContext
-from kwire.broker.api.loggers import describe_loggers
 from kwire.broker.config.definition import parse_integer
 from kwire.broker.config.describe import (
     ConfigEntry,

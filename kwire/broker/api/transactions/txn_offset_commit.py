@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.commit_answers import refused_first
 from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.api.transaction_checks import ToldError, check_transaction
+from kwire.broker.api.groups.commit_answers import refused_first
+from kwire.broker.api.transactions.transaction_checks import ToldError, check_transaction
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.coordinator.ports import OFFSETS_TOPIC
 from kwire.coordinator.transactions.machine import Producer

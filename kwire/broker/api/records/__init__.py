@@ -1,0 +1,1 @@
+"""Records: written, read, and found by offset, time and epoch."""
