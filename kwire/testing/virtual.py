@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kwire.broker.host.clock import ManualClock, QueuedTimer, TimerQueue
+from kwire.broker.host.loggers import NodeLogger
+from kwire.broker.host.streams import RandomStreams
 
 T = TypeVar("T")
 
@@ -25,15 +27,23 @@ class VirtualHost:
     as the shell does after each turn of its loop.
     """
 
-    def __init__(self, *, seed: int = 0, now_ms: int = 1_700_000_000_000) -> None:
+    def __init__(self, *, seed: int = 0, now_ms: int = 1_700_000_000_000, name: str = "") -> None:
+        """`name` is what the node is called in the log."""
+        self.name = name
         self.rng = random.Random(seed)
         self.clock = ManualClock(now_ms)
+        self.now_ms = self.clock.now_ms
+        self.monotonic_ms = self.clock.monotonic_ms
+        self._streams = RandomStreams(seed)
         self.end_turn: Callable[[], None] | None = None
         self._timers = TimerQueue(self.clock.monotonic_ms)
         self._soon: deque[Callable[[], None]] = deque()
 
-    def now_ms(self) -> int:
-        return self.clock.now_ms()
+    def random(self, purpose: str) -> random.Random:
+        return self._streams.of(purpose)
+
+    def logger(self, name: str) -> NodeLogger:
+        return NodeLogger(name, self.name)
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer:
         return self._timers.add(delay_ms, callback)

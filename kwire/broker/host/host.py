@@ -1,7 +1,7 @@
-"""What a broker's machines ask of the world: the time, later calls, and work off the loop.
+"""What a node's machines ask of the world: the time, chance, later calls, work off the loop, other nodes.
 
 Everything outside of `broker/net` and `broker/storage/disk.py` is synchronous and reaches the world through a
-`Host`. `broker.net` implements it on one loop of a real process; `broker.testing.virtual` implements it on
+`Host`. `broker.net` implements it on one loop of a real process; `kwire.testing` implements it on
 virtual time, so that a test waits a week in a millisecond and gives the same result every time.
 
 All callbacks run on the loop, one at a time, never inside the call that asked for them.
@@ -12,6 +12,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from typing import Protocol, TypeVar
+
+from kwire.broker.host.loggers import NodeLogger
+from kwire.wire.schema import Message
 
 T = TypeVar("T")
 
@@ -34,10 +37,19 @@ class Host(Protocol):
     """The world as a node sees it."""
 
     rng: random.Random
-    """The source of every random choice; seeded in simulations."""
+    """Chance for whatever has no stream of its own yet."""
+
+    def random(self, purpose: str) -> random.Random:
+        """The source of every random choice for some purpose; seeded, each on its own, in simulations."""
+
+    def logger(self, name: str) -> NodeLogger:
+        """The logger of that name, for this node."""
 
     def now_ms(self) -> int:
         """Wall-clock time in milliseconds since 1970: for record timestamps and times that are stored."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some fixed moment, which never go back: for durations."""
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
         """Call `callback` once, when `delay_ms` have passed. Not affected by changes of the wall clock."""
@@ -50,3 +62,25 @@ class Host(Protocol):
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call `callback` in this turn of the loop or the next, after what is running now."""
+
+
+class PeerUnreachable(Exception):
+    """The other node was not reached, or did not answer in time; it may have done what it was asked."""
+
+
+class Peers(Protocol):
+    """The other nodes of a cluster, for those parts of a node that ask them. Nobody implements it yet."""
+
+    def send(
+        self,
+        node_id: int,
+        purpose: str,
+        request: Message,
+        deadline_ms: int,
+        on_answer: Callable[[Message | PeerUnreachable], None],
+    ) -> None:
+        """Ask a node, and have `on_answer` called once: with its answer, or, by `deadline_ms`, without one.
+
+        What is sent for one purpose ("raft", "fetch") arrives in order, and waits for nothing that is sent
+        for another. The deadline is a moment of `Host.monotonic_ms`.
+        """

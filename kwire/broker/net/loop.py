@@ -26,7 +26,6 @@ poll. Worker threads report through an eventfd in the same epoll.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import select
@@ -38,12 +37,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 
 from kwire.broker.host.clock import Clock, QueuedTimer, SystemClock, TimerQueue
+from kwire.broker.host.loggers import NodeLogger
+from kwire.broker.host.streams import RandomStreams
 from kwire.broker.net.timerfd import TimerFd
 
 if TYPE_CHECKING:
     from outcome import Outcome
-
-logger = logging.getLogger("kwire.net")
 
 T = TypeVar("T")
 
@@ -63,15 +62,23 @@ class Loop:
     def __init__(
         self,
         clock: Clock | None = None,
-        rng: random.Random | None = None,
         *,
+        name: str = "",
+        seed: int | None = None,
         max_workers: int = MAX_WORKERS,
         alone: bool = False,
     ) -> None:
-        """`alone` says that no other task of this trio run needs to be served promptly."""
+        """`name` is what the node is called in the log.
+
+        `alone` says that no other task of this trio run needs to be served promptly.
+        """
         self.clock: Clock = clock if clock is not None else SystemClock()
-        self.rng = rng if rng is not None else random.Random()
+        self.name = name
+        self._streams = RandomStreams(seed if seed is not None else int.from_bytes(os.urandom(16)))
+        self.rng = self.random("everything else")
         self.now_ms = self.clock.now_ms
+        self.monotonic_ms = self.clock.monotonic_ms
+        self._logger = self.logger("kwire.net")
         self.end_turn: Callable[[], bool] = _nothing_left
         """Called at the end of each turn; True asks for another turn at once."""
         self.turn_ms = self.clock.monotonic_ms()
@@ -116,7 +123,13 @@ class Loop:
         del self._handlers[fd]
         self._epoll.unregister(fd)
 
-    # --- Host (now_ms is the clock's)
+    # --- Host (now_ms and monotonic_ms are the clock's)
+
+    def random(self, purpose: str) -> random.Random:
+        return self._streams.of(purpose)
+
+    def logger(self, name: str) -> NodeLogger:
+        return NodeLogger(name, self.name)
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer:
         timer = self._timers.add(delay_ms, callback)
@@ -224,7 +237,7 @@ class Loop:
             try:
                 handler(mask)
             except Exception:
-                logger.exception("the handler of descriptor %d failed", fd)
+                self._logger.exception("the handler of descriptor %d failed", fd)
         if self._look_at_timers:
             self._look_at_timers = False
             self._run_due_timers()
@@ -234,7 +247,7 @@ class Loop:
         try:
             more = self.end_turn()
         except Exception:
-            logger.exception("the end of a turn failed")
+            self._logger.exception("the end of a turn failed")
             more = False
         self._arm_timer()
         self.in_turn = False
@@ -249,7 +262,7 @@ class Loop:
         try:
             callback()
         except Exception:
-            logger.exception("a call of the loop failed")
+            self._logger.exception("a call of the loop failed")
 
     def _arm_timer(self) -> None:
         deadline_ms = self._timers.look_at_ms()

@@ -11,7 +11,6 @@ worker threads, then let the node flush, checkpoint and mark its directories as 
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -66,7 +65,7 @@ async def serve(
     config: BrokerConfig,
     *,
     clock: Clock | None = None,
-    rng: random.Random | None = None,
+    seed: int | None = None,
     disk: Disk | None = None,
     alone: bool = False,
 ) -> AsyncIterator[Broker]:
@@ -75,7 +74,7 @@ async def serve(
     Raises BindError, StorageError and ConfigError on the way in.
     """
     settings = settings_of(config)
-    loop = Loop(clock, rng, alone=alone)
+    loop = Loop(clock, name=f"node {config.node_id}", seed=seed, alone=alone)
     listeners: list[Listener] = []
     try:
         for name, host, port in config.listener_endpoints():

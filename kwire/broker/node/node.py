@@ -116,7 +116,7 @@ class Node:
         self.fetch_sessions = FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots // FETCH_SESSION_CACHES * FETCH_SESSION_CACHES,
             FETCH_SESSION_EVICTION_MS,
-            host.rng,
+            host.random("fetch sessions"),
         )
         self.bound_ports: dict[str, int] = {}
         """The port that each listener is bound to, by listener name: the shell fills it in."""
@@ -127,7 +127,7 @@ class Node:
         self.log_manager = LogManager(
             disk,
             all_directories(config),
-            rng=host.rng,
+            rng=host.random("directories"),
             config_for=self.log_config,
             place_of=lambda topic, index: self.directories.place_of(topic, index),
             metadata_dir=separate_directory(config),
@@ -166,16 +166,16 @@ class Node:
 
         FormatError, StorageError (StartRefused among them), CorruptMetadata.
         """
-        config, now_ms = self.config, self.host.now_ms()
+        config, now_ms, rng = self.config, self.host.now_ms(), self.host.random("formatting")
         owners = read_owners(self._disk, all_directories(config))
         home = metadata_directory(config)
         is_new = may_start(self._disk, owners, home=home, node_id=self.node_id)
         self.log_manager.lock()
         if is_new:
-            for line in format_directories(config, self._disk, self.host.rng, now_ms, ignore_formatted=True):
+            for line in format_directories(config, self._disk, rng, now_ms, ignore_formatted=True):
                 logger.info("%s", line)
         else:
-            give_directory_ids(self._disk, owners, lambda: new_uuid(self.host.rng))
+            give_directory_ids(self._disk, owners, lambda: new_uuid(rng))
         self.log_manager.read_owners()
         # The metadata comes first: logs are opened with the configurations of their topics.
         with naming_metadata_directory(config):

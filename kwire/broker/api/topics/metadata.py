@@ -100,7 +100,7 @@ def brokers(node: Node, image: MetadataImage, listener: str) -> list[MetadataRes
 def controller_id(node: Node, image: MetadataImage) -> int:
     """Any live broker, also of other listeners: with KRaft all of them pass requests on to the controller."""
     alive = image.alive_brokers()
-    return node.host.rng.choice(alive).broker_id if alive else NO_CONTROLLER
+    return node.host.random("metadata answers").choice(alive).broker_id if alive else NO_CONTROLLER
 
 
 def _request_error(request: MetadataRequest, version: int) -> ErrorCode | None:
