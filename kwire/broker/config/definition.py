@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from decimal import Decimal
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -72,6 +71,8 @@ class Key(NamedTuple):
     update: Update = Update.READ_ONLY
     classes: tuple[str, ...] = ()
     """The classes that it can name, where not any name will do."""
+    doc: str = ""
+    """What it does, as DescribeConfigs tells an operator who asks for documentation (KIP-569)."""
 
     @property
     def is_sensitive(self) -> bool:
@@ -193,6 +194,8 @@ def _double_text(value: float) -> str:
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
+    from decimal import Decimal
+
     sign, digits, exponent = Decimal(repr(value)).as_tuple()
     assert isinstance(exponent, int)
     shown = "".join(map(str, digits)).rstrip("0")

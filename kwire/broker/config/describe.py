@@ -5,7 +5,6 @@ KIP-226 gives the order of the places, KIP-524 and KIP-569 type and documentatio
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -13,6 +12,7 @@ from typing import Final, NamedTuple
 from kwire.broker.config.broker import BrokerConfig
 from kwire.broker.config.broker_keys import BROKER_KEYS, THROTTLES
 from kwire.broker.config.definition import REQUIRED, Key, Update, Value, to_text
+from kwire.broker.config.dynamic import LISTENER_KEY, SYNONYMS
 from kwire.broker.config.group import own_value
 from kwire.broker.config.group_keys import GROUP_KEYS, SOURCE_PREFIX
 from kwire.broker.config.topic import TOPIC_KEYS_BY_NAME, topic_values
@@ -55,22 +55,16 @@ class ConfigEntry(NamedTuple):
     documentation: str | None
 
 
-_TOGETHER: Final = (
-    ("log.roll.ms", "log.roll.hours"),
-    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
-    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
-)
 _FLUSH_MS: Final = ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")
-_LISTENER_KEY: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 
 
 def _synonym_names(name: str) -> tuple[str, ...]:
-    for names in _TOGETHER:
+    for names in SYNONYMS:
         if name in names:
             return names
     if name == _FLUSH_MS[0]:
         return _FLUSH_MS
-    match = _LISTENER_KEY.match(name)
+    match = LISTENER_KEY.match(name)
     return (name, match[1]) if match is not None else (name,)
 
 
@@ -100,7 +94,7 @@ def _synonyms(config: BrokerConfig, name: str, *, is_sensitive: bool) -> list[Sy
 
 def _key(name: str) -> Key | None:
     """What is known of a key, or of the one that it is for a single listener."""
-    match = _LISTENER_KEY.match(name)
+    match = LISTENER_KEY.match(name)
     if match is not None:
         return BROKER_KEYS.get(match[1])
     return BROKER_KEYS.get(name) or THROTTLES.get(name)
@@ -114,7 +108,7 @@ def _shadowed(config: BrokerConfig) -> set[str]:
     """Keys whose setting at start is as good as none: one that comes before them is set while it runs."""
     return {
         name
-        for first, *others in (*_TOGETHER, _FLUSH_MS)
+        for first, *others in (*SYNONYMS, _FLUSH_MS)
         if first in config.per_broker or first in config.cluster_wide
         for name in others
     }
@@ -157,7 +151,7 @@ def _broker_entry(
         kind=key.kind if key is not None else UNKNOWN_KIND,
         read_only=key is None or key.update is Update.READ_ONLY or key.name != name,
         is_sensitive=_hidden(key),
-        documentation=_documentation(name),
+        documentation=key.doc or None if key is not None and key.name == name else None,
     )
 
 
@@ -181,7 +175,7 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
             kind=key.kind,
             read_only=False,
             is_sensitive=False,
-            documentation=_documentation(name),
+            documentation=key.doc or BROKER_KEYS[name].doc,
         )
 
 
@@ -209,15 +203,9 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
             kind=key.kind,
             read_only=False,
             is_sensitive=False,
-            documentation=_documentation(name),
+            documentation=key.doc,
         )
 
 
 def _hidden(key: Key | None) -> bool:
     return key is None or key.is_sensitive
-
-
-def _documentation(name: str) -> str | None:
-    from kwire.broker.config.documentation import DOCUMENTATION
-
-    return DOCUMENTATION.get(name)

@@ -17,16 +17,16 @@ from typing import Final
 
 from kwire.broker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
 from kwire.broker.config.definition import ConfigError, Key, Update, Value
-from kwire.broker.config.listeners import parse_counts
-from kwire.broker.config.listening import (
+from kwire.broker.config.listeners import (
     Listening,
     check_addresses,
     check_names,
     is_watched,
     listeners_fault,
+    parse_counts,
     read_listening,
 )
-from kwire.broker.config.topic_keys import SOURCES
+from kwire.broker.config.topic_keys import HOUR_MS, MINUTE_MS, SOURCES
 
 logger = logging.getLogger("kwire.config")
 
@@ -93,8 +93,6 @@ AS_RETENTION: Final = -2
 """A local retention that is the one of all data."""
 JMX_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
 
-_MINUTE_MS: Final = 60 * 1000
-_HOUR_MS: Final = 60 * _MINUTE_MS
 _MEBIBYTE: Final = 1 << 20
 _HOST: Final = re.compile(r"[0-9a-zA-Z\-%._:]*\Z")
 
@@ -241,9 +239,9 @@ def check_values(state: State) -> None:
         if _number(values, name) > _number(values, high):
             raise ConfigError(f"{name} must be less than or equal to {high}")
     listening = state.listening
-    if _either(values, ("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)) < 1:
+    if _either(values, ("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)) < 1:
         raise ConfigError("requirement failed: log.roll.ms must be greater than or equal to 1")
-    if _either(values, ("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS)) < 0:
+    if _either(values, ("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)) < 0:
         raise ConfigError("requirement failed: log.roll.jitter.ms must be greater than or equal to 0")
     if _retention_ms(values) == 0:
         raise ConfigError(
@@ -313,8 +311,8 @@ def _retention_ms(values: Values) -> int:
     found = _either(
         values,
         ("log.retention.ms", 1),
-        ("log.retention.minutes", _MINUTE_MS),
-        ("log.retention.hours", _HOUR_MS),
+        ("log.retention.minutes", MINUTE_MS),
+        ("log.retention.hours", HOUR_MS),
     )
     return max(found, -1)
 

@@ -46,24 +46,56 @@ def _is_past(duration: str) -> bool:
     return bool(parts) and (total <= 0 if found["sign"] == "-" else total >= 0)
 
 
+# fmt: off
 GROUP_KEYS: Final = (
-    Key("consumer.assignment.interval.ms", INT, "1000", at_least(0)),
-    Key("consumer.heartbeat.interval.ms", INT, "5000", at_least(1)),
-    Key("consumer.session.timeout.ms", INT, "45000", at_least(1)),
-    Key("share.assignment.interval.ms", INT, "1000", at_least(0)),
-    Key("share.auto.offset.reset", STRING, "latest", reset_fault),
-    Key("share.delivery.count.limit", INT, "5", at_least(2)),
-    Key("share.heartbeat.interval.ms", INT, "5000", at_least(1)),
-    Key("share.isolation.level", STRING, "read_uncommitted", one_of("read_committed", "read_uncommitted")),
-    Key("share.partition.max.record.locks", INT, "2000", at_least(100)),
-    Key("share.record.lock.duration.ms", INT, "30000", at_least(1000)),
-    Key("share.renew.acknowledge.enable", BOOLEAN, "true"),
-    Key("share.session.timeout.ms", INT, "45000", at_least(1)),
-    Key("streams.assignment.interval.ms", INT, "1000", at_least(0)),
-    Key("streams.heartbeat.interval.ms", INT, "5000", at_least(1)),
-    Key("streams.initial.rebalance.delay.ms", INT, "3000", at_least(0)),
-    Key("streams.num.standby.replicas", INT, "0", at_least(0)),
-    Key("streams.session.timeout.ms", INT, "45000", at_least(1)),
+    Key("consumer.assignment.interval.ms", INT, "1000", at_least(0),
+        doc="The least time, in milliseconds, between two assignments of the consumer group; 0 assigns as "
+            "soon as something changes."),
+    Key("consumer.heartbeat.interval.ms", INT, "5000", at_least(1),
+        doc="How often, in milliseconds, members of the consumer group have to send a heartbeat."),
+    Key("consumer.session.timeout.ms", INT, "45000", at_least(1),
+        doc="How long, in milliseconds, a member of the consumer group may go without a heartbeat before it "
+            "is removed."),
+    Key("share.assignment.interval.ms", INT, "1000", at_least(0),
+        doc="The least time, in milliseconds, between two assignments of the share group; 0 assigns as soon "
+            "as something changes."),
+    Key("share.auto.offset.reset", STRING, "latest", reset_fault,
+        doc="Where the share group starts in a partition it has not read yet: earliest, latest, or "
+            "by_duration: with an ISO 8601 duration, which is that long ago."),
+    Key("share.delivery.count.limit", INT, "5", at_least(2),
+        doc="How many times the share group's members may be given a record before it counts as "
+            "undeliverable and is skipped."),
+    Key("share.heartbeat.interval.ms", INT, "5000", at_least(1),
+        doc="How often, in milliseconds, members of the share group have to send a heartbeat."),
+    Key("share.isolation.level", STRING, "read_uncommitted", one_of("read_committed", "read_uncommitted"),
+        doc="Which transactional records the share group gets: read_committed only those of committed "
+            "transactions, read_uncommitted all of them."),
+    Key("share.partition.max.record.locks", INT, "2000", at_least(100),
+        doc="How many records of one partition the share group's members may hold unacknowledged at a time. "
+            "At this limit no further ones are given out."),
+    Key("share.record.lock.duration.ms", INT, "30000", at_least(1000),
+        doc="How long, in milliseconds, a member of the share group has a record to itself. Without an "
+            "acknowledgement the record is then given out again."),
+    Key("share.renew.acknowledge.enable", BOOLEAN, "true",
+        doc="Whether a member of the share group may extend the time it has a record to itself."),
+    Key("share.session.timeout.ms", INT, "45000", at_least(1),
+        doc="How long, in milliseconds, a member of the share group may go without a heartbeat before it is "
+            "removed."),
+    Key("streams.assignment.interval.ms", INT, "1000", at_least(0),
+        doc="The least time, in milliseconds, between two assignments of the streams group; 0 assigns as "
+            "soon as something changes."),
+    Key("streams.heartbeat.interval.ms", INT, "5000", at_least(1),
+        doc="How often, in milliseconds, members of the streams group have to send a heartbeat."),
+    Key("streams.initial.rebalance.delay.ms", INT, "3000", at_least(0),
+        doc="How long, in milliseconds, the streams group waits after its first member joined for others to "
+            "join too; 0 means it assigns at once."),
+    Key("streams.num.standby.replicas", INT, "0", at_least(0),
+        doc="How many members besides the active one keep a copy of each stateful task's state; 0 means no "
+            "copies."),
+    Key("streams.session.timeout.ms", INT, "45000", at_least(1),
+        doc="How long, in milliseconds, a member of the streams group may go without a heartbeat before it "
+            "is removed."),
 )
+# fmt: on
 
 SOURCE_PREFIX: Final = "group."

@@ -1,18 +1,46 @@
-"""Listeners: where a broker accepts connections, and what clients are told to connect to."""
+"""Listeners: where a broker accepts connections, what clients are told, and what of that may change. KIP-226.
+
+The rules and their words for a running broker are those of Apache Kafka 4.3.1 in KRaft mode. It takes
+listeners up and gives others up, by their names. It does not move one that it has, nor does it register anew:
+what clients are told of a broker is what was advertised when it started.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple, cast
 
-from kwire.broker.config.definition import ConfigError, invalid, parse_integer
+from kwire.broker.config.definition import ConfigError, Value, invalid, parse_integer
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SERVED_PROTOCOLS: Final = ("PLAINTEXT",)
 META_ADDRESS: Final = "0.0.0.0"
 
-_ENDPOINT: Final = re.compile(r"^([^:/]+)://(\[[0-9A-Fa-f:.%]*\]|[^\[\]:/,\s]*):(-?\d+)$")
+LISTENERS: Final = "listeners"
+PROTOCOL_MAP: Final = "listener.security.protocol.map"
+CONTROLLER_NAMES: Final = "controller.listener.names"
+INTER_BROKER_NAME: Final = "inter.broker.listener.name"
+ADVERTISED: Final = "advertised.listeners"
+
+WATCHED: Final = frozenset(
+    {
+        LISTENERS,
+        PROTOCOL_MAP,
+        "principal.builder.class",
+        "max.connections",
+        "max.connection.creation.rate",
+        "num.network.threads",
+    }
+)
+"""Keys that make Kafka compare listeners when they change, beside those of SSL and SASL."""
+
+NAMELESS: Final = "The provided listener name is null or empty string"
+
+_GIVEN_ENDPOINT: Final = re.compile(r"^([^:/]+)://(\[[0-9A-Fa-f:.%]*\]|[^\[\]:/,\s]*):(-?\d+)$")
+_ENDPOINT: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 
 
 class ListenerEndpoint(NamedTuple):
@@ -27,7 +55,7 @@ def parse_listeners(key: str, entries: Sequence[str]) -> list[ListenerEndpoint]:
     """Read `NAME://host:port` entries. ConfigError for one that is none, and for a name used twice."""
     endpoints: list[ListenerEndpoint] = []
     for entry in entries:
-        match = _ENDPOINT.match(entry)
+        match = _GIVEN_ENDPOINT.match(entry)
         if match is None:
             raise invalid(key, entry, "expected NAME://host:port, like PLAINTEXT://127.0.0.1:9092")
         port = int(match[3])
@@ -93,3 +121,217 @@ def check_protocols(listeners: Sequence[ListenerEndpoint], protocols: Mapping[st
                 f"listeners has {listener.name}, which asks for {protocol}, which is not served yet: "
                 f"use {', '.join(SERVED_PROTOCOLS)}"
             )
+
+
+# --- what they come to
+
+
+class Listening(NamedTuple):
+    """What a broker's settings say of its listeners."""
+
+    endpoints: list[ListenerEndpoint]
+    advertised: list[ListenerEndpoint]
+    """Those of `advertised.listeners`, or else all."""
+    protocols: dict[str, str]
+    controllers: list[str]
+    """The names of the controllers' listeners."""
+    inter_broker: str
+
+    def of_brokers(self) -> list[ListenerEndpoint]:
+        """The listeners that are not the controllers'."""
+        return [endpoint for endpoint in self.endpoints if endpoint.name not in self.controllers]
+
+    def advertised_of_brokers(self) -> list[str]:
+        """The names of the advertised listeners that are not the controllers'."""
+        return [endpoint.name for endpoint in self.advertised if endpoint.name not in self.controllers]
+
+
+def read_listening(settings: Mapping[str, str], values: Mapping[str, Value]) -> Listening:
+    """The listeners of these settings. ConfigError where they cannot be read."""
+    entries = cast("list[str]", values[LISTENERS])
+    controllers = [name.upper() for name in cast("list[str] | None", values[CONTROLLER_NAMES]) or ()]
+    protocols: dict[str, str] = {}
+    for name, protocol in parse_pairs(PROTOCOL_MAP, cast(str, values[PROTOCOL_MAP])):
+        if not name:
+            raise ConfigError(NAMELESS)
+        if protocol.upper() not in PROTOCOLS:
+            raise ConfigError(f"Invalid security protocol `{protocol}` defined in {PROTOCOL_MAP}")
+        protocols[name.upper()] = protocol.upper()
+    if PROTOCOL_MAP not in settings and not _secured([*controllers, *_names(entries)]):
+        # KIP-595: without a map of its own, a broker's controllers are reached without security.
+        protocols |= {name: "PLAINTEXT" for name in controllers if name != "PLAINTEXT"}
+    endpoints = _endpoints(entries, protocols, distinct_ports=True)
+    advertised = cast("list[str] | None", values[ADVERTISED])
+    return Listening(
+        endpoints,
+        _endpoints(advertised, protocols, distinct_ports=False) if advertised else endpoints,
+        protocols,
+        controllers,
+        cast(str, values[INTER_BROKER_NAME] or values["security.inter.broker.protocol"]).upper(),
+    )
+
+
+def _names(entries: Iterable[str]) -> list[str]:
+    for entry in entries:
+        if ":" not in entry:
+            raise ConfigError(f"Unable to parse a listener name from {entry}")
+    return [entry.partition(":")[0].upper() for entry in entries]
+
+
+def _secured(names: Iterable[str]) -> bool:
+    return any(name in PROTOCOLS and name != "PLAINTEXT" for name in names)
+
+
+def _endpoints(
+    entries: list[str], protocols: Collection[str], *, distinct_ports: bool
+) -> list[ListenerEndpoint]:
+    shown = f"[{', '.join(entries)}]"
+    endpoints: list[ListenerEndpoint] = []
+    for entry in entries:
+        match = _ENDPOINT.fullmatch(entry)
+        if match is None:
+            fault: str | None = f"Unable to parse {entry} to a broker endpoint"
+        elif not match[1].strip():
+            fault = NAMELESS
+        elif match[1].upper() not in protocols:
+            fault = f"No security protocol defined for listener {match[1].upper()}"
+        elif not -(1 << 31) <= int(match[3]) < 1 << 31:
+            fault = f'For input string: "{match[3]}"'
+        else:
+            endpoints.append(ListenerEndpoint(match[1].upper(), match[2], int(match[3])))
+            continue
+        raise ConfigError(f"Error creating broker listeners from '{shown}': {fault}")
+    if len({endpoint.name for endpoint in endpoints}) < len(endpoints):
+        fault = f"Each listener must have a different name, listeners: {shown}"
+    else:
+        fault = _ports_fault(endpoints, shown) if distinct_ports else None
+    if fault is not None:
+        raise ConfigError(f"Error creating broker listeners from '{shown}': {fault}")
+    return endpoints
+
+
+def _ports_fault(endpoints: list[ListenerEndpoint], shown: str) -> str | None:
+    """Two listeners may share a port where one is IPv4's and the other IPv6's. KIP-797."""
+    taken = sorted((endpoint for endpoint in endpoints if endpoint.port != 0), key=lambda one: one.port)
+    for port, sharing in groupby(taken, key=lambda endpoint: endpoint.port):
+        hosts = [endpoint.host for endpoint in sharing]
+        versions = [version for version in map(_ip_version, hosts) if version is not None]
+        if len(hosts) == 1:
+            continue
+        if len(hosts) - len(versions) > 1:
+            return f"Each listener must have a different port, listeners: {shown}"
+        if len(versions) == 2:
+            if len(hosts) > 2 or versions[0] == versions[1]:
+                return (
+                    "If you have two listeners on the same port then one needs to be IPv4 and the other "
+                    f"IPv6, listeners: {shown}, port: {port}"
+                )
+        elif versions:
+            return (
+                "Each listener must have a different port unless exactly one listener has an IPv4 address "
+                f"and the other IPv6 address, listeners: {shown}, port: {port}"
+            )
+    return None
+
+
+def _ip_version(host: str) -> int | None:
+    try:
+        return ipaddress.ip_address(host).version
+    except ValueError:
+        return None
+
+
+# --- all that would hold
+
+
+def check_names(listening: Listening) -> None:
+    """ConfigError where listeners lack one that others of the settings name."""
+    names = [endpoint.name for endpoint in listening.endpoints]
+    advertised = listening.advertised_of_brokers()
+    there = f"appearing in the '{LISTENERS}' configuration when running the KRaft controller role"
+    offered = {*names, *(endpoint.name for endpoint in listening.advertised)}
+    # A broker that is alone starts without a listener for controllers here; Kafka's does not.
+    if listening.controllers and not any(name in offered for name in listening.controllers):
+        _fail(f"{CONTROLLER_NAMES} must contain at least one value {there}")
+    if not all(name in names for name in listening.controllers):
+        _fail(f"{CONTROLLER_NAMES} must only contain values {there}")
+    if not advertised:
+        _fail(
+            "There must be at least one broker advertised listener. "
+            f"Perhaps all listeners appear in {CONTROLLER_NAMES}?"
+        )
+    if listening.inter_broker not in advertised:
+        _fail(
+            f"{INTER_BROKER_NAME} must be a listener name defined in {ADVERTISED}. The valid options "
+            f"based on currently configured listeners are {','.join(advertised)}"
+        )
+    if not set(advertised) <= set(names):
+        _fail(
+            f"{ADVERTISED} listener names must be equal to or a subset of the ones defined in {LISTENERS}. "
+            f"Found {','.join(advertised)}. The valid options based on the current configuration "
+            f"are {','.join(names)}"
+        )
+
+
+def check_addresses(listening: Listening) -> None:
+    """ConfigError where clients would be told an address that is none."""
+    told = [endpoint for endpoint in listening.advertised if endpoint.name not in listening.controllers]
+    if any(endpoint.host == META_ADDRESS for endpoint in told):
+        _fail(
+            f"{ADVERTISED} cannot use the nonroutable meta-address {META_ADDRESS}. Use a routable IP address."
+        )
+
+
+def _fail(text: str) -> None:
+    raise ConfigError(f"requirement failed: {text}")
+
+
+# --- from what holds to what would
+
+
+def is_watched(changed: Collection[str]) -> bool:
+    """Whether such a change makes Kafka compare the listeners."""
+    return any(name in WATCHED or name.startswith(("ssl.", "sasl.")) for name in changed)
+
+
+def listeners_fault(
+    old: Listening,
+    new: Listening,
+    given: Mapping[str, str],
+    settings: Mapping[str, str],
+    changeable: Collection[str],
+) -> str | None:
+    """Why a broker that was started with the settings `given` cannot go on to other listeners.
+
+    `settings` are all that would hold; `changeable` are the settings of a listener that can change.
+    """
+    names = [endpoint.name for endpoint in new.endpoints]
+    advertised = old.advertised_of_brokers()
+    if not set(advertised) <= set(names):
+        # Kafka goes by what is advertised now. Without `advertised.listeners` that is what it listens on,
+        # so that it takes further listeners up and never gives them up again.
+        return f"Advertised listeners '{_set(advertised)}' must be a subset of listeners '{_set(names)}'"
+    for name in names:
+        if name not in [endpoint.name for endpoint in old.endpoints]:
+            continue
+        if _own(given, name, changeable) != _own(settings, name, changeable):
+            return (
+                f"Configs cannot be updated dynamically for existing listener ListenerName({name}), "
+                "restart broker or create a new listener for update"
+            )
+        if old.protocols[name] != new.protocols[name]:
+            return f"Security protocol cannot be updated for existing listener ListenerName({name})"
+    return None
+
+
+def _set(names: Iterable[str]) -> str:
+    return f"Set({', '.join(f'ListenerName({name})' for name in names)})"
+
+
+def _own(settings: Mapping[str, str], listener: str, changeable: Collection[str]) -> dict[str, str]:
+    prefix = f"listener.name.{listener.lower()}."
+    return {
+        name: text
+        for name, text in settings.items()
+        if name.startswith(prefix) and name.removeprefix(prefix) not in changeable
+    }

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pytest
-
-from kwire.broker.config import BrokerConfig, ConfigError, load, log_config
+from kwire.broker.config import BrokerConfig, load, log_config
 from kwire.broker.config.describe import (
     ConfigEntry,
     ConfigSource,
@@ -15,8 +13,6 @@ from kwire.broker.config.describe import (
     describe_group,
     describe_topic,
 )
-from kwire.broker.config.group import GroupConfigs, check_group
-from kwire.broker.config.topic import check_topic
 
 
 def config(**settings: str) -> BrokerConfig:
@@ -144,63 +140,3 @@ def test_a_group_takes_its_defaults_from_the_broker() -> None:
         ("group.consumer.session.timeout.ms", "45000", 5)
     ]
     assert entries["share.isolation.level"].source is ConfigSource.GROUP_CONFIG
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        ({"no.such": "1"}, "Unknown topic config name: no.such"),
-        (
-            {"retention.ms": "soon"},
-            "Invalid value soon for configuration retention.ms: Not a number of type LONG",
-        ),
-        ({"segment.bytes": "200"}, "Value must be at least 1048576"),
-        ({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"}, "conflict topic config setting"),
-        ({"remote.storage.enable": "true"}, "Tiered Storage functionality is disabled"),
-    ],
-)
-def test_what_a_topic_cannot_be_told(overrides: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        check_topic(config(), overrides)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        ({"no.such": "1"}, "Unknown group config name"),
-        ({"consumer.session.timeout.ms": "1"}, "must be greater than or equal to"),
-        ({"consumer.session.timeout.ms": "99999999"}, "must be less than or equal to"),
-        (
-            {"consumer.session.timeout.ms": "1", "consumer.heartbeat.interval.ms": "x"},
-            "Invalid value x for configuration consumer.heartbeat.interval.ms",
-        ),
-        (
-            {"consumer.session.timeout.ms": "1", "consumer.heartbeat.interval.ms": "1"},
-            "consumer.heartbeat.interval.ms must be greater",
-        ),
-        ({"streams.num.standby.replicas": "3"}, "group.streams.max.standby.replicas"),
-        ({"share.auto.offset.reset": "by_duration:PT"}, "must be either 'earliest', 'latest' or"),
-        ({"share.auto.offset.reset": "by_duration:-PT1S"}, "must be either 'earliest', 'latest' or"),
-    ],
-)
-def test_what_a_group_cannot_be_told(overrides: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        check_group(config(), overrides)
-
-
-@pytest.mark.parametrize(
-    "text", ["earliest", "by_duration:P1D", "by_duration:pt1h-30m", "by_duration:-PT-1.5S"]
-)
-def test_where_a_share_group_may_start(text: str) -> None:
-    check_group(config(), {"share.auto.offset.reset": text})
-
-
-def test_a_group_goes_by_its_own_settings_within_the_brokers_bounds() -> None:
-    broker = config(
-        group_consumer_max_session_timeout_ms="58000", group_consumer_heartbeat_interval_ms="6000"
-    )
-    set_for = {"a": {"consumer.session.timeout.ms": "50000"}, "b": {"consumer.session.timeout.ms": "59000"}}
-    groups = GroupConfigs(broker, lambda group_id: set_for.get(group_id, {}))
-    assert [groups.session_timeout_ms(group_id) for group_id in "abc"] == [50_000, 58_000, 45_000]
-    assert groups.heartbeat_interval_ms("a") == 6_000
-    assert groups.assignment_interval_ms("a") == 1_000

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from kwire.broker.config import BrokerConfig, ConfigError, load
-from kwire.broker.config.broker import HONOURED
-from kwire.broker.config.broker_keys import BROKER_KEYS
 
 SERVER_PROPERTIES = """
 process.roles=broker,controller
@@ -175,49 +173,3 @@ def test_a_dynamic_quorum_s_servers_are_no_reason_for_a_warning(
     assert not caplog.records
     for wrong in ("localhost", "localhost:", ":9093", "a:1,b"):
         assert "expected host:port" in refusal({"controller.quorum.bootstrap.servers": wrong})
-
-
-def test_an_endpoint_may_have_an_ipv6_address() -> None:
-    config = load(None, {}, {"listeners": "PLAINTEXT://[::1]:9092"})
-    assert config.listener_endpoints()[0].host == "::1"
-
-
-def test_a_listener_has_a_limit_of_its_own() -> None:
-    config = load(None, {}, {"listener.name.plaintext.max.connections": "5"})
-    assert config.connections_per_listener() == {"PLAINTEXT": 5}
-    assert load(None, {}, {}).connections_per_listener() == {}
-
-
-def test_what_is_set_on_the_running_broker_wins() -> None:
-    config = load(None, {}, {"message.max.bytes": "1000"})
-    config.update({"message.max.bytes": "2000"}, {})
-    assert config.value("message.max.bytes") == 2000
-    config.update({"message.max.bytes": "2000"}, {"message.max.bytes": "3000"})
-    assert config.value("message.max.bytes") == 3000
-    config.update({}, {})
-    assert config.value("message.max.bytes") == 1000
-
-
-def test_a_directory_is_cordoned_as_log_dirs_writes_it() -> None:
-    config = load(None, {}, {"log.dirs": "/a/,/b"})
-    config.check_update({"cordoned.log.dirs": "/a/"}, per_broker=True)
-    config.update({}, {"cordoned.log.dirs": "/a/"})
-    assert (config.log_dirs, config.cordoned_log_dirs) == (["/a", "/b"], ["/a"])
-    with pytest.raises(ConfigError, match=r"Missing entries : /a$"):
-        config.check_update({"cordoned.log.dirs": "/a"}, per_broker=True)
-
-
-def test_a_read_only_key_does_not_change_while_the_broker_runs() -> None:
-    config = load(None, {}, {})
-    config.update({"num.partitions": "9"}, {})
-    assert config.num_partitions == 1
-
-
-def test_every_default_is_within_its_own_bounds() -> None:
-    for key in BROKER_KEYS.values():
-        if key.default_value is not None and key.default:
-            assert key.parse(key.default) == key.default_value, key.name
-
-
-def test_every_key_that_is_honoured_is_one_of_kafka_s() -> None:
-    assert set(BROKER_KEYS) >= HONOURED

@@ -1,0 +1,78 @@
+"""Every key is documented, once, in a sentence of its own, and its default is one that it may hold.
+
+The page of docs/ that tells which keys are honoured tells it of every key, and truly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kwire.broker.config.broker import ATTRIBUTE_KEYS, HONOURED
+from kwire.broker.config.broker_keys import BROKER_KEYS
+from kwire.broker.config.group_keys import GROUP_KEYS
+from kwire.broker.config.topic_keys import SOURCES, TOPIC_KEYS
+
+OTHERS: Final = {key.name: key for key in (*TOPIC_KEYS, *GROUP_KEYS)}
+DOCS: Final = {key.name: key.doc for key in (*OTHERS.values(), *BROKER_KEYS.values())}
+
+PAGE = (Path(__file__).parents[3] / "docs" / "configurations.md").read_text()
+ROWS = dict(re.findall(r"^\| `([a-z0-9.]+)` \| (\w[\w ]*) \|", PAGE, re.MULTILINE))
+
+
+def test_a_key_that_brokers_and_topics_have_is_documented_once() -> None:
+    assert {name for name, key in OTHERS.items() if not key.doc} == OTHERS.keys() & BROKER_KEYS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(DOCS))
+def test_a_text_is_whole_sentences(name: str) -> None:
+    text = DOCS[name]
+    assert text.endswith(".")
+    assert text[0].isupper()
+    assert "  " not in text
+    assert text == text.strip()
+
+
+def test_no_two_keys_have_the_same_text() -> None:
+    times = Counter(DOCS.values())
+    assert {name for name, text in DOCS.items() if times[text] > 1} == set()
+
+
+@pytest.mark.parametrize("name", sorted(DOCS))
+def test_a_duration_and_a_size_say_their_unit(name: str) -> None:
+    units = {".ms": "milliseconds", ".bytes": "bytes", ".seconds": "seconds", ".minutes": "minutes"}
+    for ending, unit in units.items():
+        if name.endswith(ending):
+            assert unit in DOCS[name].lower()
+
+
+def test_every_default_is_within_its_own_bounds() -> None:
+    for key in BROKER_KEYS.values():
+        if key.default_value is not None and key.default:
+            assert key.parse(key.default) == key.default_value, key.name
+
+
+def test_every_key_that_is_honoured_is_one_of_kafka_s() -> None:
+    assert set(BROKER_KEYS) >= HONOURED
+
+
+def test_every_topic_key_has_its_row() -> None:
+    assert sorted(ROWS) == sorted(key.name for key in TOPIC_KEYS)
+    assert set(ROWS.values()) == {"honoured", "no effect", "refused"}
+
+
+def test_a_broker_s_default_is_honoured_where_its_topic_key_is() -> None:
+    for name, sources in SOURCES.items():
+        for source in sources:
+            if source.name not in ATTRIBUTE_KEYS:
+                assert (source.name in HONOURED) == (ROWS[name] == "honoured"), source.name
+
+
+def test_the_broker_keys_that_are_honoured_are_listed() -> None:
+    listed = re.findall(r"`([a-z.]+)`", PAGE.partition("### Honoured")[2])
+    own = HONOURED - {source.name for sources in SOURCES.values() for source in sources}
+    assert listed == sorted(own)
