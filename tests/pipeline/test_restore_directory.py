@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kwire.broker.metadata.replay import decode_batches
+from kwire.broker.metadata.batches import decode_batches
 from kwire.broker.raft.bootstrap import activation_records, bootstrap_records
 from kwire.broker.storage.checkpoints import read_meta_properties, read_offsets, read_topic_id
 from kwire.broker.storage.dirs.log_manager import LogManager

@@ -225,7 +225,7 @@ def _serve(options: argparse.Namespace) -> int:
     import trio
 
     from kwire.broker.config import ConfigError
-    from kwire.broker.metadata.replay import CorruptMetadata
+    from kwire.broker.metadata.batches import CorruptMetadata
     from kwire.broker.net.server import BindError
     from kwire.broker.node.format import FormatError
     from kwire.broker.storage.checkpoints import NoOwner

@@ -1,8 +1,8 @@
 """Records in, a new image out, with a summary of what changed.
 
 All 26 kinds of metadata record are replayed or kept, so that a log written by Apache Kafka loses nothing
-here. The transaction records (KIP-868) are no part of an image: `broker.raft.replay` holds back what stands
-between them.
+here. The transaction records (KIP-868) are no part of an image: `broker.metadata.batches` holds back what
+stands between them.
 """
 
 from __future__ import annotations

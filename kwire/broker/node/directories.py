@@ -108,7 +108,7 @@ class Directories:
         if directory_id is None:
             self._node.host.call_soon(lambda: done(None))
             return
-        self._node.metadata.submit(
+        self._node.controller.submit(
             AssignDirectories(self._node.node_id, {(log.topic_id, log.partition): directory_id}),
             lambda reply: done(reply if isinstance(reply, ApiError) else None),
         )
@@ -184,7 +184,7 @@ class Directories:
         known = [directory for directory in self._log_manager.directories() if not directory.for_metadata]
         failed = [found.directory_id for found in known if found.offline and found.directory_id]
         cordoned = [found.directory_id for found in known if found.cordoned and found.directory_id]
-        self._node.metadata.submit(UpdateDirectories(self._node.node_id, failed, cordoned), _reported)
+        self._node.controller.submit(UpdateDirectories(self._node.node_id, failed, cordoned), _reported)
 
 
 def _reported(reply: object) -> None:

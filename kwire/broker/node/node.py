@@ -17,6 +17,7 @@ from kwire.broker.api.records.fetch_sessions import FetchSessionCache, TopicName
 from kwire.broker.config import BrokerConfig, log_config
 from kwire.broker.config.group import GroupConfigs
 from kwire.broker.controller.commands import AssignDirectories
+from kwire.broker.controller.port import ControllerPort
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.delta import MetadataDelta
@@ -138,7 +139,11 @@ class Node:
         self.metadata = MetadataService(
             config, host, self.log_manager, disk, bound_ports=self.bound_ports, on_failed=on_fatal
         )
-        self.producer_ids = ProducerIds(self.metadata, host, config.node_id)
+        self.controller: ControllerPort = self.metadata
+        self.quorum = self.metadata
+        self.producer_ids = ProducerIds(
+            self.controller, host, config.node_id, broker_epoch=lambda: self.metadata.broker_epoch
+        )
         self.directories = Directories(self)
         own_settings = GroupConfigs(config, lambda group_id: self.image.config(RESOURCE_GROUP, group_id))
         self.groups = GroupCoordinatorService(
@@ -364,8 +369,8 @@ class Node:
         """Feature levels for ApiVersions."""
         image = self.image
         finalized = {name: level for name, level in image.features.items() if name in SUPPORTED_FEATURES}
-        if self.metadata.kraft_version:
-            finalized[KRAFT_VERSION] = self.metadata.kraft_version
+        if self.quorum.kraft_version:
+            finalized[KRAFT_VERSION] = self.quorum.kraft_version
         return Features(SUPPORTED_FEATURES, finalized, image.offset)
 
     # --- following the metadata
@@ -522,7 +527,7 @@ class Node:
                 if directory_id and image.directory_of(self.node_id) != directory_id:
                     found[topic.topic_id, index] = directory_id
         if found:
-            self.metadata.submit(AssignDirectories(self.node_id, found), lambda _: None)
+            self.controller.submit(AssignDirectories(self.node_id, found), lambda _: None)
 
     def _staged_append(self, partition: Partition) -> None:
         self._staged.append(partition)

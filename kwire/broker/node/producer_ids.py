@@ -8,10 +8,11 @@ however long the broker has been up, and the next one when nine tenths of a bloc
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from kwire.broker.controller.commands import AllocateProducerIds, ProducerIdBlock
+from kwire.broker.controller.port import ControllerPort
 from kwire.broker.host.host import Host
-from kwire.broker.raft.service import MetadataService
 from kwire.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger("kwire.transactions")
@@ -24,8 +25,11 @@ PREFETCH_PERCENT = 90
 class ProducerIds:
     """Gives each id once, also across restarts: what is left of a block is given up."""
 
-    def __init__(self, metadata: MetadataService, host: Host, node_id: int) -> None:
-        self._metadata = metadata
+    def __init__(
+        self, controller: ControllerPort, host: Host, node_id: int, *, broker_epoch: Callable[[], int]
+    ) -> None:
+        self._controller = controller
+        self._broker_epoch = broker_epoch
         self._host = host
         self._node_id = node_id
         self._block = ProducerIdBlock(0, 0)
@@ -53,8 +57,8 @@ class ProducerIds:
         if self._asked or is_early:
             return
         self._asked = True
-        command = AllocateProducerIds(self._node_id, self._metadata.broker_epoch)
-        self._metadata.submit(command, self._answered)
+        command = AllocateProducerIds(self._node_id, self._broker_epoch())
+        self._controller.submit(command, self._answered)
 
     def _answered(self, reply: ProducerIdBlock | ApiError) -> None:
         self._asked = False

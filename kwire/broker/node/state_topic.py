@@ -107,7 +107,7 @@ class StateTopic:
             return
         self._creating = True
         topic = creatable_topic(self._topic, self._node.config)
-        self._node.metadata.submit(CreateTopics([topic]), self._created)
+        self._node.controller.submit(CreateTopics([topic]), self._created)
 
     def _created(self, reply: Sequence[CreatableTopicResult] | ApiError) -> None:
         self._creating = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kwire.broker.metadata.batches import decode_batches
 from kwire.broker.metadata.image import ELR_VERSION, METADATA_VERSION, RESOURCE_BROKER
 from kwire.broker.metadata.records import (
     ELR_LEVEL,
@@ -15,7 +16,6 @@ from kwire.broker.metadata.records import (
     StoredRecord,
     partition_record_version,
 )
-from kwire.broker.metadata.replay import decode_batches
 from kwire.broker.storage.dirs.owners import BOOTSTRAP
 from kwire.broker.storage.disk import Disk
 from kwire.wire.schema import Message

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
 from kwire.broker.config import BrokerConfig
+from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch, decode_batches, size_of_whole
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.metadata.records import StoredRecord
-from kwire.broker.metadata.replay import CorruptMetadata, DecodedBatch, decode_batches, size_of_whole
 from kwire.broker.raft.quorum_state import FILE_NAME, QuorumState, decode_quorum_state
 from kwire.broker.raft.snapshots import (
     KRAFT_VERSION_TYPE,
@@ -95,7 +95,7 @@ class MetadataLog:
 
     # --- reading
 
-    def read(self) -> Iterator[DecodedBatch]:
+    def read(self) -> Iterator[MetadataBatch]:
         """The latest snapshot's batches, then the log's. CorruptMetadata, StorageError."""
         self.snapshots.recover(self.log.log_start_offset)
         snapshot = self.snapshots.latest

@@ -29,11 +29,11 @@ from kwire.broker.controller.commands import (
 from kwire.broker.controller.config_rules import BrokerConfigRules
 from kwire.broker.controller.controller import Controller
 from kwire.broker.controller.topics import Defaults, new_uuid
+from kwire.broker.metadata.batches import CorruptMetadata, TransactionFilter
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.feature_levels import KRAFT_VERSION, REGISTERED_FEATURES
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import StoredRecord
-from kwire.broker.metadata.replay import CorruptMetadata, TransactionFilter
 from kwire.broker.raft.bootstrap import ABORT_REASON, activation_records, bootstrap_records
 from kwire.broker.raft.endpoints import broker_endpoints, controller_endpoints
 from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
@@ -247,7 +247,7 @@ class MetadataService:
         """The version of the quorum's protocol: 1 where its voters stand in the log (KIP-853)."""
         return 0 if self._log.voters is None else 1
 
-    def quorum(self) -> Quorum:
+    def describe(self) -> Quorum:
         """How the quorum of this node is doing."""
         log, config = self._log, self._config
         if log.voters is not None:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from kwire.broker.metadata.batches import CorruptMetadata, control_key, decode_batches
 from kwire.broker.metadata.records import StoredRecord
-from kwire.broker.metadata.replay import CorruptMetadata, control_key, decode_batches
 from kwire.broker.storage.disk import Disk, StorageError, join
 from kwire.wire.batch import NewRecord, build
 from kwire.wire.codegen import encode

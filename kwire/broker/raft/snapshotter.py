@@ -17,9 +17,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
 from kwire.broker.config import BrokerConfig
+from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import StoredRecord
-from kwire.broker.metadata.replay import CorruptMetadata
 from kwire.broker.metadata.snapshot import snapshot_records
 from kwire.broker.raft.snapshots import Snapshot, SnapshotFile, SnapshotWriter
 from kwire.broker.storage.disk import StorageError

@@ -92,7 +92,7 @@ def test_new_topics_that_are_too_much_are_refused_entry_by_entry(rig: Rig, count
     assert [topic.name for topic in answer.topics] == [name for name, _ in asked]
     assert {topic.error_code for topic in answer.topics} == {ErrorCode.POLICY_VIOLATION}
     assert len({topic.error_message for topic in answer.topics}) == 1
-    assert not rig.node.metadata.image.topics
+    assert not rig.node.image.topics
 
 
 def described(*names: str, cursor: RequestCursor | None = None) -> DescribeTopicPartitionsRequest:

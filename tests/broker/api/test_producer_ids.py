@@ -30,7 +30,7 @@ def test_the_first_producer_asks_again_and_then_no_other_has_to() -> None:
 def test_the_next_block_is_fetched_when_nine_tenths_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client()
     ask(client)
-    metadata = client.node.metadata
+    metadata = client.node.controller
     blocks = count(1)
     submit = metadata.submit
     monkeypatch.setattr(metadata, "submit", lambda *command: (next(blocks), submit(*command)))
@@ -43,8 +43,8 @@ def test_who_comes_before_the_next_block_asks_again(monkeypatch: pytest.MonkeyPa
     client = Client()
     ask(client)
     submitted = []
-    submit = client.node.metadata.submit
-    monkeypatch.setattr(client.node.metadata, "submit", lambda *command: submitted.append(command))
+    submit = client.node.controller.submit
+    monkeypatch.setattr(client.node.controller, "submit", lambda *command: submitted.append(command))
     assert [ask(client)[0] for _ in range(BLOCK + 3)] == [0] * BLOCK + [14] * 3
     assert len(submitted) == 1
     answered = submitted[0][1]

@@ -10,7 +10,7 @@ import logging
 import pytest
 
 from kwire.broker.config import load
-from kwire.broker.metadata.replay import CorruptMetadata
+from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.node.node import Node
 from kwire.broker.storage.dirs.owners import StartRefused
 from kwire.broker.storage.disk import StorageError

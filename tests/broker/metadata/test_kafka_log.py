@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from kwire.broker.metadata.batches import MetadataBatch, TransactionFilter, decode_batches
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC, MetadataImage
-from kwire.broker.metadata.replay import DecodedBatch, TransactionFilter, decode_batches
 from kwire.broker.metadata.snapshot import snapshot_records
 from kwire.wire.batch import batches, records
 from kwire.wire.registry import decode_stored_metadata, encode_stored
@@ -23,10 +23,10 @@ DATA = Path(__file__).parent / "data"
 LOG = (DATA / "kafka-4.3.1-metadata.log").read_bytes()
 
 
-def replay(decoded: list[DecodedBatch], up_to_offset: int | None = None) -> MetadataImage:
+def replay(decoded: list[MetadataBatch], up_to_offset: int | None = None) -> MetadataImage:
     delta = MetadataDelta(MetadataImage())
     transactions = TransactionFilter()
-    last = DecodedBatch(-1, -1, -1, [])
+    last = MetadataBatch(-1, -1, -1, [])
     for batch in decoded:
         if up_to_offset is not None and batch.base_offset >= up_to_offset:
             break

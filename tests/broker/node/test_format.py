@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kwire.broker.cli.main import main
+from kwire.broker.metadata.batches import MetadataBatch, decode_batches
 from kwire.broker.metadata.feature_levels import RELEASES, UnknownLevel, default_levels, level_of_release
-from kwire.broker.metadata.replay import DecodedBatch, decode_batches
 from kwire.broker.storage.checkpoints import read_meta_properties
 from kwire.broker.storage.disk import RealDisk
 from kwire.testing.embedded import run_broker
@@ -68,7 +68,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().err
 
 
-def read(path: Path) -> list[DecodedBatch]:
+def read(path: Path) -> list[MetadataBatch]:
     return list(decode_batches(path.read_bytes()))
 
 

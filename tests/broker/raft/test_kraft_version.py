@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kwire.broker.controller.commands import FeatureUpdate, UpdateFeatures, UpgradeType
-from kwire.broker.metadata.replay import control_type
+from kwire.broker.metadata.batches import control_type
 from kwire.broker.raft.service import Quorum
 from kwire.wire.batch import batches, records
 from kwire.wire.codegen import decode
@@ -26,7 +26,7 @@ def upgrade(bench: Bench, *, validate_only: bool = False) -> object:
 
 
 def quorum(bench: Bench) -> Quorum:
-    found = bench.metadata.quorum()
+    found = bench.metadata.describe()
     assert found.high_watermark == found.log_end_offset == bench.metadata.image.offset + 1
     return found
 

@@ -9,8 +9,8 @@ import pytest
 
 from kwire.broker.config import load
 from kwire.broker.controller.commands import CreateTopics, DeleteTopics, TopicToDelete
+from kwire.broker.metadata.batches import CorruptMetadata, decode_batches
 from kwire.broker.metadata.image import MetadataImage
-from kwire.broker.metadata.replay import CorruptMetadata, decode_batches
 from kwire.broker.node.format import all_directories, format_directories
 from kwire.broker.raft.metadata_log import metadata_log_config
 from kwire.broker.raft.service import REGISTERED_FEATURES, MetadataService

@@ -41,7 +41,7 @@ def handle(
         response.allow_replication_factor_change = request.allow_replication_factor_change
         context.complete(response)
 
-    node.metadata.submit(AlterReassignments(asked, request.allow_replication_factor_change), done)
+    node.controller.submit(AlterReassignments(asked, request.allow_replication_factor_change), done)
     return PARKED
 
 

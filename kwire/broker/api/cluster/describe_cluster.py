@@ -38,7 +38,7 @@ def handle(node: Node, context: RequestContext, request: DescribeClusterRequest)
                 f"but we wanted an endpoint of type {ENDPOINT_NAMES[wanted]}"
             ),
         )
-    image = node.metadata.image
+    image = node.image
     listener = context.channel.listener
     shown = [
         broker.broker_id

@@ -32,7 +32,7 @@ def handle(node: Broker, context: RequestContext, request: DescribeQuorumRequest
     ]
     if len(request.topics) != 1 or asked != [(CLUSTER_METADATA_TOPIC, METADATA_PARTITION)]:
         return _unknown(request)
-    quorum = node.metadata.quorum()
+    quorum = node.quorum.describe()
     # The leader has always just caught up with itself.
     now_ms = node.host.now_ms()
     partition = ResponsePartitionData(

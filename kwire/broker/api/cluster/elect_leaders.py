@@ -42,7 +42,7 @@ def handle(
 
     topics = request.topic_partitions
     asked = None if topics is None else [(topic.topic, topic.partitions) for topic in topics]
-    node.metadata.submit(ElectLeaders(election, asked), done)
+    node.controller.submit(ElectLeaders(election, asked), done)
     return PARKED
 
 

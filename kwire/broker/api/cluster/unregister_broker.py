@@ -33,5 +33,5 @@ def handle(
             response.error_code, response.error_message = reply.code, reply.message
         context.complete(response)
 
-    node.metadata.submit(UnregisterBroker(request.broker_id), done)
+    node.controller.submit(UnregisterBroker(request.broker_id), done)
     return PARKED

@@ -46,6 +46,6 @@ def handle(node: Node, context: RequestContext, request: UpdateFeaturesRequest) 
         for update in request.feature_updates
     }
     updates = {name: named[name] for name in hash_map_order(named, string_hash)}
-    command = UpdateFeatures(updates, request.validate_only, node.metadata.kraft_version)
-    node.metadata.submit(command, done)
+    command = UpdateFeatures(updates, request.validate_only, node.quorum.kraft_version)
+    node.controller.submit(command, done)
     return PARKED

@@ -51,5 +51,5 @@ def handle(node: Node, context: RequestContext, request: AlterConfigsRequest) ->
             )
         )
 
-    node.metadata.submit(LegacyAlterConfigs(resources, request.validate_only), done)
+    node.controller.submit(LegacyAlterConfigs(resources, request.validate_only), done)
     return PARKED

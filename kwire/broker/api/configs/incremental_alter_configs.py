@@ -71,7 +71,7 @@ def handle(node: Node, context: RequestContext, request: IncrementalAlterConfigs
             )
         )
 
-    node.metadata.submit(IncrementalAlterConfigs(forwarded, request.validate_only), done)
+    node.controller.submit(IncrementalAlterConfigs(forwarded, request.validate_only), done)
     return PARKED
 
 

@@ -43,7 +43,7 @@ def handle(
         results.extend(_result(name, fault) for name, fault in reply)
         context.complete(CreatePartitionsResponse(results=results))
 
-    node.metadata.submit(CreatePartitions(asked, request.validate_only), done)
+    node.controller.submit(CreatePartitions(asked, request.validate_only), done)
     return PARKED
 
 

@@ -57,7 +57,7 @@ def handle(
             )
         context.complete(CreateTopicsResponse(topics=results))
 
-    node.metadata.submit(CreateTopics(asked, request.validate_only), done)
+    node.controller.submit(CreateTopics(asked, request.validate_only), done)
     return PARKED
 
 

@@ -45,7 +45,7 @@ def handle(node: Node, context: RequestContext, request: DeleteTopicsRequest) ->
         else:
             context.complete(_response(reply))
 
-    node.metadata.submit(DeleteTopics(asked), done)
+    node.controller.submit(DeleteTopics(asked), done)
     return PARKED
 
 

@@ -31,7 +31,7 @@ def handle(
     node: Node, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """No topics asked for means all of them, and then those that are missing are not mentioned."""
-    image = node.metadata.image
+    image = node.image
     everything = not request.topics
     cursor = request.cursor
     first = string_order(cursor.topic_name if cursor is not None else "")

@@ -41,7 +41,7 @@ FIRST_WITH_IDS_IN_REQUESTS = 12
 def handle(node: Node, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Everything from one image, so that the answer is consistent."""
     version = context.header.api_version
-    image = node.metadata.image
+    image = node.image
     listener = context.channel.listener
     error = _request_error(request, version)
     if error is not None:
@@ -139,7 +139,7 @@ def _missing(node: Node, names: list[str], allow_creation: bool) -> list[Metadat
                 wanted.append(name)
         out.append(MetadataResponseTopic(error_code=code, name=name, is_internal=is_internal(name)))
     if wanted and allow_creation and node.config.auto_create_topics_enable:
-        node.metadata.submit(
+        node.controller.submit(
             CreateTopics([creatable_topic(name, node.config) for name in wanted]), _log_refusals
         )
     return out

@@ -50,7 +50,7 @@ class CorruptMetadata(Exception):
     """The metadata log does not hold what it must. The broker cannot start on it."""
 
 
-class DecodedBatch(NamedTuple):
+class MetadataBatch(NamedTuple):
     """One batch of metadata records, in their order; none for a control batch."""
 
     base_offset: int
@@ -74,7 +74,7 @@ def size_of_whole(buffer: Buffer) -> int:
     return position
 
 
-def decode_batches(buffer: Buffer) -> Iterator[DecodedBatch]:
+def decode_batches(buffer: Buffer) -> Iterator[MetadataBatch]:
     """The batches of `buffer`. CorruptMetadata where one is cut short or cannot be trusted."""
     offset = -1
     try:
@@ -93,7 +93,7 @@ def decode_batches(buffer: Buffer) -> Iterator[DecodedBatch]:
                 elif (kind := control_type(record.key)) in CONTROL_RECORDS:
                     control, _ = decode(CONTROL_RECORDS[kind], 0, record.value)
                     controls.append(control)
-            yield DecodedBatch(
+            yield MetadataBatch(
                 header.base_offset,
                 header.last_offset,
                 header.leader_epoch,
