@@ -126,7 +126,6 @@ MODULE_CIRCLES: list[list[str]] = [
         "kwire.broker.node.topics_view",
         "kwire.broker.node.transaction_ports",
     ],
-    ["kwire.broker.net.connection", "kwire.broker.net.server"],
     ["kwire.pipeline.segments.damage", "kwire.pipeline.segments.files", "kwire.pipeline.segments.scan"],
     ["kwire.wire.codegen", "kwire.wire.schema"],
 ]

@@ -18,7 +18,7 @@ import trio
 from kwire.broker.config import load
 
 if TYPE_CHECKING:
-    from kwire.broker.net.serve import Broker
+    from kwire.broker.net.serve import RunningNode
 
 START_TIMEOUT_SECONDS = 60
 STOP_TIMEOUT_SECONDS = 60
@@ -27,7 +27,7 @@ STOP_TIMEOUT_SECONDS = 60
 class EmbeddedBroker:
     """A broker that runs in another thread of this process."""
 
-    def __init__(self, broker: Broker, log_dir: str) -> None:
+    def __init__(self, broker: RunningNode, log_dir: str) -> None:
         self._broker = broker
         self.bootstrap = broker.bootstrap
         """Where clients connect, as host:port."""
@@ -73,7 +73,7 @@ class _BrokerThread(threading.Thread):
         super().__init__(name="kwire broker", daemon=True)
         self._properties = properties
         self._changed = threading.Event()
-        self._broker: Broker | None = None
+        self._broker: RunningNode | None = None
         self._failure: BaseException | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self._stop_asked: trio.Event | None = None
@@ -95,7 +95,7 @@ class _BrokerThread(threading.Thread):
             self._changed.set()
             await self._stop_asked.wait()
 
-    def wait_until_started(self) -> Broker:
+    def wait_until_started(self) -> RunningNode:
         if not self._changed.wait(START_TIMEOUT_SECONDS):
             raise TimeoutError(f"the broker did not start within {START_TIMEOUT_SECONDS} s")
         if self._failure is not None:

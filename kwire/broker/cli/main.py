@@ -226,7 +226,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     from kwire.broker.config import ConfigError
     from kwire.broker.metadata.batches import CorruptMetadata
-    from kwire.broker.net.server import BindError
+    from kwire.broker.net.listeners import BindError
     from kwire.broker.node.format import FormatError
     from kwire.broker.storage.checkpoints import NoOwner
     from kwire.broker.storage.dirs.owners import StartRefused

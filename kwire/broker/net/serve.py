@@ -1,16 +1,15 @@
-"""A whole broker: a node, its server and its loop, from start to clean shutdown.
+"""A whole process: a node, its server and its loop, from start to clean shutdown.
 
-    async with serve(config) as broker:
-        print(broker.bootstrap)
+    async with serve(config) as running:
+        print(running.bootstrap)
 
 Start: bind the listeners (so that a port in use is found before anything is written, and port 0 is known
-before the broker registers itself), open the storage and the metadata, then accept. Stop: drain, wait for
+before the node registers itself), open the storage and the metadata, then accept. Stop: drain, wait for
 worker threads, then let the node flush, checkpoint and mark its directories as cleanly shut down.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -18,15 +17,16 @@ from typing import TYPE_CHECKING
 import trio
 
 from kwire.broker.host.clock import Clock
+from kwire.broker.host.loggers import NodeLogger
+from kwire.broker.net.listeners import Listener, bind
 from kwire.broker.net.loop import Loop
-from kwire.broker.net.server import DRAIN_MS, SYSTEM_DEFAULT, Listener, Server, Settings, bind
+from kwire.broker.net.server import DRAIN_MS, Server
+from kwire.broker.net.settings import settings_of
 from kwire.broker.node.node import Node
 from kwire.broker.storage.disk import Disk, RealDisk
 
 if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
-
-logger = logging.getLogger("kwire.net")
 
 WORKERS_TIMEOUT_SECONDS = 30
 """How long a stopping broker waits for its threads: they are writing to disks."""
@@ -35,20 +35,21 @@ WORKERS_TIMEOUT_SECONDS = 30
 class Failure:
     """Whether the node can go on, and why not."""
 
-    def __init__(self) -> None:
+    def __init__(self, logger: NodeLogger) -> None:
+        self._logger = logger
         self.happened = trio.Event()
         self.reason = ""
 
     def tell(self, reason: str) -> None:
-        """The node cannot go on: whoever runs the broker should leave it."""
+        """The node cannot go on: whoever runs it should leave it."""
         if not self.happened.is_set():
-            logger.critical("the broker has to stop: %s", reason)
+            self._logger.critical("the broker has to stop: %s", reason)
             self.reason = reason
             self.happened.set()
 
 
-class Broker:
-    """A broker that runs."""
+class RunningNode:
+    """A node that is served."""
 
     def __init__(self, loop: Loop, node: Node, server: Server, failure: Failure) -> None:
         self.loop = loop
@@ -68,8 +69,8 @@ async def serve(
     seed: int | None = None,
     disk: Disk | None = None,
     alone: bool = False,
-) -> AsyncIterator[Broker]:
-    """Run a broker inside of the block. `alone`: nothing else in this trio run is in a hurry.
+) -> AsyncIterator[RunningNode]:
+    """Run a node inside of the block. `alone`: nothing else in this trio run is in a hurry.
 
     Raises BindError, StorageError and ConfigError on the way in.
     """
@@ -79,7 +80,7 @@ async def serve(
     try:
         for name, host, port in config.listener_endpoints():
             listeners += [bind(name, host, port, settings)]  # one by one: closed below if the next one fails
-        failure = Failure()
+        failure = Failure(loop.logger("kwire.net"))
         node = Node(config, loop, disk if disk is not None else RealDisk(), on_fatal=failure.tell)
         node.bound_ports.update({listener.name: listener.port for listener in listeners})
         server = Server(loop, node, settings)
@@ -98,7 +99,7 @@ async def serve(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(loop.run)
         try:
-            yield Broker(loop, node, server, failure)
+            yield RunningNode(loop, node, server, failure)
         finally:
             with trio.CancelScope(shield=True):
                 await _shut_down(loop, node, server)
@@ -110,27 +111,8 @@ async def _shut_down(loop: Loop, node: Node, server: Server) -> None:
     with trio.move_on_after(WORKERS_TIMEOUT_SECONDS) as waiting:
         await loop.workers_done()
     if waiting.cancelled_caught:
-        logger.error("worker threads are still busy after %d s: stopping anyway", WORKERS_TIMEOUT_SECONDS)
+        loop.logger("kwire.net").error(
+            "worker threads are still busy after %d s: stopping anyway", WORKERS_TIMEOUT_SECONDS
+        )
     node.finish_shutdown()
     loop.stop()
-
-
-def settings_of(config: BrokerConfig) -> Settings:
-    """What the sockets need of a broker's configuration."""
-    return Settings(
-        request_max_bytes=config.socket_request_max_bytes,
-        max_idle_ms=config.connections_max_idle_ms,
-        listen_backlog=config.socket_listen_backlog_size,
-        max_connections=config.max_connections,
-        max_connections_per_ip=config.max_connections_per_ip,
-        max_connections_per_ip_overrides=config.connections_per_host(),
-        max_connections_by_listener=config.connections_per_listener(),
-        # Kafka's default of 100 KiB holds a fast loopback back: the system's own applies unless one is given.
-        send_buffer_bytes=config.socket_send_buffer_bytes
-        if "socket.send.buffer.bytes" in config.given
-        else SYSTEM_DEFAULT,
-        receive_buffer_bytes=config.socket_receive_buffer_bytes
-        if "socket.receive.buffer.bytes" in config.given
-        else SYSTEM_DEFAULT,
-        inter_broker_listener=config.inter_broker_listener_name,
-    )

@@ -7,108 +7,28 @@ for the command line and for tests that run under trio.
 from __future__ import annotations
 
 import errno
-import logging
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from select import EPOLLIN
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
-from kwire.broker.api.context import Channel
-from kwire.broker.net.connection import SCRATCH_BYTES, Connection
-from kwire.broker.net.limits import UNLIMITED, ConnectionLimits
+from kwire.broker.net.connection import Connection
+from kwire.broker.net.limits import ConnectionLimits
+from kwire.broker.net.listeners import BindError, Listener, bind
 from kwire.broker.net.loop import Loop
+from kwire.broker.net.receiving import SCRATCH_BYTES, Node
+from kwire.broker.net.settings import SYSTEM_DEFAULT, Settings
 
 if TYPE_CHECKING:
     from kwire.broker.config.listeners import ListenerEndpoint
-
-logger = logging.getLogger("kwire.net")
 
 ACCEPTS_PER_TURN = 64
 ACCEPT_RETRY_MS = 1_000
 DRAIN_MS = 5_000
 """How long a stopping broker waits for its clients to take their last replies."""
-SYSTEM_DEFAULT = -1
-MAX_PORT = 65_535
-
-
-class Node(Protocol):
-    """What the shell asks of a broker."""
-
-    def handle_frame(self, channel: Channel, frame: memoryview) -> None: ...
-    def must_wait(self, channel: Channel, frame: memoryview) -> bool: ...
-    def end_turn(self, answer: Callable[[], None] | None = None) -> None: ...
-    def channel_closed(self, channel: Channel) -> None: ...
-    def begin_shutdown(self) -> None: ...
-
-
-class Settings(NamedTuple):
-    """The configuration of sockets, with Kafka's defaults."""
-
-    request_max_bytes: int = 104_857_600
-    max_idle_ms: int = 600_000
-    listen_backlog: int = 50
-    send_buffer_bytes: int = SYSTEM_DEFAULT
-    receive_buffer_bytes: int = SYSTEM_DEFAULT
-    max_connections: int = UNLIMITED
-    max_connections_per_ip: int = UNLIMITED
-    max_connections_per_ip_overrides: Mapping[str, int] = {}
-    max_connections_by_listener: Mapping[str, int] = {}
-    inter_broker_listener: str | None = None
-
-
-class BindError(Exception):
-    """A listener cannot have its address. The message says which, and why."""
-
-
-class Listener:
-    """A socket that accepts, under the name that the configuration gives it."""
-
-    def __init__(self, name: str, sock: socket.socket) -> None:
-        self.name = name
-        self.sock = sock
-        self.fd = sock.fileno()
-        host, port = sock.getsockname()[:2]
-        self.host: str = host
-        self.port: int = port
-        self.accepting = False
-
-    @property
-    def address(self) -> str:
-        """Where it is bound, as a client would write it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def bind(name: str, host: str, port: int, settings: Settings) -> Listener:
-    """Take an address, without listening yet. An empty host is every address. BindError."""
-    where = f"{host or '*'}:{port}"
-    if not 0 <= port <= MAX_PORT:
-        raise BindError(f"cannot listen on {where} (listener {name}): a port is from 0 to {MAX_PORT}")
-    try:
-        if not host:
-            host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
-    except UnicodeError as error:
-        raise BindError(f"cannot listen on {where} (listener {name}): no such host") from error
-    except OSError as error:
-        raise BindError(f"cannot listen on {where} (listener {name}): {error.strerror}") from error
-    try:
-        sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        if settings.receive_buffer_bytes != SYSTEM_DEFAULT:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)
-        sock.bind(address)
-    except OSError as error:
-        sock.close()
-        reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror
-        raise BindError(f"cannot listen on {where} (listener {name}): {reason}") from error
-    return Listener(name, sock)
 
 
 class Server:
@@ -118,6 +38,7 @@ class Server:
         self.loop = loop
         self.node = node
         self.settings = settings
+        self.logger = loop.logger("kwire.net")
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         """Where every connection receives; copied from before the next one does."""
         self.draining = False
@@ -183,7 +104,7 @@ class Server:
 
         def bound(outcome: Listener | BaseException) -> None:
             if isinstance(outcome, BaseException):
-                logger.error("%s is not served: %s", name, outcome)
+                self.logger.error("%s is not served: %s", name, outcome)
                 return
             if self.draining or self._wanted.get(name) is not endpoint:
                 outcome.sock.close()
@@ -192,9 +113,9 @@ class Server:
                 self.listen(outcome)
             except BindError as error:
                 outcome.sock.close()
-                logger.error("%s is not served: %s", name, error)
+                self.logger.error("%s is not served: %s", name, error)
                 return
-            logger.info("%s is served at %s", name, outcome.address)
+            self.logger.info("%s is served at %s", name, outcome.address)
 
         work = partial(bind, name, endpoint.host, endpoint.port, self.settings)
         self.loop.run_in_worker(work, bound)
@@ -205,7 +126,7 @@ class Server:
             self._stop_accepting(listener)
             self.listeners.remove(listener)
             listener.sock.close()
-            logger.info("%s is no longer served at %s", name, listener.address)
+            self.logger.info("%s is no longer served at %s", name, listener.address)
         self.limits.listeners = len(self.listeners)
         left_over = [connection for connection in self.connections.values() if connection.listener == name]
         self._left_over += left_over
@@ -228,7 +149,9 @@ class Server:
         limits = self.limits
         for _ in range(ACCEPTS_PER_TURN):
             if not limits.has_room(listener.name):
-                logger.info("%s has as many connections as it may: accepting no more for now", listener.name)
+                self.logger.info(
+                    "%s has as many connections as it may: accepting no more for now", listener.name
+                )
                 self._stop_accepting(listener)
                 return
             try:
@@ -238,21 +161,21 @@ class Server:
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     # The connection stays in the backlog: asking again at once would only burn time.
-                    logger.error("cannot accept connections for a second: %s", error.strerror)
+                    self.logger.error("cannot accept connections for a second: %s", error.strerror)
                     self._stop_accepting(listener)
                     self.loop.schedule(ACCEPT_RETRY_MS, lambda: self._start_accepting(listener))
                     return
                 continue  # the peer gave up before it was accepted
             ip = address[0].removeprefix("::ffff:") if "." in address[0] else address[0]
             if not limits.admit(listener.name, ip):
-                logger.info("%s is refused: it has %d connections already", ip, limits.limit_of(ip))
+                self.logger.info("%s is refused: it has %d connections already", ip, limits.limit_of(ip))
                 sock.close()
                 continue
             try:
                 self._connect(listener, sock, (ip, address[1]))
             except OSError as error:
                 limits.release(listener.name, ip)
-                logger.info("%s went away while connecting: %s", ip, error.strerror)
+                self.logger.info("%s went away while connecting: %s", ip, error.strerror)
                 sock.close()
 
     def _connect(self, listener: Listener, sock: socket.socket, peer: tuple[str, int]) -> None:
@@ -265,7 +188,7 @@ class Server:
         connection = Connection(self, sock, self._next_channel_id, listener.name, peer)
         self.connections[connection.channel.id] = connection
         self._watch_idle(connection, self.settings.max_idle_ms)
-        logger.debug("%r connected", connection)
+        self.logger.debug("%r connected", connection)
         if self.limits.is_exceeded():
             self._close_least_recently_used()
 
@@ -332,13 +255,13 @@ class Server:
 
     def refuse(self, connection: Connection, reason: str) -> None:
         """Close the connection of a peer who broke the protocol."""
-        logger.warning("%r is closed: %s", connection, reason)
+        self.logger.warning("%r is closed: %s", connection, reason)
         self._close(connection)
 
     def close(self, connection: Connection, reason: str) -> None:
         """Close a connection for a reason that is nobody's fault."""
         if not connection.closed:
-            logger.debug("%r is closed: %s", connection, reason)
+            self.logger.debug("%r is closed: %s", connection, reason)
             self._close(connection)
 
     def _close(self, connection: Connection) -> None:
@@ -351,7 +274,7 @@ class Server:
         try:
             self.node.channel_closed(connection.channel)
         except Exception:
-            logger.exception("%r: forgetting the connection failed", connection)
+            self.logger.exception("%r: forgetting the connection failed", connection)
         for listener in self.listeners:
             self._start_accepting(listener)
 

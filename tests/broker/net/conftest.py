@@ -23,8 +23,10 @@ import trio
 
 from kwire.broker.api.context import Channel, RequestContext
 from kwire.broker.host.clock import ManualClock
+from kwire.broker.net.listeners import bind
 from kwire.broker.net.loop import Loop
-from kwire.broker.net.server import Server, Settings, bind
+from kwire.broker.net.server import Server
+from kwire.broker.net.settings import Settings
 from kwire.broker.storage.disk import FileRegion
 from kwire.wire.errors import WireError
 from kwire.wire.registry import RequestHeader

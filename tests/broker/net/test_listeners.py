@@ -14,7 +14,7 @@ import trio
 
 from kwire.broker.config import load
 from kwire.broker.config.listeners import ListenerEndpoint
-from kwire.broker.net.serve import Broker, serve
+from kwire.broker.net.serve import RunningNode, serve
 from kwire.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -134,7 +134,7 @@ async def test_a_full_listener_is_given_up(make_rig: MakeRig) -> None:
 
 
 @asynccontextmanager
-async def broker_in(directory: Path, **more: str) -> AsyncIterator[Broker]:
+async def broker_in(directory: Path, **more: str) -> AsyncIterator[RunningNode]:
     settings = {
         "listeners": f"PLAINTEXT://{HOST}:0",
         "advertised.listeners": f"PLAINTEXT://{HOST}:0",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kwire.broker.api.repeated import Repeated
-from kwire.broker.net import connection as connection_module
+from kwire.broker.net import receiving as receiving_module
 from tests.broker.net.conftest import HEADER
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ async def test_nothing_overtakes_what_could_not_be_sent_yet(
 ) -> None:
     large = bytes(range(256)) * (64 << 10)
     # So that it goes on receiving.
-    monkeypatch.setattr(connection_module, "MAX_UNSENT_BYTES", 2 * len(large))
+    monkeypatch.setattr(receiving_module, "MAX_UNSENT_BYTES", 2 * len(large))
     client, beats = await repeating(rig, large)
     await client.send(numbered(8))
     await rig.node.until(lambda: len(beats.times) == 1)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from kwire.broker.net import connection as connection_module
-from kwire.broker.net.connection import MAX_PENDING_REQUESTS, MAX_UNSENT_BYTES, SCRATCH_BYTES
-from kwire.broker.net.server import BindError, Settings, bind
+from kwire.broker.net import receiving as receiving_module
+from kwire.broker.net.listeners import BindError, bind
+from kwire.broker.net.receiving import MAX_PENDING_REQUESTS, MAX_UNSENT_BYTES, SCRATCH_BYTES
+from kwire.broker.net.settings import Settings
 
 if TYPE_CHECKING:
     from tests.broker.net.conftest import MakeRig, Rig
@@ -95,7 +96,7 @@ async def test_one_connections_burst_does_not_hold_back_another(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a burst is served, a single request of somebody else is answered within a few turns."""
-    monkeypatch.setattr(connection_module, "TURN_BUDGET_SECONDS", 0)
+    monkeypatch.setattr(receiving_module, "TURN_BUDGET_SECONDS", 0)
     busy, quiet = await rig.connect(), await rig.connect()
     assert await quiet.ask(b"eready") == b"ready"
     await busy.send(*(b"n" for _ in range(5_000)), b"edone")
@@ -266,7 +267,7 @@ async def test_frames_of_a_turn_share_one_copy_and_may_be_written_to(
 async def test_a_turn_that_is_over_its_budget_takes_one_frame_of_each(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "TURN_BUDGET_SECONDS", 0)
+    monkeypatch.setattr(receiving_module, "TURN_BUDGET_SECONDS", 0)
     seen: list[int] = []
     rig.node.on_end_turn = lambda: seen.append(len(rig.node.frames))
     client = await rig.connect()
@@ -362,7 +363,7 @@ async def test_draining_ends_though_a_reply_never_comes(rig: Rig) -> None:
 async def test_frames_that_had_to_wait_are_answered_by_a_drain(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "TURN_BUDGET_SECONDS", 0)
+    monkeypatch.setattr(receiving_module, "TURN_BUDGET_SECONDS", 0)
     client = await rig.connect()
     await client.send(b"e0", *(b"e%d" % index for index in range(1, 60)))
     assert await client.receive() == b"0"

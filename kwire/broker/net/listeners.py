@@ -1,0 +1,62 @@
+"""Sockets that accept, under the names that the configuration gives them."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from kwire.broker.net.settings import SYSTEM_DEFAULT, Settings
+
+MAX_PORT = 65_535
+
+
+class BindError(Exception):
+    """A listener cannot have its address. The message says which, and why."""
+
+
+class Listener:
+    """A socket that accepts, under the name that the configuration gives it."""
+
+    def __init__(self, name: str, sock: socket.socket) -> None:
+        self.name = name
+        self.sock = sock
+        self.fd = sock.fileno()
+        host, port = sock.getsockname()[:2]
+        self.host: str = host
+        self.port: int = port
+        self.accepting = False
+
+    @property
+    def address(self) -> str:
+        """Where it is bound, as a client would write it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def bind(name: str, host: str, port: int, settings: Settings) -> Listener:
+    """Take an address, without listening yet. An empty host is every address. BindError."""
+    where = f"{host or '*'}:{port}"
+    if not 0 <= port <= MAX_PORT:
+        raise BindError(f"cannot listen on {where} (listener {name}): a port is from 0 to {MAX_PORT}")
+    try:
+        if not host:
+            host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise BindError(f"cannot listen on {where} (listener {name}): no such host") from error
+    except OSError as error:
+        raise BindError(f"cannot listen on {where} (listener {name}): {error.strerror}") from error
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if settings.receive_buffer_bytes != SYSTEM_DEFAULT:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror
+        raise BindError(f"cannot listen on {where} (listener {name}): {reason}") from error
+    return Listener(name, sock)
