@@ -435,13 +435,13 @@ def test_the_readme_names_every_api_and_no_other() -> None:
     table = readme.partition("## What is supported")[2].partition("\n\nEach")[0]
     cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")][1:]
     named = {re.sub(r"\(.*?\)", "", name).strip() for cell in cells for name in cell.split(",")}
-    dispatch = ast.parse((ROOT / "kwire" / "broker" / "api" / "dispatch.py").read_text())
+    table = ast.parse((ROOT / "kwire" / "broker" / "api" / "table.py").read_text())
     served = {
-        "".join(
-            word.capitalize() for word in str(ast.literal_eval(node.args[2])).rpartition(".")[2].split("_")
-        )
-        for node in ast.walk(dispatch)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Served"
+        "".join(word.capitalize() for word in ast.unparse(key).partition(".")[2].split("_"))
+        for node in ast.walk(table)
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if key is not None
     }
     assert served
     assert named == served

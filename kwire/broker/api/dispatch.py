@@ -1,7 +1,6 @@
 """From a frame to the handler of its API, and from what went wrong to an answer.
 
-`SERVED` is the truth about what this broker offers: ApiVersions is made from it, and a request outside of it
-closes its connection, as Apache Kafka does. Handlers are imported when their API is first called.
+Handlers are imported when their API is first called.
 """
 
 from __future__ import annotations
@@ -9,10 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kwire.broker.api.context import Channel, Parked, RequestContext
 from kwire.broker.api.repeated import LONGEST_REPEATED_BYTES, Repeated
+from kwire.broker.api.table import SERVED
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.registry import decode_request, decode_request_header
@@ -23,68 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kwire.dispatch")
 
-Handler = Callable[["Node", RequestContext, object], Message | Parked]
-
-
-class Served(NamedTuple):
-    """An API that this broker offers: which versions it advertises, and the module of its handler."""
-
-    min_version: int
-    max_version: int
-    module: str
-    refused_below: int = 0
-    """Versions below this one are advertised, but not accepted."""
-
-
-SERVED: dict[int, Served] = {
-    # KAFKA-18659: librdkafka before 2.8 stops compressing where Produce 0 is not advertised.
-    ApiKey.PRODUCE: Served(0, 13, "records.produce", refused_below=3),
-    ApiKey.FETCH: Served(4, 18, "records.fetch"),
-    ApiKey.LIST_OFFSETS: Served(1, 11, "records.list_offsets"),
-    ApiKey.METADATA: Served(0, 13, "topics.metadata"),
-    ApiKey.OFFSET_COMMIT: Served(2, 10, "groups.offset_commit"),
-    ApiKey.OFFSET_FETCH: Served(1, 10, "groups.offset_fetch"),
-    ApiKey.FIND_COORDINATOR: Served(0, 6, "groups.find_coordinator"),
-    ApiKey.JOIN_GROUP: Served(0, 9, "groups.join_group"),
-    ApiKey.HEARTBEAT: Served(0, 4, "groups.heartbeat"),
-    ApiKey.LEAVE_GROUP: Served(0, 5, "groups.leave_group"),
-    ApiKey.SYNC_GROUP: Served(0, 5, "groups.sync_group"),
-    ApiKey.DESCRIBE_GROUPS: Served(0, 6, "groups.describe_groups"),
-    ApiKey.LIST_GROUPS: Served(0, 5, "groups.list_groups"),
-    ApiKey.API_VERSIONS: Served(0, 4, "cluster.api_versions"),
-    ApiKey.CREATE_TOPICS: Served(2, 7, "topics.create_topics"),
-    ApiKey.DELETE_TOPICS: Served(1, 6, "topics.delete_topics"),
-    ApiKey.DELETE_RECORDS: Served(0, 2, "records.delete_records"),
-    ApiKey.INIT_PRODUCER_ID: Served(0, 5, "transactions.init_producer_id"),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(2, 4, "records.offset_for_leader_epoch"),
-    ApiKey.ADD_PARTITIONS_TO_TXN: Served(0, 5, "transactions.add_partitions_to_txn"),
-    ApiKey.ADD_OFFSETS_TO_TXN: Served(0, 4, "transactions.add_offsets_to_txn"),
-    ApiKey.END_TXN: Served(0, 5, "transactions.end_txn"),
-    ApiKey.WRITE_TXN_MARKERS: Served(1, 2, "transactions.write_txn_markers"),
-    ApiKey.TXN_OFFSET_COMMIT: Served(0, 5, "transactions.txn_offset_commit"),
-    ApiKey.DESCRIBE_CONFIGS: Served(1, 4, "configs.describe_configs"),
-    ApiKey.ALTER_CONFIGS: Served(0, 2, "configs.alter_configs"),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: Served(1, 2, "cluster.alter_replica_log_dirs"),
-    ApiKey.DESCRIBE_LOG_DIRS: Served(1, 5, "cluster.describe_log_dirs"),
-    ApiKey.CREATE_PARTITIONS: Served(0, 3, "topics.create_partitions"),
-    ApiKey.DELETE_GROUPS: Served(0, 2, "groups.delete_groups"),
-    ApiKey.ELECT_LEADERS: Served(0, 2, "cluster.elect_leaders"),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, "configs.incremental_alter_configs"),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Served(0, 1, "cluster.alter_partition_reassignments"),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(0, 0, "cluster.list_partition_reassignments"),
-    ApiKey.OFFSET_DELETE: Served(0, 0, "groups.offset_delete"),
-    ApiKey.DESCRIBE_QUORUM: Served(0, 2, "cluster.describe_quorum"),
-    ApiKey.UPDATE_FEATURES: Served(0, 2, "cluster.update_features"),
-    ApiKey.DESCRIBE_CLUSTER: Served(0, 2, "cluster.describe_cluster"),
-    ApiKey.DESCRIBE_PRODUCERS: Served(0, 0, "transactions.describe_producers"),
-    ApiKey.UNREGISTER_BROKER: Served(0, 0, "cluster.unregister_broker"),
-    ApiKey.DESCRIBE_TRANSACTIONS: Served(0, 0, "transactions.describe_transactions"),
-    ApiKey.LIST_TRANSACTIONS: Served(0, 2, "transactions.list_transactions"),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(0, 1, "groups.consumer_group_heartbeat"),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: Served(0, 1, "groups.consumer_group_describe"),
-    ApiKey.LIST_CONFIG_RESOURCES: Served(0, 1, "configs.list_config_resources"),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0, "topics.describe_topic_partitions"),
-}
+Handler = Callable[["Node", RequestContext, Any], Message | Parked]
 
 
 class Dispatcher:
@@ -129,7 +68,7 @@ class Dispatcher:
         if not max(served.min_version, served.refused_below) <= version <= served.max_version:
             if header.api_key != ApiKey.API_VERSIONS:
                 raise WireError(
-                    f"{served.module} version {version} is not served "
+                    f"{ApiKey(header.api_key).name} version {version} is not served "
                     f"({served.min_version} to {served.max_version} are)"
                 )
             from kwire.broker.api.cluster.api_versions import complete_unsupported
@@ -139,7 +78,8 @@ class Dispatcher:
         request = decode_request(header, frame, position)
         handler = self._handlers.get(header.api_key)
         if handler is None:
-            handler = import_module("kwire.broker.api." + served.module).handle
+            module, _, function = served.handler.rpartition(".")
+            handler = getattr(import_module("kwire.broker.api." + module), function)
             self._handlers[header.api_key] = handler
         interrupt = channel.interrupt
         context = channel.open_slot(header, now_ms, len(frame))

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from kwire.broker.api.context import Channel
-from kwire.broker.api.dispatch import SERVED
+from kwire.broker.api.table import SERVED
 from kwire.broker.config import load
 from kwire.broker.node.node import Node
 from kwire.testing.memory_disk import MemoryDisk

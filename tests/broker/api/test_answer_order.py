@@ -6,11 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from kwire.broker.metadata.image import RESOURCE_GROUP, RESOURCE_TOPIC
 from kwire.wire.errors import ErrorCode
-from kwire.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kwire.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kwire.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     RequestCursor,
@@ -65,23 +62,6 @@ def test_what_is_refused_of_offsets_keeps_its_answer(rig: Rig) -> None:
         2: ErrorCode.NONE,
         77: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
-
-
-@pytest.mark.parametrize(
-    ("asked", "answered"),
-    [
-        (["t1", "t2", "t3", "t4"], ["t4", "t1", "t2", "t3"]),
-        (["x", "", "y"], ["", "x", "y"]),
-        (["y", "x", "b", "y", "a", "x"], ["x", "y", "a", "b"]),
-        ([], []),
-    ],
-)
-def test_topics_that_grow_come_as_javas_sets_tell_them(
-    rig: Rig, asked: list[str], answered: list[str]
-) -> None:
-    topics = [CreatePartitionsTopic(name=name, count=3, assignments=None) for name in asked]
-    answer = rig.call(3, CreatePartitionsRequest(topics=topics, timeout_ms=1_000))
-    assert [result.name for result in answer.results] == answered
 
 
 @pytest.mark.parametrize("counts", [(10_000, 1), (9_999, 1)], ids=["too many partitions", "too many records"])
@@ -148,28 +128,3 @@ def test_a_cursor_whose_page_runs_over_goes_on_below_zero(rig: Rig, index: int, 
     else:
         assert [topic.name for topic in answer.topics] == ["t"]
         assert (answer.next_cursor.topic_name, answer.next_cursor.partition_index) == ("t", after)
-
-
-def test_settings_come_as_javas_map_tells_them(rig: Rig) -> None:
-    rig.create("t")
-
-    def order(kind: int, name: str, *keys: str) -> list[str]:
-        wanted = DescribeConfigsResource(
-            resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
-        )
-        (result,) = rig.call(4, DescribeConfigsRequest(resources=[wanted])).results
-        return [entry.name for entry in result.configs]
-
-    assert order(RESOURCE_TOPIC, "t")[:3] == [
-        "compression.type",
-        "remote.log.delete.on.disable",
-        "leader.replication.throttled.replicas",
-    ]
-    assert len(order(RESOURCE_TOPIC, "t")) == 33
-    three = ("retention.ms", "segment.bytes", "cleanup.policy")
-    assert order(RESOURCE_TOPIC, "t", *three) == ["cleanup.policy", "segment.bytes", "retention.ms"]
-    assert order(RESOURCE_GROUP, "g")[:3] == [
-        "consumer.session.timeout.ms",
-        "consumer.assignment.interval.ms",
-        "share.auto.offset.reset",
-    ]

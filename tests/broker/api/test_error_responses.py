@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.dispatch import SERVED
 from kwire.broker.api.error_responses import ALWAYS_SAID, NAMED, SPECIAL, error_response
+from kwire.broker.api.table import SERVED
 from kwire.wire.codegen import decode, encode
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -101,8 +101,8 @@ def test_a_handler_that_fails_is_an_error_to_all_that_was_asked(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = CreateTopicsRequest(topics=[CreatableTopic(name=name) for name in "ab"])
-    monkeypatch.setattr("kwire.broker.api.topics.create_topics.handle", lambda *_: 1 // 0)
+    monkeypatch.setattr("kwire.broker.api.topics.changes.create_topics", lambda *_: 1 // 0)
     answer = rig.call(7, request)
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [("a", -1), ("b", -1)]
-    monkeypatch.setattr("kwire.broker.api.topics.metadata.handle", lambda *_: object())
+    monkeypatch.setattr("kwire.broker.api.topics.metadata.metadata", lambda *_: object())
     assert rig.call(13, MetadataRequest(topics=None)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-from kwire.broker.api.transactions.transaction_checks import check_transaction
+from kwire.broker.api.transactions.checks import check_transaction
 from kwire.broker.node.node import Node
 from kwire.broker.node.transaction_ports import TransactionPorts
 from kwire.broker.storage.log.log import AppendOrigin, Log

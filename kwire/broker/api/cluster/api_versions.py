@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
-from kwire.broker.api.dispatch import SERVED
+from kwire.broker.api.table import SERVED
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import (
@@ -30,7 +30,7 @@ FIRST_VERSION_WITH_SOFTWARE = 3
 FIRST_VERSION_WITH_ZERO_MINIMUM = 4
 
 
-def handle(node: Node, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+def api_versions(node: Node, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     """All APIs that this broker serves, and the feature levels of its cluster."""
     version = context.api_version
     if version >= FIRST_VERSION_WITH_SOFTWARE:

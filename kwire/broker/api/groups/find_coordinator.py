@@ -37,7 +37,9 @@ class _Found(NamedTuple):
 NOBODY = _Found(NO_NODE, "", -1)
 
 
-def handle(node: Node, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+def find_coordinator(
+    node: Node, context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
     """Answer with one coordinator (before v4) or with one for each key."""
     if context.api_version < FIRST_VERSION_WITH_KEYS:
         code, found = _find(node, context, request.key_type, request.key)

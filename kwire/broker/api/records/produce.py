@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.api.transactions.transaction_checks import ToldError, check_transaction
+from kwire.broker.api.transactions.checks import ToldError, check_transaction
 from kwire.broker.metadata.names import is_internal
 from kwire.broker.storage.log.validator import RecordErrors, check_produced, is_transactional
 from kwire.coordinator.transactions.machine import Producer

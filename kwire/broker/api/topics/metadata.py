@@ -38,7 +38,7 @@ NO_CONTROLLER = -1
 FIRST_WITH_IDS_IN_REQUESTS = 12
 
 
-def handle(node: Node, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+def metadata(node: Node, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Everything from one image, so that the answer is consistent."""
     version = context.header.api_version
     image = node.image

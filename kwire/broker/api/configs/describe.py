@@ -1,8 +1,12 @@
-"""DescribeConfigs v1–4: what holds for topics, brokers and groups, and why. KIP-133, KIP-226."""
+"""DescribeConfigs v1–4, ListConfigResources v0–1.
+
+What holds for topics, brokers and groups, and why (KIP-133, KIP-226); and what has configuration at all
+(KIP-1000, v0: client metrics alone; KIP-1142: types).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.configs.loggers import describe_loggers
@@ -17,7 +21,6 @@ from kwire.broker.config.describe import (
     describe_group,
     describe_topic,
 )
-from kwire.broker.config.topic import TOPIC_KEYS_BY_NAME
 from kwire.broker.controller.client_metrics import shown
 from kwire.broker.metadata.image import (
     RESOURCE_BROKER,
@@ -25,10 +28,10 @@ from kwire.broker.metadata.image import (
     RESOURCE_CLIENT_METRICS,
     RESOURCE_GROUP,
     RESOURCE_TOPIC,
+    MetadataImage,
 )
 from kwire.broker.metadata.names import name_fault
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.java import hash_map_order, string_hash
 from kwire.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -36,6 +39,11 @@ from kwire.wire.messages.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+)
+from kwire.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +67,9 @@ DESCRIBABLE: Final = {
 }
 
 
-def handle(node: Node, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+def describe_configs(
+    node: Node, context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
     """One result a resource; a resource that cannot be described has its error.
 
     ApiError: INVALID_REQUEST for all of them, where one has no type that there is.
@@ -116,7 +126,7 @@ def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEn
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
         if name not in node.image.topics:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return _in_order(describe_topic(node.config, node.image.config(RESOURCE_TOPIC, name)))
+        return describe_topic(node.config, node.image.config(RESOURCE_TOPIC, name))
     if kind == RESOURCE_BROKER:
         if not name:
             return describe_brokers_default(node.config)
@@ -129,20 +139,12 @@ def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEn
     if kind == RESOURCE_GROUP:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
-        return _in_order(describe_group(node.config, node.image.config(RESOURCE_GROUP, name)))
+        return describe_group(node.config, node.image.config(RESOURCE_GROUP, name))
     if kind == RESOURCE_CLIENT_METRICS:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
         return _client_metrics(node, name)
     return describe_loggers(node.node_id, name)
-
-
-def _in_order(entries: Iterable[ConfigEntry]) -> list[ConfigEntry]:
-    """The entries as the map tells them that Kafka puts them into; before it what is shown only where set."""
-    by_name = {entry.name: entry for entry in entries}
-    internal = [name for name in by_name if name in TOPIC_KEYS_BY_NAME and TOPIC_KEYS_BY_NAME[name].internal]
-    others = [name for name in by_name if name not in internal]
-    return [by_name[name] for name in (*internal, *hash_map_order(others, string_hash))]
 
 
 def _broker_id(name: str) -> int:
@@ -170,3 +172,43 @@ def _client_metrics(node: Node, name: str) -> list[ConfigEntry]:
         )
         for key, default, kind, documentation in CLIENT_METRICS_KEYS
     ]
+
+
+FIRST_WITH_TYPES: Final = 1
+
+
+def list_config_resources(
+    node: Node, context: RequestContext, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """The resources of the types asked for, of all types where none is named."""
+    wanted = set(request.resource_types) or set(NAMES)
+    if context.api_version < FIRST_WITH_TYPES:
+        wanted = {RESOURCE_CLIENT_METRICS}
+    if not wanted <= set(NAMES):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[])
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind, names in NAMES.items()
+            if kind in wanted
+            for name in names(node.image)
+        ]
+    )
+
+
+def _with_configs(kind: int) -> Callable[[MetadataImage], Iterable[str]]:
+    return lambda image: [name for resource, name in image.configs if resource == kind]
+
+
+def _brokers(image: MetadataImage) -> Iterable[str]:
+    return [str(broker.broker_id) for broker in image.brokers.values() if not broker.fenced]
+
+
+NAMES: Final[dict[int, Callable[[MetadataImage], Iterable[str]]]] = {
+    RESOURCE_GROUP: _with_configs(RESOURCE_GROUP),
+    RESOURCE_CLIENT_METRICS: _with_configs(RESOURCE_CLIENT_METRICS),
+    RESOURCE_BROKER_LOGGER: _brokers,
+    RESOURCE_BROKER: _brokers,
+    RESOURCE_TOPIC: lambda image: image.topics,
+}
+"""The resources of each type. Topics and brokers are there without any configuration, too."""

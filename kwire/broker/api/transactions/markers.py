@@ -28,7 +28,7 @@ Partition = tuple[str, int]
 Results = dict[int, dict[Partition, ErrorCode]]
 
 
-def handle(
+def write_txn_markers(
     node: Node, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse | Parked:
     """Answer when every marker is in its log, or refused.

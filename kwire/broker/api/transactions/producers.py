@@ -1,6 +1,13 @@
-"""AddPartitionsToTxn v0–5. Clients send v0–3, one transaction each; brokers v4–5, several. KIP-98, KIP-890.
+"""A producer's transaction: InitProducerId v0–5, AddPartitionsToTxn v0–5, AddOffsetsToTxn v0–4, EndTxn v0–5.
 
-All of a transaction's partitions are added, or none: if one does not exist, the others are not attempted.
+InitProducerId (KIP-98, KIP-360, KIP-588): an id and epoch to write with. Without a transactional id each call
+gets a fresh producer id with epoch 0, whatever id the producer had.
+
+AddPartitionsToTxn (KIP-98, KIP-890): clients send v0–3, one transaction each; brokers v4–5, several. All of a
+transaction's partitions are added, or none: if one does not exist, the others are not attempted.
+AddOffsetsToTxn: the same for the offsets of a group.
+
+EndTxn (KIP-98, KIP-890): commit or abort. From v5 on the answer tells the epoch to go on with.
 """
 
 from __future__ import annotations
@@ -10,9 +17,11 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.metadata.names import is_internal
+from kwire.coordinator.ports import OFFSETS_TOPIC
 from kwire.coordinator.transactions.machine import Producer
 from kwire.coordinator.transactions.transaction import Partition
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from kwire.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -21,9 +30,53 @@ from kwire.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
 )
+from kwire.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from kwire.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
     from kwire.broker.node.node import Node
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+FIRST_INIT_WITH_FENCED = 4
+
+
+def init_producer_id(
+    node: Node, context: RequestContext, request: InitProducerIdRequest
+) -> InitProducerIdResponse | Parked:
+    """Answer with the next producer id; COORDINATOR_LOAD_IN_PROGRESS until the controller gave some."""
+    knows_id = request.producer_id != NO_PRODUCER_ID
+    knows_epoch = request.producer_epoch != NO_PRODUCER_EPOCH
+    if knows_id != knows_epoch:
+        return _refusal(ErrorCode.INVALID_REQUEST)
+    if request.transactional_id is not None:
+        expected = Producer(request.producer_id, request.producer_epoch) if knows_id else None
+
+        def done(result: Producer | ApiError) -> None:
+            if isinstance(result, ApiError):
+                code = fenced_for(result.code, context.api_version, FIRST_INIT_WITH_FENCED)
+                context.complete(_refusal(code))
+            else:
+                context.complete(
+                    InitProducerIdResponse(producer_id=result.producer_id, producer_epoch=result.epoch)
+                )
+
+        node.transactions.init_producer_id(
+            request.transactional_id, request.transaction_timeout_ms, expected, done
+        )
+        return PARKED
+
+    try:
+        return InitProducerIdResponse(producer_id=node.producer_ids.next(), producer_epoch=0)
+    except ApiError as error:
+        return _refusal(error.code)
+
+
+def _refusal(code: int) -> InitProducerIdResponse:
+    return InitProducerIdResponse(
+        error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+    )
+
 
 FIRST_VERSION_OF_BROKERS = 4
 FIRST_VERSION_WITH_FENCED = 2
@@ -31,7 +84,7 @@ CLIENT_VERSION, BROKER_VERSION = 0, 2
 """The transaction protocol of who asks: a broker does it for a client of version 2, when that produces."""
 
 
-def handle(node: Node, context: RequestContext, request: AddPartitionsToTxnRequest) -> Parked:
+def add_partitions_to_txn(node: Node, context: RequestContext, request: AddPartitionsToTxnRequest) -> Parked:
     """Answer when each transaction's partitions are stored."""
     if context.api_version < FIRST_VERSION_OF_BROKERS:
 
@@ -186,3 +239,44 @@ def fenced_for(code: int, version: int, since: int = FIRST_VERSION_WITH_FENCED) 
     if code == ErrorCode.PRODUCER_FENCED and version < since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
+
+
+def add_offsets_to_txn(node: Node, context: RequestContext, request: AddOffsetsToTxnRequest) -> Parked:
+    """The group's partition of the offsets topic becomes part of the transaction."""
+
+    def done(code: ErrorCode) -> None:
+        context.complete(AddOffsetsToTxnResponse(error_code=fenced_for(code, context.api_version)))
+
+    node.transactions.add_partitions(
+        request.transactional_id,
+        Producer(request.producer_id, request.producer_epoch),
+        [(OFFSETS_TOPIC, node.groups.offsets_partition(request.group_id))],
+        CLIENT_VERSION,
+        done,
+    )
+    return PARKED
+
+
+FIRST_VERSION_THAT_RAISES_EPOCHS = 5
+
+
+def end_txn(node: Node, context: RequestContext, request: EndTxnRequest) -> Parked:
+    """Answer when it is decided; the markers are written meanwhile."""
+    version = context.api_version
+
+    def done(result: Producer | ApiError) -> None:
+        if isinstance(result, ApiError):
+            context.complete(EndTxnResponse(error_code=fenced_for(result.code, version)))
+        elif version < FIRST_VERSION_THAT_RAISES_EPOCHS:
+            context.complete(EndTxnResponse())
+        else:
+            context.complete(EndTxnResponse(producer_id=result.producer_id, producer_epoch=result.epoch))
+
+    node.transactions.end(
+        request.transactional_id,
+        Producer(request.producer_id, request.producer_epoch),
+        commit=request.committed,
+        client_version=2 if version >= FIRST_VERSION_THAT_RAISES_EPOCHS else 0,
+        done=done,
+    )
+    return PARKED

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.groups.commit_answers import refused_first
-from kwire.broker.api.transactions.transaction_checks import ToldError, check_transaction
+from kwire.broker.api.transactions.checks import ToldError, check_transaction
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.coordinator.ports import OFFSETS_TOPIC
 from kwire.coordinator.transactions.machine import Producer
@@ -31,7 +31,7 @@ FIRST_VERSION_WITH_LOADING = 2
 FIRST_VERSION_WITH_ABORTABLE = 4
 
 
-def handle(
+def txn_offset_commit(
     node: Node, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse | Parked:
     """Answer for each partition once the offsets are stored."""

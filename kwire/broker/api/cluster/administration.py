@@ -1,13 +1,18 @@
-"""UpdateFeatures v0–2: set the levels of features. KIP-584, KIP-778 (v1), KIP-1022 (v2)."""
+"""UpdateFeatures v0–2, UnregisterBroker v0.
+
+The levels of features (KIP-584, KIP-778 in v1, KIP-1022 in v2); and a broker that does not come back is
+forgotten (KIP-500). Apache Kafka forgets a broker that runs, too, which then serves nothing until it is
+started again. That helps nobody: here the broker that is asked refuses to be forgotten.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.controller.commands import Fault, FeatureUpdate, UpdateFeatures
-from kwire.wire.errors import ApiError
-from kwire.wire.java import hash_map_order, string_hash
+from kwire.broker.controller.commands import Fault, FeatureUpdate, UnregisterBroker, UpdateFeatures
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from kwire.wire.messages.update_features import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
 LAST_WITH_RESULTS = 1
 
 
-def handle(node: Node, context: RequestContext, request: UpdateFeaturesRequest) -> Parked:
+def update_features(node: Node, context: RequestContext, request: UpdateFeaturesRequest) -> Parked:
     """All levels are set or none; version 0 allows no downgrade, whatever it asks, as in Apache Kafka."""
 
     def done(reply: Fault | ApiError | None) -> None:
@@ -40,12 +45,31 @@ def handle(node: Node, context: RequestContext, request: UpdateFeaturesRequest) 
             ]
         context.complete(response)
 
-    # A feature named twice goes to the level named last. Of several faults the first in Kafka's map is told.
-    named = {
+    # A feature named twice goes to the level named last.
+    updates = {
         update.feature: FeatureUpdate(update.max_version_level, update.upgrade_type)
         for update in request.feature_updates
     }
-    updates = {name: named[name] for name in hash_map_order(named, string_hash)}
     command = UpdateFeatures(updates, request.validate_only, node.quorum.kraft_version)
     node.controller.submit(command, done)
+    return PARKED
+
+
+def unregister_broker(
+    node: Node, context: RequestContext, request: UnregisterBrokerRequest
+) -> UnregisterBrokerResponse | Parked:
+    """Whether the broker is forgotten."""
+    if request.broker_id == node.node_id:
+        return UnregisterBrokerResponse(
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message=f"Broker {node.node_id} runs, and is the one that was asked to forget it.",
+        )
+
+    def done(reply: ApiError | None) -> None:
+        response = UnregisterBrokerResponse()
+        if reply is not None:
+            response.error_code, response.error_message = reply.code, reply.message
+        context.complete(response)
+
+    node.controller.submit(UnregisterBroker(request.broker_id), done)
     return PARKED

@@ -1,13 +1,27 @@
-"""DescribeLogDirs v1–5: what lies in each log directory. KIP-113, KIP-827 (volume sizes), KIP-1066."""
+"""DescribeLogDirs v1–5, AlterReplicaLogDirs v1–2: what lies in this broker's log directories, and moves.
+
+DescribeLogDirs: KIP-113, KIP-827 (volume sizes), KIP-1066 (cordoned).
+
+AlterReplicaLogDirs (KIP-113) checks in this order: the length of the name, the directory, the replica. Of a
+partition that is asked into two directories the last one counts. What is not there yet is remembered, and
+made in that directory.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.broker.storage.log.log import Log
-from kwire.wire.errors import ErrorCode
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
 from kwire.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -22,7 +36,9 @@ if TYPE_CHECKING:
 UNKNOWN_LAG = -1
 
 
-def handle(node: Node, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+def describe_log_dirs(
+    node: Node, context: RequestContext, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
     """Sizes of the asked partitions by directory; a null list of topics asks for all of them."""
     wanted = None
     if request.topics is not None:
@@ -76,3 +92,29 @@ def _offset_lag(node: Node, log: Log) -> int:
     if current is log:
         return max(0, log.high_watermark - log.log_end_offset)
     return current.log_end_offset - log.log_end_offset
+
+
+logger = logging.getLogger("kwire.node")
+
+
+def alter_replica_log_dirs(
+    node: Node, context: RequestContext, request: AlterReplicaLogDirsRequest
+) -> AlterReplicaLogDirsResponse:
+    """Begin the moves. They go on long after the answer: DescribeLogDirs tells how far they are."""
+    wanted = {
+        (topic.name, index): directory.path
+        for directory in request.dirs
+        for topic in directory.topics
+        for index in topic.partitions
+    }
+    results: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for (name, index), path in wanted.items():
+        error = ErrorCode.NONE
+        try:
+            node.directories.move(name, index, path)
+        except ApiError as refusal:
+            error = refusal.code
+            logger.warning("%s-%d does not move to %s: %s", name, index, path, refusal)
+        topic = results.setdefault(name, AlterReplicaLogDirTopicResult(topic_name=name, partitions=[]))
+        topic.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error))
+    return AlterReplicaLogDirsResponse(results=list(results.values()))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kwire.broker.node.node import Node
 
 
-def handle(
+def describe_topic_partitions(
     node: Node, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """No topics asked for means all of them, and then those that are missing are not mentioned."""

@@ -1,0 +1,147 @@
+"""DescribeCluster v0–2, DescribeQuorum v0–2.
+
+The brokers and who answers for the controller (KIP-700, KIP-919), and how the voters of the metadata log are
+doing (KIP-595, KIP-836, KIP-853).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import RequestContext
+from kwire.broker.api.operations import CLUSTER_OPERATIONS
+from kwire.broker.api.topics.metadata import NO_CONTROLLER, controller_id
+from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from kwire.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    Listener,
+    ReplicaState,
+    ResponsePartitionData,
+    ResponseTopicData,
+)
+from kwire.wire.messages.describe_quorum import Node as QuorumNode
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+ENDPOINT_NAMES = {1: "BROKER", 2: "CONTROLLER"}
+BROKER_ENDPOINT = 1
+
+
+def describe_cluster(
+    node: Node, context: RequestContext, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    """Brokers only: controllers are asked on their own listener."""
+    version = context.header.api_version
+    wanted = request.endpoint_type
+    if wanted not in ENDPOINT_NAMES:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE if version else ErrorCode.INVALID_REQUEST,
+            error_message=f"Unsupported endpoint type {wanted}",
+        )
+    if wanted != BROKER_ENDPOINT:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if version else ErrorCode.INVALID_REQUEST,
+            error_message=(
+                f"The request was sent to an endpoint of type {ENDPOINT_NAMES[BROKER_ENDPOINT]}, "
+                f"but we wanted an endpoint of type {ENDPOINT_NAMES[wanted]}"
+            ),
+        )
+    image = node.image
+    listener = context.channel.listener
+    shown = [
+        broker.broker_id
+        for broker in image.brokers.values()
+        if not broker.fenced or (version >= 2 and request.include_fenced_brokers)
+    ]
+    brokers = [
+        DescribeClusterBroker(
+            broker_id=endpoint.node_id,
+            host=endpoint.host,
+            port=endpoint.port,
+            rack=endpoint.rack,
+            is_fenced=image.brokers[endpoint.node_id].fenced,
+        )
+        for endpoint in node.endpoints(shown, listener)
+    ]
+    controller = controller_id(node, image)
+    if all(broker.broker_id != controller for broker in brokers):
+        controller = NO_CONTROLLER
+    response = DescribeClusterResponse(
+        cluster_id=node.cluster_id, controller_id=controller, endpoint_type=BROKER_ENDPOINT, brokers=brokers
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    return response
+
+
+METADATA_PARTITION = 0
+
+
+def describe_quorum(
+    node: Node, context: RequestContext, request: DescribeQuorumRequest
+) -> DescribeQuorumResponse:
+    """There is one quorum: who asks for anything else, or for anything beside it, is told of nothing."""
+    asked = [
+        (topic.topic_name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    if len(request.topics) != 1 or asked != [(CLUSTER_METADATA_TOPIC, METADATA_PARTITION)]:
+        return _unknown(request)
+    quorum = node.quorum.describe()
+    # The leader has always just caught up with itself.
+    now_ms = node.host.now_ms()
+    partition = ResponsePartitionData(
+        partition_index=METADATA_PARTITION,
+        leader_id=node.node_id,
+        leader_epoch=quorum.leader_epoch,
+        high_watermark=quorum.high_watermark,
+        current_voters=[
+            ReplicaState(
+                replica_id=node.node_id,
+                replica_directory_id=quorum.directory_id,
+                log_end_offset=quorum.log_end_offset,
+                last_fetch_timestamp=now_ms,
+                last_caught_up_timestamp=now_ms,
+            )
+        ],
+        observers=[],
+    )
+    listeners = [Listener(name=name, host=host, port=port) for name, host, port in quorum.endpoints]
+    response = DescribeQuorumResponse(
+        topics=[ResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])]
+    )
+    if context.api_version >= 2:
+        response.nodes = [QuorumNode(node_id=node.node_id, listeners=listeners)]
+    else:
+        partition.current_voters[0].replica_directory_id = ReplicaState().replica_directory_id
+    return response
+
+
+def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    return DescribeQuorumResponse(
+        topics=[
+            ResponseTopicData(
+                topic_name=topic.topic_name,
+                partitions=[
+                    ResponsePartitionData(
+                        partition_index=partition.partition_index,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        error_message="This server does not host this topic-partition.",
+                        current_voters=[],
+                        observers=[],
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

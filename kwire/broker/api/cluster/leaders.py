@@ -1,0 +1,138 @@
+"""ElectLeaders v0–2, AlterPartitionReassignments v0–1, ListPartitionReassignments v0: who leads, who follows.
+
+Leaders by request, the preferred ones or (v1) any that live (KIP-183, KIP-460); partitions that move to other
+replicas, or stop doing so (KIP-455, KIP-860).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.controller.commands import AlterReassignments, Election, ElectLeaders, Fault
+from kwire.broker.controller.partition_changes import find, is_moving
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from kwire.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ReplicaElectionResult,
+)
+from kwire.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+ELECTIONS = {int(one): one for one in (Election.PREFERRED, Election.UNCLEAN)}
+
+
+def elect_leaders(
+    node: Node, context: RequestContext, request: ElectLeadersRequest
+) -> ElectLeadersResponse | Parked:
+    """One outcome a partition; what concerns the whole request is said for each of them, too."""
+    if request.topic_partitions == []:
+        return ElectLeadersResponse(replica_election_results=[])
+    if request.timeout_ms <= 0:
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+    election = ELECTIONS.get(request.election_type)
+    if election is None:
+        text = f"Unknown election type {request.election_type}"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+
+    def done(reply: list[ReplicaElectionResult] | ApiError) -> None:
+        if isinstance(reply, ApiError):
+            context.complete(context.error_response(reply))
+        else:
+            context.complete(ElectLeadersResponse(replica_election_results=reply))
+
+    topics = request.topic_partitions
+    asked = None if topics is None else [(topic.topic, topic.partitions) for topic in topics]
+    node.controller.submit(ElectLeaders(election, asked), done)
+    return PARKED
+
+
+def alter_partition_reassignments(
+    node: Node, context: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse | Parked:
+    """One outcome a partition, in the order asked."""
+    asked = [
+        (topic.name, partition.partition_index, partition.replicas)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    if not request.topics:
+        return AlterPartitionReassignmentsResponse(error_message="", responses=[])
+    if request.timeout_ms <= 0:
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+
+    def done(reply: list[Fault | None] | ApiError) -> None:
+        if isinstance(reply, ApiError):
+            context.complete(context.error_response(reply))
+            return
+        response = _response(request, reply)
+        response.allow_replication_factor_change = request.allow_replication_factor_change
+        context.complete(response)
+
+    node.controller.submit(AlterReassignments(asked, request.allow_replication_factor_change), done)
+    return PARKED
+
+
+def _response(
+    request: AlterPartitionReassignmentsRequest, outcomes: Sequence[Fault | None]
+) -> AlterPartitionReassignmentsResponse:
+    left = iter(outcomes)
+    return AlterPartitionReassignmentsResponse(
+        error_message=None,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ReassignablePartitionResponse(
+                        partition_index=partition.partition_index,
+                        error_code=ErrorCode.NONE if fault is None else fault.code,
+                        error_message=None if fault is None else fault.message,
+                    )
+                    for partition, fault in zip(topic.partitions, left, strict=False)
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def list_partition_reassignments(
+    node: Node, _context: RequestContext, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    """The moves under way among the partitions asked for; a null list asks for all."""
+    image = node.image
+    asked: Iterable[tuple[str, Iterable[int]]]
+    if request.topics is None:
+        asked = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
+    else:
+        asked = [(topic.name, topic.partition_indexes) for topic in request.topics]
+    topics: list[OngoingTopicReassignment] = []
+    for name, indexes in asked:
+        moving = [
+            OngoingPartitionReassignment(
+                partition_index=index,
+                replicas=list(found[1].replicas),
+                adding_replicas=list(found[1].adding_replicas),
+                removing_replicas=list(found[1].removing_replicas),
+            )
+            for index in indexes
+            if (found := find(image, name, index)) is not None and is_moving(found[1])
+        ]
+        if moving:
+            topics.append(OngoingTopicReassignment(name=name, partitions=moving))
+    return ListPartitionReassignmentsResponse(error_message=None, topics=topics)

@@ -1,0 +1,119 @@
+"""Groups as administrators ask for them.
+
+ListGroups v0–5: KIP-518 (states, v4), KIP-848 (types, v5). DescribeGroups v0–6: state, protocol and members
+of classic groups, KIP-430 (v3), KIP-345 (v4); a group that does not exist is described as Dead, and from v6
+on it is an error as well (KIP-1043). ConsumerGroupDescribe v0–1: epochs, assignor and members, KIP-848,
+KIP-1099 (v1). DeleteGroups v0–2: groups without members, and their offsets, KIP-229.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.groups.membership import consumer_groups_enabled
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from kwire.wire.messages.consumer_group_describe import (
+    DescribedGroup as DescribedConsumerGroup,
+)
+from kwire.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from kwire.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from kwire.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+
+def list_groups(node: Node, _context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    """Answer with the groups that pass both filters; an empty filter lets all pass."""
+    try:
+        groups = node.groups.listed(request.states_filter, request.types_filter)
+    except ApiError as error:
+        return ListGroupsResponse(error_code=error.code, groups=[])
+    return ListGroupsResponse(groups=groups)
+
+
+FIRST_VERSION_WITH_NOT_FOUND = 6
+
+READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
+"""Codes of the operations that a group knows (KIP-430)."""
+
+ALL_OPERATIONS = sum(1 << code for code in (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS))
+
+
+def describe_groups(
+    node: Node, context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
+    """Answer for each group."""
+    groups = [_described(node, context, group_id) for group_id in node.groups.in_order(request.groups)]
+    if request.include_authorized_operations:
+        for group in groups:
+            if not group.error_code:
+                group.authorized_operations = ALL_OPERATIONS
+    return DescribeGroupsResponse(groups=groups)
+
+
+def _described(node: Node, context: RequestContext, group_id: str) -> DescribedGroup:
+    try:
+        return node.groups.describe(group_id)
+    except ApiError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            return DescribedGroup(group_id=group_id, error_code=error.code, members=[])
+        unknown = DescribedGroup(group_id=group_id, group_state="Dead", members=[])
+        if context.api_version >= FIRST_VERSION_WITH_NOT_FOUND:
+            unknown.error_code = error.code
+            unknown.error_message = error.message
+        return unknown
+
+
+def consumer_group_describe(
+    node: Node, context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse | Parked:
+    """Answer for each group once all that is shown is stored."""
+    if not consumer_groups_enabled(node):
+        return ConsumerGroupDescribeResponse(
+            groups=[
+                DescribedConsumerGroup(group_id=group_id, error_code=ErrorCode.UNSUPPORTED_VERSION)
+                for group_id in request.group_ids
+            ]
+        )
+    # Apache Kafka answers first for those that no partition is asked about.
+    asked = [
+        *(group_id for group_id in request.group_ids if not group_id),
+        *node.groups.in_order(group_id for group_id in request.group_ids if group_id),
+    ]
+    if not asked:
+        return ConsumerGroupDescribeResponse()
+    found: dict[int, DescribedConsumerGroup] = {}
+
+    def described(at: int, group: DescribedConsumerGroup) -> None:
+        if request.include_authorized_operations and not group.error_code:
+            group.authorized_operations = ALL_OPERATIONS
+        found[at] = group
+        if len(found) == len(asked):
+            context.complete(ConsumerGroupDescribeResponse(groups=[found[at] for at in range(len(asked))]))
+
+    for at, group_id in enumerate(asked):
+        node.groups.describe_consumer_group(group_id, lambda group, at=at: described(at, group))  # type: ignore[misc]
+    return PARKED
+
+
+def delete_groups(node: Node, context: RequestContext, request: DeleteGroupsRequest) -> Parked:
+    """Answer for each group once all of them are gone or refused."""
+
+    def done(outcome: dict[str, ErrorCode]) -> None:
+        context.complete(
+            DeleteGroupsResponse(
+                results=[
+                    DeletableGroupResult(group_id=group_id, error_code=code)
+                    for group_id, code in outcome.items()
+                ]
+            )
+        )
+
+    node.groups.delete(request.groups_names, done)
+    return PARKED

@@ -1,0 +1,162 @@
+"""Members of groups.
+
+JoinGroup v0–9: KIP-62 (rebalance timeout, v1), KIP-394 (member ids first, v4), KIP-345 (instance id, v5),
+KIP-559 (protocol type, v7), KIP-800 (reason, v8), KIP-814 (static leader keeps the assignment, v9). The
+answer waits until the whole group has joined; it is not called off when the client goes away, which only a
+timeout can tell. SyncGroup v0–5: KIP-345 (v3), KIP-559 (v5). Heartbeat v0–4: KIP-345 (v3). LeaveGroup v0–5:
+KIP-345 (many members, v3), KIP-800 (reason, v5).
+
+ConsumerGroupHeartbeat v0–1: members whose partitions the coordinator shares out (KIP-848); regular
+expressions and member ids made by the members from v1 on (KIP-1082). Only where the feature group.version is
+on, and group.coordinator.rebalance.protocols names the protocol.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.coordinator.groups.classic.classic import Join, Sync
+from kwire.coordinator.groups.consumer.requests import Caller
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from kwire.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kwire.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from kwire.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from kwire.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+if TYPE_CHECKING:
+    from kwire.broker.api.repeated import Again
+    from kwire.broker.node.node import Node
+
+FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
+FIRST_VERSION_WITH_MEMBER_ID_FIRST = 4
+FIRST_VERSION_WITH_NULL_PROTOCOL = 7
+FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT = 9
+
+
+def join_group(node: Node, context: RequestContext, request: JoinGroupRequest) -> Parked:
+    """Answer when the join ends, or at once where it is refused."""
+    version = context.api_version
+    rebalance_timeout_ms = request.rebalance_timeout_ms
+    if version < FIRST_VERSION_WITH_REBALANCE_TIMEOUT:
+        rebalance_timeout_ms = request.session_timeout_ms
+
+    def done(response: JoinGroupResponse) -> None:
+        if not response.protocol_name:
+            # No protocol is null where it can be.
+            response.protocol_name = "" if version < FIRST_VERSION_WITH_NULL_PROTOCOL else None
+        if version < FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT:
+            response.skip_assignment = False
+        context.complete(response)
+
+    node.groups.join(
+        Join(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            client_id=context.client_id,
+            client_host=f"/{context.channel.peer_host}",
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
+            reason=request.reason,
+            requires_member_id=version >= FIRST_VERSION_WITH_MEMBER_ID_FIRST,
+            can_skip_assignment=version >= FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT,
+        ),
+        done,
+    )
+    return PARKED
+
+
+FIRST_VERSION_WITH_PROTOCOL = 5
+
+
+def sync_group(node: Node, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | Parked:
+    """Answer when the assignment is stored. From v5 on the protocol must be named (KIP-559)."""
+    if context.api_version >= FIRST_VERSION_WITH_PROTOCOL and (
+        request.protocol_type is None or request.protocol_name is None
+    ):
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    node.groups.sync(
+        Sync(
+            group_id=request.group_id,
+            generation=request.generation_id,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            protocol_type=request.protocol_type,
+            protocol=request.protocol_name,
+            assignments=[(given.member_id, bytes(given.assignment)) for given in request.assignments],
+        ),
+        context.complete,
+    )
+    return PARKED
+
+
+def heartbeat(node: Node, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    """Renew the session, and tell whether the generation is still good."""
+    code = node.groups.heartbeat(
+        request.group_id, request.generation_id, request.member_id, request.group_instance_id
+    )
+    if code == ErrorCode.NONE:
+        context.again = node.groups.same_heartbeat(request.group_id, request.generation_id, request.member_id)
+    return HeartbeatResponse(error_code=code)
+
+
+FIRST_VERSION_WITH_MEMBERS = 3
+
+
+def leave_group(node: Node, context: RequestContext, request: LeaveGroupRequest) -> Parked:
+    """Answer for each member, or before v3 for the one that leaves."""
+    many = context.api_version >= FIRST_VERSION_WITH_MEMBERS
+    members = request.members if many else [MemberIdentity(member_id=request.member_id)]
+
+    def done(response: LeaveGroupResponse) -> None:
+        if not many:
+            codes = [response.error_code, *(member.error_code for member in response.members)]
+            response = LeaveGroupResponse(error_code=next((code for code in codes if code), 0), members=[])
+        context.complete(response)
+
+    node.groups.leave(request.group_id, members, done)
+    return PARKED
+
+
+CONSUMER_PROTOCOL = "consumer"
+
+
+def consumer_group_heartbeat(
+    node: Node, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse | Parked:
+    """Answer once what the heartbeat changed is stored."""
+    if not consumer_groups_enabled(node):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    caller = Caller(context.client_id, f"/{context.channel.peer_host}")
+    node.groups.consumer_heartbeat(request, caller, context.api_version, context.complete)
+    if context.completed:
+        again = node.groups.same_consumer_heartbeat(request, caller)
+        if again is not None:
+            context.again = _while_configured_so(node, again)
+    return PARKED
+
+
+def _while_configured_so(node: Node, again: Again) -> Again:
+    image = node.image
+    configs, features = image.configs, image.features
+
+    def so_far(now_ms: int) -> bool:
+        image = node.image
+        return image.configs is configs and image.features is features and again(now_ms)
+
+    return so_far
+
+
+def consumer_groups_enabled(node: Node) -> bool:
+    """Whether the cluster has consumer groups of KIP-848."""
+    if node.image.features.get("group.version", 0) < 1:
+        return False
+    protocols = node.config.group_coordinator_rebalance_protocols
+    return CONSUMER_PROTOCOL in protocols or CONSUMER_PROTOCOL in map(str.lower, protocols)

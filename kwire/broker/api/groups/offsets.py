@@ -1,0 +1,374 @@
+"""How far groups have come: OffsetCommit v2–10, OffsetFetch v1–10, OffsetDelete v0.
+
+OffsetCommit: KIP-211 (no retention from v5), KIP-320 (leader epochs, v6), KIP-345 (instance id, v7), KIP-848
+(v9), topic ids (v10). Topics are checked here, the group and its member by the coordinator.
+
+OffsetFetch: KIP-447 (stable offsets, v7), KIP-709 (many groups, v8), KIP-848 (member epoch, v9), topic ids
+(v10). Only committed offsets are shown. With `require_stable` those that an open transaction has are refused,
+and groups are looked at as they are, not as they are stored.
+
+OffsetDelete: offsets in topics that the group does not consume now (KIP-496).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.coordinator.groups.offsets import NO_OFFSET, Commit, CommittedOffset, PartitionCommit
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from kwire.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from kwire.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from kwire.wire.primitives import ZERO_UUID, Uuid, utf16_length
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+
+class _Topic(Protocol):
+    partitions: list[Any]
+
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T", bound=_Topic)
+
+
+def refused_first(refused: dict[K, T], asked: list[T], key: Callable[[T], K]) -> list[T]:
+    """Apache Kafka's order: what was refused comes first, and then a topic has one place only."""
+    if not refused:
+        return asked
+    for topic in asked:
+        known = refused.setdefault(key(topic), topic)
+        if known is not topic:
+            known.partitions += topic.partitions
+    return list(refused.values())
+
+
+FIRST_VERSION_WITH_TOPIC_IDS = 10
+LAST_VERSION_WITH_RETENTION = 4
+DEFAULT_RETENTION = -1
+
+Who = tuple[str, Uuid]
+"""A topic as the request names it: by name, or from v10 on by id."""
+
+
+def offset_commit(
+    node: Node, context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Parked:
+    """Answer for each partition once the offsets are committed."""
+    version = context.api_version
+    by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+    commits: list[PartitionCommit] = []
+    refused: dict[Who, OffsetCommitResponseTopic] = {}
+    """What does not exist, by topic: the coordinator is not asked about it."""
+    asked: list[OffsetCommitResponseTopic] = []
+    for topic in request.topics:
+        name = node.topic_names().of(topic.topic_id) if by_id else topic.name
+        image = None if name is None else node.image.topics.get(name)
+        missing: list[OffsetCommitResponsePartition] = []
+        there: list[OffsetCommitResponsePartition] = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            answer = OffsetCommitResponsePartition(partition_index=index)
+            if name is None:
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+                missing.append(answer)
+                continue
+            if not node.partition_exists(name, index):
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                missing.append(answer)
+                continue
+            there.append(answer)
+            metadata = partition.committed_metadata
+            if metadata is not None and utf16_length(metadata) > node.config.offset_metadata_max_bytes:
+                answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            commits.append(
+                PartitionCommit(
+                    name,
+                    index,
+                    partition.committed_offset,
+                    partition.committed_leader_epoch,
+                    metadata or "",
+                    ZERO_UUID if image is None else image.topic_id,
+                )
+            )
+        if missing or image is None:
+            told = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=missing)
+            known = refused.setdefault((topic.name, topic.topic_id), told)
+            if known is not told:
+                known.partitions += missing
+        if there:
+            asked.append(
+                OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=there)
+            )
+    if not asked:
+        return OffsetCommitResponse(topics=list(refused.values()))
+    retention_ms = None
+    if version <= LAST_VERSION_WITH_RETENTION and request.retention_time_ms != DEFAULT_RETENTION:
+        retention_ms = request.retention_time_ms
+
+    def done(code: ErrorCode) -> None:
+        if code:
+            for topic_answer in asked:
+                for partition_answer in topic_answer.partitions:
+                    partition_answer.error_code = code
+        topics = refused_first(refused, asked, lambda topic: (topic.name, topic.topic_id))
+        context.complete(OffsetCommitResponse(topics=topics))
+
+    commit = Commit(
+        request.group_id,
+        request.generation_id_or_member_epoch,
+        request.member_id,
+        request.group_instance_id,
+        commits,
+        retention_ms,
+        version,
+    )
+    node.groups.commit_offsets(commit, done)
+    return PARKED
+
+
+FIRST_VERSION_WITH_ERROR = 2
+FIRST_VERSION_WITH_GROUPS = 8
+
+Stored = Mapping[str, Mapping[int, CommittedOffset]]
+NONE_STORED: Stored = {}
+NOTHING_COMMITTED = CommittedOffset(NO_OFFSET, -1, "", -1)
+
+
+class _Wanted(NamedTuple):
+    """A topic that is asked for; its name is None where no topic has the id."""
+
+    name: str | None
+    topic_id: Uuid
+    partitions: Sequence[int]
+
+
+def offset_fetch(
+    node: Node, context: RequestContext, request: OffsetFetchRequest
+) -> OffsetFetchResponse | Parked:
+    """Answer for one group, or from v8 on for each of several."""
+    if context.api_version < FIRST_VERSION_WITH_GROUPS:
+        _one_group(node, context, request)
+        return PARKED
+    response = OffsetFetchResponse(topics=[], groups=[])
+    if not request.groups:
+        return response
+    left = len(request.groups)
+
+    def answered() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            context.complete(response)
+
+    for group in request.groups:
+        _Group(node, context, group, response, answered, require_stable=request.require_stable)
+    return PARKED
+
+
+class _Group:
+    """One of the groups of a request: its place in the response, and what fills it."""
+
+    def __init__(
+        self,
+        node: Node,
+        context: RequestContext,
+        group: OffsetFetchRequestGroup,
+        response: OffsetFetchResponse,
+        answered: Callable[[], None],
+        *,
+        require_stable: bool,
+    ) -> None:
+        self._node = node
+        self._by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+        self._group = group
+        self._require_stable = require_stable
+        self._answer = OffsetFetchResponseGroup(group_id=group.group_id, topics=[])
+        self._answered = answered
+        response.groups.append(self._answer)
+        node.groups.fetch_offsets(
+            group.group_id,
+            self._read,
+            self._done,
+            member_id=group.member_id,
+            member_epoch=group.member_epoch,
+            require_stable=self._require_stable,
+        )
+
+    def _read(self, stored: Stored) -> list[OffsetFetchResponseTopics]:
+        answers: list[OffsetFetchResponseTopics] = []
+        unstable = _unstable(self._node, self._group.group_id, self._require_stable)
+        for wanted in self._wanted(stored):
+            partitions = []
+            for index, committed, code in _offsets(stored, wanted, unstable):
+                partitions.append(
+                    OffsetFetchResponsePartitions(
+                        partition_index=index,
+                        committed_offset=committed.offset,
+                        committed_leader_epoch=committed.leader_epoch,
+                        metadata=committed.metadata,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_ID if wanted.name is None else code,
+                    )
+                )
+            answers.append(
+                OffsetFetchResponseTopics(
+                    name=wanted.name or "", topic_id=wanted.topic_id, partitions=partitions
+                )
+            )
+        return answers
+
+    def _wanted(self, stored: Stored) -> Iterable[_Wanted]:
+        topics = self._node.image.topics
+        if self._group.topics is None:
+            for name, partitions in stored.items():
+                topic = topics.get(name)
+                # From v10 on a topic without an id, which is deleted, cannot be named.
+                if topic is not None or not self._by_id:
+                    yield _Wanted(name, ZERO_UUID if topic is None else topic.topic_id, list(partitions))
+            return
+        names = self._node.topic_names()
+        nameless: list[_Wanted] = []
+        for asked in self._group.topics:
+            asked_name = names.of(asked.topic_id) if self._by_id else asked.name
+            wanted = _Wanted(asked_name, asked.topic_id, asked.partition_indexes)
+            if asked_name is None:
+                nameless.append(wanted)
+            else:
+                yield wanted
+        # Apache Kafka puts what it did not ask the coordinator about behind the rest.
+        yield from nameless
+
+    def _done(self, code: ErrorCode, topics: list[OffsetFetchResponseTopics] | None) -> None:
+        self._answer.error_code = code
+        self._answer.topics = topics or []
+        self._answered()
+
+
+def _one_group(node: Node, context: RequestContext, request: OffsetFetchRequest) -> None:
+    def read(stored: Stored) -> list[OffsetFetchResponseTopic]:
+        if request.topics is None:
+            wanted = [_Wanted(name, ZERO_UUID, list(partitions)) for name, partitions in stored.items()]
+        else:
+            wanted = [_Wanted(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics]
+        unstable = _unstable(node, request.group_id, request.require_stable)
+        return [
+            OffsetFetchResponseTopic(
+                name=one.name or "",
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=index,
+                        committed_offset=committed.offset,
+                        committed_leader_epoch=committed.leader_epoch,
+                        metadata=committed.metadata,
+                        error_code=code,
+                    )
+                    for index, committed, code in _offsets(stored, one, unstable)
+                ],
+            )
+            for one in wanted
+        ]
+
+    def done(code: ErrorCode, topics: list[OffsetFetchResponseTopic] | None) -> None:
+        if code and context.api_version < FIRST_VERSION_WITH_ERROR:
+            # v1 has room for errors only at the partitions.
+            topics = read(NONE_STORED)
+            for topic in topics:
+                for partition in topic.partitions:
+                    partition.error_code = code
+        context.complete(OffsetFetchResponse(error_code=code, topics=topics or [], groups=[]))
+
+    node.groups.fetch_offsets(request.group_id, read, done, require_stable=request.require_stable)
+
+
+def _offsets(
+    stored: Stored, wanted: _Wanted, unstable: Collection[tuple[str, int]]
+) -> Iterable[tuple[int, CommittedOffset, ErrorCode]]:
+    of_topic = stored.get(wanted.name, {}) if wanted.name is not None else {}
+    for index in wanted.partitions:
+        if wanted.name is not None and (wanted.name, index) in unstable:
+            yield index, NOTHING_COMMITTED, ErrorCode.UNSTABLE_OFFSET_COMMIT
+        else:
+            yield index, of_topic.get(index, NOTHING_COMMITTED), ErrorCode.NONE
+
+
+def _unstable(node: Node, group_id: str, require_stable: bool) -> Collection[tuple[str, int]]:
+    """Partitions whose offsets wait for a transaction to end, where the client wants to know. KIP-447."""
+    return node.groups.unstable(group_id) if require_stable else ()
+
+
+def offset_delete(node: Node, context: RequestContext, request: OffsetDeleteRequest) -> Parked:
+    """Answer for each partition once the offsets are gone."""
+    refused: dict[str, OffsetDeleteResponseTopic] = {}
+    """What does not exist, by topic: the coordinator is not asked about it."""
+    asked: list[tuple[str, list[int]]] = []
+    for topic in request.topics:
+        indexes = [partition.partition_index for partition in topic.partitions]
+        there = [index for index in indexes if node.partition_exists(topic.name, index)]
+        missing = [index for index in indexes if index not in there]
+        if missing or topic.name not in node.image.topics:
+            answer = refused.setdefault(topic.name, OffsetDeleteResponseTopic(name=topic.name, partitions=[]))
+            answer.partitions += [
+                OffsetDeleteResponsePartition(
+                    partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
+                for index in missing
+            ]
+        if there:
+            asked.append((topic.name, there))
+
+    def done(code: ErrorCode, outcome: Mapping[tuple[str, int], ErrorCode]) -> None:
+        response = OffsetDeleteResponse(error_code=code, topics=[])
+        if not code:
+            deleted = [
+                OffsetDeleteResponseTopic(
+                    name=name,
+                    partitions=[
+                        OffsetDeleteResponsePartition(partition_index=index, error_code=outcome[name, index])
+                        for index in indexes
+                    ],
+                )
+                for name, indexes in asked
+            ]
+            response.topics = _merged(refused, deleted)
+        context.complete(response)
+
+    node.groups.delete_offsets(
+        request.group_id, [(name, index) for name, indexes in asked for index in indexes], done
+    )
+    return PARKED
+
+
+def _merged(
+    refused: dict[str, OffsetDeleteResponseTopic], deleted: list[OffsetDeleteResponseTopic]
+) -> list[OffsetDeleteResponseTopic]:
+    """Apache Kafka's order: what was refused comes first, and then a topic has one place only."""
+    if not refused:
+        return deleted
+    for topic in deleted:
+        known = refused.setdefault(topic.name, topic)
+        if known is not topic:
+            known.partitions += topic.partitions
+    return list(refused.values())

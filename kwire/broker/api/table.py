@@ -1,0 +1,72 @@
+"""What is served: each API with its versions and its handler.
+
+This is the truth about what is offered: ApiVersions is made from it, and a request outside of it closes its
+connection, as Apache Kafka does.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from kwire.wire.api_keys import ApiKey
+
+
+class Served(NamedTuple):
+    """An API that is offered: which versions are advertised, and where its handler is."""
+
+    min_version: int
+    max_version: int
+    handler: str
+    refused_below: int = 0
+    """Versions below this one are advertised, but not accepted."""
+
+
+SERVED: Final[dict[int, Served]] = {
+    # KAFKA-18659: librdkafka before 2.8 stops compressing where Produce 0 is not advertised.
+    ApiKey.PRODUCE: Served(0, 13, "records.produce.handle", refused_below=3),
+    ApiKey.FETCH: Served(4, 18, "records.fetch.handle"),
+    ApiKey.LIST_OFFSETS: Served(1, 11, "records.list_offsets.handle"),
+    ApiKey.METADATA: Served(0, 13, "topics.metadata.metadata"),
+    ApiKey.OFFSET_COMMIT: Served(2, 10, "groups.offsets.offset_commit"),
+    ApiKey.OFFSET_FETCH: Served(1, 10, "groups.offsets.offset_fetch"),
+    ApiKey.FIND_COORDINATOR: Served(0, 6, "groups.find_coordinator.find_coordinator"),
+    ApiKey.JOIN_GROUP: Served(0, 9, "groups.membership.join_group"),
+    ApiKey.HEARTBEAT: Served(0, 4, "groups.membership.heartbeat"),
+    ApiKey.LEAVE_GROUP: Served(0, 5, "groups.membership.leave_group"),
+    ApiKey.SYNC_GROUP: Served(0, 5, "groups.membership.sync_group"),
+    ApiKey.DESCRIBE_GROUPS: Served(0, 6, "groups.administration.describe_groups"),
+    ApiKey.LIST_GROUPS: Served(0, 5, "groups.administration.list_groups"),
+    ApiKey.API_VERSIONS: Served(0, 4, "cluster.api_versions.api_versions"),
+    ApiKey.CREATE_TOPICS: Served(2, 7, "topics.changes.create_topics"),
+    ApiKey.DELETE_TOPICS: Served(1, 6, "topics.changes.delete_topics"),
+    ApiKey.DELETE_RECORDS: Served(0, 2, "records.delete_records.handle"),
+    ApiKey.INIT_PRODUCER_ID: Served(0, 5, "transactions.producers.init_producer_id"),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(2, 4, "records.offset_for_leader_epoch.handle"),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Served(0, 5, "transactions.producers.add_partitions_to_txn"),
+    ApiKey.ADD_OFFSETS_TO_TXN: Served(0, 4, "transactions.producers.add_offsets_to_txn"),
+    ApiKey.END_TXN: Served(0, 5, "transactions.producers.end_txn"),
+    ApiKey.WRITE_TXN_MARKERS: Served(1, 2, "transactions.markers.write_txn_markers"),
+    ApiKey.TXN_OFFSET_COMMIT: Served(0, 5, "transactions.offsets.txn_offset_commit"),
+    ApiKey.DESCRIBE_CONFIGS: Served(1, 4, "configs.describe.describe_configs"),
+    ApiKey.ALTER_CONFIGS: Served(0, 2, "configs.alter.alter_configs"),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Served(1, 2, "cluster.log_dirs.alter_replica_log_dirs"),
+    ApiKey.DESCRIBE_LOG_DIRS: Served(1, 5, "cluster.log_dirs.describe_log_dirs"),
+    ApiKey.CREATE_PARTITIONS: Served(0, 3, "topics.changes.create_partitions"),
+    ApiKey.DELETE_GROUPS: Served(0, 2, "groups.administration.delete_groups"),
+    ApiKey.ELECT_LEADERS: Served(0, 2, "cluster.leaders.elect_leaders"),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, "configs.alter.incremental_alter_configs"),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Served(0, 1, "cluster.leaders.alter_partition_reassignments"),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(0, 0, "cluster.leaders.list_partition_reassignments"),
+    ApiKey.OFFSET_DELETE: Served(0, 0, "groups.offsets.offset_delete"),
+    ApiKey.DESCRIBE_QUORUM: Served(0, 2, "cluster.describe.describe_quorum"),
+    ApiKey.UPDATE_FEATURES: Served(0, 2, "cluster.administration.update_features"),
+    ApiKey.DESCRIBE_CLUSTER: Served(0, 2, "cluster.describe.describe_cluster"),
+    ApiKey.DESCRIBE_PRODUCERS: Served(0, 0, "transactions.describe.describe_producers"),
+    ApiKey.UNREGISTER_BROKER: Served(0, 0, "cluster.administration.unregister_broker"),
+    ApiKey.DESCRIBE_TRANSACTIONS: Served(0, 0, "transactions.describe.describe_transactions"),
+    ApiKey.LIST_TRANSACTIONS: Served(0, 2, "transactions.describe.list_transactions"),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(0, 1, "groups.membership.consumer_group_heartbeat"),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Served(0, 1, "groups.administration.consumer_group_describe"),
+    ApiKey.LIST_CONFIG_RESOURCES: Served(0, 1, "configs.describe.list_config_resources"),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0, "topics.describe.describe_topic_partitions"),
+}

@@ -1,0 +1,180 @@
+"""Topics made, deleted and grown: CreateTopics v2–7, DeleteTopics v1–6, CreatePartitions v0–3.
+
+CreateTopics (KIP-4, KIP-525, KIP-516): names given twice never get to the decision. DeleteTopics: by name,
+from v6 on by name or id (KIP-516). CreatePartitions (KIP-195): a topic grows, it never shrinks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.config.describe import describe_topic
+from kwire.broker.controller.commands import (
+    CreatePartitions,
+    CreateTopics,
+    DeletedTopic,
+    DeleteTopics,
+    Fault,
+    TopicToDelete,
+)
+from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+from kwire.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from kwire.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from kwire.wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from kwire.broker.node.node import Node
+
+CONFIGS_SINCE: Final = 5
+
+
+def create_topics(
+    node: Node, context: RequestContext, request: CreateTopicsRequest
+) -> CreateTopicsResponse | Parked:
+    """One outcome a topic name, unless the request is refused as a whole."""
+    times = Counter(topic.name for topic in request.topics)
+    asked = [
+        topic for topic in request.topics if times[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC
+    ]
+
+    if asked and request.timeout_ms <= 0:
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+
+    def done(reply: list[CreatableTopicResult] | ApiError) -> None:
+        if isinstance(reply, ApiError):
+            context.complete(context.error_response(reply))
+            return
+        results = reply
+        if context.api_version >= CONFIGS_SINCE:
+            _add_configs(node, asked, results)
+        duplicate = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        results.extend(_refused(name, duplicate) for name, count in times.items() if count > 1)
+        if times[CLUSTER_METADATA_TOPIC] == 1:
+            results.append(
+                _refused(
+                    CLUSTER_METADATA_TOPIC,
+                    ApiError(
+                        ErrorCode.INVALID_REQUEST,
+                        f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited.",
+                    ),
+                )
+            )
+        context.complete(CreateTopicsResponse(topics=results))
+
+    node.controller.submit(CreateTopics(asked, request.validate_only), done)
+    return PARKED
+
+
+def _refused(name: str, error: ApiError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=error.code, error_message=error.message)
+
+
+def _add_configs(node: Node, asked: list[CreatableTopic], results: list[CreatableTopicResult]) -> None:
+    """KIP-525: what was created is told with the configuration that holds for it."""
+    overrides = {topic.name: {config.name: config.value for config in topic.configs} for topic in asked}
+    for result in results:
+        if result.error_code != ErrorCode.NONE:
+            continue
+        given = {name: value for name, value in overrides[result.name].items() if value is not None}
+        result.configs = [
+            CreatableTopicConfigs(
+                name=entry.name,
+                value=given.get(entry.name, entry.value),
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.is_sensitive,
+            )
+            for entry in sorted(describe_topic(node.config, given), key=lambda entry: entry.name)
+        ]
+
+
+NOTHING = TopicToDelete(None, None)
+FIRST_WITH_IDS = 6
+FIRST_WITH_DISABLED_CODE = 3
+
+
+def delete_topics(node: Node, context: RequestContext, request: DeleteTopicsRequest) -> Parked:
+    """One outcome a topic. ApiError where delete.topic.enable is off, or there is no time for any of them."""
+    version = context.header.api_version
+    if version >= FIRST_WITH_IDS:
+        asked = [
+            TopicToDelete(topic.name, None if topic.topic_id == ZERO_UUID else topic.topic_id)
+            for topic in request.topics
+        ]
+    else:
+        asked = [TopicToDelete(name, None) for name in request.topic_names]
+    if not node.config.delete_topic_enable:
+        raise ApiError(
+            ErrorCode.TOPIC_DELETION_DISABLED
+            if version >= FIRST_WITH_DISABLED_CODE
+            else ErrorCode.INVALID_REQUEST
+        )
+    times = Counter(asked)
+    if request.timeout_ms <= 0 and any(count == 1 and topic != NOTHING for topic, count in times.items()):
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+
+    def done(reply: list[DeletedTopic] | ApiError) -> None:
+        if isinstance(reply, ApiError):
+            context.complete(context.error_response(reply))
+        else:
+            context.complete(_response(reply))
+
+    node.controller.submit(DeleteTopics(asked), done)
+    return PARKED
+
+
+def _response(topics: list[DeletedTopic]) -> DeleteTopicsResponse:
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(
+                name=topic.name,
+                topic_id=topic.topic_id or ZERO_UUID,
+                error_code=ErrorCode.NONE if topic.fault is None else topic.fault.code,
+                error_message=None if topic.fault is None else topic.fault.message,
+            )
+            for topic in topics
+        ]
+    )
+
+
+def create_partitions(
+    node: Node, context: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse | Parked:
+    """One outcome a topic name, unless the request is refused as a whole."""
+    times = Counter(topic.name for topic in request.topics)
+    asked = [topic for topic in request.topics if times[topic.name] == 1]
+    duplicate = Fault(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    results = [_result(name, duplicate) for name, count in times.items() if count > 1]
+
+    if asked and request.timeout_ms <= 0:
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+
+    def done(reply: list[tuple[str, Fault | None]] | ApiError) -> None:
+        if isinstance(reply, ApiError):
+            context.complete(context.error_response(reply))
+            return
+        results.extend(_result(name, fault) for name, fault in reply)
+        context.complete(CreatePartitionsResponse(results=results))
+
+    node.controller.submit(CreatePartitions(asked, request.validate_only), done)
+    return PARKED
+
+
+def _result(name: str, fault: Fault | None) -> CreatePartitionsTopicResult:
+    if fault is None:
+        return CreatePartitionsTopicResult(name=name)
+    return CreatePartitionsTopicResult(name=name, error_code=fault.code, error_message=fault.message)
