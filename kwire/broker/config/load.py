@@ -26,13 +26,15 @@ ALONE: Final = {
     "listeners": "PLAINTEXT://127.0.0.1:9092",
     "controller.listener.names": "",
     "log.dirs": DATA_DIRECTORY,
+    "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
 }
-"""What is set for a broker that nobody configured: one node, which is enough for its internal topics."""
+"""What is set for a broker that nobody configured, as Kafka's container image sets it: one node is enough for
+its internal topics, and a first group does not wait for members on other machines."""
 
 REMOVED: Final = frozenset(
     {

@@ -44,10 +44,11 @@ PROPERTIES = {
     "log.dirs": "/data",
     "listeners": "PLAINTEXT://127.0.0.1:9092",
     "offsets.topic.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "3000",
 }
 
 DELAY_MS = 3_000
-"""group.initial.rebalance.delay.ms, as it is by default."""
+"""group.initial.rebalance.delay.ms, as it is by default where there is a properties file."""
 
 PROTOCOLS = [JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")]
 

@@ -42,6 +42,13 @@ def test_without_anything_one_broker_serves_loopback() -> None:
     assert config.node_id == 1
     assert config.offsets_topic_replication_factor == 1
     assert config.num_partitions == 1
+    assert config.group_initial_rebalance_delay_ms == 0
+
+
+def test_the_environment_and_flags_win_over_the_profile_of_a_broker_alone() -> None:
+    name, environ = "group.initial.rebalance.delay.ms", {"KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "7"}
+    assert load(None, environ, {}).group_initial_rebalance_delay_ms == 7
+    assert load(None, environ, {name: "8"}).group_initial_rebalance_delay_ms == 8
 
 
 def test_a_file_of_kafka_s_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -52,6 +59,7 @@ def test_a_file_of_kafka_s_is_taken_as_it_is(tmp_path: Path) -> None:
     assert [found.port for found in config.controller_endpoints()] == [9093]
     # With a file the defaults are Kafka's, not those of a broker that nobody configured.
     assert config.offsets_topic_replication_factor == 3
+    assert config.group_initial_rebalance_delay_ms == 3000
 
 
 @pytest.mark.parametrize(
