@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.segments_job import MASTER, seconds_since, ticks_of_all
-from kwire.pipeline.archive.job import ArchiveConfig, start
 from kwire.pipeline.archive.manifest import Archive
 from kwire.pipeline.config import JobConfig
+from kwire.pipeline.jobs.archive import ArchiveConfig, start
 from kwire.pipeline.jobs.restore import RestoreConfig, directory_config, run
 from kwire.pipeline.restore.directory import restore
 from kwire.pipeline.session import session

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from pyspark.sql import SparkSession
 from kwire.pipeline.archive.direct import US_A_DAY, date_of
-from kwire.pipeline.archive.job import _write, described
+from kwire.pipeline.jobs.archive import _write, described
 from kwire.pipeline.archive.manifest import ArchiveError
 from kwire.pipeline.archive.steps import check_complete
 

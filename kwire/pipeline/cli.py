@@ -29,11 +29,11 @@ class Job(NamedTuple):
 JOBS: Final = {
     "archive": Job(
         "topics to Parquet, each offset once, with a manifest for each commit",
-        "kwire.pipeline.archive.job",
+        "kwire.pipeline.jobs.archive",
         ("input", "values"),
         {"on-corrupt": "what becomes of damage in a data directory: fail, or skip it and tell the manifest"},
     ),
-    "compact": Job("the small files of an archive, merged", "kwire.pipeline.archive.compact"),
+    "compact": Job("the small files of an archive, merged", "kwire.pipeline.jobs.compact"),
     "restore": Job(
         "an archive, or a part of it, back into topics",
         "kwire.pipeline.jobs.restore",

@@ -11,8 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kwire.pipeline.archive import compact as module
-from kwire.pipeline.archive.compact import (
+from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
+from kwire.pipeline.archive.reading import Row, Wanted, by_partition, rows
+from kwire.pipeline.archive.staging import check, describe, fresh, move, staged
+from kwire.pipeline.config import ConfigError, JobConfig
+from kwire.pipeline.jobs import compact as module
+from kwire.pipeline.jobs.compact import (
     Busy,
     CompactConfig,
     Compacted,
@@ -22,10 +26,6 @@ from kwire.pipeline.archive.compact import (
     size_bytes,
     sweep,
 )
-from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
-from kwire.pipeline.archive.reading import Row, Wanted, by_partition, rows
-from kwire.pipeline.archive.staging import check, describe, fresh, move, staged
-from kwire.pipeline.config import ConfigError, JobConfig
 
 NOW_MS = 1_700_000_000_000
 YEAR_3000_MS = 32_503_680_000_000

@@ -27,7 +27,8 @@ from confluent_kafka.admin import AdminClient
 
 from kwire.pipeline.config import CLEAN, JobConfig, MissingError
 from kwire.pipeline.delivery import Outgoing, Target, deliver_in_place
-from kwire.pipeline.jobs.restore import KEEP, create
+from kwire.pipeline.jobs.restore import KEEP
+from kwire.pipeline.topics import create
 
 
 class ReplayConfig(NamedTuple):

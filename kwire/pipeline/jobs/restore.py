@@ -34,18 +34,16 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, DataFile
 from kwire.pipeline.archive.reading import Wanted, by_partition, end_of, is_dense, records
 from kwire.pipeline.config import CLEAN, ConfigError, JobConfig, Table
 from kwire.pipeline.delivery import (
     MAP_SUFFIX,
-    TIMEOUT_SECONDS,
     TRANSACTION_RECORDS,
     DeliveryError,
     Outgoing,
@@ -71,6 +69,7 @@ from kwire.pipeline.restore.kept import Kept
 from kwire.pipeline.restore.partition import Written
 from kwire.pipeline.restore.selection import Selection
 from kwire.pipeline.tables import check_topics, names_in
+from kwire.pipeline.topics import create
 from kwire.wire.compression import Codec
 
 if TYPE_CHECKING:
@@ -341,36 +340,6 @@ def counted(partitions: Iterable[tuple[str, int]], suffix: str) -> dict[str, int
     for topic, partition in partitions:
         found[topic + suffix] = max(found.get(topic + suffix, 0), partition + 1)
     return found
-
-
-def create(
-    admin: Any,
-    topics: Mapping[str, int],
-    settings: Mapping[str, str] | None = None,
-    least: Mapping[str, int] | None = None,
-) -> None:
-    """Create topics with so many partitions. KafkaException.
-
-    Those that are there have to have as many, or as `least` says. ArchiveError where they have not.
-    """
-    if not topics:
-        return
-    new = [
-        NewTopic(name, num_partitions=count, config=dict(settings or {})) for name, count in topics.items()
-    ]
-    for name, future in admin.create_topics(new).items():
-        try:
-            future.result(TIMEOUT_SECONDS)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
-            there = len(admin.list_topics(name, TIMEOUT_SECONDS).topics[name].partitions)
-            needed = topics[name] if least is None else least.get(name, 0)
-            if there < needed:
-                raise ArchiveError(
-                    f"topic {name} has {there} partitions, and {needed} are needed: add some with "
-                    f"kafka-topics --alter, or choose another suffix"
-                ) from None
 
 
 def command(config: JobConfig, master: str | None) -> int:

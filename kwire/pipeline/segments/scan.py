@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from kwire.broker.storage.disk import RealDisk
 from kwire.broker.storage.log.producer_state import CorruptSnapshot, ProducerStateManager
-from kwire.pipeline.segments.damage import Damage, Skipping, next_sound, sound_chunks
+from kwire.pipeline.segments.damage import Damage, Skipping
 from kwire.pipeline.segments.files import Partition, Segment, SegmentsError
 from kwire.wire.batch import (
     HEADER_BYTES,
@@ -225,6 +225,89 @@ def _past_damage(
             skipping.record(
                 Damage(partition.topic, partition.partition, lost_from, lost_to, str(file.path), found.reason)
             )
+
+
+# --- getting past damage: to the batch behind it, or one that the offset index points at
+
+
+class Lost(NamedTuple):
+    """Offsets of a segment that cannot be read."""
+
+    start_offset: int
+    end_offset: int | None
+    """None where nothing sound follows in the segment."""
+    reason: str
+
+
+def sound_chunks(
+    segment: Segment, file: SegmentFile, position: int, end: int, next_offset: int
+) -> Iterator[Chunk | Lost]:
+    """The batches from a position up to another that check out, and what lies between them that does not.
+
+    `next_offset` is the least that the first batch may begin with. SegmentsError where the file cannot be
+    read at all.
+    """
+    while position < end:
+        reason = ""
+        try:
+            for chunk in file.chunks(position, end, is_active=False, next_offset=next_offset):
+                sound = [(at, header) for at, header in _until_wrong(chunk)]
+                if sound:
+                    next_offset = sound[-1][1].last_offset + 1
+                    yield chunk._replace(batches=sound)
+                if len(sound) < len(chunk.batches):
+                    at, header = chunk.batches[len(sound)]
+                    position = chunk.position + at
+                    reason = f"since the CRC of the batch at byte {position} of {file.path} is wrong"
+                    break
+            else:
+                return
+        except CorruptSegment as error:
+            position, reason = error.position, f"since {error}"
+        found = next_sound(segment, file, position, end, next_offset)
+        if found is None:
+            yield Lost(next_offset, None, reason)
+            return
+        position, header = found
+        yield Lost(next_offset, header.base_offset, reason)
+        next_offset = header.base_offset
+
+
+def _until_wrong(chunk: Chunk) -> Iterator[tuple[int, BatchHeader]]:
+    for at, header in chunk.batches:
+        if not crc_is_valid(chunk.data, at, header):
+            return
+        yield at, header
+
+
+def next_sound(
+    segment: Segment, file: SegmentFile, wrong: int, end: int, next_offset: int
+) -> tuple[int, BatchHeader] | None:
+    """The first batch behind a wrong one that checks out, of those that can be found."""
+    positions = segment.offset_index()[:, 1]
+    candidates = positions[positions.searchsorted(wrong, side="right") :].tolist()
+    head = file.read_at(wrong, HEADER_BYTES)
+    if len(head) == HEADER_BYTES:
+        # Its length may still be right.
+        candidates = sorted({wrong + max(1, read_header(head).size_bytes), *candidates})
+    for position in candidates:
+        header = _sound(file, position, end, next_offset)
+        if header is not None:
+            return position, header
+    return None
+
+
+def _sound(file: SegmentFile, position: int, end: int, next_offset: int) -> BatchHeader | None:
+    if position + HEADER_BYTES > end:
+        return None
+    header = read_header(file.read_at(position, HEADER_BYTES))
+    if fault(header, next_offset, file.base_offset + SEGMENT_OFFSETS) or position + header.size_bytes > end:
+        return None
+    data = file.read_at(position, header.size_bytes)
+    return header if len(data) == header.size_bytes and crc_is_valid(data, 0, header) else None
+
+
+# --- what a log comes to
 
 
 def end_offset(partition: Partition) -> int:

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from kwire.pipeline.archive.manifest import ArchiveError, DataFile
 from kwire.pipeline.archive.reading import by_partition
 from kwire.pipeline.delivery import MAP_SUFFIX, TIMEOUT_SECONDS, MappedDelivery, Outgoing, Target
+from kwire.pipeline.topics import create
 from kwire.pipeline.values.decoder import DATA_ERROR
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ class DeadLetters(NamedTuple):
     def of(cls, client: Mapping[str, str], topic: str, job: str) -> DeadLetters:
         """The topic, which is made if it is not there; `job` is whose they are. KafkaException."""
         from confluent_kafka.admin import AdminClient
-
-        from kwire.pipeline.jobs.restore import create
 
         admin = AdminClient(dict(client))
         known = admin.list_topics(timeout=TIMEOUT_SECONDS).topics

@@ -19,7 +19,6 @@ from pyspark.sql.streaming import StreamingQuery
 
 from kwire.pipeline.archive.claim import check_before, claim, job_id
 from kwire.pipeline.archive.cluster import Cluster
-from kwire.pipeline.archive.compact import Busy, CompactConfig, compact, size_bytes
 from kwire.pipeline.archive.direct import DONE, write_ranges
 from kwire.pipeline.archive.manifest import Archive, Commit, DataFile
 from kwire.pipeline.archive.origins import Origins, of_files
@@ -36,6 +35,7 @@ from kwire.pipeline.archive.steps import (
     to_read,
 )
 from kwire.pipeline.config import AVAILABLE_NOW, CLEAN, ConfigError, Input, JobConfig
+from kwire.pipeline.jobs.compact import Busy, CompactConfig, compact, size_bytes
 from kwire.pipeline.progress import counted
 from kwire.pipeline.segments.damage import recorded
 from kwire.pipeline.segments.options import parse
