@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.controller.commands import CreateTopics
 from kwire.broker.controller.new_topics import creatable_topic
+from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log_config import AppendOrigin
 from kwire.wire import batch
@@ -45,14 +46,14 @@ class StateTopic:
     def max_batch_bytes(self, index: int) -> int:
         """How large a batch may be that is appended now. ApiError: any would be refused."""
         partition = self._led(index)
-        if partition.offline or partition.log.failure is not None:
+        if partition.log.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         config = partition.log.config
         return min(config.max_message_bytes, config.segment_bytes)
 
     def _led(self, index: int) -> Partition:
         partition = self._node.partition(self._topic, index)
-        if partition is None:
+        if partition is None or partition.role is Role.FOLLOWER:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
 

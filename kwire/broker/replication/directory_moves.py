@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from kwire.broker.host.host import Host, T
 from kwire.broker.replication.partition import Partition
+from kwire.broker.replication.roles import Role
 from kwire.broker.storage.dirs.future import FutureLog
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -161,7 +162,7 @@ class _Move:
         if self.ended:
             return
         moves, copy = self._moves, self._copy
-        if self.partition.offline or self.partition.log is not copy.source:
+        if self.partition.role is Role.OFFLINE or self.partition.log is not copy.source:
             self._end(StorageError("the partition is offline"))
             return
         wait_ms = moves.wait_ms(self)

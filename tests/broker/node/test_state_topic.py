@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from kwire.broker.node.node import Node
 from kwire.broker.node.state_topic import StateTopic
+from kwire.broker.replication.roles import Role
 from kwire.testing.log_bench import LogBench
 from kwire.testing.memory_disk import MemoryDisk
 from kwire.wire.batch import read_header
@@ -15,7 +16,7 @@ from kwire.wire.batch import read_header
 def test_what_comes_while_a_log_is_read_is_read_too() -> None:
     bench = LogBench(MemoryDisk())
     log = bench.open()
-    partition = SimpleNamespace(log=log)
+    partition = SimpleNamespace(log=log, role=Role.LEADER)
     image = SimpleNamespace(topics={})
     node: Any = SimpleNamespace(partition=lambda _topic, _index: partition, image=image)
     bench.append(log, b"a")

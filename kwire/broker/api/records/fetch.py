@@ -19,6 +19,7 @@ from kwire.broker.api.records.fetch_sessions import (
     replica_id_of,
 )
 from kwire.broker.host.host import Timer
+from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import FileRegion
 from kwire.broker.storage.log.segments import INCOMPLETE
 from kwire.wire.errors import ApiError, ErrorCode
@@ -293,7 +294,7 @@ class _Fetch:
         committed = self._committed
         total_bytes = 0
         for (partition, target), base in zip(self._watched, self._bases, strict=True):
-            if partition.offline:
+            if partition.role is not Role.LEADER:
                 return True
             log = partition.log
             offset = target.fetch_offset

@@ -1,0 +1,348 @@
+"""The replicas of this broker: taken up, led, followed and given up as the cluster's metadata says.
+
+Whoever needs a partition asks here. Appends of one turn of the loop are written at its end, all of a
+partition's with one call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from kwire.broker.config import BrokerConfig, log_config
+from kwire.broker.host.host import Host
+from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.image import NO_LEADER, RESOURCE_TOPIC, MetadataImage, TopicImage
+from kwire.broker.replication.partition import OwnFailure, Partition
+from kwire.broker.replication.roles import Role
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.log.log import Log
+from kwire.broker.storage.log.log_config import LogConfig
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import Uuid
+
+logger = logging.getLogger("kwire.partition")
+
+UNKNOWN_EPOCH = -1
+MAX_TOLD = 20
+"""How many partitions a line of the log names."""
+MAX_SHARED_CONFIGS = 1_000
+
+Places = Mapping[tuple[Uuid, int], Uuid]
+"""Partitions, by topic id and index, and the directories that they lie in."""
+
+
+class Elected(Protocol):
+    """A coordinator: each partition of its topic makes the broker that leads it one of its groups or ids."""
+
+    def elected(self, index: int, leader_epoch: int) -> None:
+        """This broker leads the partition from now on, in this epoch."""
+
+    def resigned(self, index: int) -> None:
+        """It does not any more."""
+
+
+class Replicas:
+    """The replicas of one broker, by topic and index."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        host: Host,
+        log_manager: LogManager,
+        *,
+        image: Callable[[], MetadataImage],
+        coordinators: Mapping[str, Elected],
+        assign_directories: Callable[[Places], None],
+        on_left: Callable[[Partition], None],
+        on_deleted: Callable[[], None],
+    ) -> None:
+        """`image` gives the metadata as it is now. `coordinators`: by the topic that makes somebody one.
+
+        `assign_directories` tells the cluster where replicas lie. `on_left` is called with each partition
+        that is given up, before its log goes, `on_deleted` when all logs of a change are gone.
+        """
+        self._config = config
+        self._node_id = config.node_id
+        self._host = host
+        self._log_manager = log_manager
+        self._image = image
+        self._coordinators = coordinators
+        self._assign_directories = assign_directories
+        self._on_left = on_left
+        self._on_deleted = on_deleted
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._staged: list[Partition] = []
+        self._log_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
+        """What the logs of topics with these overrides go by, until the broker's own settings change."""
+
+    # --- who has what
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        """The replica of this broker, whatever its role; None without one whose log could be opened."""
+        return self._partitions.get((topic, index))
+
+    def role(self, topic: str, index: int) -> Role:
+        """What the replica is to this broker."""
+        partition = self._partitions.get((topic, index))
+        if partition is not None:
+            return partition.role
+        image = self._image().partition(topic, index)
+        # One that is this broker's, and was not taken up, has no log that can be used.
+        return Role.OFFLINE if image is not None and self._node_id in image.replicas else Role.ABSENT
+
+    def exists(self, topic: str, index: int) -> bool:
+        """Whether the cluster has such a partition, be it here or elsewhere."""
+        return (topic, index) in self._partitions or self._image().partition(topic, index) is not None
+
+    def led(self, topic: str, index: int) -> Partition:
+        """The partition, led by this broker and online.
+
+        ApiError: KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        partition = self._partitions.get((topic, index))
+        if partition is not None and partition.role is Role.LEADER:
+            return partition
+        if partition is not None:
+            raise partition.refusal()
+        image = self._image().partition(topic, index)
+        if image is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        # What this broker leads and has not taken up has no log that can be used.
+        leads = image.leader == self._node_id
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def check_leader_epoch(self, partition: Partition, leader_epoch: int) -> None:
+        """KIP-320. -1 is a client that does not know the epoch, and is never fenced."""
+        if leader_epoch == UNKNOWN_EPOCH or leader_epoch == partition.leader_epoch:
+            return
+        if leader_epoch < partition.leader_epoch:
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def current_leader(self, topic: str, index: int) -> tuple[int, int]:
+        """The leader's id and epoch as the metadata has them; -1, -1 where there is none."""
+        partition = self._image().partition(topic, index)
+        return (NO_LEADER, UNKNOWN_EPOCH) if partition is None else (partition.leader, partition.leader_epoch)
+
+    def tell_offline(self) -> None:
+        """Log, after a start, what of the data nobody can read."""
+        names = sorted(
+            f"{topic.name}-{index}"
+            for topic in self._image().topics.values()
+            for index in range(len(topic.partitions))
+            if self.role(topic.name, index) is Role.OFFLINE
+        )
+        if names:
+            more = f" and {len(names) - MAX_TOLD} more" if len(names) > MAX_TOLD else ""
+            logger.error("%d partitions are offline: %s%s", len(names), ", ".join(names[:MAX_TOLD]), more)
+
+    # --- the turn
+
+    def end_turn(self, answer: Callable[[], None] | None = None) -> None:
+        """Write what this turn appended, acknowledge it, and wake who waits for it.
+
+        What is written may have more to be written, as the end of a transaction has its markers. `answer` is
+        called before that: whoever was acknowledged does not wait for it.
+        """
+        while self._staged:
+            staged, self._staged = self._staged, []
+            for partition in staged:
+                partition.commit()
+            if self._staged and answer is not None:
+                answer()
+
+    def flush_due(self) -> None:
+        """flush.ms, and segments that rolled since the last flush, are due without an append, too."""
+        for log in self._log_manager.due_for_flush(self._host.now_ms()):
+            partition = self._partitions.get((log.topic, log.partition))
+            if partition is not None and partition.role is not Role.OFFLINE:
+                partition.sync(lambda error: None)
+
+    def end_waits(self) -> None:
+        """Have every long poll answered with what there is."""
+        for partition in self._partitions.values():
+            partition.end_waits()
+
+    # --- following the metadata
+
+    def start(self) -> None:
+        """Take up the partitions of the image, create what is missing, set strays aside."""
+        topics = self._image().topics
+        for log in list(self._log_manager.logs()):
+            if log.topic != METADATA_TOPIC:
+                self._check_known(log)
+        for topic in topics.values():
+            for index in range(len(topic.partitions)):
+                self._take(topic, index)
+        self._tell_directories(topics.values())
+
+    def _check_known(self, log: Log) -> None:
+        image = self._image()
+        topic = image.topics.get(log.topic)
+        if topic is not None and topic.topic_id != log.topic_id and log.topic_id in image.topics_by_id:
+            # As Kafka: a directory that somebody has copied or renamed stays as it is, and is not served.
+            log.fail(StorageError(f"{log.directory} has the id of another topic"))
+            return
+        known = image.partition(log.topic, log.partition)
+        if (
+            topic is None
+            or topic.topic_id != log.topic_id
+            or known is None
+            or self._node_id not in known.replicas
+        ):
+            logger.warning("%s-%d is not in the metadata: set aside as stray", log.topic, log.partition)
+            self._log_manager.set_stray(log)
+
+    def changed(self, delta: MetadataDelta) -> None:
+        """The metadata has changed so."""
+        gone = [
+            (topic.name, index) for topic in delta.deleted_topics for index in range(len(topic.partitions))
+        ]
+        altered: list[TopicImage] = []
+        for change in delta.altered_topics:
+            assert change.before is not None
+            assert change.after is not None
+            altered.append(change.after)
+            gone += [
+                (change.after.name, index)
+                for index, partition in enumerate(change.after.partitions)
+                if self._node_id not in partition.replicas and (change.after.name, index) in self._partitions
+            ]
+        for topic, index in gone:
+            self._give_up(topic, index)
+        if gone:
+            self._log_manager.sync_directories()
+            self._on_deleted()
+        for created in delta.created_topics:
+            for index in range(len(created.partitions)):
+                self._take(created, index, is_new=True)
+        for change in delta.altered_topics:
+            assert change.before is not None
+            assert change.after is not None
+            for index in range(len(change.after.partitions)):
+                before = change.before.partitions[index : index + 1]
+                self._take(change.after, index, is_new=not before or self._node_id not in before[0].replicas)
+        self._tell_directories([*delta.created_topics, *altered])
+        self._take_configs({name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC})
+
+    def _take(self, topic: TopicImage, index: int, *, is_new: bool = False) -> None:
+        """Take up the role that the image has for this broker."""
+        image = topic.partitions[index]
+        if self._node_id not in image.replicas:
+            return
+        partition = self._partitions.get((topic.name, index))
+        try:
+            if partition is None:
+                partition = self._opened(topic, index, is_new=is_new)
+            before = partition.role, partition.leader_epoch
+            coordinator = self._coordinators.get(topic.name)
+            if image.leader != self._node_id:
+                if coordinator is not None and partition.role is Role.LEADER:
+                    coordinator.resigned(index)
+                partition.follow(image)
+            else:
+                partition.lead(image)
+        except StorageError as error:
+            logger.error("%s-%d is offline: %s", topic.name, index, error)
+            return
+        self._partitions[topic.name, index] = partition
+        now = partition.role, partition.leader_epoch
+        if coordinator is not None and partition.role is Role.LEADER and now != before:
+            coordinator.elected(index, partition.leader_epoch)
+
+    def _opened(self, topic: TopicImage, index: int, *, is_new: bool) -> Partition:
+        """A replica with its log, which is created where there is none yet. StorageError.
+
+        A log that should be there may lie in a directory that cannot be used now: a second, empty one in
+        its place would hide what was acknowledged.
+        """
+        log = self._log_manager.get(topic.name, index)
+        if log is None:
+            if not is_new and self._log_manager.any_offline:
+                raise StorageError("its log may be in a directory that is offline")
+            log = self._log_manager.create(
+                topic.name, index, topic.topic_id, self.log_config(topic.name), self._host.now_ms()
+            )
+        return Partition(log, host=self._host, stage=self._staged_append, on_offline=self._went_offline)
+
+    def _staged_append(self, partition: Partition) -> None:
+        self._staged.append(partition)
+
+    def _give_up(self, topic: str, index: int) -> None:
+        partition = self._partitions.pop((topic, index), None)
+        if partition is None:
+            return
+        coordinator = self._coordinators.get(topic)
+        if coordinator is not None:
+            coordinator.resigned(index)
+        partition.leave()
+        self._on_left(partition)
+        try:
+            self._log_manager.delete(partition.log, self._host.now_ms(), sync=False)
+        except StorageError as error:
+            logger.error("%s-%d cannot be set aside: %s", topic, index, error)
+
+    def _tell_directories(self, topics: Iterable[TopicImage]) -> None:
+        """Tell the controller where logs lie, if it does not know: with several directories it cannot."""
+        found: dict[tuple[Uuid, int], Uuid] = {}
+        for topic in topics:
+            for index, image in enumerate(topic.partitions):
+                partition = self._partitions.get((topic.name, index))
+                if (
+                    partition is None
+                    or partition.role is Role.OFFLINE
+                    or partition.topic_id != topic.topic_id
+                ):
+                    continue
+                if self._log_manager.future(topic.name, index) is not None:
+                    continue  # it is moving, and what is known of it is the move's affair
+                properties = self._log_manager.directory_of(partition.log).properties
+                directory_id = properties and properties.directory_id
+                if directory_id and image.directory_of(self._node_id) != directory_id:
+                    found[topic.topic_id, index] = directory_id
+        if found:
+            self._assign_directories(found)
+
+    # --- configurations
+
+    def log_config(self, topic: str) -> LogConfig:
+        """What the logs of a topic go by, now. Topics of the same overrides share it."""
+        overrides = self._image().config(RESOURCE_TOPIC, topic)
+        key = tuple(sorted(overrides.items()))
+        config = self._log_configs.get(key)
+        if config is None:
+            if len(self._log_configs) >= MAX_SHARED_CONFIGS:
+                self._log_configs.clear()
+            config = self._log_configs[key] = log_config(self._config, overrides)
+        return config
+
+    def broker_config_changed(self) -> None:
+        """The broker's own settings have changed, which are the defaults of topics."""
+        self._log_configs.clear()
+        self._take_configs(self._image().topics.keys())
+
+    def _take_configs(self, topics: Iterable[str]) -> None:
+        wanted = set(topics)
+        if wanted:
+            for (topic, _), partition in self._partitions.items():
+                if topic in wanted:
+                    partition.log.config = self.log_config(topic)
+
+    # --- failures
+
+    def directory_failed(self, error: StorageError) -> None:
+        """A log directory has failed: every replica in it goes offline at once."""
+        for partition in list(self._partitions.values()):
+            if partition.log.failure is not None:
+                partition.fail(error)
+
+    def _went_offline(self, partition: Partition, error: StorageError) -> None:
+        if self._partitions.get((partition.topic, partition.index)) is partition:  # it was not given up
+            logger.error("%s-%d is offline: %s", partition.topic, partition.index, error)
+            if not isinstance(error, OwnFailure):
+                # A sync that failed is the disk's failure, too: nothing in its directory can be relied upon.
+                self._log_manager.log_failed(partition.log, error)

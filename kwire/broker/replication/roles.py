@@ -1,0 +1,70 @@
+"""What a replica is to this broker, and how that may change.
+
+The cluster's metadata says which brokers hold a partition and which of them leads it; each change of that is
+a move, and so is the failure of the log. No role is taken up otherwise. A log that has failed stays out of
+service until the broker starts anew, and recovery has looked at it, as with Apache Kafka.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+
+class Role(Enum):
+    """What a replica is to this broker."""
+
+    ABSENT = "absent"
+    """Nothing: it is none of this broker's, not yet or not any more."""
+    LEADER = "leader"
+    """Clients write to it and read from it here."""
+    FOLLOWER = "follower"
+    """Another broker leads it, or nobody does: its log is kept, and clients are sent away."""
+    OFFLINE = "offline"
+    """Its log cannot be used."""
+
+
+class Move(Enum):
+    """What becomes of a replica."""
+
+    LEAD = "lead"
+    """This broker leads, in a new epoch perhaps."""
+    FOLLOW = "follow"
+    """This broker has a replica, and does not lead."""
+    LEAVE = "leave"
+    """This broker has no replica of it: the topic is gone, or the replica is elsewhere."""
+    FAIL = "fail"
+    """Its log has failed."""
+
+
+MOVES: Final = MappingProxyType(
+    {
+        Role.ABSENT: {Move.LEAD: Role.LEADER, Move.FOLLOW: Role.FOLLOWER, Move.FAIL: Role.OFFLINE},
+        Role.LEADER: {
+            Move.LEAD: Role.LEADER,
+            Move.FOLLOW: Role.FOLLOWER,
+            Move.FAIL: Role.OFFLINE,
+            Move.LEAVE: Role.ABSENT,
+        },
+        Role.FOLLOWER: {
+            Move.LEAD: Role.LEADER,
+            Move.FOLLOW: Role.FOLLOWER,
+            Move.FAIL: Role.OFFLINE,
+            Move.LEAVE: Role.ABSENT,
+        },
+        Role.OFFLINE: {
+            Move.LEAD: Role.OFFLINE,
+            Move.FOLLOW: Role.OFFLINE,
+            Move.FAIL: Role.OFFLINE,
+            Move.LEAVE: Role.ABSENT,
+        },
+    }
+)
+"""Every legal move; any other is this program's own fault."""
+
+
+def moved(role: Role, move: Move) -> Role:
+    """The role after a move. AssertionError: it is not legal."""
+    assert move in MOVES[role], f"a replica that is {role.value} cannot {move.value}"
+    return MOVES[role][move]
