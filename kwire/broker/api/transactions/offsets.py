@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.api.groups.commit_answers import refused_first
+from kwire.broker.api.groups.offsets import refused_first
 from kwire.broker.api.transactions.checks import ToldError, check_transaction
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.coordinator.ports import OFFSETS_TOPIC
