@@ -126,7 +126,6 @@ MODULE_CIRCLES: list[list[str]] = [
         "kwire.broker.node.topics_view",
         "kwire.broker.node.transaction_ports",
     ],
-    ["kwire.wire.codegen", "kwire.wire.schema"],
 ]
 FOLDER_CIRCLES: list[list[str]] = [
     ["kwire.broker.api", "kwire.broker.node"],

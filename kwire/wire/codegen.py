@@ -7,7 +7,6 @@ against what is left; a count can never ask for more elements than there are byt
 
 from __future__ import annotations
 
-import linecache
 import struct
 from collections.abc import Callable
 from functools import cache
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from kwire.wire.errors import NotInVersion, WireError
 from kwire.wire.primitives import Buffer, Region, append_unsigned_varint, read_unsigned_varint, truncated
-from kwire.wire.schema import Field, Message, SchemaError, fields_of
+from kwire.wire.schema import Field, Message, SchemaError, compile_function, fields_of
 
 Decoder: TypeAlias = Callable[[Buffer, int, int], tuple[Any, int]]
 """(buffer, position, end) to (message, position after it). The end is the buffer's own."""
@@ -79,44 +78,6 @@ def _is_flexible(message_class: type[Message], version: int) -> bool:
         first, last = message_class.VERSIONS
         raise SchemaError(f"{message_class.__name__} has no version {version}, only {first} to {last}")
     return version in message_class.FLEXIBLE
-
-
-def compile_constructor(message_class: type[Message]) -> Callable[..., None]:
-    """`__init__` with a keyword argument for each field."""
-    names: dict[str, Any] = {"_absent": _absent}
-    arguments: list[str] = []
-    lines: list[str] = []
-    for field in fields_of(message_class):
-        name = field.name
-        if isinstance(field.default, list):
-            arguments.append(f"{name}=_absent")
-            lines.append(f"    self.{name} = [] if {name} is _absent else {name}")
-        elif isinstance(field.default, type):
-            names[f"new_{name}"] = field.default
-            arguments.append(f"{name}=_absent")
-            lines.append(f"    self.{name} = new_{name}() if {name} is _absent else {name}")
-        else:
-            names[f"default_{name}"] = field.default
-            arguments.append(f"{name}=default_{name}")
-            lines.append(f"    self.{name} = {name}")
-    star = "*, " if arguments else ""
-    source = f"def __init__(self, {star}{', '.join(arguments)}):\n" + ("\n".join(lines) or "    pass") + "\n"
-    made: Callable[..., None] = _compile(source, f"{message_class.__name__} constructor", "__init__", names)
-    return made
-
-
-class _Absent:
-    __slots__ = ()
-
-
-_absent = _Absent()
-
-
-def _compile(source: str, title: str, name: str, names: dict[str, Any]) -> Any:
-    filename = f"<kwire {title}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    exec(compile(source, filename, "exec"), names)
-    return names[name]
 
 
 class _Source:
@@ -210,7 +171,7 @@ class _DecoderSource(_Source):
         self.add(1, "return o, p")
         if outermost:
             self.guard("cut_short", f"WireError(f'{cls.__name__} v{self.version} is cut short: {{error}}')")
-        return _compile(
+        return compile_function(
             "\n".join(self.lines) + "\n", f"{cls.__name__} v{self.version} decode", "decode", self.names
         )
 
@@ -404,7 +365,7 @@ class _EncoderSource(_Source):
         self.add(1, "return None")
         if outermost:
             self.guard("no_room", f"ValueError(f'{cls.__name__} v{self.version} has no room: {{error}}')")
-        return _compile(
+        return compile_function(
             "\n".join(self.lines) + "\n", f"{cls.__name__} v{self.version} encode", "encode", self.names
         )
 

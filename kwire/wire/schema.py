@@ -1,4 +1,4 @@
-"""How a message is declared: annotated classes, from which `kwire.codegen` makes one codec per version.
+"""How a message is declared: annotated classes, from which `kwire.wire.codegen` makes one codec per version.
 
     @message(key=0, versions="3-13", flexible="9+")
     class ProduceRequest(Message):
@@ -7,18 +7,18 @@
         topic_data: list[TopicProduceData] = field()
 
 A field's type is one of the names below, `list[...]` of one, or another message class, with `| None` where
-the
-protocol has a null. Its options say in which versions it is there, in which it may be null, and under which
-tag
-it travels. A declaration that contradicts itself fails when its class is made or first used: a tagged field
-without versions of its own, a gap, a null where none is allowed.
+the protocol has a null. Its options say in which versions it is there, in which it may be null, and under
+which tag it travels. A declaration that contradicts itself fails when its class is made or first used: a
+tagged field without versions of its own, a gap, a null where none is allowed.
 
 Classes cost almost nothing to make: their constructors and codecs are compiled when they are first used.
 """
 
 from __future__ import annotations
 
+import linecache
 import sys
+from collections.abc import Callable
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar, dataclass_transform
 
 from kwire.wire.primitives import ZERO_UUID, Buffer, Region
@@ -128,8 +128,7 @@ def field(
     """Options of a field: the versions that have it, those in which it may be null, its tag (KIP-482).
 
     `tagged` are the versions that send it under its tag (all that have it, if not given). An `ignorable`
-    field
-    is left out silently where a version lacks it; any other must then hold its default.
+    field is left out silently where a version lacks it; any other must then hold its default.
     """
     has = Versions.parse(versions)
     if tag is None and tagged is not None:
@@ -237,9 +236,7 @@ MessageType = TypeVar("MessageType", bound="type[Message]")
 
 
 class Message(_Declared):
-    """A message, or a structure inside one. Construct it with keyword arguments; every field has a
-    default.
-    """
+    """A message, or a structure inside one, made with keyword arguments; every field has a default."""
 
     declared_fields: ClassVar[dict[str, tuple[str, FieldOptions]]]
     resolved_fields: ClassVar[tuple[Field, ...] | None] = None
@@ -249,9 +246,7 @@ class Message(_Declared):
 
     def __init__(self, **values: Any) -> None:
         # The first construction compiles the constructor that all later ones use.
-        from kwire.wire.codegen import compile_constructor
-
-        type(self).__init__ = compile_constructor(type(self))  # type: ignore[method-assign]
+        type(self).__init__ = _compile_constructor(type(self))  # type: ignore[method-assign]
         type(self).__init__(self, **values)
 
     def __eq__(self, other: object) -> bool:
@@ -279,6 +274,47 @@ def fields_of(message_class: type[Message]) -> tuple[Field, ...]:
             raise SchemaError(f"{message_class.__name__}: its tags are {tags}, not 0, 1, 2 and so on")
         message_class.resolved_fields = fields
     return fields
+
+
+def _compile_constructor(message_class: type[Message]) -> Callable[..., None]:
+    """`__init__` with a keyword argument for each one."""
+    names: dict[str, Any] = {"_absent": _absent}
+    arguments: list[str] = []
+    lines: list[str] = []
+    for one in fields_of(message_class):
+        name = one.name
+        if isinstance(one.default, list):
+            arguments.append(f"{name}=_absent")
+            lines.append(f"    self.{name} = [] if {name} is _absent else {name}")
+        elif isinstance(one.default, type):
+            names[f"new_{name}"] = one.default
+            arguments.append(f"{name}=_absent")
+            lines.append(f"    self.{name} = new_{name}() if {name} is _absent else {name}")
+        else:
+            names[f"default_{name}"] = one.default
+            arguments.append(f"{name}=default_{name}")
+            lines.append(f"    self.{name} = {name}")
+    star = "*, " if arguments else ""
+    source = f"def __init__(self, {star}{', '.join(arguments)}):\n" + ("\n".join(lines) or "    pass") + "\n"
+    made: Callable[..., None] = compile_function(
+        source, f"{message_class.__name__} constructor", "__init__", names
+    )
+    return made
+
+
+class _Absent:
+    __slots__ = ()
+
+
+_absent = _Absent()
+
+
+def compile_function(source: str, title: str, name: str, names: dict[str, Any]) -> Any:
+    """The function of that name, whose lines tracebacks show under the title."""
+    filename = f"<kwire {title}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    exec(compile(source, filename, "exec"), names)
+    return names[name]
 
 
 def message(*, versions: str, key: int = -1, flexible: str = "none") -> Any:
