@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from interop.pipeline_kills.processes import environment
 from interop.reference import spark_python
 from kwire.broker.storage.disk import RealDisk
+from kwire.broker.storage.log.log import Log
+from kwire.broker.storage.log.log_config import LogConfig
+from kwire.broker.storage.log.recovery import open_log
+from kwire.broker.storage.log.trash import Trash
 from kwire.pipeline.report.times import END_MS
 from kwire.pipeline.segments.read import MOST_TIMESTAMP_MS
-from kwire.testing.log_bench import NOW_MS, LogBench
 from kwire.wire.batch import build
 
 PROGRAM_S = 180.0
+NOW_MS = 1_700_000_000_000
 RECORDS = 300
 PARTITIONS = 4
 STOCK = """
@@ -121,14 +125,33 @@ spark.stop()
 
 def fill(root: Path, topic: str = "topic", partitions: int = PARTITIONS) -> None:
     """A data directory with logs of small segments."""
-    bench = LogBench(RealDisk(), str(root))
-    bench.config = replace(bench.config, segment_bytes=1500, index_interval_bytes=300)
     for partition in range(partitions):
-        bench.directory = f"{root}/{topic}-{partition}"
-        log = bench.open()
+        log = opened(root, topic, partition, LogConfig(segment_bytes=1500, index_interval_bytes=300))
         for number in range(0, RECORDS, 10):
-            bench.append(log, *(b"%d" % each for each in range(number, number + 10)))
-        bench.close(log)
+            values = [b"%d" % each for each in range(number, number + 10)]
+            sent = build([(NOW_MS + at, None, value, []) for at, value in enumerate(values)])
+            log.append(memoryview(sent), leader_epoch=0, now_ms=NOW_MS)
+            log.commit()
+        log.flush()
+        log.close()
+
+
+def opened(root: Path, topic: str, partition: int, config: LogConfig) -> Log:
+    disk = RealDisk()
+    return open_log(
+        disk,
+        f"{root}/{topic}-{partition}",
+        topic,
+        partition,
+        config,
+        clean=False,
+        recovery_point=0,
+        log_start_offset=0,
+        trash=Trash(disk),
+        rng=random.Random(0),
+        now_ms=NOW_MS,
+        on_failure=lambda log, error: None,
+    )
 
 
 def run(program: str, *arguments: str) -> list[Any]:
@@ -193,14 +216,13 @@ ALIKE: Content = (None, b"v", [("a", None), ("b", b"")])
 
 def write(root: Path, topic: str, *contents: Content, times_ms: Sequence[int] = (NOW_MS,)) -> None:
     """A partition with the contents, each at all the times."""
-    bench = LogBench(RealDisk(), str(root))
-    bench.directory = f"{root}/{topic}-0"
-    log = bench.open()
+    log = opened(root, topic, 0, LogConfig())
     for time_ms in times_ms:
         sent = build([(time_ms, *content) for content in contents], base_offset=log.log_end_offset)
         log.append_stored(memoryview(sent))
     log.commit()
-    bench.close(log)
+    log.flush()
+    log.close()
 
 
 FAR_MS = (NOW_MS, END_MS - 1, END_MS, NOW_MS * 1000, MOST_TIMESTAMP_MS)

@@ -58,7 +58,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interop.test_segment_source": {
         "interop",
         "kwire.wire",
-        "kwire.testing",
         "kwire.broker.storage",
         "kwire.pipeline",
     },  # no broker

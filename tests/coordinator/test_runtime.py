@@ -12,7 +12,7 @@ from kwire.coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.coordinator.ports import OFFSETS_TOPIC
 from kwire.coordinator.runtime import partition_of
 from kwire.coordinator.transactions.machine import Ending
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import read_header
 from kwire.wire.errors import ApiError, ErrorCode

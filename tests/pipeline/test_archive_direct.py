@@ -19,8 +19,8 @@ from kwire.pipeline.archive.staging import staged
 from kwire.pipeline.segments.options import parse
 from kwire.pipeline.segments.plan import Range, plan
 from kwire.pipeline.segments.read import SCHEMA_WITH_HEADERS, read
-from kwire.testing.log_bench import NOW_MS, LogBench, batch
 from kwire.wire.compression import Codec
+from tests.broker.storage.log_bench import NOW_MS, LogBench, batch
 
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 SCHEMA = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in COLUMNS])

@@ -15,8 +15,8 @@ from kwire.pipeline.segments.options import parse
 from kwire.pipeline.segments.plan import Range, plan
 from kwire.pipeline.segments.read import read
 from kwire.pipeline.segments.scan import CorruptSegment
-from kwire.testing.log_bench import NOW_MS, LogBench, batch, numbered
 from kwire.wire.batch import BatchHeader, batches
+from tests.broker.storage.log_bench import NOW_MS, LogBench, batch, numbered
 
 Row = tuple[int, bytes | None]
 

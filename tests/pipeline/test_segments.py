@@ -25,9 +25,9 @@ from kwire.pipeline.segments.scan import (
     end_offset,
     stable_offset,
 )
-from kwire.testing.log_bench import NOW_MS, LogBench, batch, end_transaction
 from kwire.wire.batch import build, seal
 from kwire.wire.compression import Codec
+from tests.broker.storage.log_bench import NOW_MS, LogBench, batch, end_transaction
 
 ABORT, COMMIT = 0, 1
 Row = tuple[int, bytes | None]
@@ -75,7 +75,7 @@ def rows(found: list[Range]) -> list[Row]:
 
 
 def expected(log: Log) -> list[Row]:
-    from kwire.testing.log_bench import numbered
+    from tests.broker.storage.log_bench import numbered
 
     return numbered(log)
 

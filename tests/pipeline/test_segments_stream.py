@@ -13,7 +13,7 @@ from kwire.pipeline.segments.files import AGAIN_SECONDS, Partition, Segment, Seg
 from kwire.pipeline.segments.options import Options, parse
 from kwire.pipeline.segments.read import read
 from kwire.pipeline.segments.stream import Offsets, beginnings, ends, goes_on, limited, step_tasks
-from kwire.testing.log_bench import LogBench, batch
+from tests.broker.storage.log_bench import LogBench, batch
 
 
 def asked(tmp_path: Path, **given: str) -> Options:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from kwire.broker.storage.disk import StorageError
+from kwire.testing.disk import Died, MemoryDisk
 from kwire.testing.simulation.breakage import BREAKAGES, Breakage
-from kwire.testing.simulation.disk import Died, SimulatedDisk
 from kwire.testing.simulation.history import History
 from kwire.testing.simulation.run import failure_of, run_many
 
@@ -59,7 +59,7 @@ def test_bugs_made_by_hand_are_found(breakage: Breakage, monkeypatch: pytest.Mon
     breakage.make(monkeypatch.setattr)
     failure = next(filter(None, map(failure_of, (breakage.seed, *range(ENOUGH_SEEDS)))), None)
     assert failure is not None, f"{breakage.name} goes unnoticed"
-    assert "replay with: python -m broker.testing.simulation --seed" in failure
+    assert "replay with: python -m kwire.testing.simulation --seed" in failure
 
 
 def test_a_seed_decides_everything() -> None:
@@ -76,7 +76,7 @@ class TestTheDisk:
 
     @staticmethod
     def after_a_power_cut(seed: int) -> dict[str, bytes]:
-        disk = SimulatedDisk(random.Random(seed))
+        disk = MemoryDisk(random.Random(seed))
         disk.make_directory("/d")
         disk.sync_directory("/")
         file = disk.open("/d/synced", create=True)
@@ -106,7 +106,7 @@ class TestTheDisk:
         assert kept == {(), ("0",), ("0", "1"), ("0", "1", "2"), ("0", "1", "2", "3")}
 
     def test_it_dies_and_fails_on_demand(self) -> None:
-        disk = SimulatedDisk(random.Random(1))
+        disk = MemoryDisk(random.Random(1))
         disk.fails_after = 0
         disk.failures = 1
         with pytest.raises(StorageError, match="simulated EIO"):

@@ -1,4 +1,4 @@
-"""Storage under crashes and failing disks, simulated: `python -m broker.testing.simulation --seed 1`.
+"""Storage under crashes and failing disks, simulated: `python -m kwire.testing.simulation --seed 1`.
 
 One seed decides everything: the configuration, what is done to the logs, when the disk fails or the machine
 dies, and what of the unsynced then survives. So a seed that fails is replayed by its number alone.

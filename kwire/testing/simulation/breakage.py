@@ -13,7 +13,7 @@ from kwire.broker.storage.log.flush import Durability, FlushTicket
 from kwire.broker.storage.log.producer_state import ProducerStateManager
 from kwire.broker.storage.log.segment import Segment
 from kwire.broker.storage.log.trash import Trash
-from kwire.testing.simulation.disk import SimulatedDisk, SimulatedFile
+from kwire.testing.disk import MemoryDisk, MemoryFile
 
 SetAttribute = Callable[[Any, str, Any], None]
 
@@ -30,11 +30,11 @@ def _nothing(*arguments: object, **named: object) -> None:
 
 
 def _files_are_not_synced(replace: SetAttribute) -> None:
-    replace(SimulatedFile, "sync", _nothing)
+    replace(MemoryFile, "sync", _nothing)
 
 
 def _directories_are_not_synced(replace: SetAttribute) -> None:
-    replace(SimulatedDisk, "sync_directory", _nothing)
+    replace(MemoryDisk, "sync_directory", _nothing)
 
 
 def _flush_syncs_nothing(replace: SetAttribute) -> None:
@@ -46,13 +46,13 @@ def _crcs_are_ignored(replace: SetAttribute) -> None:
 
 
 def _recovery_cuts_nothing(replace: SetAttribute) -> None:
-    original = SimulatedFile.truncate
+    original = MemoryFile.truncate
 
-    def truncate(file: SimulatedFile, size: int) -> None:
+    def truncate(file: MemoryFile, size: int) -> None:
         if not file.path.endswith(".log"):
             original(file, size)
 
-    replace(SimulatedFile, "truncate", truncate)
+    replace(MemoryFile, "truncate", truncate)
 
 
 def _later_segments_stay(replace: SetAttribute) -> None:
@@ -86,7 +86,7 @@ def _old_segments_stay_beside_the_new(replace: SetAttribute) -> None:
 def _the_marker_stays(replace: SetAttribute) -> None:
     import kwire.broker.storage.dirs.log_manager as log_manager
 
-    def look(disk: SimulatedDisk, directory: str) -> int | None:
+    def look(disk: MemoryDisk, directory: str) -> int | None:
         return 0 if disk.exists(f"{directory}/{checkpoints.CLEAN_SHUTDOWN}") else None
 
     replace(log_manager, "take_clean_shutdown", look)

@@ -13,7 +13,7 @@ from kwire.broker.storage.cleaner.offset_map import ENTRY_BYTES
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import CREATE_TIME, LOG_APPEND_TIME, LogConfig
-from kwire.testing.simulation.disk import SimulatedDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.testing.simulation.invariants import Batch, Scan, check
 from kwire.testing.simulation.promises import Broken, Promises, Written
 from kwire.testing.virtual import VirtualHost
@@ -113,7 +113,7 @@ def some_config(rng: random.Random) -> LogConfig:
 class SimulatedBroker:
     """The logs as a broker has them, one life after another."""
 
-    def __init__(self, disk: SimulatedDisk, partitions: list[Partition], rng: random.Random) -> None:
+    def __init__(self, disk: MemoryDisk, partitions: list[Partition], rng: random.Random) -> None:
         self.disk = disk
         self.partitions = partitions
         self.host = VirtualHost()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 
 from kwire.broker.storage.log.log import Log
-from kwire.testing.simulation.disk import SimulatedDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.testing.simulation.promises import Broken, Promises, Written
 from kwire.wire.batch import HEADER_BYTES, CorruptBatch, crc_is_valid, read_header, records
 from kwire.wire.errors import ApiError
@@ -19,7 +19,7 @@ from kwire.wire.errors import ApiError
 FLIPPED = (".log", ".log", ".log", ".index", ".timeindex", ".snapshot")
 
 
-def flip_some_bit(disk: SimulatedDisk, directory: str, rng: random.Random) -> str | None:
+def flip_some_bit(disk: MemoryDisk, directory: str, rng: random.Random) -> str | None:
     """Turn a bit over in one of a log's files, where there is one; the file's name."""
     suffix = rng.choice(FLIPPED)
     files = {
@@ -28,7 +28,8 @@ def flip_some_bit(disk: SimulatedDisk, directory: str, rng: random.Random) -> st
     if not files:
         return None
     name = rng.choice(sorted(files))
-    disk.flip(f"{directory}/{name}", rng.randrange(8 * len(files[name])))
+    byte, bit = divmod(rng.randrange(8 * len(files[name])), 8)
+    disk.corrupt(f"{directory}/{name}", byte, 1 << bit)
     return name
 
 

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable
 
 from kwire.broker.storage.disk import StorageError
+from kwire.testing.disk import Died, MemoryDisk
 from kwire.testing.simulation.broker import BACKOFF_MS, DATA, Partition, SimulatedBroker, some_config
-from kwire.testing.simulation.disk import Died, SimulatedDisk
 from kwire.testing.simulation.flips import check_damaged, flip_some_bit
 from kwire.testing.simulation.invariants import Scan
 from kwire.testing.simulation.promises import Broken, Written
@@ -31,7 +31,7 @@ class History:
         self._steps = steps
         self._number = 0
         self._rng = rng = random.Random(f"kwire storage {seed}")
-        self._disk = SimulatedDisk(random.Random(rng.getrandbits(64)), self._note)
+        self._disk = MemoryDisk(random.Random(rng.getrandbits(64)), self._note)
         self._partitions = [
             Partition(topic, some_config(rng)) for topic in ("a", "b")[: rng.choice((1, 1, 2))]
         ]

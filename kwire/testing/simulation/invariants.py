@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.segment import Segment
-from kwire.testing.simulation.disk import SimulatedDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.testing.simulation.promises import Broken, Promises, Written
 from kwire.wire.batch import (
     HEADER_BYTES,
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
 class Scan:
     """All that the files of a log hold."""
 
-    def __init__(self, disk: SimulatedDisk, log: Log) -> None:
+    def __init__(self, disk: MemoryDisk, log: Log) -> None:
         """Broken: a segment is no row of sound batches."""
         self.batches: list[Batch] = []
         self.bytes_of: dict[int, bytes] = {}
@@ -101,7 +101,7 @@ def _parse(segment: Segment, data: bytes) -> list[Batch]:
     return found
 
 
-def check(disk: SimulatedDisk, log: Log, promises: Promises, rng: random.Random) -> Scan:
+def check(disk: MemoryDisk, log: Log, promises: Promises, rng: random.Random) -> Scan:
     """All of it, but what is promised of the content. Broken."""
     scan = Scan(disk, log)
     _check_offsets(log, promises, scan)

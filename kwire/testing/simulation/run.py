@@ -26,7 +26,7 @@ def failure_of(seed: int) -> str | None:
                 f"seed {seed} fails:",
                 *history.transcript,
                 where,
-                f"replay with: python -m broker.testing.simulation --seed {seed}",
+                f"replay with: python -m kwire.testing.simulation --seed {seed}",
             ]
         )
     return None
@@ -37,7 +37,7 @@ def _quiet() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m broker.testing.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m kwire.testing.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this one, and show its transcript")
     parser.add_argument("--seeds", type=int, default=1000, help="how many to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")

@@ -16,7 +16,7 @@ from kwire.broker.api.context import Channel
 from kwire.broker.api.table import SERVED
 from kwire.broker.config import load
 from kwire.broker.node.node import Node
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import HEADER_BYTES, build, read_header, records, seal
 from kwire.wire.compression import Codec

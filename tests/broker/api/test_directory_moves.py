@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import batches, build
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.alter_replica_log_dirs import (
@@ -327,10 +327,10 @@ def test_a_broker_may_die_anywhere_in_a_move(power: bool) -> None:
         log = rig.node.log_manager.get("a", 0)
         assert log is not None
         log.flush()
-        disk.fail_after = operations
+        disk.fails_after = operations
         move(rig, "/d2")
         rig.host.advance(1000)
-        finished = disk.fail_after is not None and disk.fail_after > 0
+        finished = disk.fails_after is not None and disk.fails_after > 0
         if power:
             MemoryDisk.power_cut(disk, random.Random(operations))
         else:

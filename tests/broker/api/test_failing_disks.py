@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.storage.disk import StorageError
-from kwire.testing.memory_disk import MemoryDisk, MemoryFile
+from kwire.testing.disk import MemoryDisk, MemoryFile
 from kwire.wire.batch import batches, build, records
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_log_dirs import DescribeLogDirsRequest

@@ -11,7 +11,7 @@ from kwire.broker.api.context import Channel
 from kwire.broker.config import load
 from kwire.broker.node.node import Node
 from kwire.broker.storage.disk import StorageError
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import build
 from kwire.wire.errors import ErrorCode

@@ -10,7 +10,7 @@ import pytest
 from kwire.broker.api.context import Channel
 from kwire.broker.config import load
 from kwire.broker.node.node import Node
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest

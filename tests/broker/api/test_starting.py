@@ -14,7 +14,7 @@ from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.node.node import Node
 from kwire.broker.storage.dirs.owners import StartRefused
 from kwire.broker.storage.disk import StorageError
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.broker.api.test_failures import BrokenDisk, Rig

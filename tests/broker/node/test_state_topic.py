@@ -8,9 +8,9 @@ from typing import Any, cast
 from kwire.broker.node.node import Node
 from kwire.broker.node.state_topic import StateTopic
 from kwire.broker.replication.roles import Role
-from kwire.testing.log_bench import LogBench
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import read_header
+from tests.broker.storage.log_bench import LogBench
 
 
 def test_what_comes_while_a_log_is_read_is_read_too() -> None:

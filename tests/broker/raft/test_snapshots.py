@@ -15,7 +15,7 @@ from kwire.broker.node.format import all_directories, format_directories
 from kwire.broker.raft.metadata_log import metadata_log_config
 from kwire.broker.raft.service import REGISTERED_FEATURES, MetadataService
 from kwire.broker.storage.dirs.log_manager import LogManager
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import batches
 from kwire.wire.messages.create_topics import CreatableTopic
@@ -277,9 +277,9 @@ def test_a_crash_at_any_step_leaves_the_log_or_a_whole_snapshot(advanced_ms: int
 def test_a_disk_that_fails_costs_the_snapshot_alone() -> None:
     bench = Bench(**{"metadata.log.max.record.bytes.between.snapshots": "20000"})
     bench.create(*[f"t{number}" for number in range(300)])
-    bench.disk.fail_after = 0
+    bench.disk.fails_after = 0
     bench.host.advance(2)
-    bench.disk.fail_after = None
+    bench.disk.fails_after = None
     assert bench.names() == []
     bench.create(*[f"u{number}" for number in range(300)])
     bench.settle()

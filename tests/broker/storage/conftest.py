@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kwire.broker.storage.log.log import Log
-from kwire.testing.log_bench import NOW_MS, LogBench, batch
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
+from tests.broker.storage.log_bench import NOW_MS, LogBench, batch
 
 VALUE = bytes(100)
 

@@ -21,7 +21,7 @@ from kwire.broker.storage.checkpoints import (
     write_topic_id,
 )
 from kwire.broker.storage.disk import StorageError
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.primitives import uuid_from_text
 
 TOPIC_ID = uuid_from_text("xtzWWN4bTjitpL3kfd9s5g")

@@ -22,11 +22,11 @@ from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.coordinator.transactions.ports import TRANSACTIONS_TOPIC
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
 from kwire.coordinator.transactions.transaction import Partition, Transaction
-from kwire.testing.log_bench import LogBench, batch
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import HEADER_BYTES, BatchHeader, control_type, read_header, records
 from kwire.wire.errors import ApiError, ErrorCode
+from tests.broker.storage.log_bench import LogBench, batch
 
 PARTITIONS: tuple[Partition, ...] = (("t", 0), ("t", 1), ("u", 0))
 SEGMENT_BYTES = 600

@@ -18,7 +18,7 @@ from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import batches, build, records
 from kwire.wire.compression import Codec
@@ -60,6 +60,7 @@ class Bench:
             log_cleaner_threads=1,
         )
         self.open()
+        self.disk.sync_directory("/")
 
     def open(self) -> None:
         self.host = VirtualHost()

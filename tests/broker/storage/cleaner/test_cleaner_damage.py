@@ -7,7 +7,7 @@ import pytest
 from kwire.broker.storage.cleaner.job import Cleaned, Done, Job
 from kwire.broker.storage.cleaner.rewriting import LogCleaning
 from kwire.broker.storage.log.transaction_index import Aborted
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import HEADER_BYTES, CorruptBatch, build, read_header
 
 NOW_MS = 1_700_000_000_000

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kwire.broker.storage.disk import StorageError
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.errors import ApiError, ErrorCode
 from tests.broker.storage.cleaner.test_cleaner import Bench, Kept, fill, in_two_directories, kept
 
@@ -21,9 +21,9 @@ def test_a_disk_that_is_full_while_cleaning_takes_its_directory_offline(free_byt
     log = bench.log
     fill(bench)
     before = kept(log)
-    bench.disk.full_after_bytes = free_bytes
+    bench.disk.free_bytes = free_bytes
     bench.pass_time()
-    bench.disk.full_after_bytes = None
+    bench.disk.free_bytes = None
     assert isinstance(log.failure, StorageError)
     assert log.name in str(log.failure)
     assert other.failure is None
@@ -44,27 +44,15 @@ def test_a_disk_that_is_full_while_cleaning_takes_its_directory_offline(free_byt
 def lives() -> Iterator[tuple[Bench, int]]:
     """A log to be cleaned on a disk that fails from its n-th operation on, until it does not any more."""
     for operations in range(2000):
-        bench = Bench(Journal())
+        bench = Bench()
         bench.create()
         for number in range(24):
             bench.send((b"k%d" % (number % 3), None if number % 7 == 0 else b"v%d" % number))
         bench.log.flush()
         bench.manager.write_checkpoints()
-        bench.disk.fail_after = operations
+        bench.disk.fails_after = operations
         yield bench, operations
     pytest.fail("too many operations")
-
-
-class Journal(MemoryDisk):
-    """A disk whose renames are atomic: after a power cut a file has its old name or its new one."""
-
-    def power_cut(self, rng: random.Random) -> None:
-        names, contents = dict(self._durable_names), set(self._files.values())
-        super().power_cut(rng)
-        for path, content in names.items():
-            if content in contents and content not in self._files.values():
-                self._files.setdefault(path, content)
-        self._durable_names = dict(self._files)
 
 
 def kill(disk: MemoryDisk) -> None:
@@ -86,7 +74,7 @@ def test_a_death_at_any_step_leaves_the_old_or_the_new(
         end = bench.log.log_end_offset
         active = bench.log.segment_base_offsets[-1]
         bench.pass_time()
-        finished = bench.disk.fail_after is not None and bench.disk.fail_after > 0
+        finished = bench.disk.fails_after is not None and bench.disk.fails_after > 0
         bench.disk.syncs += 1000 * seed + operations  # seeds the power cut
         death(bench.disk)
         bench.open()
@@ -106,7 +94,7 @@ def test_a_death_at_any_step_leaves_the_old_or_the_new(
 
 def kept_in(bench: Bench) -> Kept:
     """What can be read, without using up what the disk can do."""
-    left, bench.disk.fail_after = bench.disk.fail_after, None
+    left, bench.disk.fails_after = bench.disk.fails_after, None
     found = kept(bench.log)
-    bench.disk.fail_after = left
+    bench.disk.fails_after = left
     return found

@@ -17,9 +17,9 @@ from kwire.broker.storage.cleaner.child import ChildWorkers, InlineWorkers, Work
 from kwire.broker.storage.cleaner.job import Cleaned, Done, Failed, Job, Report
 from kwire.broker.storage.cleaner.worker import Courtesy, Pace
 from kwire.broker.storage.disk import RealDisk
-from kwire.testing.log_bench import LogBench
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import batches, build, records
+from tests.broker.storage.log_bench import LogBench
 
 WORKER = [sys.executable, "-m", "kwire.broker.storage.cleaner.worker"]
 

@@ -15,7 +15,7 @@ from kwire.broker.storage.cleaner.newest_keys import NewestKeys
 from kwire.broker.storage.cleaner.reading import batches_in, plain_pieces
 from kwire.broker.storage.cleaner.rewriting import LogCleaning
 from kwire.broker.storage.disk import DiskFile
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import CorruptBatch, build, read_header
 from kwire.wire.compression import Codec
 

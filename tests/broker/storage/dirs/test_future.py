@@ -13,7 +13,7 @@ from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import build, read_header
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import uuid_from_text
@@ -62,7 +62,7 @@ def test_wherever_it_ends_there_are_never_two_directories_of_the_partition() -> 
         source.commit()
         source.high_watermark = source.log_end_offset
         copy = FutureLog(manager, source, target, 0)
-        disk.fail_after = operations
+        disk.fails_after = operations
         with suppress(StorageError, ApiError):
             copy.take_the_place(0)
         disk.kill()

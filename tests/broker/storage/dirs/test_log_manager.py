@@ -17,10 +17,10 @@ from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, RealDisk, StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
-from kwire.testing.log_bench import NOW_MS, batch, numbered, values
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid
+from tests.broker.storage.log_bench import NOW_MS, batch, numbered, values
 
 CONFIG = LogConfig(segment_index_bytes=1200, file_delete_delay_ms=1000)
 TOPIC_ID = Uuid(b"\7" * 16)
@@ -381,10 +381,10 @@ def test_a_failed_directory_takes_its_logs_along_and_no_others(disk: MemoryDisk)
         append(logs.create("t", partition, TOPIC_ID, CONFIG, NOW_MS), b"a")
     failing, fine = logs.logs_in("/a"), logs.logs_in("/b")
     failing[0].append(batch(b"x"), leader_epoch=0, now_ms=NOW_MS)
-    disk.fail_after = 0
+    disk.fails_after = 0
     with pytest.raises(StorageError):
         failing[0].commit()
-    disk.fail_after = None
+    disk.fails_after = None
     assert [directory.offline for directory in logs.directories()] == [True, False]
     assert all(log.failure is not None for log in failing)
     assert all(log.failure is None for log in fine)
@@ -399,10 +399,10 @@ def test_a_failed_directory_takes_its_logs_along_and_no_others(disk: MemoryDisk)
 
 def test_with_every_directory_offline_nothing_is_created(disk: MemoryDisk) -> None:
     logs = opened(disk)
-    disk.fail_after = 0
+    disk.fails_after = 0
     with pytest.raises(StorageError):
         logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
-    disk.fail_after = None
+    disk.fails_after = None
     with pytest.raises(StorageError, match="every log directory"):
         logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
 
@@ -433,7 +433,7 @@ def live(disk: MemoryDisk, promised: dict[str, int]) -> None:
 def test_a_broker_may_die_anywhere(power: bool) -> None:
     for operations in range(2000):
         disk = MemoryDisk()
-        disk.fail_after = operations
+        disk.fails_after = operations
         promised = {"acknowledged": 0, "flushed": 0}
         try:
             live(disk, promised)

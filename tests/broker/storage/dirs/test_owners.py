@@ -14,7 +14,7 @@ from kwire.broker.storage.checkpoints import (
 )
 from kwire.broker.storage.dirs.owners import StartRefused, give_directory_ids, may_start, read_owners
 from kwire.broker.storage.disk import StorageError
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.primitives import Uuid
 
 PATHS = ("/a", "/b")

@@ -14,9 +14,9 @@ import pytest
 
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.broker.storage.log.log import Log
-from kwire.testing.log_bench import NOW_MS, LogBench, batch, numbered
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.errors import ApiError
+from tests.broker.storage.log_bench import NOW_MS, LogBench, batch, numbered
 
 MOST_OPERATIONS = 2000
 
@@ -52,7 +52,7 @@ def crashes(disks: Callable[[], MemoryDisk] = MemoryDisk) -> Iterator[tuple[Memo
         bench.config = replace(
             bench.config, segment_bytes=3 * len(produced(0)), index_interval_bytes=1, retention_ms=-1
         )
-        disk.fail_after = operations
+        disk.fails_after = operations
         yield disk, bench, operations
     pytest.fail(f"more than {MOST_OPERATIONS} operations")
 
@@ -142,13 +142,13 @@ def test_a_power_cut_loses_nothing_that_was_flushed(seed: int) -> None:
 def test_recovery_itself_may_be_killed_anywhere() -> None:
     for disk, bench, operations in crashes():
         life = Life()
-        disk.fail_after = None
+        disk.fails_after = None
         log = bench.open()
         for sequence in range(8):
             bench.send(log, produced(sequence))
         disk.open(bench.path(6, ".log")).write_at(disk.size(bench.path(6, ".log")), [b"torn"])
         life.acknowledged = life.attempted = 8
-        disk.fail_after = operations
+        disk.fails_after = operations
         try:
             bench.open()
         except StorageError:
@@ -164,11 +164,11 @@ def test_recovery_itself_may_be_killed_anywhere() -> None:
 @pytest.mark.parametrize("offset", [2, 3, 5])
 def test_truncation_may_be_killed_anywhere(offset: int) -> None:
     for disk, bench, operations in crashes():
-        disk.fail_after = None
+        disk.fails_after = None
         log = bench.open()
         for sequence in range(8):
             bench.send(log, produced(sequence))
-        disk.fail_after = operations
+        disk.fails_after = operations
         try:
             log.truncate_to(offset)
         except StorageError:
@@ -199,7 +199,7 @@ def test_a_log_that_fails_keeps_what_it_had_for_the_next_start() -> None:
 WRITER = """
 import sys
 from kwire.broker.storage.disk import RealDisk
-from kwire.testing.log_bench import LogBench, batch
+from tests.broker.storage.log_bench import LogBench, batch
 
 bench = LogBench(RealDisk(), sys.argv[1])
 log = bench.open()

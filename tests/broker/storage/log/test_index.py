@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kwire.broker.storage.log.index import CorruptIndex, InvalidOffset, OffsetIndex, TimeIndex
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 
 BASE = 1000
 PATH = "/00000000000000001000.index"

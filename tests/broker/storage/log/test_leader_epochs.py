@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kwire.broker.storage.log.leader_epochs import LeaderEpochs
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 
 
 def epochs_of(*entries: tuple[int, int], disk: MemoryDisk | None = None) -> LeaderEpochs:

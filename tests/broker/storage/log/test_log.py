@@ -12,10 +12,10 @@ from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import AppendOrigin, LogConfig
 from kwire.broker.storage.log.segments import INCOMPLETE
-from kwire.testing.log_bench import NOW_MS, LogBench, batch, numbered, values
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import batches, build, read_header
 from kwire.wire.errors import ApiError, ErrorCode
+from tests.broker.storage.log_bench import NOW_MS, LogBench, batch, numbered, values
 
 VALUE = bytes(100)
 DAY_MS = 24 * 60 * 60 * 1000
@@ -415,7 +415,7 @@ def test_a_full_disk_acknowledges_nothing_and_leaves_nothing_behind(
     bench.append(log, b"kept")
     size = disk.size(bench.path(0, ".log"))
     log.append(batch(b"lost"), leader_epoch=0, now_ms=NOW_MS)
-    disk.full_after_bytes = 20
+    disk.free_bytes = 20
     with pytest.raises(StorageError):
         log.commit()
     assert disk.size(bench.path(0, ".log")) == size

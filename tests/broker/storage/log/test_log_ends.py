@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from kwire.broker.storage.log.log import Log
-from kwire.testing.log_bench import NOW_MS, LogBench, batch, numbered
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import batches
 from kwire.wire.errors import ApiError, ErrorCode
+from tests.broker.storage.log_bench import NOW_MS, LogBench, batch, numbered
 
 VALUE = bytes(100)
 DAY_MS = 24 * 60 * 60 * 1000

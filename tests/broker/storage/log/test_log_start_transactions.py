@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kwire.broker.storage.log.log import Log
-from kwire.testing import log_bench
-from kwire.testing.log_bench import NOW_MS, LogBench, batch, end_transaction
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.errors import ApiError, ErrorCode
+from tests.broker.storage import log_bench
+from tests.broker.storage.log_bench import NOW_MS, LogBench, batch, end_transaction
 
 ABORT, COMMIT = 0, 1
 HOUR_MS = 3_600_000

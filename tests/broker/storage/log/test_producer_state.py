@@ -17,10 +17,10 @@ from kwire.broker.storage.log.producer_state import (
     ProducerState,
     ProducerStateManager,
 )
-from kwire.testing.log_bench import NOW_MS
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import BatchHeader, build, read_header
 from kwire.wire.errors import ApiError, ErrorCode
+from tests.broker.storage.log_bench import NOW_MS
 
 HOUR_MS = 60 * 60 * 1000
 

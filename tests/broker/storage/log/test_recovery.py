@@ -16,11 +16,11 @@ from kwire.broker.storage.checkpoints import read_topic_id
 from kwire.broker.storage.disk import Disk, RealDisk, StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.recovery import open_log
-from kwire.testing.log_bench import NOW_MS, LogBench, batch, numbered, values
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import batches
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
+from tests.broker.storage.log_bench import NOW_MS, LogBench, batch, numbered, values
 
 VALUE = bytes(100)
 
@@ -412,7 +412,7 @@ def test_a_swap_is_completed_wherever_it_was_interrupted(disk: MemoryDisk) -> No
         bench.close(log)
         merged = disk.read(bench.path(0, ".log")) + disk.read(bench.path(3, ".log"))
         disk.write(bench.path(0, ".log.swap"), merged, sync=False)
-        disk.fail_after = operations
+        disk.fails_after = operations
         try:
             bench.open()
             finished = True

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from kwire.testing.log_bench import NOW_MS, LogBench, batch, numbered, values
-from kwire.testing.memory_disk import MemoryDisk
+from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import build
 from kwire.wire.errors import ApiError
+from tests.broker.storage.log_bench import NOW_MS, LogBench, batch, numbered, values
 
 VALUE = bytes(100)
 DAY_MS = 24 * 60 * 60 * 1000

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from kwire.broker.storage.log import validator
 from kwire.broker.storage.log.log_config import AppendOrigin, LogConfig
 from kwire.broker.storage.log.validator import RecordErrors, Validated, check_produced, validate
-from kwire.testing.log_bench import NOW_MS, batch
 from kwire.wire.batch import Record, build, read_header, records, seal
 from kwire.wire.compression import Codec
 from kwire.wire.errors import ApiError, ErrorCode
+from tests.broker.storage.log_bench import NOW_MS, batch
 
 HOUR_MS = 60 * 60 * 1000
 CONFIG = LogConfig()

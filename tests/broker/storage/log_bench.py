@@ -107,6 +107,8 @@ class LogBench:
     def __init__(self, disk: Disk, root: str = "", config: LogConfig | None = None) -> None:
         self.disk = disk
         self.directory = f"{root}/topic-0"
+        disk.make_directory(self.directory)
+        disk.sync_directory(root or "/")
         self.config = LogConfig(segment_index_bytes=1200) if config is None else config
         self.now_ms = NOW_MS
         self.trash = Trash(disk)
