@@ -8,18 +8,10 @@ from __future__ import annotations
 
 import argparse
 import gc
-import logging
-import os
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import trio
-
-    from kwire.broker.config import BrokerConfig
+from kwire.broker.cli.settings import LOG_LEVELS, Failure
 
 DESCRIPTION = """\
 kwire is a broker that speaks Apache Kafka's protocol and keeps Apache Kafka's files,
@@ -41,16 +33,6 @@ Settings are Apache Kafka's. Of a setting given more than once, --set wins over 
 (KAFKA_NUM_PARTITIONS for num.partitions, as in Kafka's container image), and that over the file.
 Without any, one broker serves 127.0.0.1:9092. A new data directory is formatted on first start."""
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
-GC_THRESHOLDS = (10_000, 20, 50)
-"""Rarer than Python's own, and never over what was there at the start: no pause above a millisecond or so."""
-
-
-class Failure(Exception):
-    """The command cannot be carried out. One line says why; exit status 1."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and give its exit status."""
@@ -68,8 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         if options.command == "serve":
-            return _serve(options)
-        return _format(options)
+            from kwire.broker.cli.serve import run
+        else:
+            from kwire.broker.cli.format import run
+        return run(options)
     except Failure as failure:
         print(f"kwire: {failure}", file=sys.stderr)
         return 1
@@ -193,176 +177,6 @@ def _version() -> str:
         return version("kwire")
     except PackageNotFoundError:
         return "(not installed)"
-
-
-def _config(options: argparse.Namespace) -> BrokerConfig:
-    """The configuration that file, environment and flags make together."""
-    from kwire.broker.config import ConfigError, load
-
-    overrides: dict[str, str] = {}
-    for setting in options.overrides:
-        key, equals, value = setting.partition("=")
-        if not equals or not key.strip():
-            raise Failure(f"--set {setting}: expected KEY=VALUE, like --set num.partitions=3")
-        overrides[key.strip()] = value.strip()
-    if options.data is not None:
-        overrides["log.dirs"] = options.data
-    try:
-        return load(options.properties, os.environ, overrides)
-    except ConfigError as error:
-        raise Failure(str(error)) from error
-    except OSError as error:
-        raise Failure(f"{options.properties}: {error.strerror}") from error
-
-
-def _serve(options: argparse.Namespace) -> int:
-    level: str = options.log_level or os.environ.get("KWIRE_LOG_LEVEL", "info")
-    if level.lower() not in LOG_LEVELS:
-        raise Failure(f"KWIRE_LOG_LEVEL is {level!r}: expected one of {', '.join(LOG_LEVELS)}")
-    logging.basicConfig(level=level.upper(), format=LOG_FORMAT, stream=sys.stderr)
-    config = _config(options)
-
-    import trio
-
-    from kwire.broker.config import ConfigError
-    from kwire.broker.metadata.batches import CorruptMetadata
-    from kwire.broker.net.listeners import BindError
-    from kwire.broker.node.format import FormatError
-    from kwire.broker.storage.checkpoints import NoOwner
-    from kwire.broker.storage.dirs.owners import StartRefused
-    from kwire.broker.storage.disk import StorageError
-
-    try:
-        failure = trio.run(_run, config)
-    except (NoOwner, StartRefused) as error:
-        raise Failure(str(error)) from error
-    except StorageError as error:
-        raise Failure(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}") from error
-    except (BindError, ConfigError, FormatError, CorruptMetadata) as error:
-        raise Failure(str(error)) from error
-    if failure:
-        raise Failure(failure)
-    return 0
-
-
-async def _run(config: BrokerConfig) -> str:
-    """Serve until asked to stop, or until the broker cannot go on: then the reason is given."""
-    import trio
-
-    from kwire.broker.net.serve import serve
-
-    stop = _StopSignals(trio.Event(), trio.lowlevel.current_trio_token())
-    async with serve(config, alone=True) as broker:
-        print(
-            f"kwire serves on {broker.bootstrap}, its data is in {', '.join(config.log_dirs)}; "
-            f"Ctrl-C or SIGTERM stops it",
-            flush=True,
-        )
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
-        gc.enable()
-        async with trio.open_nursery() as nursery:
-
-            async def wait_for(event: trio.Event) -> None:
-                await event.wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(wait_for, stop.asked)
-            nursery.start_soon(wait_for, broker.failure.happened)
-        logging.getLogger("kwire").info("stopping")
-        return broker.failure.reason
-
-
-class _StopSignals:
-    """The first signal asks for a clean stop, the second ends the process: recovery follows."""
-
-    def __init__(self, asked: trio.Event, token: trio.lowlevel.TrioToken) -> None:
-        self.asked = asked
-        self._token = token
-        self._count = 0
-        signal.signal(signal.SIGTERM, self._received)
-        signal.signal(signal.SIGINT, self._received)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its terminal may close
-
-    def _received(self, number: int, frame: FrameType | None) -> None:
-        self._count += 1
-        if self._count > 1:
-            os._exit(128 + number)
-        self._token.run_sync_soon(self.asked.set)
-
-
-def _format(options: argparse.Namespace) -> int:
-    import random
-    import time
-
-    from kwire.broker.controller.scram import MalformedCredential, parse_credential
-    from kwire.broker.controller.topics import new_uuid
-    from kwire.broker.node.format import (
-        Beginning,
-        FormatError,
-        format_directories,
-        needs_voters,
-        parse_feature,
-        parse_voters,
-        standalone_voter,
-    )
-    from kwire.broker.storage.disk import RealDisk, StorageError
-    from kwire.wire.primitives import uuid_to_text
-
-    rng = random.SystemRandom()
-    if options.cluster_id is None:
-        # As with Kafka's tool: directories and nodes that are formatted one by one must get the same id.
-        fresh = uuid_to_text(new_uuid(rng))
-        raise Failure(f"--cluster-id is missing: for a new cluster, give --cluster-id {fresh}")
-    if options.standalone + options.no_initial_controllers + (options.initial_controllers is not None) > 1:
-        raise Failure(
-            "--standalone, --no-initial-controllers and --initial-controllers exclude each other: give one"
-        )
-    options.properties = options.properties or options.config
-    if options.node_id is not None:
-        options.overrides.append(f"node.id={options.node_id}")
-    features: dict[str, int] = {}
-    for feature in options.features:
-        try:
-            name, level = parse_feature(feature)
-        except FormatError as error:
-            raise Failure(str(error)) from error
-        features[name] = level
-    credentials = []
-    for text in options.credentials:
-        try:
-            credentials.append(parse_credential(text, rng))
-        except MalformedCredential as error:
-            # What was given is not repeated: it may tell a password.
-            raise Failure(f"--add-scram: {error}") from error
-    config = _config(options)
-    try:
-        voters = []
-        if options.standalone:
-            voters = [standalone_voter(config, rng)]
-        elif options.initial_controllers is not None:
-            voters = parse_voters(options.initial_controllers, config)
-        elif needs_voters(config) and not options.no_initial_controllers:
-            raise Failure(
-                "controller.quorum.voters is not set, so who votes must be said here: with --standalone, "
-                "--initial-controllers or --no-initial-controllers"
-            )
-        lines = format_directories(
-            config,
-            RealDisk(),
-            rng,
-            int(time.time() * 1000),
-            cluster_id=options.cluster_id,
-            ignore_formatted=options.ignore_formatted,
-            beginning=Beginning(features, options.release_version, voters, credentials),
-        )
-    except StorageError as error:
-        raise Failure(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}") from error
-    except FormatError as error:
-        raise Failure(str(error)) from error
-    for line in lines:
-        print(line)
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,36 @@
+"""What the commands share: how one fails, and the settings that its options come to."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kwire.broker.config import BrokerConfig
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+class Failure(Exception):
+    """The command cannot be carried out. One line says why; exit status 1."""
+
+
+def configuration(options: argparse.Namespace) -> BrokerConfig:
+    """The configuration that file, environment and flags make together."""
+    from kwire.broker.config import ConfigError, load
+
+    overrides: dict[str, str] = {}
+    for setting in options.overrides:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise Failure(f"--set {setting}: expected KEY=VALUE, like --set num.partitions=3")
+        overrides[key.strip()] = value.strip()
+    if options.data is not None:
+        overrides["log.dirs"] = options.data
+    try:
+        return load(options.properties, os.environ, overrides)
+    except ConfigError as error:
+        raise Failure(str(error)) from error
+    except OSError as error:
+        raise Failure(f"{options.properties}: {error.strerror}") from error
