@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kwire.broker.controller.bootstrap import activation_records, bootstrap_records
 from kwire.broker.metadata.batches import decode_batches
-from kwire.broker.raft.bootstrap import activation_records, bootstrap_records
 from kwire.broker.storage.checkpoints import read_meta_properties, read_offsets, read_topic_id
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import RealDisk

@@ -1,7 +1,7 @@
 """The controller: a pure function from a command and an image to records and a reply.
 
 It keeps no state and touches nothing. Whoever runs it appends the records to the metadata log, replays them
-into the next image, and releases the reply when they are committed (`broker.raft.service`).
+into the next image, and releases the reply when they are committed (`broker.controller.runtime`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kwire.broker.controller.commands import (
     UpdateDirectories,
     UpdateFeatures,
 )
-from kwire.broker.metadata.feature_levels import REGISTERED_FEATURES
+from kwire.broker.metadata.features import registered_features
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
@@ -48,13 +48,13 @@ class Controller:
     def __init__(self, node_id: int, rules: ConfigRules, defaults: topics.Defaults) -> None:
         self._node_id = node_id
         self._rules = rules
-        self._defaults = defaults
+        self.defaults = defaults
 
     def handle(self, command: Command, image: MetadataImage, rng: random.Random) -> Result[Any]:
         """The records and the reply that `command` gives on top of `image`; ApiError where it is refused."""
         match command:
             case CreateTopics():
-                return topics.create_topics(command, image, self._rules, self._defaults, rng)
+                return topics.create_topics(command, image, self._rules, self.defaults, rng)
             case DeleteTopics():
                 return topics.delete_topics(command, image)
             case CreatePartitions():
@@ -82,8 +82,8 @@ class Controller:
             case AlterReassignments():
                 return reassignments.alter_reassignments(command, image, self._rules)
             case UpdateFeatures():
-                least = self._defaults.min_insync_replicas
-                return features.update_features(command, image, REGISTERED_FEATURES, self._node_id, least)
+                least = self.defaults.min_insync_replicas
+                return features.update_features(command, image, registered_features(), self._node_id, least)
             case UnregisterBroker():
                 return brokers.unregister_broker(command, image)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from kwire.broker.controller.commands import Fault, FeatureUpdate, Result, UpdateFeatures, UpgradeType
 from kwire.broker.controller.configs import MIN_INSYNC_REPLICAS
-from kwire.broker.metadata.feature_levels import FEATURES, KRAFT_VERSION, NEEDS
+from kwire.broker.metadata.features import FEATURES, KRAFT_VERSION
 from kwire.broker.metadata.image import ELR_VERSION, METADATA_VERSION, RESOURCE_BROKER, MetadataImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ErrorCode
@@ -112,7 +112,7 @@ def _own_fault(name: str, update: FeatureUpdate, current: int, proposed: Mapping
         return prefix + "Can't downgrade the version of this feature." if level < current else None
     if name not in FEATURES:
         return prefix + f"Feature {name} not found."
-    needed = NEEDS.get((name, level), 0)
+    needed = FEATURES[name].needs.get(level, 0)
     if proposed.get(METADATA_VERSION, 0) < needed:
         return prefix + (
             f"{name} could not be set to {level} because it depends on {METADATA_VERSION} level {needed}"

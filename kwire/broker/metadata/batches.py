@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from kwire.broker.metadata.delta import MetadataDelta
 from kwire.wire.batch import HEADER_BYTES, CorruptBatch, batches, crc_is_valid, read_header, records
 from kwire.wire.codegen import decode
 from kwire.wire.errors import WireError
@@ -51,7 +52,7 @@ class CorruptMetadata(Exception):
 
 
 class MetadataBatch(NamedTuple):
-    """One batch of metadata records, in their order; none for a control batch."""
+    """Metadata records that were written at once, in their order; none for a control batch."""
 
     base_offset: int
     last_offset: int
@@ -61,6 +62,8 @@ class MetadataBatch(NamedTuple):
     """What a control batch says of the quorum itself: the version of its protocol, its voters (KIP-853)."""
     timestamp_ms: int = -1
     size_bytes: int = 0
+    delta: MetadataDelta | None = None
+    """What they change, on a node that has decided them itself."""
 
 
 def size_of_whole(buffer: Buffer) -> int:

@@ -81,7 +81,14 @@ async def serve(
         for name, host, port in config.listener_endpoints():
             listeners += [bind(name, host, port, settings)]  # one by one: closed below if the next one fails
         failure = Failure(loop.logger("kwire.net"))
-        node = Node(config, loop, disk if disk is not None else RealDisk(), on_fatal=failure.tell)
+        known = trio.Event()
+
+        def fail(reason: str) -> None:
+            failure.tell(reason)
+            known.set()
+
+        chosen = disk if disk is not None else RealDisk()
+        node = Node(config, loop, chosen, on_unfenced=known.set, on_fatal=fail)
         node.bound_ports.update({listener.name: listener.port for listener in listeners})
         server = Server(loop, node, settings)
         node.config_changed.append(lambda: server.change_limits(settings_of(config)))
@@ -99,6 +106,8 @@ async def serve(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(loop.run)
         try:
+            # Nobody is told of the broker before its cluster counts on it, unless it has failed before.
+            await known.wait()
             yield RunningNode(loop, node, server, failure)
         finally:
             with trio.CancelScope(shield=True):

@@ -18,14 +18,14 @@ from typing import NamedTuple
 
 from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.topics import new_uuid
-from kwire.broker.metadata.feature_levels import RELEASES, UnknownLevel, effective_levels
+from kwire.broker.metadata.features import RELEASES, UnknownLevel, effective_levels
 from kwire.broker.metadata.image import METADATA_VERSION
 from kwire.broker.metadata.records import StoredRecord
-from kwire.broker.raft.bootstrap import FILE_NAME
 from kwire.broker.raft.endpoints import controller_endpoints
 from kwire.broker.raft.snapshots import SnapshotWriter
 from kwire.broker.storage.checkpoints import MetaProperties, NoOwner, write_meta_properties
 from kwire.broker.storage.dirs.owners import (
+    BOOTSTRAP,
     FIRST_SNAPSHOT,
     METADATA_LOG,
     Owners,
@@ -277,7 +277,7 @@ def format_directories(
             disk.make_directory(directory)
         if directory == home and voters is not None:
             _write_voters(disk, directory, voters)
-        disk.replace(join(directory, FILE_NAME), content, sync=True)
+        disk.replace(join(directory, BOOTSTRAP), content, sync=True)
     # With home as the last: until then it can be told from the bootstrap file there that this is not over.
     for directory in sorted(owners.unformatted, key=lambda path: path == home):
         directory_id = new_uuid(rng)

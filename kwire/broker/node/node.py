@@ -17,11 +17,10 @@ from kwire.broker.api.records.fetch_sessions import FetchSessionCache, TopicName
 from kwire.broker.config import BrokerConfig
 from kwire.broker.config.group import GroupConfigs
 from kwire.broker.controller.commands import AssignDirectories
-from kwire.broker.controller.port import ControllerPort
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.delta import MetadataDelta
-from kwire.broker.metadata.feature_levels import KRAFT_VERSION
+from kwire.broker.metadata.features import KRAFT_VERSION, served_features
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, MetadataImage
 from kwire.broker.node.directories import Directories
 from kwire.broker.node.format import (
@@ -31,11 +30,11 @@ from kwire.broker.node.format import (
     naming_metadata_directory,
     separate_directory,
 )
+from kwire.broker.node.metadata import Metadata
 from kwire.broker.node.producer_ids import ProducerIds
 from kwire.broker.node.state_topic import StateTopic
 from kwire.broker.node.topics_view import NodeTopics
 from kwire.broker.node.transaction_ports import TransactionPorts
-from kwire.broker.raft.service import MetadataService
 from kwire.broker.replication.replicas import Places, Replicas
 from kwire.broker.storage.cleaner.cleaner import Cleaner
 from kwire.broker.storage.dirs.log_dir import LogDirectory
@@ -67,14 +66,6 @@ class Features(NamedTuple):
     epoch: int
 
 
-SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
-    "group.version": (0, 1),
-    "kraft.version": (0, 1),
-    "metadata.version": (7, 30),
-    "transaction.version": (0, 2),
-}
-"""Only features whose whole behaviour is there: what is finalized beyond them is not advertised."""
-
 FETCH_SESSION_EVICTION_MS = 120_000
 FETCH_SESSION_CACHES = 8
 """Kafka has so many, and gives each the same number of the slots: of fewer none gets any."""
@@ -94,9 +85,13 @@ class Node:
         host: Host,
         disk: Disk,
         *,
+        on_unfenced: Callable[[], None] = lambda: None,
         on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`on_fatal` is called with the reason once the node cannot go on, and should be shut down."""
+        """`on_unfenced` is called when the broker is a part of its cluster, and clients may be told of it.
+
+        `on_fatal` is called with the reason once the node cannot go on, and should be shut down.
+        """
         self.config = config
         self.host = host
         self.node_id = config.node_id
@@ -122,13 +117,15 @@ class Node:
             on_directory_failed=self._directory_failed,
         )
         self.cleaner = Cleaner(self.log_manager, config, host, disk)
-        self.metadata = MetadataService(
-            config, host, self.log_manager, disk, bound_ports=self.bound_ports, on_failed=on_fatal
+        self._metadata = Metadata(
+            config, host, self.log_manager, disk, on_unfenced=on_unfenced, on_failed=on_fatal
         )
-        self.controller: ControllerPort = self.metadata
-        self.quorum = self.metadata
+        self.controller = self._metadata.controller
+        """The way to the active controller."""
+        self.quorum = self._metadata.quorum
+        self.life = self._metadata.life
         self.producer_ids = ProducerIds(
-            self.controller, host, config.node_id, broker_epoch=lambda: self.metadata.broker_epoch
+            self.controller, host, config.node_id, broker_epoch=lambda: self.life.broker_epoch
         )
         self.directories = Directories(self)
         own_settings = GroupConfigs(config, lambda group_id: self.image.config(RESOURCE_GROUP, group_id))
@@ -180,7 +177,7 @@ class Node:
         self.log_manager.read_owners()
         # The metadata comes first: logs are opened with the configurations of their topics.
         with naming_metadata_directory(config):
-            self.metadata.start()
+            self._metadata.start(self.bound_ports)
         self._take_broker_configs()
         self.log_manager.open_logs(now_ms)
         with naming_metadata_directory(config):
@@ -190,7 +187,7 @@ class Node:
         self.replicas.start()
         self._tell_what_is_offline()
         self.cleaner.start()
-        self.metadata.subscribe(self._metadata_changed)
+        self._metadata.publisher.subscribe(self._metadata_changed)
         self.directories.start()
         checkpoint_ms = min(
             config.log_flush_offset_checkpoint_interval_ms,
@@ -219,8 +216,8 @@ class Node:
     def finish_shutdown(self) -> None:
         """Write what is staged, then flush, checkpoint and mark the directories as cleanly shut down."""
         self.end_turn()
-        self.metadata.shutdown()
-        self.log_manager.shutdown(self.host.now_ms(), broker_epoch=self.metadata.broker_epoch)
+        self._metadata.shutdown()
+        self.log_manager.shutdown(self.host.now_ms(), broker_epoch=self.life.broker_epoch)
 
     def _every(self, interval_ms: int, work: Callable[[], object]) -> None:
         """Do `work` again and again until the node stops."""
@@ -277,7 +274,7 @@ class Node:
 
     @property
     def image(self) -> MetadataImage:
-        return self.metadata.image
+        return self._metadata.publisher.image
 
     def topic_names(self) -> TopicNames:
         """How topic ids read as names, now."""
@@ -299,10 +296,11 @@ class Node:
     def features(self) -> Features:
         """Feature levels for ApiVersions."""
         image = self.image
-        finalized = {name: level for name, level in image.features.items() if name in SUPPORTED_FEATURES}
+        served = served_features()
+        finalized = {name: level for name, level in image.features.items() if name in served}
         if self.quorum.kraft_version:
             finalized[KRAFT_VERSION] = self.quorum.kraft_version
-        return Features(SUPPORTED_FEATURES, finalized, image.offset)
+        return Features(served, finalized, image.offset)
 
     # --- following the metadata
 

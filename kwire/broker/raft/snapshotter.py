@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from kwire.broker.config import BrokerConfig
 from kwire.broker.metadata.batches import CorruptMetadata
+from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.metadata.snapshot import snapshot_records
@@ -67,7 +68,7 @@ class Snapshotter:
         if replayed_bytes >= max(REPLAYED_BYTES, 2 * snapshot_bytes):
             self._begin(f"{replayed_bytes} bytes had to be replayed at this start")
         else:
-            self.committed(image)
+            self._take_if_due()
 
     def stop(self) -> None:
         """Take no more snapshots; what is not finished is given up. Never raises."""
@@ -79,9 +80,12 @@ class Snapshotter:
             self._writing.abandon()
             self._writing = None
 
-    def committed(self, image: MetadataImage) -> None:
-        """The metadata is now `image`: take a snapshot of it if one is due."""
+    def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """The metadata was published: take a snapshot of it if one is due."""
         self._image = image
+        self._take_if_due()
+
+    def _take_if_due(self) -> None:
         if self._stopped or self._writing is not None:
             return
         if self._log.unsnapshotted_bytes >= self._max_bytes:
@@ -103,7 +107,7 @@ class Snapshotter:
         self._is_time = True
         latest = self._log.snapshots.latest
         if latest is None or latest.end_offset <= self._image.offset:
-            self.committed(self._image)
+            self._take_if_due()
 
     def _begin(self, reason: str) -> None:
         image, log = self._image, self._log
@@ -165,7 +169,7 @@ class Snapshotter:
         self._log.snapshots.add(file.snapshot)
         logger.info("metadata: snapshot %s is complete", file.snapshot.name)
         self.clean()
-        self.committed(self._image)
+        self._take_if_due()
 
     def _failed(self, snapshot: Snapshot, error: BaseException) -> None:
         """What a snapshot would have stood for is in the log: the next one will do."""

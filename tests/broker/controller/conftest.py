@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from kwire.broker.controller.bootstrap import activation_records
 from kwire.broker.controller.commands import (
     Command,
     CreateTopics,
@@ -19,6 +20,7 @@ from kwire.broker.controller.commands import (
 from kwire.broker.controller.controller import Controller
 from kwire.broker.controller.topics import Defaults
 from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.features import default_features
 from kwire.broker.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
@@ -27,7 +29,6 @@ from kwire.broker.metadata.image import (
     TopicImage,
 )
 from kwire.broker.metadata.records import StoredRecord
-from kwire.broker.raft.bootstrap import FEATURES, activation_records
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic
 from kwire.wire.primitives import Uuid
@@ -70,7 +71,7 @@ class Rules:
 class Cluster:
     """Runs commands; every record goes through its bytes on the way into the image."""
 
-    def __init__(self, features: tuple[tuple[str, int], ...] = FEATURES) -> None:
+    def __init__(self, features: Sequence[tuple[str, int]] = tuple(default_features())) -> None:
         self.image = MetadataImage()
         self.rng = random.Random(7)
         self.controller = Controller(1, Rules(), Defaults(num_partitions=1, replication_factor=1))

@@ -9,7 +9,7 @@ import pytest
 
 from kwire.broker.cli.main import main
 from kwire.broker.metadata.batches import MetadataBatch, decode_batches
-from kwire.broker.metadata.feature_levels import RELEASES, UnknownLevel, default_levels, level_of_release
+from kwire.broker.metadata.features import RELEASES, UnknownLevel, default_levels, level_of_release
 from kwire.broker.storage.checkpoints import read_meta_properties
 from kwire.broker.storage.disk import RealDisk
 from kwire.testing.embedded import run_broker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kwire.broker.controller.commands import FeatureUpdate, UpdateFeatures, UpgradeType
 from kwire.broker.metadata.batches import control_type
-from kwire.broker.raft.service import Quorum
+from kwire.broker.raft.quorum import QuorumDescription
 from kwire.wire.batch import batches, records
 from kwire.wire.codegen import decode
 from kwire.wire.primitives import ZERO_UUID
@@ -22,12 +22,12 @@ SETTINGS = {
 
 def upgrade(bench: Bench, *, validate_only: bool = False) -> object:
     updates = {"kraft.version": FeatureUpdate(1, UpgradeType.UPGRADE)}
-    return bench.run(UpdateFeatures(updates, validate_only, bench.metadata.kraft_version))
+    return bench.run(UpdateFeatures(updates, validate_only, bench.quorum.kraft_version))
 
 
-def quorum(bench: Bench) -> Quorum:
-    found = bench.metadata.describe()
-    assert found.high_watermark == found.log_end_offset == bench.metadata.image.offset + 1
+def quorum(bench: Bench) -> QuorumDescription:
+    found = bench.quorum.describe()
+    assert found.high_watermark == found.log_end_offset == bench.image.offset + 1
     return found
 
 
@@ -36,9 +36,9 @@ def test_the_version_of_the_quorum_goes_up() -> None:
     before = quorum(bench)
     assert (before.directory_id, before.endpoints) == (ZERO_UUID, [("CONTROLLER", "127.0.0.1", 9093)])
     assert upgrade(bench, validate_only=True) is None
-    assert bench.metadata.kraft_version == 0
+    assert bench.quorum.kraft_version == 0
     assert upgrade(bench) is None
-    assert bench.metadata.kraft_version == 1
+    assert bench.quorum.kraft_version == 1
     after = quorum(bench)
     assert after.directory_id != ZERO_UUID
     assert after.endpoints == [("CONTROLLER", "localhost", 9093)]
@@ -72,7 +72,7 @@ def test_it_stays_up() -> None:
     assert upgrade(bench) is None
     found = quorum(bench)
     bench.crash()
-    assert bench.metadata.kraft_version == 1
+    assert bench.quorum.kraft_version == 1
     assert quorum(bench).directory_id == found.directory_id
     assert quorum(bench).leader_epoch == found.leader_epoch + 1
     bench.host.advance(HOUR_MS)
@@ -80,4 +80,4 @@ def test_it_stays_up() -> None:
     assert bench.names()
     bench.stop()
     bench.start()
-    assert bench.metadata.kraft_version == 1
+    assert bench.quorum.kraft_version == 1

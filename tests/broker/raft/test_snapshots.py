@@ -10,10 +10,11 @@ import pytest
 from kwire.broker.config import load
 from kwire.broker.controller.commands import CreateTopics, DeleteTopics, TopicToDelete
 from kwire.broker.metadata.batches import CorruptMetadata, decode_batches
+from kwire.broker.metadata.features import FEATURES
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.node.format import all_directories, format_directories
+from kwire.broker.node.metadata import Metadata
 from kwire.broker.raft.metadata_log import metadata_log_config
-from kwire.broker.raft.service import REGISTERED_FEATURES, MetadataService
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
@@ -47,8 +48,9 @@ class Bench:
         self.logs = LogManager(self.disk, all_directories(self.config), rng=self.host.rng)
         self.logs.lock()
         self.logs.read_owners()
-        self.metadata = MetadataService(self.config, self.host, self.logs, self.disk, bound_ports={})
-        self.metadata.start()
+        self.metadata = Metadata(self.config, self.host, self.logs, self.disk)
+        self.quorum = self.metadata.quorum
+        self.metadata.start({})
 
     def stop(self) -> None:
         self.metadata.shutdown()
@@ -71,7 +73,7 @@ class Bench:
 
     def run(self, command: Any) -> Any:
         replies: list[Any] = []
-        self.metadata.submit(command, replies.append)
+        self.metadata.controller.submit(command, replies.append)
         self.host.run_pending()
         return replies[0]
 
@@ -94,7 +96,7 @@ class Bench:
 
     @property
     def image(self) -> MetadataImage:
-        return self.metadata.image
+        return self.metadata.publisher.image
 
 
 def content(image: MetadataImage) -> dict[str, Any]:
@@ -151,7 +153,7 @@ def test_a_start_that_replays_much_takes_a_snapshot_so_that_the_next_does_not() 
     bench.start()
     bench.settle()
     assert len(bench.names()) == 1
-    assert bench.metadata._log.unsnapshotted_bytes < 10_000
+    assert bench.quorum.log.unsnapshotted_bytes < 10_000
 
 
 def test_a_snapshot_has_a_header_and_a_footer_and_tells_the_time_of_the_last_record() -> None:
@@ -226,9 +228,9 @@ def test_old_snapshots_go_with_the_log_before_them() -> None:
         bench.settle()
         bench.delete(f"t{number}")
         bench.settle()
-    log = bench.metadata._log.log
+    log = bench.quorum.log.log
     assert log.log_start_offset > 0
-    snapshots = bench.metadata._log.snapshots
+    snapshots = bench.quorum.log.snapshots
     assert log.log_start_offset == snapshots.known[0].end_offset
     assert log.segment_base_offsets[0] > 0
     assert bench.names(".checkpoint.deleted") != []
@@ -253,8 +255,8 @@ def test_old_snapshots_go_after_a_time() -> None:
         bench.create(f"t{number}")
         bench.host.advance(HOUR_MS)
     ages_ms = [
-        bench.host.now_ms() - bench.metadata._log.snapshots.last_timestamp_ms(snapshot)
-        for snapshot in bench.metadata._log.snapshots.known
+        bench.host.now_ms() - bench.quorum.log.snapshots.last_timestamp_ms(snapshot)
+        for snapshot in bench.quorum.log.snapshots.known
     ]
     assert len(ages_ms) >= 2
     assert max(ages_ms) <= 3 * HOUR_MS + 120_000
@@ -269,7 +271,7 @@ def test_a_crash_at_any_step_leaves_the_log_or_a_whole_snapshot(advanced_ms: int
     bench.host.advance(advanced_ms)
     bench.crash()
     assert len(bench.image.topics) == 300
-    assert bench.names(".part") == [] or bench.metadata._log.unsnapshotted_bytes < 20_000
+    assert bench.names(".part") == [] or bench.quorum.log.unsnapshotted_bytes < 20_000
     bench.settle()
     assert len(bench.names()) >= 1, "the replayed log is long enough for one"
 
@@ -284,7 +286,7 @@ def test_a_disk_that_fails_costs_the_snapshot_alone() -> None:
     bench.create(*[f"u{number}" for number in range(300)])
     bench.settle()
     assert len(bench.names()) == 1
-    assert not bench.metadata.failed
+    assert not bench.quorum.failed
 
 
 def test_a_stop_gives_up_what_is_not_finished() -> None:
@@ -328,7 +330,8 @@ def test_a_log_larger_than_one_read_is_read_whole(monkeypatch: pytest.MonkeyPatc
 def test_a_feature_level_of_a_release_to_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     bench.stop()
-    monkeypatch.setitem(REGISTERED_FEATURES, "metadata.version", (7, 29))
+    known = FEATURES["metadata.version"]._replace(max_level=29)
+    monkeypatch.setitem(FEATURES, "metadata.version", known)
     with pytest.raises(
         CorruptMetadata, match=r"metadata\.version at level 30, and this release knows 7 to 29"
     ):
@@ -341,7 +344,7 @@ def test_a_log_whose_end_was_lost_starts_anew_at_a_snapshot_that_knows_more(lost
     bench.create("early")
     bench.stop()
     bench.start()
-    first_of_epoch = bench.metadata._log.end_offset - 1
+    first_of_epoch = bench.quorum.log.end_offset - 1
     bench.create("large", partitions=200)
     bench.settle()
     [name] = bench.names()
@@ -353,9 +356,9 @@ def test_a_log_whose_end_was_lost_starts_anew_at_a_snapshot_that_knows_more(lost
     after = {topic.name: (topic.topic_id, len(topic.partitions)) for topic in bench.image.topics.values()}
     assert after == before
     assert bench.names() == [name]
-    log = bench.metadata._log.log
+    log = bench.quorum.log.log
     assert f"{log.log_start_offset:020d}" == name.partition("-")[0]
-    assert bench.metadata._log.epoch > before_epoch(name)
+    assert bench.quorum.log.epoch > before_epoch(name)
     bench.create("late")
     bench.stop()
     bench.start()

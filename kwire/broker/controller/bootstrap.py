@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from kwire.broker.metadata.batches import decode_batches
+from kwire.broker.metadata.features import default_features
 from kwire.broker.metadata.image import ELR_VERSION, METADATA_VERSION, RESOURCE_BROKER
 from kwire.broker.metadata.records import (
     ELR_LEVEL,
@@ -28,27 +29,16 @@ from kwire.wire.stored.metadata import (
     PartitionRecord,
 )
 
-FILE_NAME: Final = BOOTSTRAP
 TRANSACTION_NAME: Final = "Bootstrap records"
 ABORT_REASON: Final = "Controller failover"
-
-FEATURES: Final = (
-    (METADATA_VERSION, MAX_LEVEL),
-    (ELR_VERSION, 1),
-    ("group.version", 1),
-    ("share.version", 1),
-    ("streams.version", 1),
-    ("transaction.version", 2),
-)
-"""What Apache Kafka 4.3.1 finalizes when it formats a directory."""
 
 
 def bootstrap_records(disk: Disk, log_dir: str) -> list[Message]:
     """The records that formatting left in `log_dir`, else the built-in ones."""
-    path = f"{log_dir}/{FILE_NAME}"
+    path = f"{log_dir}/{BOOTSTRAP}"
     if disk.exists(path):
         return [record for batch in decode_batches(disk.read(path)) for record in batch.records]
-    return [FeatureLevelRecord(name=name, feature_level=level) for name, level in FEATURES]
+    return [FeatureLevelRecord(name=name, feature_level=level) for name, level in default_features()]
 
 
 def activation_records(

@@ -1,0 +1,165 @@
+"""The runtime of the active controller: it decides commands, and tells when what they come to holds.
+
+A command is decided at once, on top of everything decided before it, committed or not. When its records are
+committed the image that they make is current already; only then its reply is released. A reply without
+records waits for what it was decided upon. When the lead is lost, what was decided and is not committed is
+forgotten: whoever asked for it is told so, and asks again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from kwire.broker.controller.bootstrap import ABORT_REASON, activation_records
+from kwire.broker.controller.commands import Command, OnDone, UpdateFeatures
+from kwire.broker.controller.controller import Controller
+from kwire.broker.host.host import Host
+from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.features import KRAFT_VERSION, check_levels
+from kwire.broker.metadata.publisher import Publisher
+from kwire.broker.metadata.records import StoredRecord
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.schema import Message
+from kwire.wire.stored.metadata import AbortTransactionRecord, FeatureLevelRecord
+
+
+class LedLog(Protocol):
+    """What an active controller asks of the quorum that it leads."""
+
+    @property
+    def kraft_version(self) -> int:
+        """The version of the quorum's protocol."""
+
+    def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
+        """Append records; the offset of the last. ApiError, with nothing appended."""
+
+    def become_dynamic(self) -> None:
+        """Raise the version of the quorum's protocol with the next append."""
+
+
+class _Pending(NamedTuple):
+    """A decided command that waits for what it was decided upon, and its own records, to be committed."""
+
+    offset: int
+    reply: Any
+    on_done: OnDone[Any]
+
+
+class ControllerRuntime:
+    """The `ControllerPort` of the node that leads, and its `Leadership` of the quorum."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        log: LedLog,
+        publisher: Publisher,
+        host: Host,
+        *,
+        bootstrap: Callable[[], list[Message]],
+    ) -> None:
+        """`bootstrap` tells the first records of a new cluster."""
+        self._controller = controller
+        self._log = log
+        self._publisher = publisher
+        self._host = host
+        self._rng = host.rng
+        self._bootstrap = bootstrap
+        self._epoch = -1
+        self._latest = publisher.image
+        """The metadata with everything that is decided."""
+        self._refusal: ErrorCode | None = ErrorCode.NOT_CONTROLLER
+        """Why nothing is decided here now."""
+        self._pending: deque[_Pending] = deque()
+        self._release_asked = False
+        self._logger = host.logger("kwire.metadata")
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the active controller."""
+        return self._refusal is None
+
+    # --- leading
+
+    def became_leader(self, epoch: int) -> None:
+        """Begin to decide. A new cluster gets its first records; a transaction that was cut short is aborted.
+
+        CorruptMetadata: the first records are of a release to come.
+        """
+        self._epoch = epoch
+        self._latest = self._publisher.image
+        self._refusal = None
+        is_open = self._publisher.is_transaction_open
+        if self._publisher.is_empty:
+            records = self._bootstrap()
+            levels = [record for record in records if isinstance(record, FeatureLevelRecord)]
+            check_levels({level.name: level.feature_level for level in levels})
+            min_insync_replicas = self._controller.defaults.min_insync_replicas
+            self._append(activation_records(records, min_insync_replicas, is_transaction_open=is_open))
+        elif is_open:
+            self._logger.warning("metadata: aborting a transaction that was cut short")
+            self._append([StoredRecord(AbortTransactionRecord(reason=ABORT_REASON))])
+
+    def resigned(self, reason: ApiError) -> None:
+        """Forget what was decided and is not committed."""
+        self._refusal = reason.code
+        self._latest = self._publisher.image
+        pending, self._pending = self._pending, deque()
+        for command in pending:
+            self._answer(command, reason)
+
+    def committed(self, offset: int) -> None:
+        """Release the replies that waited for no more than this."""
+        while self._pending and self._pending[0].offset <= offset:
+            command = self._pending.popleft()
+            self._answer(command, command.reply)
+
+    def _answer(self, command: _Pending, reply: Any) -> None:
+        try:
+            command.on_done(reply)
+        except Exception:
+            self._logger.exception("the answer to a command was not taken")
+
+    # --- deciding
+
+    def submit(self, command: Command, on_done: OnDone[Any]) -> None:
+        """Decide a command; `on_done` gets the reply, or an ApiError, when its records are committed.
+
+        `on_done` is never called before this returns.
+        """
+        if self._refusal is not None:
+            refused = ApiError(self._refusal)
+            self._host.call_soon(lambda: on_done(refused))
+            return
+        reply: Any
+        has_records = False
+        try:
+            result = self._controller.handle(command, self._latest, self._rng)
+            reply = result.reply
+            if result.records:
+                if isinstance(command, UpdateFeatures) and self._raises_kraft_version(command):
+                    self._log.become_dynamic()
+                self._append(result.records, atomic=result.atomic)
+                has_records = True
+        except ApiError as error:
+            reply = error
+        self._pending.append(_Pending(self._latest.offset, reply, on_done))
+        if not has_records and not self._release_asked:
+            self._release_asked = True
+            self._host.call_soon(self._release)
+
+    def _release(self) -> None:
+        """Of what was decided without records, what needs nothing to be committed any more."""
+        self._release_asked = False
+        self.committed(self._publisher.image.offset)
+
+    def _raises_kraft_version(self, command: UpdateFeatures) -> bool:
+        update = command.updates.get(KRAFT_VERSION)
+        return update is not None and update.level > self._log.kraft_version
+
+    def _append(self, records: Sequence[StoredRecord], *, atomic: bool = True) -> None:
+        delta = MetadataDelta(self._latest)
+        delta.replay_all(record for record, _ in records)
+        offset = self._log.append(records, delta, atomic=atomic)
+        self._latest = delta.finish(offset, self._epoch)

@@ -1,0 +1,213 @@
+"""The quorum that keeps the metadata log. Today it has one voter, which leads it from its start to its end.
+
+Who leads appends batches, which are committed once they are synced: what comes in one turn shares one write,
+and all that comes while a sync is under way shares the next one (group commit). Committed batches go to one
+who replays them, and then the leader hears up to where they go.
+
+metadata.max.idle.interval.ms, which makes Kafka's controller write a NoOp record twice a second, is not
+honoured: in a quorum of one nobody waits for the log's end to move, and the disk may rest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, cast
+
+from kwire.broker.config import BrokerConfig
+from kwire.broker.host.host import Host
+from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch
+from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.raft.endpoints import controller_endpoints
+from kwire.broker.raft.metadata_log import MetadataLog
+from kwire.broker.storage.disk import StorageError
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import ZERO_UUID, Uuid
+
+
+class Leadership(Protocol):
+    """What a node does while it leads the quorum."""
+
+    def became_leader(self, epoch: int) -> None:
+        """This node leads in a new epoch, and has replayed all that came before it."""
+
+    def resigned(self, reason: ApiError) -> None:
+        """It does not lead any more: what it appended and did not hear to be committed may never be."""
+
+    def committed(self, offset: int) -> None:
+        """Everything up to `offset` is committed, and was replayed."""
+
+
+class QuorumDescription(NamedTuple):
+    """How a quorum is doing that has one voter."""
+
+    leader_epoch: int
+    high_watermark: int
+    log_end_offset: int
+    directory_id: Uuid
+    """Where the voter keeps the log; zero where the quorum is not dynamic."""
+    endpoints: Sequence[tuple[str, str, int]]
+    """Name, host and port of the listeners where the voter is reached."""
+
+
+class Quorum:
+    """A quorum whose only voter is this node."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        host: Host,
+        *,
+        on_committed: Callable[[Iterable[MetadataBatch]], None],
+        on_failed: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`on_committed` gets what is committed, in its order, from the beginning of the log.
+
+        `on_failed` is called with the reason once the log cannot be written any more.
+        """
+        self.log: MetadataLog
+        """Set by `start`."""
+        self.leads = False
+        """Whether this node is the leader, in `log.epoch`."""
+        self.failed = False
+        """The log cannot be written any more: the node should end."""
+        self._config = config
+        self._host = host
+        self._on_committed = on_committed
+        self._on_failed = on_failed
+        self._leadership: Leadership | None = None
+        self._appended: deque[MetadataBatch] = deque()
+        self._is_settled = False
+        self._write_asked = False
+        self._sync_under_way = False
+        self._logger = host.logger("kwire.metadata")
+
+    # --- life
+
+    def start(self, log: MetadataLog, leadership: Leadership) -> None:
+        """Replay the log, and take the lead of it in a new epoch. To be followed by `settle`.
+
+        CorruptMetadata, StorageError.
+        """
+        self.log, self._leadership = log, leadership
+        self._on_committed(self.log.read())
+        self.log.lead(self._host.now_ms(), controller_endpoints(self._config))
+        self.leads = True
+        leadership.became_leader(self.log.epoch)
+
+    def settle(self) -> None:
+        """Have all committed that was appended, and what comes of that, before this returns. StorageError.
+
+        For a node that starts or ends: nobody waits for its loop then. What a start appends needs only one
+        sync, at its end: nobody outside hears of any of it before.
+        """
+        while self._appended and not self.failed:
+            if self._is_settled:
+                self._sync_now()
+            self._commit_up_to(self.log.end_offset - 1)
+        if not self._is_settled:
+            self._sync_now()
+            self._is_settled = True
+
+    def _sync_now(self) -> None:
+        try:
+            self.log.commit()
+            self.log.flush()
+        except StorageError as error:
+            if self._is_settled:
+                self._fail(error)
+            raise
+
+    # --- for who leads
+
+    @property
+    def kraft_version(self) -> int:
+        """The version of the quorum's protocol: 1 where its voters stand in the log (KIP-853)."""
+        return 0 if self.log.voters is None else 1
+
+    def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
+        """Append what the leader decided, which makes `delta`; the offset of the last record.
+
+        ApiError: UNKNOWN_SERVER_ERROR, with nothing appended, where atomic ones are too long for one batch.
+        """
+        base_offset = self.log.end_offset
+        offset = self.log.append(records, now_ms=self._host.now_ms(), atomic=atomic)
+        found = [record for record, _ in records]
+        self._appended.append(MetadataBatch(base_offset, offset, self.log.epoch, found, delta=delta))
+        if self._is_settled and not self._write_asked and not self._sync_under_way:
+            self._write_asked = True
+            self._host.call_soon(self._write)
+        return offset
+
+    def become_dynamic(self) -> None:
+        """Append what makes the quorum dynamic (kraft.version 1), to be committed with what follows."""
+        self.log.become_dynamic(self._host.now_ms(), controller_endpoints(self._config))
+
+    def _write(self) -> None:
+        """Write what this turn appended, and sync it in a worker."""
+        self._write_asked = False
+        if self.failed or not self._appended:
+            return
+        try:
+            self.log.commit()
+            work, finish = self.log.begin_flush()
+        except StorageError as error:
+            self._fail(error)
+            return
+        up_to_offset = self.log.end_offset - 1
+        self._sync_under_way = True
+
+        def done(result: object) -> None:
+            self._sync_under_way = False
+            if isinstance(result, BaseException):
+                self._fail(result)
+                return
+            finish()
+            self._commit_up_to(up_to_offset)
+            if self._appended and not self._write_asked:
+                self._write()
+
+        self._host.run_in_worker(work, done)
+
+    def _commit_up_to(self, offset: int) -> None:
+        assert self._leadership is not None
+        while self._appended and self._appended[0].last_offset <= offset:
+            batch = self._appended.popleft()
+            try:
+                self._on_committed([batch])
+            except CorruptMetadata as error:
+                self._fail(error)
+                return
+            self._leadership.committed(batch.last_offset)
+
+    def _fail(self, error: BaseException) -> None:
+        """A node in doubt about its metadata ends rather than guesses."""
+        self._logger.critical("the metadata log failed, nothing can be changed any more: %s", error)
+        self.failed, self.leads = True, False
+        self._appended.clear()
+        self._host.call_soon(lambda: self._on_failed(f"the metadata log failed: {error}"))
+        if self._leadership is not None:
+            self._leadership.resigned(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+
+    # --- for who asks
+
+    def describe(self) -> QuorumDescription:
+        """How the quorum of this node is doing."""
+        log, config = self.log, self._config
+        if log.voters is not None:
+            voter = log.voters.voters[0]
+            return QuorumDescription(
+                log.epoch,
+                log.log.high_watermark,
+                log.end_offset,
+                voter.voter_directory_id,
+                [(endpoint.name, endpoint.host, endpoint.port) for endpoint in voter.endpoints],
+            )
+        # The only voter is this node, in whatever way it is written in controller.quorum.voters.
+        named = cast("list[str]", config.value("controller.quorum.voters"))
+        endpoints = [(one.name, one.host, one.port) for one in controller_endpoints(config)]
+        if named and config.controller_listener_names:
+            host, _, port = named[0].partition("@")[2].rpartition(":")
+            endpoints = [(config.controller_listener_names[0], host.strip("[]"), int(port))]
+        return QuorumDescription(log.epoch, log.log.high_watermark, log.end_offset, ZERO_UUID, endpoints)
