@@ -1,9 +1,8 @@
-"""Groups that ask in vain: commits of which nothing is stored, the empty id, an assignor that is gone."""
+"""Groups that ask in vain: a log that refuses them, the empty id, an assignor that is gone."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from interop.brokers import Broker
@@ -12,11 +11,10 @@ from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_groups import Member
 from interop.scenarios.raw_topics import until
-from interop.scenarios.raw_transactions import Id, ready, settle
+from interop.scenarios.raw_transactions import Id, ready
 from interop.tools import another
 
 TOPIC = "in-vain"
-TOO_LARGE = "x" * 5000
 LOADING = (14, 15, 16)
 WAIT_S = 20.0
 ONE_STATE_PARTITION = {"offsets.topic.num.partitions": "1"}
@@ -46,237 +44,10 @@ def seen(client: RawClient, group: str) -> list[Any]:
     ]
 
 
-def deleted(client: RawClient, group: str) -> int:
-    code: int = client.call("DeleteGroups", 2, GroupsNames=[group])["Results"][0]["ErrorCode"]
-    return code
-
-
-MADE_IN_VAIN: dict[str, dict[str, Any]] = {
-    "v2": {"version": 2},
-    "v8": {},
-    "epoch -5": {"GenerationIdOrMemberEpoch": -5},
-    "a member": {"MemberId": "nobody"},
-    "generation 3": {"GenerationIdOrMemberEpoch": 3},
-}
-
-
-@scenario(seconds=120)
-def nothing_stored(broker: Broker) -> Any:
-    """A commit whose metadata is too large makes its group, which is seen once anything else is stored."""
-    told: dict[str, Any] = {}
-    with another(broker, ONE_STATE_PARTITION) as own:
-        with RawClient(own.bootstrap) as client:
-            wait_for_coordinator(client, "any")
-            create_topic(client, TOPIC)
-            for name, fields in MADE_IN_VAIN.items():
-                told[name] = [commit(client, name, TOO_LARGE, **fields), seen(client, name)]
-                told[name] += [commit(client, "another", "small"), seen(client, name)]
-                told[name] += [deleted(client, name), deleted(client, name)]
-                told[f"{name}, not seen"] = [commit(client, name, TOO_LARGE, **fields), deleted(client, name)]
-            commit(client, "forgotten", TOO_LARGE)
-            ready(client, "in-vain")
-            one = Id(client, "in-vain")
-            one.init()
-            told["before a transaction's offset"] = seen(client, "forgotten")
-            partition = {"PartitionIndex": 0, "CommittedOffset": 1, "CommittedMetadata": ""}
-            topics = [{"Name": TOPIC, "Partitions": [partition]}]
-            client.call("TxnOffsetCommit", 5, **one.who, GroupId="another", Topics=topics)
-            told["after a transaction's offset"] = seen(client, "forgotten")
-            one.end(commit=False, version=5)
-        own.restart()
-        with RawClient(own.bootstrap) as client:
-            wait_for_coordinator(client, "any")
-            told["after a restart"] = seen(client, "forgotten")
-    return told
-
-
 LONG = {"SessionTimeoutMs": 600_000, "RebalanceTimeoutMs": 600_000}
 """No timer is to write anything while a scenario looks."""
 
-SHORT_SESSION_MS = 5000
-SOON_S = 1.0
-
-AT_ONCE = {
-    "group.initial.rebalance.delay.ms": "0",
-    "group.min.session.timeout.ms": "1000",
-    # Kafka tells a new member's id before its batch with the group is written, and has a group seen with it
-    # that comes in between.
-    "group.coordinator.append.linger.ms": "0",
-}
-
-Write = Callable[[Member], Any]
-"""What a member of another group of the same partition does next."""
-
-
-def nothing(_member: Member) -> None: ...
-
-
-def join_once(version: int = 7, **changes: Any) -> Write:
-    """JoinGroup, of which a first answer may be the new member's id."""
-
-    def join(member: Member) -> Any:
-        member.send_join(version, **LONG, **changes)
-        return member.joined(version)["ErrorCode"]
-
-    return join
-
-
-def joined(member: Member) -> None:
-    member.join(**LONG)
-
-
-def stable(member: Member, **changes: Any) -> None:
-    member.join(**{**LONG, **changes})
-    member.sync({member.member_id: b"all"})
-
-
-def committed(member: Member) -> None:
-    member.commit(TOPIC, 1, MemberId="", GenerationIdOrMemberEpoch=-1)
-
-
-def delete_offset(member: Member, topic: str = TOPIC) -> Any:
-    topics = [{"Name": topic, "Partitions": [{"PartitionIndex": 0}]}]
-    answer = member.client.call("OffsetDelete", 0, GroupId=member.group, Topics=topics)
-    return [answer["ErrorCode"], [one["Partitions"][0]["ErrorCode"] for one in answer["Topics"]]]
-
-
-def a_transaction(member: Member) -> None:
-    """Of which there is nothing but that it may commit offsets for the group."""
-    one = Id(member.client, member.group)
-    one.init()
-    member.client.call("AddOffsetsToTxn", 3, **one.who, GroupId=member.group)
-
-
-def end(*, commit: bool) -> Write:
-    def write(member: Member) -> Any:
-        one = Id(member.client, member.group)
-        found = member.client.call("DescribeTransactions", 0, TransactionalIds=[one.name])
-        state = found["TransactionStates"][0]
-        one.producer_id, one.epoch = state["ProducerId"], state["ProducerEpoch"]
-        return one.end(commit=commit)
-
-    return write
-
-
-def new_heartbeat(member: Member) -> Any:
-    return heartbeat(member.client, member.group, "m", 0)[0]
-
-
-NOTHING_WRITTEN: dict[str, tuple[Write, Write]] = {
-    "JoinGroup with a member id": (join_once(), join_once()),
-    "JoinGroup of a second member": (stable, join_once(MemberId="")),
-    "JoinGroup as nobody": (nothing, join_once(MemberId="nobody")),
-    "SyncGroup again": (stable, lambda member: member.sync()["ErrorCode"]),
-    "Heartbeat": (stable, lambda member: member.heartbeat()),
-    "LeaveGroup before JoinGroup": (join_once(), lambda member: member.leave()),
-    "LeaveGroup of nobody": (stable, lambda member: member.leave({"MemberId": "nobody"})),
-    "OffsetDelete of nothing": (committed, lambda member: delete_offset(member, "nowhere")),
-    "DeleteGroups of a group with members": (stable, lambda member: deleted(member.client, member.group)),
-}
-NEXT: dict[str, tuple[Write, Write]] = {
-    "JoinGroup": (nothing, join_once(3)),
-    "JoinGroup without a member id": (nothing, join_once()),
-    "JoinGroup without protocols": (nothing, join_once(Protocols=[])),
-    "JoinGroup of a static member": (nothing, join_once(GroupInstanceId="static")),
-    "SyncGroup": (joined, lambda member: member.sync({member.member_id: b"all"})["ErrorCode"]),
-    "LeaveGroup": (stable, lambda member: member.leave()),
-    "LeaveGroup before SyncGroup": (joined, lambda member: member.leave()),
-    "a session's end": (lambda member: stable(member, SessionTimeoutMs=SHORT_SESSION_MS), nothing),
-    "OffsetCommit of a member": (stable, lambda member: member.commit(TOPIC, 1)),
-    "OffsetDelete": (committed, delete_offset),
-    "DeleteGroups": (committed, lambda member: deleted(member.client, member.group)),
-    "ConsumerGroupHeartbeat": (nothing, new_heartbeat),
-    "a commit marker": (a_transaction, end(commit=True)),
-    "an abort marker": (a_transaction, end(commit=False)),
-}
-
-
-@scenario(seconds=120)
-def the_next_write(broker: Broker) -> Any:
-    """What has a group seen of whose commit nothing is stored: any record or marker in its partition."""
-    told: dict[str, Any] = {}
-    with another(broker, {**ONE_STATE_PARTITION, **AT_ONCE}) as own, RawClient(own.bootstrap) as client:
-        wait_for_coordinator(client, "any")
-        ready(client, "any")
-        create_topic(client, TOPIC)
-        # First those, before the session of a consumer group's member may end, which writes.
-        for name, (prepare, write) in {**NOTHING_WRITTEN, **NEXT}.items():
-            unseen = f"before {name}"
-            with Member(own, f"next {name}") as member:
-                prepare(member)
-                told[name] = [commit(client, unseen, TOO_LARGE), seen(client, unseen), write(member)]
-                deadline = time.monotonic() + (WAIT_S if name in NEXT else SOON_S)
-                while not seen(client, unseen)[0] and time.monotonic() < deadline:
-                    time.sleep(0.05)
-                told[name] += [seen(client, unseen)]
-    return told
-
-
-WIDE, WIDE_PARTITIONS = "in-vain-wide", 300
-
-THEN = ("join", "commit", "heartbeat", "delete", "offsets", "leave", "too much", "transaction")
-"""What comes after a classic member was refused."""
-
-REFUSED_JOINS: dict[str, dict[str, Any]] = {
-    "a member": {"MemberId": "nobody"},
-    "a static member": {"MemberId": "nobody", "GroupInstanceId": "i"},
-}
-
-
-@scenario(seconds=120)
-def joins_of_an_empty_consumer_group(broker: Broker) -> Any:
-    """A classic member that may not join has the group gone; it is back when the broker starts again."""
-    told: dict[str, Any] = {}
-    with another(broker, {**ONE_STATE_PARTITION, **AT_ONCE}) as own:
-        with RawClient(own.bootstrap) as client:
-            wait_for_coordinator(client, "any")
-            create_topic(client, TOPIC)
-            create_topic(client, WIDE, WIDE_PARTITIONS)
-            ready(client, "in-vain")
-            for name, fields in REFUSED_JOINS.items():
-                for then in THEN:
-                    group = f"{name}, {then}"
-                    one = Id(client, group)
-                    one.init()
-                    steps = told[group] = [
-                        heartbeat(client, group, "m", 0),
-                        commit(client, group, "kept", 9, MemberId="m", GenerationIdOrMemberEpoch=2),
-                        heartbeat(client, group, "m", -1),
-                        in_transaction(one, group) if then == "transaction" else None,
-                        seen(client, group),
-                        refused_join(own, group, **fields),
-                        seen(client, group),
-                        fetched(client, group),
-                    ]
-                    if then == "join":
-                        steps += [refused_join(own, group, **fields)]
-                    elif then == "commit":
-                        steps += [commit(client, group, "more", 9)]
-                    elif then == "heartbeat":
-                        steps += [heartbeat(client, group, "m2", 0), heartbeat(client, group, "m2", -1)]
-                    elif then == "delete":
-                        steps += [deleted(client, group)]
-                    elif then == "leave":
-                        steps += [heartbeat(client, group, "m", -1)]
-                    elif then == "too much":
-                        steps += [commit_too_much(client, "another"), deleted(client, group)]
-                    elif then == "transaction":
-                        steps += [one.end(commit=True, version=5)]
-                        settle(one)
-                    steps += [seen(client, group), fetched(client, group)]
-                    steps += [commit(client, "another", "small"), seen(client, group)]
-                    steps += [fetched(client, group)]
-                    if then == "offsets":
-                        steps += [commit(client, group, TOO_LARGE), fetched(client, group)]
-        for how in ("restarted", "restarted again"):
-            own.restart()
-            with RawClient(own.bootstrap) as client:
-                wait_for_coordinator(client, "any")
-                told[how] = {
-                    group: [seen(client, group), fetched(client, group)] for group in told if "," in group
-                }
-    return told
-
+AT_ONCE = {"group.initial.rebalance.delay.ms": "0", "group.coordinator.append.linger.ms": "0"}
 
 REFUSED_GROUPS: dict[str, tuple[int, dict[str, Any]]] = {
     "at once": (3, {}),
@@ -335,33 +106,6 @@ def limit(client: RawClient, max_message_bytes: str | None) -> None:
     }
     resource = {"ResourceType": 2, "ResourceName": "__consumer_offsets", "Configs": [change]}
     client.call("IncrementalAlterConfigs", 1, Resources=[resource], ValidateOnly=False)
-
-
-def refused_join(broker: Broker, group: str, **fields: Any) -> int:
-    with Member(broker, group) as member:
-        member.send_join(7, **{**LONG, **fields})
-        code: int = member.joined(7)["ErrorCode"]
-        return code
-
-
-def in_transaction(one: Id, group: str) -> Any:
-    """An offset of which nobody hears before the transaction ends."""
-    partition = {"PartitionIndex": 0, "CommittedOffset": 7, "CommittedMetadata": ""}
-    topics = [{"Name": TOPIC, "Partitions": [partition]}]
-    answer = one.client.call("TxnOffsetCommit", 5, **one.who, GroupId=group, Topics=topics)
-    return answer["Topics"][0]["Partitions"][0]["ErrorCode"]
-
-
-def commit_too_much(client: RawClient, group: str) -> list[int]:
-    """More than a batch may have, in one commit."""
-    partitions = [
-        {"PartitionIndex": index, "CommittedOffset": 1, "CommittedMetadata": "x" * 4000}
-        for index in range(WIDE_PARTITIONS)
-    ]
-    who = {"GenerationIdOrMemberEpoch": -1, "MemberId": ""}
-    topics = [{"Name": WIDE, "Partitions": partitions}]
-    answer = client.call("OffsetCommit", 8, GroupId=group, **who, Topics=topics)
-    return sorted({partition["ErrorCode"] for partition in answer["Topics"][0]["Partitions"]})
 
 
 def fetched(client: RawClient, group: str) -> list[Any]:

@@ -65,12 +65,6 @@ class Machine(Protocol):
     def released(self, key: Message, value: Message | None) -> None:
         """A transaction has committed: take a record of it into account, which was `held` before."""
 
-    def grown(self) -> None:
-        """The log has one more batch, or marker, than it was loaded with."""
-
-    def reverted(self) -> None:
-        """The log has refused a batch."""
-
     def loaded(self) -> None:
         """The log is read: from here on there are commands."""
 
@@ -202,7 +196,6 @@ class Shard(Generic[M]):
             logger.warning("%s-%d: an append was refused: %s", self._kind.topic, self.index, error.code.name)
             if not waiting.appends:
                 self._waiting.remove(waiting)
-            self.machine.reverted()
             waiting.tell(error)
             return
         except Exception:
@@ -285,7 +278,6 @@ class Shard(Generic[M]):
             )
         self._ports.append(self.index, data, lambda error: self._committed(written_for, error))
         self._under_way += 1
-        self.machine.grown()
 
     def _replay(self, records: Sequence[StoredRecord]) -> None:
         for record in records:
@@ -297,7 +289,6 @@ class Shard(Generic[M]):
         """A marker is in this partition's log: what the producer wrote counts from now on, or never."""
         for key, value in self.stored.end(producer_id, commit=commit):
             self.machine.released(key, value)
-        self.machine.grown()
 
     def _committed(self, written_for: Sequence[_Waiting], error: ApiError | None) -> None:
         self._under_way -= 1

@@ -8,7 +8,6 @@ from typing import Final
 
 from kwire.broker.config.definition import ConfigError, Key, Kind, to_text
 from kwire.broker.controller.commands import Fault
-from kwire.broker.metadata.names import map_order
 from kwire.wire.errors import ErrorCode
 from kwire.wire.java import BLANKS
 
@@ -38,7 +37,7 @@ SELECTORS: Final = frozenset(
 
 def subscription_fault(values: Mapping[str, str]) -> Fault | None:
     """Why these cannot be a subscription's settings; None where they can."""
-    for name in map_order(values):
+    for name in values:
         if name not in KEYS:
             return Fault(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")
     try:

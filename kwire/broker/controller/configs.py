@@ -19,7 +19,6 @@ from kwire.broker.controller.commands import (
     MAX_RECORDS_PER_REQUEST,
     TOO_MANY_RECORDS,
     AlterOperation,
-    ConfigChange,
     ConfigRules,
     Fault,
     IncrementalAlterConfigs,
@@ -34,7 +33,7 @@ from kwire.broker.metadata.image import (
     RESOURCE_TOPIC,
     MetadataImage,
 )
-from kwire.broker.metadata.names import map_order, name_fault
+from kwire.broker.metadata.names import name_fault
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.java import string_order
@@ -177,8 +176,7 @@ def _broker_fault(
             values[change.name] = _edited(before or "", change.operation, change.value or "")
         else:
             values[change.name] = change.value or ""
-    ordered = {key: values[key] for key in map_order(values)}
-    return rules.broker_fault(ordered, per_broker=bool(name))
+    return rules.broker_fault(values, per_broker=bool(name))
 
 
 def alter_resource(
@@ -192,7 +190,7 @@ def alter_resource(
     before = {} if is_new else image.config(resource_type, resource_name)
     after = dict(before)
     records: list[StoredRecord] = []
-    for change in _in_order(changes):
+    for change in {change.name: change for change in changes}.values():
         old_value = before.get(change.name)
         new_value: str | None
         if change.operation == AlterOperation.SET:
@@ -224,7 +222,7 @@ def _replace_resource(
 ) -> Fault | list[StoredRecord]:
     resource_type, resource_name, changes = resource
     before = image.config(resource_type, resource_name)
-    after = {change.name: change.value or "" for change in _in_order(changes)}
+    after = {change.name: change.value or "" for change in changes}
     records: list[StoredRecord] = []
     for name, value in after.items():
         if before.get(name) != value or resource_type == RESOURCE_BROKER:
@@ -251,12 +249,6 @@ def _checked(
     if fault is None and not is_new:
         fault = _existence_fault(resource, image)
     return records if fault is None else fault
-
-
-def _in_order(changes: Sequence[ConfigChange]) -> Sequence[ConfigChange]:
-    """The changes as Kafka's controller looks at them, which decides what it finds wrong first."""
-    by_name = {change.name: change for change in changes}
-    return [by_name[name] for name in map_order(by_name)]
 
 
 def _values_fault(resource: ResourceChange, rules: ConfigRules, values: dict[str, str]) -> Fault | None:

@@ -1,11 +1,9 @@
-"""Which names topics may have, which are the broker's own, and the order in which Kafka takes keys."""
+"""Which names topics may have, and which are the broker's own."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Final
 
-from kwire.wire.java import hash_map_order, string_hash
 from kwire.wire.primitives import utf16_length
 
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
@@ -19,9 +17,6 @@ MAX_NAME_LENGTH: Final = 249
 """A directory is `<name>-<partition>` with a suffix while it is deleted, and file names end at 255."""
 
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-
-LONGEST_ORDERED: Final = 1 << 20
-"""Characters of keys that are hashed for their order: so many take some ten milliseconds."""
 
 
 def is_internal(name: str) -> bool:
@@ -46,13 +41,3 @@ def name_fault(name: str) -> str | None:
             "ASCII alphanumerics, '.', '_' and '-'"
         )
     return None
-
-
-def map_order(keys: Collection[str]) -> Collection[str]:
-    """Keys as Java's hash map tells them, which decides what Kafka finds wrong first.
-
-    As they come where they are too long together: no such key is one that there is.
-    """
-    if len(keys) < 2 or sum(map(len, keys)) > LONGEST_ORDERED:
-        return keys
-    return hash_map_order(keys, string_hash)

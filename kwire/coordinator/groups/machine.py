@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Protocol, TypeAlias
 
 from kwire.coordinator.groups.classic.classic import ClassicConfig, ClassicGroups, Join, Sync
@@ -73,17 +72,6 @@ class GroupMachine:
             lambda consumer: OnlineMigration(config, around, topics, self.classic, consumer),
         )
         self.offsets = Offsets()
-        self._unseen: set[str] = set()
-        """Groups that commits have made of which nothing is stored.
-
-        Kafka shows its groups as they were at the last offset of the log that is committed: whatever is
-        written next, be it for another group, or a marker, has these seen.
-        """
-        self._forgotten: dict[str, ConsumerGroup] = {}
-        """Consumer groups that are gone without a record, and seen until the next one.
-
-        They are back when the log is read again.
-        """
 
     # --- the classic protocol
 
@@ -94,12 +82,10 @@ class GroupMachine:
             return self.classic.join(join, done)
         if group.members:
             return self.consumer.migration.join(group, join, done)
-        del self.consumer.groups[group.id]
         result = self.classic.join(join, done)
         if group.id not in self.classic.groups:
-            # Kafka forgets the group, whoever asked, but stores that only with a group that takes its place.
-            self._forgotten[group.id] = group
             return result
+        del self.consumer.groups[group.id]
 
         def committed(error: ApiError | None) -> None:
             result.committed(error)
@@ -152,11 +138,6 @@ class GroupMachine:
                 if not is_transactional and commit.api_version >= FIRST_COMMIT_VERSION_WITH_GROUP_NOT_FOUND:
                     raise group_not_found(group_id)
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-            # A consumer that assigns partitions to itself, or an administrator: its offsets make a group,
-            # those that were refused for their metadata, too.
-            if not commit.commits:
-                self.classic.create(group_id)
-                self._unseen.add(group_id)
         elif commit.generation >= 0 or group.state is not State.EMPTY:
             if commit.generation >= 0 or commit.member_id or commit.instance_id is not None:
                 member = group.check_member(commit.member_id, commit.instance_id)
@@ -171,19 +152,16 @@ class GroupMachine:
         return self.offsets.commit(commit, self._around.now_ms())
 
     def fetch_offsets(
-        self, group_id: str, member_id: str | None, member_epoch: int, *, require_stable: bool
+        self, group_id: str, member_id: str | None, member_epoch: int
     ) -> Mapping[str, Mapping[int, CommittedOffset]]:
         """What a group has committed, by topic and partition; nothing where there is no such group.
 
-        Who wants stable offsets (KIP-447) is told of groups as they are now, others as they are stored.
         ApiError, where a member asks: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH.
         """
         group = self.consumer.groups.get(group_id)
-        if not require_stable:
-            group = self._forgotten.get(group_id, group)
         if group is not None:
             check_fetch(group, member_id, member_epoch)
-        elif group_id not in self.classic.groups or (group_id in self._unseen and not require_stable):
+        elif group_id not in self.classic.groups:
             return {}
         return self.offsets.topics(group_id)
 
@@ -256,24 +234,16 @@ class GroupMachine:
             raise group_not_found(group_id)
         return group
 
-    def _seen(self, group_id: str) -> Group:
-        forgotten = self._forgotten.get(group_id)
-        if forgotten is not None:
-            return forgotten
-        if group_id in self._unseen:
-            raise group_not_found(group_id)
-        return self._group(group_id)
-
     def describe(self, group_id: str) -> DescribedGroup:
         """One classic group. ApiError GROUP_ID_NOT_FOUND."""
-        group = self._seen(group_id)
+        group = self._group(group_id)
         if isinstance(group, ConsumerGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
         return group.described()
 
     def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup:
         """One consumer group. ApiError GROUP_ID_NOT_FOUND."""
-        group = self._seen(group_id)
+        group = self._group(group_id)
         if isinstance(group, ClassicGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         return described(group, self._topics, self.consumer.default_assignor)
@@ -290,7 +260,6 @@ class GroupMachine:
                     group_type=CLASSIC_TYPE,
                 )
                 for classic in self.classic.groups.values()
-                if classic.id not in self._unseen
             )
         if not types or CONSUMER_TYPE in types:
             listed += (
@@ -300,7 +269,7 @@ class GroupMachine:
                     group_state=consumer.state.value,
                     group_type=CONSUMER_TYPE,
                 )
-                for consumer in chain(self.consumer.groups.values(), self._forgotten.values())
+                for consumer in self.consumer.groups.values()
             )
         return [group for group in listed if not states or group.group_state.lower() in states]
 
@@ -370,21 +339,6 @@ class GroupMachine:
         """A transaction has an offset for a group, which exists from here on."""
         if isinstance(key, OffsetCommitKey):
             self._ensure_group(key.group)
-
-    def grown(self) -> None:
-        """Something was written: what came or went without a record is seen to."""
-        self._unseen.clear()
-        self._forgotten.clear()
-
-    def reverted(self) -> None:
-        """A write was refused: what came or went without a record since the last one has not, as in Kafka."""
-        for group_id in self._unseen:
-            classic = self.classic.groups.get(group_id)
-            if classic is not None:
-                self.classic.forget(classic)
-        self.consumer.groups.update(self._forgotten)
-        self._unseen.clear()
-        self._forgotten.clear()
 
     def loaded(self) -> None:
         """Everything is replayed: sessions start."""

@@ -14,7 +14,6 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from kwire.coordinator.groups.assignors.spec import as_hashed, order_of
 from kwire.coordinator.groups.classic.classic import ClassicGroups, Join, Sync, response_error
 from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
@@ -35,7 +34,6 @@ from kwire.coordinator.groups.consumer.timers import MemberTimers
 from kwire.coordinator.machine import Committed, Result, StoredRecord, Surroundings
 from kwire.coordinator.ports import TopicsView
 from kwire.wire.errors import ApiError, ErrorCode, WireError
-from kwire.wire.java import hash_map_order, string_hash
 from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.sync_group import SyncGroupResponse
@@ -123,8 +121,8 @@ class OnlineMigration:
         group = ConsumerGroup(classic.id)
         group.epoch = group.assignment_epoch = classic.generation
         try:
-            for member_id in hash_map_order(classic.members, string_hash):
-                self._take_over(group, classic.members[member_id], classic.protocol)
+            for member in classic.members.values():
+                self._take_over(group, member, classic.protocol)
         except WireError as error:
             logger.warning("group %s is not upgraded: %s", classic.id, error)
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR) from None
@@ -180,7 +178,7 @@ class OnlineMigration:
                 client_host=member.client_host,
                 subscribed=frozenset(subscription.topics),
                 assigned={
-                    topic_id: dict.fromkeys(hash_map_order(order_of(partitions), int), group.epoch)
+                    topic_id: dict.fromkeys(sorted(partitions), group.epoch)
                     for topic_id, partitions in target.items()
                 },
                 classic=ClassicMemberMetadata(
@@ -203,7 +201,7 @@ class OnlineMigration:
             return None
         gone = {member.id for member in leaving}
         # The first is the leader of the classic group.
-        members = {member.id: member for member in group.members_in_order() if member.id not in gone}
+        members = {member.id: member for member in group.members.values() if member.id not in gone}
         try:
             return self._convert(
                 group, members, [], rebalance="its last consumer of the new protocol is gone"
@@ -359,7 +357,7 @@ class OnlineMigration:
             # Who had this instance id goes by another one now. Apache Kafka looks by the instance id for whom
             # to leave out of the classic group, finds nobody, and fails.
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        members = {member.id: member for member in group.members_in_order() if member.id != replaced.id}
+        members = {member.id: member for member in group.members.values() if member.id != replaced.id}
         members[updated.id] = updated
         reason = "its last consumer of the new protocol is back with the classic one" if is_stale else None
         return self._convert(group, members, records, rebalance=reason, replaced=replaced)
@@ -424,7 +422,7 @@ class OnlineMigration:
         response = SyncGroupResponse(
             protocol_type=sync.protocol_type,
             protocol_name=sync.protocol,
-            assignment=assignment_of(as_hashed(member.assigned), version, self._topics),
+            assignment=assignment_of(member.assigned, version, self._topics),
         )
 
         def committed(error: ApiError | None) -> None:

@@ -8,7 +8,7 @@ NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from kwire.broker.host.host import Host
@@ -24,7 +24,7 @@ from kwire.coordinator.machine import Committed, Result, SameHeartbeat
 from kwire.coordinator.ports import OFFSETS_TOPIC, GroupSettings, StatePorts, TopicsView
 from kwire.coordinator.runtime import Kind, Runtime, Shard, partition_of
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.java import BLANKS, hash_map_order, string_hash, topic_partition_hash
+from kwire.wire.java import BLANKS
 from kwire.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from kwire.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -317,7 +317,6 @@ class GroupCoordinatorService:
         *,
         member_id: str | None = None,
         member_epoch: int = -1,
-        require_stable: bool = False,
     ) -> None:
         """OffsetFetch: `read` makes an answer of the offsets by topic and partition, which it must not keep.
 
@@ -326,9 +325,7 @@ class GroupCoordinatorService:
         """
         try:
             shard = self._shard(group_id, empty_id_allowed=True)
-            offsets = shard.machine.fetch_offsets(
-                group_id, member_id, member_epoch, require_stable=require_stable
-            )
+            offsets = shard.machine.fetch_offsets(group_id, member_id, member_epoch)
         except ApiError as error:
             done(error.code, None)
             return
@@ -359,17 +356,6 @@ class GroupCoordinatorService:
         shard.execute(Result(records, lambda error: done(_code(error), outcome if error is None else {})))
 
     # --- administration
-
-    def in_order(self, group_ids: Iterable[str]) -> list[str]:
-        """Groups in the order in which Apache Kafka describes them: by partition, as a hash map has those."""
-        return [group_id for of_partition in self._by_partition(group_ids) for group_id in of_partition]
-
-    def _by_partition(self, group_ids: Iterable[str]) -> list[list[str]]:
-        by_partition: dict[int, list[str]] = {}
-        for group_id in group_ids:
-            by_partition.setdefault(self.offsets_partition(group_id), []).append(group_id)
-        order = hash_map_order(by_partition, lambda index: topic_partition_hash(OFFSETS_TOPIC, index))
-        return [by_partition[index] for index in order]
 
     def describe(self, group_id: str) -> DescribedGroup:
         """One classic group. ApiError: GROUP_ID_NOT_FOUND, or why this broker cannot know."""
@@ -407,9 +393,8 @@ class GroupCoordinatorService:
         return [group for shard in self._runtime.active() for group in shard.machine.listed(states, types)]
 
     def delete(self, group_ids: Sequence[str], done: Callable[[dict[str, ErrorCode]], None]) -> None:
-        """DeleteGroups. `done` gets what became of each group, in Apache Kafka's order. KIP-229."""
-        of_partitions = self._by_partition(dict.fromkeys(group_ids))
-        asked = [group_id for part in of_partitions for group_id in hash_map_order(part, string_hash)]
+        """DeleteGroups. `done` gets what became of each group. KIP-229."""
+        asked = dict.fromkeys(group_ids)
         outcome: dict[str, ErrorCode] = {}
         if not asked:
             done(outcome)

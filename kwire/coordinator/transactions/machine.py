@@ -107,12 +107,6 @@ class TransactionMachine:
     def released(self, key: Message, value: Message | None) -> None:
         """Nothing in this log is part of a transaction itself."""
 
-    def grown(self) -> None:
-        """Nothing here waits for a record that says something else."""
-
-    def reverted(self) -> None:
-        """Whatever a refused record said is taken back with it."""
-
     def loaded(self) -> None:
         """The log is read: write the markers that were decided and maybe not written."""
         for transaction in list(self.transactions.values()):

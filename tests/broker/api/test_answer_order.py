@@ -1,4 +1,4 @@
-"""The order of answers about many topics or partitions, where Kafka's maps and sets decide it."""
+"""Answers about many topics or partitions, some of which are refused, or asked for in an unusual way."""
 
 from __future__ import annotations
 
@@ -34,23 +34,6 @@ def offsets_asked(*topics: tuple[str, Iterable[int]]) -> ListOffsetsRequest:
             for name, indexes in topics
         ]
     )
-
-
-def test_offsets_come_as_scalas_maps_tell_them(rig: Rig) -> None:
-    rig.create("lo10", partitions=10)
-    rig.create("lo3", partitions=3)
-
-    def order(*topics: tuple[str, Iterable[int]]) -> list[tuple[str, list[int]]]:
-        answer = rig.call(7, offsets_asked(*topics))
-        return [
-            (topic.name, [partition.partition_index for partition in topic.partitions])
-            for topic in answer.topics
-        ]
-
-    assert order(("lo10", range(10))) == [("lo10", [1, 0, 3, 2, 9, 8, 5, 4, 7, 6])]
-    assert order(("lo10", [2, 0]), ("lo3", [1, 0])) == [("lo3", [0, 1]), ("lo10", [0, 2])]
-    assert order(("lo10", []), ("lo3", [0])) == [("lo3", [0])]
-    assert order() == []
 
 
 def test_what_is_refused_of_offsets_keeps_its_answer(rig: Rig) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
@@ -40,98 +38,6 @@ def test_a_consumer_without_a_group_keeps_offsets(cluster: Cluster) -> None:
     assert cluster.commit(7, partition=1).value == ErrorCode.NONE
     assert cluster.offsets() == {("t", 0): 5, ("t", 1): 7}
     assert cluster.state() == "Empty"
-
-
-def test_a_commit_of_which_nothing_is_stored_makes_a_group_that_is_seen_later(cluster: Cluster) -> None:
-    groups = [group for group in map(str, range(9)) if partition_of(group, PARTITIONS) == 0]
-    unseen, other = groups[:2]
-    reply = Reply()
-    cluster.service.commit_offsets(Commit(unseen, -1, "", None, [], None, 8), reply)
-    cluster.host.run_pending()
-    assert reply.value == ErrorCode.NONE
-    assert cluster.state(unseen) is None
-    assert cluster.commit(1, group=other).value == ErrorCode.NONE
-    assert cluster.state(unseen) == "Empty"
-    assert delete(cluster, unseen) == {unseen: ErrorCode.NONE}
-    assert cluster.state(unseen) is None
-
-
-def join_a_new_group(cluster: Cluster, group: str) -> None:
-    cluster.join(group)
-
-
-def leave_a_group(cluster: Cluster, group: str) -> None:
-    (member,) = cluster.stable(group)
-    make_unseen(cluster)
-    cluster.leave((member.member_id, None), group=group)
-
-
-def sync_a_group(cluster: Cluster, group: str) -> None:
-    reply = cluster.join(group, id_first=False)
-    cluster.advance(cluster.config.group_initial_rebalance_delay_ms)
-    make_unseen(cluster)
-    cluster.sync(reply.value, group=group)
-
-
-def let_a_session_expire(cluster: Cluster, group: str) -> None:
-    cluster.stable(group)
-    make_unseen(cluster)
-    cluster.advance(10_000)
-
-
-def delete_a_group(cluster: Cluster, group: str) -> None:
-    cluster.join(group)
-    make_unseen(cluster)
-    delete(cluster, group)
-
-
-def abort_a_transaction(cluster: Cluster, group: str) -> None:
-    commit_in_transaction(cluster, PartitionCommit("t", 0, 5, -1, ""), group=group)
-    make_unseen(cluster)
-    cluster.service.transaction_ended(partition_of(group, PARTITIONS), 7, commit=False)
-
-
-UNSEEN, OTHER = [group for group in map(str, range(9)) if partition_of(group, PARTITIONS) == 0][:2]
-
-
-def make_unseen(cluster: Cluster) -> None:
-    """A group of whose commit nothing is stored; anew, if something has been written since."""
-    if cluster.state(UNSEEN) is not None:
-        delete(cluster, UNSEEN)
-    cluster.service.commit_offsets(Commit(UNSEEN, -1, "", None, [], None, 8), Reply())
-    cluster.host.run_pending()
-    assert cluster.state(UNSEEN) is None
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        join_a_new_group,
-        leave_a_group,
-        sync_a_group,
-        let_a_session_expire,
-        delete_a_group,
-        abort_a_transaction,
-    ],
-)
-def test_whatever_is_written_next_has_a_group_seen(
-    cluster: Cluster, write: Callable[[Cluster, str], None]
-) -> None:
-    make_unseen(cluster)
-    write(cluster, OTHER)
-    assert cluster.state(UNSEEN) == "Empty"
-
-
-def test_requests_that_write_nothing_have_no_group_seen(cluster: Cluster) -> None:
-    (member,) = cluster.stable(OTHER)
-    waiting = cluster.join(OTHER).value.member_id
-    make_unseen(cluster)
-    cluster.heartbeat(member, group=OTHER)
-    cluster.sync(member, group=OTHER)
-    cluster.join(OTHER)
-    cluster.leave((waiting, None), ("nobody", None), group=OTHER)
-    cluster.join("unknown", "nobody")
-    assert cluster.state(UNSEEN) is None
 
 
 def test_who_may_commit(cluster: Cluster) -> None:
@@ -236,19 +142,6 @@ def test_groups_without_members_are_deleted_with_their_offsets(cluster: Cluster)
     cluster.restart()
     assert cluster.state("simple") is None
     assert cluster.state("busy") == "Stable"
-
-
-def test_several_groups_are_answered_in_the_order_of_apache_kafkas_hash_maps(cluster: Cluster) -> None:
-    # Partitions come as 0, 3, 1, 2; the first three groups are in partition 0, the others in 3, 2 and 3.
-    groups = ["o0-cd3211", "", "o4-cd3211", "o1-cd3211", "o2-cd3211", "o3-cd3211"]
-    assert cluster.service.in_order(groups) == [*groups[:4], "o3-cd3211", "o2-cd3211"]
-    assert list(delete(cluster, *groups[:5], groups[0])) == [
-        "",
-        "o4-cd3211",
-        "o0-cd3211",
-        "o1-cd3211",
-        "o2-cd3211",
-    ]
 
 
 def test_offsets_of_a_simple_group_expire_after_their_commit(cluster: Cluster) -> None:

@@ -49,7 +49,7 @@ def describe_groups(
     node: Node, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     """Answer for each group."""
-    groups = [_described(node, context, group_id) for group_id in node.groups.in_order(request.groups)]
+    groups = [_described(node, context, group_id) for group_id in request.groups]
     if request.include_authorized_operations:
         for group in groups:
             if not group.error_code:
@@ -81,11 +81,7 @@ def consumer_group_describe(
                 for group_id in request.group_ids
             ]
         )
-    # Apache Kafka answers first for those that no partition is asked about.
-    asked = [
-        *(group_id for group_id in request.group_ids if not group_id),
-        *node.groups.in_order(group_id for group_id in request.group_ids if group_id),
-    ]
+    asked = request.group_ids
     if not asked:
         return ConsumerGroupDescribeResponse()
     found: dict[int, DescribedConsumerGroup] = {}

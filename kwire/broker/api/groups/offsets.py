@@ -4,8 +4,7 @@ OffsetCommit: KIP-211 (no retention from v5), KIP-320 (leader epochs, v6), KIP-3
 (v9), topic ids (v10). Topics are checked here, the group and its member by the coordinator.
 
 OffsetFetch: KIP-447 (stable offsets, v7), KIP-709 (many groups, v8), KIP-848 (member epoch, v9), topic ids
-(v10). Only committed offsets are shown. With `require_stable` those that an open transaction has are refused,
-and groups are looked at as they are, not as they are stored.
+(v10). Only committed offsets are shown. With `require_stable` those that an open transaction has are refused.
 
 OffsetDelete: offsets in topics that the group does not consume now (KIP-496).
 """
@@ -215,7 +214,6 @@ class _Group:
             self._done,
             member_id=group.member_id,
             member_epoch=group.member_epoch,
-            require_stable=self._require_stable,
         )
 
     def _read(self, stored: Stored) -> list[OffsetFetchResponseTopics]:
@@ -300,7 +298,7 @@ def _one_group(node: Node, context: RequestContext, request: OffsetFetchRequest)
                     partition.error_code = code
         context.complete(OffsetFetchResponse(error_code=code, topics=topics or [], groups=[]))
 
-    node.groups.fetch_offsets(request.group_id, read, done, require_stable=request.require_stable)
+    node.groups.fetch_offsets(request.group_id, read, done)
 
 
 def _offsets(

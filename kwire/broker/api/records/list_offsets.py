@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.java import scala_map_order, scala_trie_order, string_hash, topic_partition_hash
 from kwire.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -67,27 +66,15 @@ def handle(node: Node, context: RequestContext, request: ListOffsetsRequest) -> 
                 answers[place] = ListOffsetsPartitionResponse(
                     partition_index=partition.partition_index, error_code=error.code, timestamp=-1, offset=-1
                 )
+    by_topic: dict[str, list[ListOffsetsPartitionResponse]] = {}
+    for (name, _), answer in answers.items():
+        by_topic.setdefault(name, []).append(answer)
     return ListOffsetsResponse(
         topics=[
-            ListOffsetsTopicResponse(name=places[0][0], partitions=[answers[place] for place in places])
-            for places in _in_order(request)
+            ListOffsetsTopicResponse(name=name, partitions=partitions)
+            for name, partitions in by_topic.items()
         ]
     )
-
-
-def _in_order(request: ListOffsetsRequest) -> list[list[tuple[str, int]]]:
-    """The partitions, topic by topic, as Kafka's maps tell them: one of all, from that one for each topic."""
-    by_topic: dict[str, list[tuple[str, int]]] = {}
-    places = [
-        (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
-    ]
-    for place in scala_map_order(places, _hash):
-        by_topic.setdefault(place[0], []).append(place)
-    return [scala_map_order(by_topic[name], _hash) for name in scala_trie_order(by_topic, string_hash)]
-
-
-def _hash(place: tuple[str, int]) -> int:
-    return topic_partition_hash(*place)
 
 
 def _look_up(

@@ -3,16 +3,14 @@
 Members keep what they had of topics they still want. What is free goes, topic by topic, to whichever
 subscriber has least; then, again topic by topic, partitions move from the subscriber with most to the one
 with least, until no topic's subscribers differ by more than one, or the rounds are used up. Ties go by the
-members' order in Kafka's map, and topics by partitions a subscriber, those that leave little choice first.
+members' order, and topics by partitions a subscriber, those that leave little choice first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from kwire.coordinator.groups.assignors.partition_map import PartitionMap
 from kwire.coordinator.groups.assignors.spec import Assignment, GroupSpec
-from kwire.wire.java import buckets_of, uuid_order
 
 MOST_ROUNDS = 16
 """With overlapping subscriptions each round about halves the imbalance; Kafka's limit."""
@@ -20,33 +18,35 @@ MOST_ROUNDS = 16
 NOBODY = -1
 
 
-def assign_heterogeneous(spec: GroupSpec, members: list[str], wanted: Collection[bytes]) -> Assignment:
-    """Partitions by member and topic id; `members` are the spec's in their order, `wanted` topics exist."""
-    table = _Table(spec, members, wanted)
+def assign_heterogeneous(spec: GroupSpec, wanted: Collection[bytes]) -> Assignment:
+    """Partitions by member and topic id; `wanted` topics exist."""
+    table = _Table(spec, wanted)
     table.hand_out()
     table.balance()
-    return {member_id: own.result() for member_id, own in zip(members, table.owned, strict=True)}
+    return {
+        member_id: {topic_id: frozenset(partitions) for topic_id, partitions in own.items()}
+        for member_id, own in zip(spec.members, table.owned, strict=True)
+    }
 
 
 class _Table:
     """Who has which partition. Members are numbers here: their places in the order."""
 
-    def __init__(self, spec: GroupSpec, members: list[str], wanted: Collection[bytes]) -> None:
+    def __init__(self, spec: GroupSpec, wanted: Collection[bytes]) -> None:
         self._counts = spec.partition_counts
         self._owners = {topic_id: [NOBODY] * self._counts[topic_id] for topic_id in wanted}
         self._subscribers: dict[bytes, list[int]] = {topic_id: [] for topic_id in wanted}
-        self._sizes = [0] * len(members)
-        self.owned: list[PartitionMap] = []
-        for place, member_id in enumerate(members):
-            member = spec.members[member_id]
+        self._sizes = [0] * len(spec.members)
+        self.owned: list[dict[bytes, set[int]]] = []
+        for place, member in enumerate(spec.members.values()):
             for topic_id in member.subscribed:
                 self._subscribers[topic_id].append(place)
-            own = PartitionMap(member.assigned)
-            for topic_id in own.topic_ids:
-                if topic_id not in member.subscribed:
-                    own.drop(topic_id)
-                    continue
-                partitions = own.order(topic_id)
+            own = {
+                topic_id: set(partitions)
+                for topic_id, partitions in member.assigned.items()
+                if topic_id in member.subscribed
+            }
+            for topic_id, partitions in own.items():
                 for partition in partitions:
                     self._owners[topic_id][partition] = place
                 self._sizes[place] += len(partitions)
@@ -104,18 +104,19 @@ class _Table:
     def _give(self, topic_id: bytes, partition: int, taker: int) -> None:
         giver = self._owners[topic_id][partition]
         if giver != NOBODY:
-            self.owned[giver].remove(topic_id, partition)
+            own = self.owned[giver]
+            own[topic_id].remove(partition)
+            if not own[topic_id]:
+                del own[topic_id]
             self._sizes[giver] -= 1
-        # Kafka makes room for what it expects a subscriber to get.
-        expected = -(-self._counts[topic_id] // len(self._subscribers[topic_id]))
-        self.owned[taker].add(topic_id, partition, buckets_of(expected * 4 // 3 + 1))
+        self.owned[taker].setdefault(topic_id, set()).add(partition)
         self._owners[topic_id][partition] = taker
         self._sizes[taker] += 1
 
     def _sorted(self, topics: Iterable[bytes]) -> list[bytes]:
-        def rank(topic_id: bytes) -> tuple[float, int, tuple[int, int]]:
+        def rank(topic_id: bytes) -> tuple[float, int, bytes]:
             subscribers = len(self._subscribers[topic_id])
-            return -self._counts[topic_id] / subscribers, subscribers, uuid_order(topic_id)
+            return -self._counts[topic_id] / subscribers, subscribers, topic_id
 
         return sorted(topics, key=rank)
 

@@ -14,10 +14,9 @@ from kwire.coordinator.groups.assignors.spec import (
     Assignment,
     GroupSpec,
     MemberSpec,
-    OrderedPartitions,
     assignment_failed,
 )
-from kwire.wire.java import buckets_of_map_copy, hash_map_order, string_order, uuid_hash
+from kwire.wire.java import string_order
 
 
 def assign(spec: GroupSpec) -> Assignment:
@@ -25,7 +24,7 @@ def assign(spec: GroupSpec) -> Assignment:
     members = sorted(spec.members.items(), key=_rank)
     if spec.homogeneous:
         # The group may have changed since that was so, and then it goes by whoever comes first, as in Kafka.
-        wanted = [member._replace(unknown_topics=0) for _, member in members[:1]] * len(members)
+        wanted = [member for _, member in members[:1]] * len(members)
     else:
         wanted = [member for _, member in members]
     ranges: dict[bytes, list[tuple[int, int]]] = {}
@@ -40,11 +39,8 @@ def assign(spec: GroupSpec) -> Assignment:
         for topic_id in member.subscribed:
             start, end = ranges[topic_id].pop()
             if start < end:
-                own[topic_id] = OrderedPartitions(range(start, end))
-        # Of topics that all members share Kafka counts those that exist, else those that they ask for.
-        size = len(member.subscribed) + member.unknown_topics
-        order = hash_map_order(own, uuid_hash, buckets_of_map_copy(size))
-        assignment[member_id] = {topic_id: own[topic_id] for topic_id in order}
+                own[topic_id] = frozenset(range(start, end))
+        assignment[member_id] = own
     return assignment
 
 

@@ -11,23 +11,25 @@ those that are below theirs.
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import islice
 
 from kwire.coordinator.groups.assignors.heterogeneous import assign_heterogeneous
-from kwire.coordinator.groups.assignors.partition_map import PartitionMap
-from kwire.coordinator.groups.assignors.spec import Assignment, GroupSpec, assignment_failed
-from kwire.wire.java import buckets_of_copy, hash_map_order, string_hash, uuid_hash
+from kwire.coordinator.groups.assignors.spec import (
+    Assignment,
+    GroupSpec,
+    Partitions,
+    assignment_failed,
+)
 from kwire.wire.primitives import Uuid, uuid_to_text
 
 
 def assign(spec: GroupSpec) -> Assignment:
     """Partitions by member and topic id. ApiError: UNKNOWN_SERVER_ERROR where a topic is unknown."""
-    members = hash_map_order(spec.members, string_hash)
-    wanted: Collection[bytes]
+    subscriptions = [member.subscribed for member in spec.members.values()]
     if spec.homogeneous:
         # The group may have changed since that was so, and then it goes by whoever comes first, as in Kafka.
-        wanted = frozenset(spec.members[members[0]].subscribed) if members else ()
-    else:
-        wanted = frozenset[bytes]().union(*(member.subscribed for member in spec.members.values()))
+        subscriptions = subscriptions[:1]
+    wanted = dict.fromkeys(topic_id for subscribed in subscriptions for topic_id in subscribed)
     for topic_id in sorted(wanted):
         if topic_id not in spec.partition_counts:
             raise assignment_failed(
@@ -37,62 +39,65 @@ def assign(spec: GroupSpec) -> Assignment:
     if not wanted:
         return {}
     if spec.homogeneous:
-        return _assign_homogeneous(spec, members, wanted)
-    return assign_heterogeneous(spec, members, wanted)
+        return _assign_homogeneous(spec, wanted)
+    return assign_heterogeneous(spec, wanted)
 
 
-def _assign_homogeneous(spec: GroupSpec, members: list[str], wanted: Collection[bytes]) -> Assignment:
-    free = _unowned(spec, wanted, spec.members[members[0]].unknown_topics)
+def _assign_homogeneous(spec: GroupSpec, wanted: Collection[bytes]) -> Assignment:
+    free = _unowned(spec, wanted)
     total = sum(spec.partition_counts[topic_id] for topic_id in wanted)
-    fewest, spare = divmod(total, len(members))
-    owned: dict[str, PartitionMap] = {}
+    fewest, spare = divmod(total, len(spec.members))
+    owned: dict[str, dict[bytes, list[int]]] = {}
     room: dict[str, int] = {}
-    for index, member_id in enumerate(members):
-        own = owned[member_id] = PartitionMap(spec.members[member_id].assigned)
+    for index, (member_id, member) in enumerate(spec.members.items()):
         has_spare = spare > 0
-        quota = _revoke(own, wanted, fewest + has_spare, free)
-        if quota > 0 and has_spare and len(members) - index > spare:
+        owned[member_id], quota = _kept(member.assigned, wanted, fewest + has_spare, free)
+        if quota > 0 and has_spare and len(spec.members) - index > spare:
             # Somebody further on may have one more already, and keep it so.
             quota -= 1
             has_spare = False
-        if quota > 0:
-            room[member_id] = quota
+        room[member_id] = quota
         spare -= has_spare
     next_free = iter(free)
     for member_id, quota in room.items():
-        own = owned[member_id]
-        own.to_be_changed()
-        for _, (topic_id, partition) in zip(range(quota), next_free, strict=False):
-            own.add(topic_id, partition)
-    return {member_id: own.result() for member_id, own in owned.items()}
+        for topic_id, partition in islice(next_free, quota):
+            owned[member_id].setdefault(topic_id, []).append(partition)
+    return {
+        member_id: {topic_id: frozenset(partitions) for topic_id, partitions in own.items()}
+        for member_id, own in owned.items()
+    }
 
 
-def _unowned(spec: GroupSpec, wanted: Collection[bytes], unknown: int) -> list[tuple[bytes, int]]:
-    """The partitions that nobody had, topic by topic in the order of Kafka's set of them."""
+def _unowned(spec: GroupSpec, wanted: Collection[bytes]) -> list[tuple[bytes, int]]:
+    """The partitions that nobody had, topic by topic."""
     owned = {
         (topic_id, partition)
         for member in spec.members.values()
         for topic_id, partitions in member.assigned.items()
         for partition in partitions
     }
-    in_order = [topic_id for topic_id in spec.partition_counts if topic_id in wanted]
     return [
         (topic_id, partition)
-        for topic_id in hash_map_order(in_order, uuid_hash, buckets_of_copy(len(in_order) + unknown))
+        for topic_id in wanted
         for partition in range(spec.partition_counts[topic_id])
         if (topic_id, partition) not in owned
     ]
 
 
-def _revoke(own: PartitionMap, wanted: Collection[bytes], quota: int, free: list[tuple[bytes, int]]) -> int:
-    """Take from a member what it may not keep; how many partitions it is short of its quota then."""
-    for topic_id in own.topic_ids:
+def _kept(
+    assigned: Partitions, wanted: Collection[bytes], quota: int, free: list[tuple[bytes, int]]
+) -> tuple[dict[bytes, list[int]], int]:
+    """What a member keeps of what it had, and how many partitions it is short of its quota then.
+
+    What it may not keep of a topic that is wanted is `free` from now on.
+    """
+    kept: dict[bytes, list[int]] = {}
+    for topic_id, partitions in assigned.items():
         if topic_id not in wanted:
-            own.drop(topic_id)
             continue
-        partitions = own.order(topic_id)
-        for partition in partitions[quota:]:
-            own.remove(topic_id, partition)
-            free.append((topic_id, partition))
-        quota -= min(quota, len(partitions))
-    return quota
+        in_order = sorted(partitions)
+        if quota:
+            kept[topic_id] = in_order[:quota]
+        free += [(topic_id, partition) for partition in in_order[quota:]]
+        quota -= min(quota, len(in_order))
+    return kept, quota

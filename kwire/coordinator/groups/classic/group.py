@@ -14,7 +14,6 @@ from kwire.coordinator.groups.classic.member import Member, Protocols
 from kwire.coordinator.machine import StoredRecord, TimerHandle
 from kwire.wire.codegen import decoder
 from kwire.wire.errors import ApiError, ErrorCode, WireError
-from kwire.wire.java import hash_map_order, string_hash
 from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from kwire.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from kwire.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
@@ -290,13 +289,10 @@ class ClassicGroup:
         return {name for name, count in self._support.items() if count == len(self.members)}
 
     def select_protocol(self) -> str:
-        """The protocol that most members prefer among those that all support.
-
-        Of several with as many votes it is the one that Kafka, too, comes upon first.
-        """
+        """The protocol that most members prefer among those that all support."""
         candidates = self._candidates()
         votes = Counter(member.vote(candidates) for member in self.members.values())
-        return max(hash_map_order(votes, string_hash), key=votes.__getitem__)
+        return max(votes, key=votes.__getitem__)
 
     def _subscribed_topics(self) -> frozenset[str] | None:
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:

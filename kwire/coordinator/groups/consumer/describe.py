@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from kwire.coordinator.groups.assignors.spec import order_of
 from kwire.coordinator.groups.consumer.group import NO_TARGET, ConsumerGroup
 from kwire.coordinator.groups.consumer.member import Member, Partitions
 from kwire.coordinator.ports import TopicsView
-from kwire.wire.java import HashTable, hash_set_order, string_hash, string_order, uuid_hash
 from kwire.wire.messages.consumer_group_describe import (
     Assignment,
     DescribedGroup,
@@ -32,19 +30,16 @@ def described(group: ConsumerGroup, topics: TopicsView, default_assignor: str) -
         assignor_name=group.preferred_assignor() or default_assignor,
         members=[
             _member(member, group.targets.get(member.id, NO_TARGET), topics)
-            for member in group.members_in_order()
+            for member in group.members.values()
         ],
     )
 
 
 def _member(member: Member, target: Partitions, topics: TopicsView) -> DescribedMember:
-    current: dict[bytes, list[int]] = {}
-    order = HashTable(uuid_hash)
+    current: dict[bytes, set[int]] = {}
     for assigned in (member.assigned, member.pending_revocation):
         for topic_id, epochs in assigned.items():
-            if topics.by_id(topic_id) is not None:
-                order.compute(topic_id)
-                current.setdefault(topic_id, []).extend(epochs)
+            current.setdefault(topic_id, set()).update(epochs)
     return DescribedMember(
         member_id=member.id,
         instance_id=member.instance_id,
@@ -52,23 +47,20 @@ def _member(member: Member, target: Partitions, topics: TopicsView) -> Described
         member_epoch=member.epoch,
         client_id=member.client_id,
         client_host=member.client_host,
-        # They are stored in order, and read into a set.
-        subscribed_topic_names=hash_set_order(sorted(member.subscribed, key=string_order), string_hash),
+        subscribed_topic_names=sorted(member.subscribed),
         subscribed_topic_regex=member.regex,
-        assignment=_assignment({topic_id: current[topic_id] for topic_id in order.order}, topics),
-        target_assignment=_assignment(
-            {topic_id: order_of(partitions) for topic_id, partitions in target.items()}, topics
-        ),
+        assignment=_assignment(current, topics),
+        target_assignment=_assignment(target, topics),
         member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
     )
 
 
-def _assignment(partitions: Mapping[bytes, Iterable[int]], topics: TopicsView) -> Assignment:
+def _assignment(partitions: Mapping[bytes, Collection[int]], topics: TopicsView) -> Assignment:
     shown = []
     for topic_id, indexes in partitions.items():
         topic = topics.by_id(topic_id)
         if topic is not None:
             shown.append(
-                TopicPartitions(topic_id=Uuid(topic_id), topic_name=topic.name, partitions=list(indexes))
+                TopicPartitions(topic_id=Uuid(topic_id), topic_name=topic.name, partitions=sorted(indexes))
             )
     return Assignment(topic_partitions=shown)

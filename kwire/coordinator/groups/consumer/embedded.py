@@ -7,9 +7,9 @@ which it is a continuation. KIP-429 (v1), KIP-792 (v2), KIP-881 (v3).
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection, Mapping
 from typing import Final, TypeVar
 
-from kwire.coordinator.groups.assignors.spec import as_hashed, order_of
 from kwire.coordinator.groups.consumer.member import Partitions
 from kwire.coordinator.groups.consumer.reconciliation import Owned
 from kwire.coordinator.ports import TopicsView
@@ -72,22 +72,22 @@ def partitions_of(data: bytes, topics: TopicsView) -> Partitions:
     assignment = _decoded(ConsumerProtocolAssignment, data)
     if assignment.user_data:
         raise CustomAssignor
-    partitions: dict[bytes, list[int]] = {}
+    partitions: dict[bytes, frozenset[int]] = {}
     for named in assignment.assigned_partitions:
         topic = topics.by_name(named.topic)
         if topic is not None:
-            partitions[topic.topic_id] = named.partitions
-    return as_hashed(partitions)
+            partitions[topic.topic_id] = frozenset(named.partitions)
+    return partitions
 
 
-def assignment_of(partitions: Partitions, version: int, topics: TopicsView) -> bytes:
+def assignment_of(partitions: Mapping[bytes, Collection[int]], version: int, topics: TopicsView) -> bytes:
     """An assignment for a consumer that writes this version."""
     assignment = ConsumerProtocolAssignment(assigned_partitions=[], user_data=None)
     for topic_id, numbers in partitions.items():
         topic = topics.by_id(topic_id)
         if topic is not None and numbers:
             assignment.assigned_partitions.append(
-                ConsumerProtocolAssignmentTopicPartition(topic=topic.name, partitions=list(order_of(numbers)))
+                ConsumerProtocolAssignmentTopicPartition(topic=topic.name, partitions=sorted(numbers))
             )
     data = bytearray(VERSION.pack(version))
     encoder(ConsumerProtocolAssignment, version)(assignment, data, [])

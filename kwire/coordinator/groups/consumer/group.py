@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from kwire.coordinator.groups.assignors.spec import as_hashed
 from kwire.coordinator.groups.consumer.member import (
     Assigned,
     Member,
@@ -23,14 +22,6 @@ from kwire.coordinator.groups.consumer.member import (
 )
 from kwire.coordinator.machine import StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.java import (
-    FEWEST_SLOTS,
-    bucket_order,
-    buckets_of_map_copy,
-    string_hash,
-    timeline_map_order,
-    timeline_slots,
-)
 from kwire.wire.schema import Message
 from kwire.wire.stored.consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -88,7 +79,6 @@ class ConsumerGroup:
         "epoch",
         "has_partition_metadata",
         "id",
-        "member_slots",
         "members",
         "metadata_hash",
         "owner_epochs",
@@ -107,8 +97,6 @@ class ConsumerGroup:
         self.assignment_epoch = FIRST_EPOCH
         self.assignment_timestamp = 0
         self.members: dict[str, Member] = {}
-        self.member_slots = FEWEST_SLOTS
-        """Of Kafka's map of members, which does not shrink when they go."""
         self.static_ids: dict[str, str] = {}
         """Member ids by instance id."""
         self.targets: dict[str, Partitions] = {}
@@ -158,11 +146,6 @@ class ConsumerGroup:
             )
         return member
 
-    def members_in_order(self) -> list[Member]:
-        """The members as Kafka's map tells them."""
-        order = timeline_map_order(self.members, string_hash, self.member_slots)
-        return [self.members[member_id] for member_id in order]
-
     def static_member(self, instance_id: str) -> Member | None:
         """The member of this instance id, if there is one. ApiError UNKNOWN_MEMBER_ID: not any more."""
         member_id = self.static_ids.get(instance_id)
@@ -189,24 +172,15 @@ class ConsumerGroup:
         self.refresh_epoch = 0
 
     def preferred_assignor(self) -> str | None:
-        """The assignor that most members name; None where none names one."""
-        counts = self.assignor_counts
-        return max(timeline_map_order(counts, string_hash), key=counts.__getitem__, default=None)
+        """The assignor that most members name, and `uniform` of two that as many do; None: none names one."""
+        return _most_named(self.assignor_counts)
 
     def preferred_assignor_after(self, old: Member, new: Member) -> str | None:
-        """`preferred_assignor` once `old` has become `new`, which is another where as many name two of them.
-
-        Kafka counts `old` out of a copy, and `new` into it: a name that is new comes first in its bucket.
-        """
-        buckets = buckets_of_map_copy(len(self.assignor_counts))
-        counts = {
-            name: self.assignor_counts[name] for name in timeline_map_order(self.assignor_counts, string_hash)
-        }
+        """`preferred_assignor` once `old` has become `new`."""
+        counts = dict(self.assignor_counts)
         _count(counts, old.assignor, -1)
-        if new.assignor and new.assignor not in counts:
-            counts = {new.assignor: 0, **counts}
         _count(counts, new.assignor, 1)
-        return max(bucket_order(counts, string_hash, buckets), key=counts.__getitem__, default=None)
+        return _most_named(counts)
 
     def counts_after(self, old: Member, new: Member) -> Counts:
         """`counts` once `old` has become `new`."""
@@ -287,7 +261,7 @@ class ConsumerGroup:
 
     def creation_records(self) -> list[StoredRecord]:
         """Everything that there is of the group, as records."""
-        members = self.members_in_order()
+        members = self.members.values()
         return [
             *(member.metadata_record(self.id) for member in members),
             self.epoch_record(self.epoch, self.metadata_hash),
@@ -343,9 +317,9 @@ class ConsumerGroup:
         if value is None:
             self.targets.pop(key.member_id, None)
             return
-        self.targets[key.member_id] = as_hashed(
-            {topic.topic_id: topic.partitions for topic in value.topic_partitions}
-        )
+        self.targets[key.member_id] = {
+            topic.topic_id: frozenset(topic.partitions) for topic in value.topic_partitions
+        }
 
     def _replay_assignment(self, key: ConsumerGroupCurrentMemberAssignmentKey, value: Any) -> None:
         known = self.members.get(key.member_id)
@@ -371,7 +345,6 @@ class ConsumerGroup:
     def put(self, member: Member) -> None:
         """Take a member as it is now; only for replay, and for a group that is not stored yet."""
         self._forget(self.members.get(member.id))
-        self.member_slots = timeline_slots(self.member_slots, len(self.members))
         self.members[member.id] = member
         if member.instance_id is not None:
             self.static_ids[member.instance_id] = member.id
@@ -448,6 +421,10 @@ def is_homogeneous(
     if next(iter(regex_counts.values())) != members:
         return False
     return all(by_regex == 1 and by_name <= 0 for by_name, by_regex in counts.values())
+
+
+def _most_named(counts: Mapping[str, int]) -> str | None:
+    return max(counts, key=lambda name: (counts[name], name), default=None)
 
 
 def _count(counts: dict[str, int], name: str | None, change: int) -> None:

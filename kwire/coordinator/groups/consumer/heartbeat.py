@@ -147,7 +147,7 @@ class ConsumerGroups:
         if joins or is_full(request) or member.assigned != updated.assigned:
             response.assignment = Assignment(
                 topic_partitions=[
-                    ResponseTopicPartitions(topic_id=Uuid(topic_id), partitions=list(partitions))
+                    ResponseTopicPartitions(topic_id=Uuid(topic_id), partitions=sorted(partitions))
                     for topic_id, partitions in updated.assigned.items()
                 ]
             )
@@ -332,8 +332,7 @@ class ConsumerGroups:
             )
         )
         if updated == member:
-            # It may have what it had in another order.
-            return updated
+            return member
         records.append(updated.assignment_record(group.id))
         if updated.is_classic:
             return updated

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from kwire.coordinator.groups.assignors.spec import order_of
 from kwire.coordinator.machine import StoredRecord
-from kwire.wire.java import hash_map_order, uuid_hash
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.consumer_groups import (
     ClassicMemberMetadata,
@@ -31,10 +29,7 @@ STATIC_LEAVING_EPOCH: Final = -2
 """The member epoch of a static member that is away, and will be back under the same instance id."""
 
 Assigned: TypeAlias = Mapping[bytes, Mapping[int, int]]
-"""By topic id and partition: the member epoch at which it was assigned. KIP-1251.
-
-Both in the order of Kafka's maps, in which clients are told of them.
-"""
+"""By topic id and partition: the member epoch at which it was assigned. KIP-1251."""
 
 Partitions: TypeAlias = Mapping[bytes, frozenset[int]]
 """Partitions by topic id."""
@@ -189,7 +184,7 @@ def target_record(group_id: str, member_id: str, target: Partitions) -> StoredRe
         ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
         ConsumerGroupTargetAssignmentMemberValue(
             topic_partitions=[
-                TopicPartition(topic_id=Uuid(topic_id), partitions=list(order_of(partitions)))
+                TopicPartition(topic_id=Uuid(topic_id), partitions=sorted(partitions))
                 for topic_id, partitions in target.items()
             ]
         ),
@@ -228,8 +223,7 @@ def _loaded(stored: Iterable[TopicPartitions], member_epoch: int) -> Assigned:
             logger.error("%d epochs were stored for %d partitions", len(epochs), len(topic.partitions))
             epochs = None
         if epochs is None:
-            since = dict.fromkeys(topic.partitions, default_epoch)
+            assigned[topic.topic_id] = dict.fromkeys(topic.partitions, default_epoch)
         else:
-            since = dict(zip(topic.partitions, epochs, strict=True))
-        assigned[topic.topic_id] = {partition: since[partition] for partition in hash_map_order(since, int)}
-    return {topic_id: assigned[topic_id] for topic_id in hash_map_order(assigned, uuid_hash)}
+            assigned[topic.topic_id] = dict(zip(topic.partitions, epochs, strict=True))
+    return assigned

@@ -4,32 +4,16 @@ A partition changes hands in three steps: its owner is told to give it up (UNREV
 has, and only then is it free for the next one, who waits for it meanwhile (UNRELEASED_PARTITIONS) with what
 it could be given already. A member reaches the epoch of the target when it has nothing left to give up.
 What each state does next is the table `STEPS`.
-
-Clients are told partitions in the order of Kafka's hash maps, so they are put together here as there: each
-map has as many buckets as in `CurrentAssignmentBuilder`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple
 
-from kwire.coordinator.groups.assignors.spec import order_of
 from kwire.coordinator.groups.consumer.group import NO_EPOCH
 from kwire.coordinator.groups.consumer.member import NOTHING, Assigned, Member, MemberState, Partitions
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.java import (
-    FEWEST_BUCKETS,
-    HashTable,
-    buckets_of_copy,
-    buckets_of_map_copy,
-    hash_map_order,
-    hash_set_order,
-    uuid_hash,
-)
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 Owned = Mapping[bytes, Collection[int]]
 """The partitions that a member says it has."""
@@ -118,9 +102,14 @@ def _without_unsubscribed(now: Situation) -> Member:
         lost = [topic_id for topic_id in member.assigned if topic_id not in now.subscribed]
         if not lost:
             return member
-        kept = _copied(member.assigned, uuid_hash)
-        assigned = {topic_id: epochs for topic_id, epochs in kept.items() if topic_id in now.subscribed}
-        pending = _with_lost(member, lost)
+        assigned = {topic_id: parts for topic_id, parts in member.assigned.items() if topic_id not in lost}
+        pending = {
+            **member.pending_revocation,
+            **{
+                topic_id: {**member.pending_revocation.get(topic_id, {}), **member.assigned[topic_id]}
+                for topic_id in lost
+            },
+        }
     elif not member.assigned:
         # Apache Kafka stores this step, too: the epoch before this one is not accepted any more.
         return member._replace(previous_epoch=member.epoch)
@@ -129,72 +118,32 @@ def _without_unsubscribed(now: Situation) -> Member:
     return member.moved_to(member.epoch, member.state, assigned, member.pending_revocation)
 
 
-def _with_lost(member: Member, lost: Collection[bytes]) -> Assigned:
-    """What a member has to give up, once it has lost these topics."""
-    pending = dict(member.pending_revocation)
-    order = HashTable(uuid_hash, buckets_of_map_copy(len(pending)))
-    for topic_id in pending:
-        order.put(topic_id)
-    for topic_id in lost:
-        order.compute(topic_id)
-        known = pending.get(topic_id)
-        epochs = member.assigned[topic_id]
-        if known is not None:
-            epochs = _in_buckets({**known, **epochs}, int, buckets_of_map_copy(len(known)))
-        pending[topic_id] = epochs
-    return {topic_id: pending[topic_id] for topic_id in order.order}
-
-
 def _towards_target(now: Situation, epoch: int) -> Member:
     """Give up first what is not in the target; then take what of it is free."""
     member = now.member
-    assigned: dict[bytes, Mapping[int, int]] = {}
-    order = HashTable(uuid_hash)
-    pending: dict[bytes, dict[int, int]] = {}
-    free: dict[bytes, list[int]] = {}
+    kept: dict[bytes, Mapping[int, int]] = {}
+    lost: dict[bytes, Mapping[int, int]] = {}
+    reached: dict[bytes, Mapping[int, int]] = {}
     waits = False
-    buckets = buckets_of_copy(len(now.target))
-    for topic_id in hash_map_order([*now.target, *member.assigned], uuid_hash, buckets):
+    for topic_id in dict.fromkeys([*now.target, *member.assigned]):
         target = now.target.get(topic_id, frozenset()) if topic_id in now.subscribed else frozenset()
-        current = _copied(member.assigned.get(topic_id, {}), int)
-        kept = {partition: since for partition, since in current.items() if partition in target}
-        if kept:
-            order.put(topic_id)
-            assigned[topic_id] = kept
-        if len(kept) != len(current):
-            pending[topic_id] = {
-                partition: since for partition, since in current.items() if partition not in target
-            }
+        current = member.assigned.get(topic_id, {})
         own_pending = member.pending_revocation.get(topic_id, {})
-        for partition in hash_set_order(order_of(target), int):
-            if partition in kept:
-                continue
-            # What it was itself about to give up needs nobody's release.
-            if now.owner_epoch(topic_id, partition) == NO_EPOCH or partition in own_pending:
-                free.setdefault(topic_id, []).append(partition)
-            else:
-                waits = True
-    if pending and now.still_owns(pending):
-        assigned = {topic_id: assigned[topic_id] for topic_id in order.order}
-        pending = _in_buckets(pending, uuid_hash, FEWEST_BUCKETS)
-        return member.moved_to(epoch, MemberState.UNREVOKED_PARTITIONS, assigned, pending)
-    for topic_id in hash_map_order(free, uuid_hash):
-        order.compute(topic_id)
-        buckets = FEWEST_BUCKETS
-        if topic_id in assigned:
-            buckets = buckets_of_map_copy(len(member.assigned[topic_id]))
-        since = {**assigned.get(topic_id, {}), **dict.fromkeys(free[topic_id], now.target_epoch)}
-        assigned[topic_id] = _in_buckets(since, int, buckets)
-    assigned = {topic_id: assigned[topic_id] for topic_id in order.order}
+        keeps = {partition: since for partition, since in current.items() if partition in target}
+        # What it was itself about to give up needs nobody's release.
+        takes = [
+            partition
+            for partition in sorted(target.difference(current))
+            if partition in own_pending or now.owner_epoch(topic_id, partition) == NO_EPOCH
+        ]
+        waits = waits or len(keeps) + len(takes) < len(target)
+        if keeps:
+            kept[topic_id] = keeps
+        if len(keeps) < len(current):
+            lost[topic_id] = {part: since for part, since in current.items() if part not in target}
+        if keeps or takes:
+            reached[topic_id] = {**keeps, **dict.fromkeys(takes, now.target_epoch)}
+    if lost and now.still_owns(lost):
+        return member.moved_to(epoch, MemberState.UNREVOKED_PARTITIONS, kept, lost)
     state = MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE
-    return member.moved_to(now.target_epoch, state, assigned, NOTHING)
-
-
-def _copied(entries: Mapping[K, V], hash_of: Callable[[K], int]) -> dict[K, V]:
-    """A `HashMap` made from this one."""
-    return _in_buckets(entries, hash_of, buckets_of_map_copy(len(entries)))
-
-
-def _in_buckets(entries: Mapping[K, V], hash_of: Callable[[K], int], buckets: int) -> dict[K, V]:
-    """A `HashMap` that had so many buckets, and then got these entries."""
-    return {key: entries[key] for key in hash_map_order(entries, hash_of, buckets)}
+    return member.moved_to(now.target_epoch, state, reached, NOTHING)

@@ -13,7 +13,6 @@ from kwire.coordinator.groups.consumer.member import (
 )
 from kwire.coordinator.groups.consumer.reconciliation import Owned
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.java import hash_map_order, string_hash
 from kwire.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 FIRST_VERSION_WITH_OWN_MEMBER_ID = 1
@@ -55,7 +54,7 @@ def check_request(
         raise ApiError(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {request.server_assignor} is not supported. "
-            f"Supported assignors: {', '.join(hash_map_order(assignors, string_hash))}.",
+            f"Supported assignors: {', '.join(assignors)}.",
         )
 
 

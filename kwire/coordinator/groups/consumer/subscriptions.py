@@ -121,7 +121,7 @@ class Subscriptions:
             or now_ms > last.timestamp_ms + self._config.group_consumer_regex_refresh_interval_ms
         ):
             self._resolving.add(group.id)
-            wanted = frozenset(expressions)
+            wanted = tuple(expressions)
             self._around.later(0, lambda: self._resolve(group.id, wanted))
 
     def refresh(

@@ -9,7 +9,6 @@ from kwire.coordinator.groups.consumer.group import NO_TARGET, ConsumerGroup
 from kwire.coordinator.groups.consumer.member import Member, Partitions, target_record
 from kwire.coordinator.machine import StoredRecord
 from kwire.coordinator.ports import TopicsView
-from kwire.wire.java import hash_map_order, hash_set_order, string_hash
 
 
 def new_target(
@@ -25,42 +24,27 @@ def new_target(
     """Share the group's partitions out at `epoch`, with one member as it is now.
 
     Gives the records of what changes, and that member's target. A static member that takes another's place
-    takes its target over. Members and topics come in the order of Kafka's maps, which decides between equals.
-    ApiError where the assignor fails.
+    takes its target over. ApiError where the assignor fails.
     """
-    members = {member.id: member for member in group.members_in_order()}
-    previous_id = None if updated.instance_id is None else group.static_ids.get(updated.instance_id)
-    if previous_id is not None and previous_id != updated.id:
-        members.pop(previous_id, None)
-    members[updated.id] = updated
-    told = hash_map_order(members, string_hash)
+    specs: dict[str, MemberSpec] = {}
     counts: dict[bytes, int] = {}
     known: dict[frozenset[str], Collection[bytes]] = {}
-    for member_id in told:
-        names = group.subscribed_topics(members[member_id])
-        if names in known:
+    previous_id = None if updated.instance_id is None else group.static_ids.get(updated.instance_id)
+    for member in {**group.members, updated.id: updated}.values():
+        if member.id == previous_id != updated.id:
             continue
-        found = [topics.by_name(name) for name in hash_set_order(sorted(names), string_hash)]
-        existing = [topic for topic in found if topic is not None]
-        for topic in existing:
-            counts.setdefault(topic.topic_id, topic.partition_count)
-        known[names] = dict.fromkeys(topic.topic_id for topic in existing)
-    specs: dict[str, MemberSpec] = {}
-    for member in members.values():
         names = group.subscribed_topics(member)
-        subscribed = known[names]
+        if names not in known:
+            found = [topic for topic in map(topics.by_name, sorted(names)) if topic is not None]
+            counts.update((topic.topic_id, topic.partition_count) for topic in found)
+            known[names] = dict.fromkeys(topic.topic_id for topic in found)
+        target_of = member.id if member.id != updated.id or previous_id is None else previous_id
         specs[member.id] = MemberSpec(
-            subscribed,
-            member.instance_id,
-            member.rack_id,
-            group.targets.get(member.id, NO_TARGET),
-            len(names) - len(subscribed),
+            known[names], member.instance_id, member.rack_id, group.targets.get(target_of, NO_TARGET)
         )
-    if previous_id is not None and previous_id != updated.id:
-        specs[updated.id] = specs[updated.id]._replace(assigned=group.targets.get(previous_id, NO_TARGET))
     assigned = assign(GroupSpec(specs, homogeneous, counts))
     records = []
-    for member_id in told:
+    for member_id in specs:
         target = assigned.get(member_id, NO_TARGET)
         if target != group.targets.get(member_id):
             records.append(target_record(group.id, member_id, target))

@@ -1,4 +1,4 @@
-"""Writes the file that `test_parity.py` reads: `python -m tests.coordinator.assignors.golden`, with Java.
+"""Writes what `test_parity.py` reads: `python -m tests.coordinator.groups.assignors.golden`, with Java.
 
 Each line is a group and what Apache Kafka's own assignor makes of it. Groups come in chains: members join,
 leave and change what they want, topics come, go and grow, and each group begins with what the one before it
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 DATA = Path(__file__).parent / "data" / "kafka-4.3.1-assignments.jsonl"
-CHAINS = 60
+CHAINS = 24
 STEPS = 6
 STALE_SHARE = 0.35
 """How often Kafka is told the contrary of what the members are, which it may know from before one came."""

@@ -1,8 +1,7 @@
-"""Groups beyond the ordinary: which protocol wins, who waits for what, and in which order answers come."""
+"""Groups beyond the ordinary: members that never join, groups of other kinds, errors among many answers."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from interop.brokers import Broker
@@ -11,7 +10,6 @@ from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_groups import (
     COMMITTED,
-    SUBSCRIPTION,
     Member,
     delete,
     describe,
@@ -19,35 +17,6 @@ from interop.scenarios.raw_groups import (
     listed,
     prepare,
 )
-
-
-@scenario()
-def votes(broker: Broker) -> Any:
-    """Two members, each with a protocol that it prefers to that of the other: which one is it?"""
-    pairs = [
-        ("range", "roundrobin"),
-        ("roundrobin", "sticky"),
-        ("sticky", "cooperative-sticky"),
-        ("consumer", "sticky"),
-        ("b", "a"),
-    ]
-    seen: dict[str, Any] = {}
-    for index, pair in enumerate(pairs):
-        group = f"raw-groups-votes-{index}"
-        one, other = (
-            [{"Name": name, "Metadata": SUBSCRIPTION} for name in names] for names in (pair, pair[::-1])
-        )
-        with Member(broker, group) as first, Member(broker, group) as second:
-            prepare(first.client, group)
-            first.join(Protocols=one)
-            second.send_join(Protocols=other)
-            second.joined()
-            second.send_join(Protocols=other)
-            while not first.heartbeat():
-                time.sleep(0.02)
-            first.send_join(Protocols=one)
-            seen[" or ".join(pair)] = [first.joined()["ProtocolName"], second.joined()["ProtocolName"]]
-    return seen
 
 
 @scenario()
@@ -114,8 +83,8 @@ def delete_offsets(client: RawClient, group: str, *topics: tuple[str, list[int]]
 
 
 @scenario()
-def orders(broker: Broker) -> Any:
-    """In which order topics, partitions and groups come back, with errors among them."""
+def many(broker: Broker) -> Any:
+    """What becomes of each of many topics, partitions and groups, with errors among them."""
     group, one, two, three = "raw-groups-orders", "raw-orders-1", "raw-orders-2", "raw-orders-3"
     seen: dict[str, Any] = {}
     with Member(broker, group) as outside:
@@ -179,9 +148,11 @@ def orders(broker: Broker) -> Any:
             outside.commit(one, 1, GroupId=name, GenerationIdOrMemberEpoch=-1, MemberId="")
         for asked_groups in (groups[:5], [*groups, groups[3]]):
             described = client.call("DescribeGroups", 6, Groups=asked_groups)["Groups"]
-            seen[f"describe {len(asked_groups)}"] = [
+            seen[f"describe {len(asked_groups)}"] = sorted(
                 (each["GroupId"], each["ErrorCode"]) for each in described
-            ]
+            )
             deleted = client.call("DeleteGroups", 2, GroupsNames=asked_groups)["Results"]
-            seen[f"delete {len(asked_groups)}"] = [(each["GroupId"], each["ErrorCode"]) for each in deleted]
+            seen[f"delete {len(asked_groups)}"] = sorted(
+                (each["GroupId"], each["ErrorCode"]) for each in deleted
+            )
     return seen

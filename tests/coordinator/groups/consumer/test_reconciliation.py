@@ -1,0 +1,45 @@
+"""Single steps towards a target that the scripts do not come upon, and which assignor makes the target."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
+from kwire.coordinator.groups.consumer.member import Member, MemberState
+from kwire.coordinator.groups.consumer.reconciliation import Situation, next_step
+
+TOPIC = b"t" * 16
+OTHER = b"u" * 16
+
+
+def test_partitions_to_give_up_join_those_of_before() -> None:
+    member = Member(
+        "m",
+        epoch=6,
+        state=MemberState.UNREVOKED_PARTITIONS,
+        assigned={TOPIC: {2: 5, 3: 5}},
+        pending_revocation={TOPIC: {5: 4}},
+    )
+    step = next_step(Situation(member, 7, {}, [OTHER], True, None, lambda *_: NO_EPOCH))
+    assert (step.assigned, step.pending_revocation) == ({}, {TOPIC: {5: 4, 2: 5, 3: 5}})
+
+
+@pytest.mark.parametrize(
+    ("votes", "old", "new", "used"),
+    [
+        ({}, None, None, None),
+        ({}, None, "range", "range"),
+        ({"range": 1, "uniform": 1}, None, None, "uniform"),
+        ({"uniform": 1, "range": 1}, None, None, "uniform"),
+        ({"range": 2, "uniform": 1}, None, "uniform", "uniform"),
+        ({"range": 1, "uniform": 1}, "uniform", "range", "range"),
+    ],
+)
+def test_the_assignor_that_most_members_name(
+    votes: dict[str, int], old: str | None, new: str | None, used: str | None
+) -> None:
+    group = ConsumerGroup("g")
+    group.assignor_counts = votes
+    stored = dict(votes)
+    assert group.preferred_assignor_after(Member("m", assignor=old), Member("m", assignor=new)) == used
+    assert group.assignor_counts == stored
