@@ -1,0 +1,117 @@
+"""What is installed is one package: it works from a folder whose own packages are called as ours once were.
+
+The wheel is built from the sdist, as an index would have it, by the build backend itself: nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+THEIRS = ("broker", "coordinator", "pipeline")
+DIST_INFO = f"kwire-{PROJECT['version']}.dist-info"
+
+LOOK = """\
+import broker, coordinator, pipeline
+import kwire, kwire.testing, kwire.wire, kwire.broker.cli.main, kwire.broker.net.serve
+print(kwire.__file__)
+print(broker.WHOSE, coordinator.WHOSE, pipeline.WHOSE)
+"""
+
+
+def built(backend: str, source: Path, place: Path) -> Path:
+    """What the build backend makes of a source tree."""
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import hatchling.build, sys; print(hatchling.build.{backend}(sys.argv[1]))",
+            place,
+        ],
+        cwd=source,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return place / ran.stdout.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked sdist."""
+    place = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(built("build_sdist", ROOT, place)) as archive:
+        archive.extractall(place, filter="data")
+    return place / f"kwire-{PROJECT['version']}"
+
+
+@pytest.fixture(scope="module")
+def installed(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of packages that has the wheel alone."""
+    place = tmp_path_factory.mktemp("wheel")
+    with ZipFile(built("build_wheel", sdist, place)) as wheel:
+        wheel.extractall(place / "site-packages")
+    return place / "site-packages"
+
+
+def files_below(place: Path) -> set[str]:
+    return {
+        str(path.relative_to(place))
+        for path in place.rglob("*")
+        if path.is_file() and not {"__pycache__", "target"} & set(path.parts[len(place.parts) :])
+    }
+
+
+def test_the_sdist_has_what_a_wheel_is_built_from_and_no_more(sdist: Path) -> None:
+    ours = {"kwire", "pyproject.toml", "README.md", "LICENSE"}
+    assert {path.name for path in sdist.iterdir()} == {*ours, "PKG-INFO", ".gitignore"}
+
+
+def test_the_wheel_has_one_package_and_all_of_it(installed: Path) -> None:
+    assert {path.name for path in installed.iterdir()} == {"kwire", DIST_INFO}
+    found = files_below(installed / "kwire")
+    assert found == files_below(ROOT / "kwire")
+    assert found >= {
+        "py.typed",
+        "pipeline/log4j2.properties",
+        "pipeline/pom.xml",
+        "pipeline/report/templates/page.html",
+    }
+
+
+def test_the_wheel_says_what_it_is(installed: Path) -> None:
+    assert "kwire = kwire.broker.cli.main:main" in (installed / DIST_INFO / "entry_points.txt").read_text()
+    metadata = (installed / DIST_INFO / "METADATA").read_text()
+    for needed in PROJECT["dependencies"]:
+        assert f"Requires-Dist: {needed}" in metadata
+
+
+def test_packages_of_the_same_names_stay_what_they_are(installed: Path, tmp_path: Path) -> None:
+    for name in THEIRS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("WHOSE = 'theirs'\n")
+    (tmp_path / "look.py").write_text(LOOK)
+    told = []
+    for arguments in (["-m", "kwire", "--version"], ["look.py"]):
+        ran = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(installed)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        told += ran.stdout.splitlines()
+    ours = str(installed / "kwire" / "__init__.py")
+    assert told == [f"kwire {PROJECT['version']}", ours, "theirs theirs theirs"]
