@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from kwire.broker.api.error_responses import error_response
+from kwire.broker.api.repeated import Again, Repeated
+from kwire.broker.api.table import Role
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion
 from kwire.wire.primitives import Buffer, Region
 from kwire.wire.registry import RequestHeader, encode_response
 from kwire.wire.schema import Message
-
-if TYPE_CHECKING:
-    from kwire.broker.api.repeated import Again, Repeated
 
 logger = logging.getLogger("kwire.dispatch")
 
@@ -56,6 +56,7 @@ class Channel:
         "principal",
         "queued_bytes",
         "repeated",
+        "role",
         "slots",
     )
 
@@ -68,11 +69,14 @@ class Channel:
         on_ready: Callable[[Channel], None],
         principal: str = "User:ANONYMOUS",
         local_host: str = "",
+        role: Role = Role.BROKER,
     ) -> None:
         self.id = channel_id
         self.peer_host = peer_host
         self.local_host = local_host
         self.listener = listener
+        self.role = role
+        """Whose listener it is: a broker's, or a controller's."""
         self.principal = principal
         self.on_ready = on_ready
         self.client_software_name = "unknown"
@@ -181,6 +185,11 @@ class RequestContext:
         return self.header.api_version
 
     @property
+    def listener(self) -> str:
+        """The name of the listener that it came in by."""
+        return self.channel.listener
+
+    @property
     def client_id(self) -> str:
         """The client's id, empty where the request had none."""
         return self.header.client_id or ""
@@ -211,10 +220,12 @@ class RequestContext:
             return
         self.complete_encoded(encoded)
 
+    def refuse(self, error: ApiError) -> None:
+        """Answer with an error of the whole request."""
+        self.complete(self.error_response(error))
+
     def error_response(self, error: ApiError) -> Message:
         """The response that tells of an error of the whole request. WireError where there can be none."""
-        from kwire.broker.api.error_responses import error_response
-
         return error_response(self.header.api_key, self.header.api_version, self.request, error)
 
     def _complete_with_error(self, code: ErrorCode) -> None:

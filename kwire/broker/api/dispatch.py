@@ -10,20 +10,22 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kwire.broker.api.context import Channel, Parked, RequestContext
+from kwire.broker.api.context import PARKED, Channel, Parked, RequestContext
 from kwire.broker.api.repeated import LONGEST_REPEATED_BYTES, Repeated
-from kwire.broker.api.table import SERVED
+from kwire.broker.api.table import Role, Served, served_by
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.registry import decode_request, decode_request_header
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Asked, Node
 
 logger = logging.getLogger("kwire.dispatch")
 
 Handler = Callable[["Node", RequestContext, Any], Message | Parked]
+Routes = tuple[dict[int, Served], dict[int, Handler]]
+"""What a role serves, and the handlers of what it was asked so far."""
 
 
 class Dispatcher:
@@ -31,7 +33,8 @@ class Dispatcher:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._handlers: dict[int, Handler] = {}
+        self._as_broker: Routes = served_by(Role.BROKER), {}
+        self._as_controller: Routes = served_by(Role.CONTROLLER), {}
 
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
         """Whether a frame has to wait until what its connection has asked before is answered.
@@ -61,11 +64,13 @@ class Dispatcher:
                 # It holds on to what its coordinator knew, who may be gone. The next one is remembered again.
                 channel.repeated = None
         header, position = decode_request_header(frame)
-        served = SERVED.get(header.api_key)
+        role = channel.role
+        apis, handlers = self._as_broker if role is Role.BROKER else self._as_controller
+        served = apis.get(header.api_key)
         if served is None:
-            raise WireError(f"API {header.api_key} is not served")
+            raise WireError(f"API {header.api_key} is not served by a {role.value}")
         version = header.api_version
-        if not max(served.min_version, served.refused_below) <= version <= served.max_version:
+        if not served.min_version <= version <= served.max_version or version < served.refused_below:
             if header.api_key != ApiKey.API_VERSIONS:
                 raise WireError(
                     f"{ApiKey(header.api_key).name} version {version} is not served "
@@ -76,11 +81,9 @@ class Dispatcher:
             complete_unsupported(channel.open_slot(header, now_ms, len(frame)))
             return
         request = decode_request(header, frame, position)
-        handler = self._handlers.get(header.api_key)
+        handler = handlers.get(header.api_key)
         if handler is None:
-            module, _, function = served.handler.rpartition(".")
-            handler = getattr(import_module("kwire.broker.api." + module), function)
-            self._handlers[header.api_key] = handler
+            handler = handlers[header.api_key] = self._handler(served, role)
         interrupt = channel.interrupt
         context = channel.open_slot(header, now_ms, len(frame))
         context.request = request
@@ -103,3 +106,32 @@ class Dispatcher:
         if interrupt is not None:
             # This reply waits behind a long poll of the same connection: end that poll now.
             interrupt()
+
+    def _handler(self, served: Served, role: Role) -> Handler:
+        """What answers an API on a listener of this role, directly or by forwarding it."""
+        handler = _imported(served.handler)
+        if role in served.by.value:
+            return handler
+
+        def forward(asked: Asked, request: Any) -> Parked:
+            # The active controller is this node.
+            try:
+                reply = handler(self._node, asked, request)
+            except ApiError as error:
+                asked.refuse(error)
+            else:
+                if not isinstance(reply, Parked):
+                    asked.complete(reply)
+            return PARKED
+
+        if not served.first:
+            return lambda _node, context, request: forward(context, request)
+        first = _imported(served.first)
+        return lambda node, context, request: first(node, context, request, forward)
+
+
+def _imported(name: str) -> Callable[..., Message | Parked]:
+    """A handler by its name in the table. Looked up when its API is first called: most never are."""
+    module, _, function = name.rpartition(".")
+    handler: Callable[..., Message | Parked] = getattr(import_module("kwire.broker.api." + module), function)
+    return handler

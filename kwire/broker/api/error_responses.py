@@ -13,16 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode, WireError
-from kwire.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
-from kwire.wire.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
-from kwire.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
-from kwire.wire.messages.fetch import FetchRequest, FetchResponse
-from kwire.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from kwire.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kwire.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
-from kwire.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
-from kwire.wire.messages.produce import ProduceRequest, ProduceResponse
 from kwire.wire.registry import API_VERSIONS
 from kwire.wire.schema import Message, fields_of
 
@@ -137,10 +127,11 @@ def error_response(api_key: int, version: int, request: Any, error: ApiError) ->
     message = error.message
     if message is None and api_key in ALWAYS_SAID:
         message = DEFAULT_MESSAGES.get(error.code)
+    response: Message = API_VERSIONS[api_key].response_class()
     special = SPECIAL.get(api_key)
     if special is not None:
-        return special(request, version, error.code, message)
-    response: Message = API_VERSIONS[api_key].response_class()
+        special(response, request, version, error.code, message)
+        return response
     if (api_key, version) != ELECT_LEADERS_WITHOUT_TOP:
         _tell(response, error.code, message)
     each = NAMED.get(api_key)
@@ -175,106 +166,84 @@ def _fill(
         entries.append(entry)
 
 
-def _produce(request: ProduceRequest, version: int, code: ErrorCode, message: str | None) -> Message:
+def _produce(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
     if not request.acks:
         raise WireError("a Produce request failed that asks for no answer")
-    response = ProduceResponse()
     _fill(response, NAMED[ApiKey.PRODUCE], request.topic_data, code, message)
-    return response
 
 
-def _fetch(request: FetchRequest, version: int, code: ErrorCode, message: str | None) -> Message:
-    response = FetchResponse(error_code=code, session_id=request.session_id)
+def _fetch(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
+    response.error_code, response.session_id = code, request.session_id
     if version < FIRST_FETCH_WITH_IDS:
         _fill(response, NAMED[ApiKey.FETCH], request.topics, code, message)
-    return response
 
 
-def _metadata(request: MetadataRequest, version: int, code: ErrorCode, message: str | None) -> Message:
-    response = MetadataResponse(error_code=code)
+def _metadata(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
+    response.error_code = code
     _fill(response, NAMED[ApiKey.METADATA], request.topics, code, message)
     for topic in response.topics:
         topic.name = topic.name or ""
-    return response
 
 
-def _offset_fetch(request: OffsetFetchRequest, version: int, code: ErrorCode, message: str | None) -> Message:
-    response = OffsetFetchResponse()
+def _offset_fetch(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
     if version >= FIRST_OFFSET_FETCH_OF_GROUPS:
         _fill(response, Each("groups", "groups", ("group_id",)), request.groups, code, message)
     elif version >= FIRST_OFFSET_FETCH_WITH_ERROR:
         response.error_code = code
     else:
-        partition = Each(
-            "partition_indexes",
-            "partitions",
-            ("partition_index",),
-            fixed={"committed_offset": -1, "metadata": ""},
-        )
+        nothing = {"committed_offset": -1, "metadata": ""}
+        partition = Each("partition_indexes", "partitions", ("partition_index",), fixed=nothing)
         _fill(response, Each("topics", "topics", ("name",), partition), request.topics, code, message)
-    return response
 
 
 def _find_coordinator(
-    request: FindCoordinatorRequest, version: int, code: ErrorCode, message: str | None
-) -> Message:
+    response: Any, request: Any, version: int, code: ErrorCode, message: str | None
+) -> None:
     if version < FIRST_FIND_COORDINATOR_IN_BATCHES:
-        return FindCoordinatorResponse(error_code=code, error_message=message, node_id=-1, port=-1)
-    return FindCoordinatorResponse(
-        coordinators=[
-            Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=message)
-            for key in request.coordinator_keys
-        ]
-    )
-
-
-def _join_group(request: JoinGroupRequest, version: int, code: ErrorCode, message: str | None) -> Message:
-    protocol_name = None if version >= FIRST_JOIN_WITHOUT_PROTOCOL else ""
-    return JoinGroupResponse(error_code=code, generation_id=-1, protocol_name=protocol_name)
-
-
-def _delete_topics(
-    request: DeleteTopicsRequest, version: int, code: ErrorCode, message: str | None
-) -> Message:
-    if version >= FIRST_DELETE_TOPICS_WITH_IDS:
-        asked = [(topic.name, topic.topic_id) for topic in request.topics]
+        response.error_code, response.error_message = code, message
+        response.node_id = response.port = -1
     else:
-        asked = [(name, DeletableTopicResult().topic_id) for name in request.topic_names]
-    return DeleteTopicsResponse(
-        responses=[
-            DeletableTopicResult(name=name, topic_id=topic_id, error_code=code) for name, topic_id in asked
-        ]
-    )
+        each = Each("coordinator_keys", "coordinators", ("key",), fixed={"node_id": -1, "port": -1})
+        _fill(response, each, request.coordinator_keys, code, message)
+
+
+def _join_group(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
+    response.error_code, response.generation_id = code, -1
+    response.protocol_name = None if version >= FIRST_JOIN_WITHOUT_PROTOCOL else ""
+
+
+def _delete_topics(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
+    if version >= FIRST_DELETE_TOPICS_WITH_IDS:
+        _fill(response, Each("topics", "responses", ("name", "topic_id")), request.topics, code, None)
+    else:
+        _fill(response, Each("topic_names", "responses", ("name",)), request.topic_names, code, None)
 
 
 def _init_producer_id(
-    request: InitProducerIdRequest, version: int, code: ErrorCode, message: str | None
-) -> Message:
-    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+    response: Any, request: Any, version: int, code: ErrorCode, message: str | None
+) -> None:
+    response.error_code = code
+    response.producer_id = response.producer_epoch = -1
 
 
 def _add_partitions_to_txn(
-    request: AddPartitionsToTxnRequest, version: int, code: ErrorCode, message: str | None
-) -> Message:
-    response = AddPartitionsToTxnResponse()
+    response: Any, request: Any, version: int, code: ErrorCode, message: str | None
+) -> None:
     if version >= FIRST_ADD_PARTITIONS_IN_BATCHES:
         response.error_code = code
     else:
         each = NAMED[ApiKey.ADD_PARTITIONS_TO_TXN]
         _fill(response, each, request.v3_and_below_topics, code, message)
-    return response
 
 
 def _alter_replica_log_dirs(
-    request: AlterReplicaLogDirsRequest, version: int, code: ErrorCode, message: str | None
-) -> Message:
-    response = AlterReplicaLogDirsResponse()
+    response: Any, request: Any, version: int, code: ErrorCode, message: str | None
+) -> None:
     for directory in request.dirs:
         _fill(response, NAMED[ApiKey.ALTER_REPLICA_LOG_DIRS], directory.topics, code, message)
-    return response
 
 
-SPECIAL: Final[dict[int, Callable[[Any, int, ErrorCode, str | None], Message]]] = {
+SPECIAL: Final[dict[int, Callable[[Any, Any, int, ErrorCode, str | None], None]]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: _fetch,
     ApiKey.METADATA: _metadata,

@@ -1,22 +1,44 @@
 """What is served: each API with its versions and its handler.
 
 This is the truth about what is offered: ApiVersions is made from it, and a request outside of it closes its
-connection, as Apache Kafka does.
+connection, as Apache Kafka does. Who answers an API is as Kafka has it (`listeners` in its message
+definitions, KafkaApis and ControllerApis; KIP-590).
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final, NamedTuple
 
 from kwire.wire.api_keys import ApiKey
 
 
+class Role(Enum):
+    """What a node is to whom it listens to."""
+
+    BROKER = "broker"
+    CONTROLLER = "controller"
+
+
+class By(Enum):
+    """Who answers an API."""
+
+    BROKER = frozenset({Role.BROKER})
+    EACH = frozenset({Role.BROKER, Role.CONTROLLER})
+    """Broker and controller, each of itself."""
+    CONTROLLER = frozenset({Role.CONTROLLER})
+    """Brokers forward it to the active one."""
+
+
 class Served(NamedTuple):
-    """An API that is offered: which versions are advertised, and where its handler is."""
+    """An API that is offered: in which versions, where its handler is, and who answers it."""
 
     min_version: int
     max_version: int
     handler: str
+    by: By = By.BROKER
+    first: str = ""
+    """What a broker does with the request before it forwards it, if anything."""
     refused_below: int = 0
     """Versions below this one are advertised, but not accepted."""
 
@@ -36,9 +58,9 @@ SERVED: Final[dict[int, Served]] = {
     ApiKey.SYNC_GROUP: Served(0, 5, "groups.membership.sync_group"),
     ApiKey.DESCRIBE_GROUPS: Served(0, 6, "groups.administration.describe_groups"),
     ApiKey.LIST_GROUPS: Served(0, 5, "groups.administration.list_groups"),
-    ApiKey.API_VERSIONS: Served(0, 4, "cluster.api_versions.api_versions"),
-    ApiKey.CREATE_TOPICS: Served(2, 7, "topics.changes.create_topics"),
-    ApiKey.DELETE_TOPICS: Served(1, 6, "topics.changes.delete_topics"),
+    ApiKey.API_VERSIONS: Served(0, 4, "cluster.api_versions.api_versions", By.EACH),
+    ApiKey.CREATE_TOPICS: Served(2, 7, "topics.changes.create_topics", By.CONTROLLER),
+    ApiKey.DELETE_TOPICS: Served(1, 6, "topics.changes.delete_topics", By.CONTROLLER),
     ApiKey.DELETE_RECORDS: Served(0, 2, "records.delete_records.handle"),
     ApiKey.INIT_PRODUCER_ID: Served(0, 5, "transactions.producers.init_producer_id"),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(2, 4, "records.offset_for_leader_epoch.handle"),
@@ -47,22 +69,36 @@ SERVED: Final[dict[int, Served]] = {
     ApiKey.END_TXN: Served(0, 5, "transactions.producers.end_txn"),
     ApiKey.WRITE_TXN_MARKERS: Served(1, 2, "transactions.markers.write_txn_markers"),
     ApiKey.TXN_OFFSET_COMMIT: Served(0, 5, "transactions.offsets.txn_offset_commit"),
-    ApiKey.DESCRIBE_CONFIGS: Served(1, 4, "configs.describe.describe_configs"),
-    ApiKey.ALTER_CONFIGS: Served(0, 2, "configs.alter.alter_configs"),
+    ApiKey.DESCRIBE_CONFIGS: Served(1, 4, "configs.describe.describe_configs", By.EACH),
+    ApiKey.ALTER_CONFIGS: Served(
+        0, 2, "configs.alter.decide_configs", By.CONTROLLER, "configs.alter.alter_configs"
+    ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Served(1, 2, "cluster.log_dirs.alter_replica_log_dirs"),
     ApiKey.DESCRIBE_LOG_DIRS: Served(1, 5, "cluster.log_dirs.describe_log_dirs"),
-    ApiKey.CREATE_PARTITIONS: Served(0, 3, "topics.changes.create_partitions"),
+    ApiKey.CREATE_PARTITIONS: Served(0, 3, "topics.changes.create_partitions", By.CONTROLLER),
     ApiKey.DELETE_GROUPS: Served(0, 2, "groups.administration.delete_groups"),
-    ApiKey.ELECT_LEADERS: Served(0, 2, "cluster.leaders.elect_leaders"),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, "configs.alter.incremental_alter_configs"),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Served(0, 1, "cluster.leaders.alter_partition_reassignments"),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(0, 0, "cluster.leaders.list_partition_reassignments"),
+    ApiKey.ELECT_LEADERS: Served(0, 2, "cluster.leaders.elect_leaders", By.CONTROLLER),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(
+        0, 1, "configs.alter.decide_configs", By.CONTROLLER, "configs.alter.alter_configs"
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Served(
+        0, 1, "cluster.leaders.alter_partition_reassignments", By.CONTROLLER
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(
+        0, 0, "cluster.leaders.list_partition_reassignments", By.CONTROLLER
+    ),
     ApiKey.OFFSET_DELETE: Served(0, 0, "groups.offsets.offset_delete"),
-    ApiKey.DESCRIBE_QUORUM: Served(0, 2, "cluster.describe.describe_quorum"),
-    ApiKey.UPDATE_FEATURES: Served(0, 2, "cluster.administration.update_features"),
-    ApiKey.DESCRIBE_CLUSTER: Served(0, 2, "cluster.describe.describe_cluster"),
+    ApiKey.DESCRIBE_QUORUM: Served(0, 2, "cluster.describe.describe_quorum", By.CONTROLLER),
+    ApiKey.UPDATE_FEATURES: Served(0, 2, "cluster.administration.update_features", By.CONTROLLER),
+    ApiKey.DESCRIBE_CLUSTER: Served(0, 2, "cluster.describe.describe_cluster", By.EACH),
     ApiKey.DESCRIBE_PRODUCERS: Served(0, 0, "transactions.describe.describe_producers"),
-    ApiKey.UNREGISTER_BROKER: Served(0, 0, "cluster.administration.unregister_broker"),
+    ApiKey.UNREGISTER_BROKER: Served(
+        0,
+        0,
+        "cluster.administration.unregister_broker",
+        By.CONTROLLER,
+        "cluster.administration.spare_this_broker",
+    ),
     ApiKey.DESCRIBE_TRANSACTIONS: Served(0, 0, "transactions.describe.describe_transactions"),
     ApiKey.LIST_TRANSACTIONS: Served(0, 2, "transactions.describe.list_transactions"),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(0, 1, "groups.membership.consumer_group_heartbeat"),
@@ -70,3 +106,8 @@ SERVED: Final[dict[int, Served]] = {
     ApiKey.LIST_CONFIG_RESOURCES: Served(0, 1, "configs.describe.list_config_resources"),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0, "topics.describe.describe_topic_partitions"),
 }
+
+
+def served_by(role: Role) -> dict[int, Served]:
+    """The APIs of a controller's listener, or of a broker's, with what brokers forward."""
+    return {key: one for key, one in SERVED.items() if role is Role.BROKER or role in one.by.value}

@@ -1,19 +1,15 @@
 """IncrementalAlterConfigs and AlterConfigs: from requests to ConfigRecords.
 
-A resource's changes succeed or fail together; resources do not hold back each other. Checked first is what
-Kafka's broker checks before it forwards a request (repeated resources and keys, missing values, a broker's
-own rules), then what its controller checks (operations, values, whether the resource exists). Where an
-operation is none that there is, or the changes are too many, all that is forwarded is refused. KIP-226,
-KIP-339.
+A resource's changes succeed or fail together; resources do not hold back each other. What a request says of
+the broker that it came to, and what is wrong with its form, that broker has checked (`broker.api.configs`).
+Where an operation is none that there is, or the changes are too many, all of it is refused. KIP-226, KIP-339.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from kwire.broker.config.definition import parse_integer
 from kwire.broker.controller.client_metrics import subscription_fault
 from kwire.broker.controller.commands import (
     MAX_RECORDS_PER_REQUEST,
@@ -41,27 +37,22 @@ from kwire.wire.stored.metadata import ClearElrRecord, ConfigRecord
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 
-REPEATED: Final = Fault(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-
 LONGEST_VALUE: Final = 32767
 """UTF-16 units to Kafka's rules, and bytes to its records: a list can outgrow both by what is appended."""
 
-_ALTERABLE: Final = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
-_OPERATIONS: Final = tuple(AlterOperation)
-
 
 def incremental_alter_configs(
-    command: IncrementalAlterConfigs, image: MetadataImage, rules: ConfigRules, node_id: int
+    command: IncrementalAlterConfigs, image: MetadataImage, rules: ConfigRules
 ) -> Result[list[Fault | None]]:
     """Change single keys; SET, DELETE, APPEND to and SUBTRACT from lists."""
-    return _alter(command.resources, command.validate_only, image, rules, node_id, incremental=True)
+    return _alter(command.resources, command.validate_only, image, rules, incremental=True)
 
 
 def legacy_alter_configs(
-    command: LegacyAlterConfigs, image: MetadataImage, rules: ConfigRules, node_id: int
+    command: LegacyAlterConfigs, image: MetadataImage, rules: ConfigRules
 ) -> Result[list[Fault | None]]:
     """Replace the whole configuration of each resource: what is not named goes back to its default."""
-    return _alter(command.resources, command.validate_only, image, rules, node_id, incremental=False)
+    return _alter(command.resources, command.validate_only, image, rules, incremental=False)
 
 
 def _alter(
@@ -69,35 +60,26 @@ def _alter(
     validate_only: bool,
     image: MetadataImage,
     rules: ConfigRules,
-    node_id: int,
     *,
     incremental: bool,
 ) -> Result[list[Fault | None]]:
-    times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
-    replies = [
-        REPEATED
-        if times[resource.resource_type, resource.resource_name] > 1
-        else _request_fault(resource, image, rules, node_id, incremental=incremental)
-        for resource in resources
-    ]
-    forwarded = [at for at, fault in enumerate(replies) if fault is None]
     decide = alter_resource if incremental else _replace_resource
+    replies: list[Fault | None] = []
     records: list[StoredRecord] = []
     try:
-        for at in forwarded:
-            outcome = decide(resources[at], image, rules)
+        for resource in resources:
+            outcome = decide(resource, image, rules)
             if isinstance(outcome, Fault):
-                replies[at] = outcome
+                replies.append(outcome)
                 continue
+            replies.append(None)
             records.extend(outcome)
             if len(records) > MAX_RECORDS_PER_REQUEST:
                 raise ApiError(*TOO_MANY_RECORDS)
         if not validate_only and any(map(_outgrows, records)):
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
     except ApiError as error:
-        for at in forwarded:
-            replies[at] = Fault(error.code, error.message)
-        return Result([], replies)
+        return Result([], [Fault(error.code, error.message)] * len(resources))
     return Result([] if validate_only else records, replies)
 
 
@@ -107,76 +89,6 @@ def _outgrows(stored: StoredRecord) -> bool:
     if not isinstance(record, ConfigRecord) or record.value is None:
         return False
     return len(record.value.encode()) > LONGEST_VALUE
-
-
-def form_fault(resource: ResourceChange) -> Fault | None:
-    """What is wrong with a request for any resource: keys that come twice, values that are missing."""
-    names = [change.name for change in resource.changes]
-    if len(set(names)) < len(names):
-        return Fault(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    without_value = [
-        change.name
-        for change in resource.changes
-        if change.value is None and change.operation != AlterOperation.DELETE
-    ]
-    if without_value:
-        text = "Null value not supported for : " + ", ".join(without_value)
-        return Fault(ErrorCode.INVALID_REQUEST, text)
-    return None
-
-
-def _request_fault(
-    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int, *, incremental: bool
-) -> Fault | None:
-    fault = form_fault(resource)
-    if fault is not None:
-        return fault
-    if resource.resource_type not in _ALTERABLE:
-        return Fault(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
-    if resource.resource_type == RESOURCE_BROKER:
-        return _broker_fault(resource, image, rules, node_id, incremental=incremental)
-    return None
-
-
-def _broker_fault(
-    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int, *, incremental: bool
-) -> Fault | None:
-    """A broker answers for itself: it knows which of its settings may change while it runs."""
-    name = resource.resource_name
-    if name:
-        broker_id = parse_integer(name)
-        if broker_id is None:
-            return Fault(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
-        if broker_id != node_id:
-            text = f"Unexpected broker id, expected {node_id}, but received {name}"
-            return Fault(ErrorCode.INVALID_REQUEST, text)
-    for change in resource.changes:
-        if change.operation not in _OPERATIONS:
-            return Fault(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
-    # What is stored and cannot be applied is no reason to refuse a change.
-    stored = image.config(RESOURCE_BROKER, name) if incremental else {}
-    values = rules.usable(stored, per_broker=bool(name))
-    for change in resource.changes:
-        if change.operation == AlterOperation.DELETE:
-            values.pop(change.name, None)
-            continue
-        if change.operation in (AlterOperation.APPEND, AlterOperation.SUBTRACT):
-            verb = AlterOperation(change.operation).name.lower()
-            if not rules.is_known_broker_key(change.name):
-                return Fault(ErrorCode.INVALID_CONFIG, f"Unknown config name: {change.name}")
-            if not rules.is_list(RESOURCE_BROKER, change.name):
-                text = f"Config value {verb} is not allowed for config key: {change.name}"
-                return Fault(ErrorCode.INVALID_CONFIG, text)
-            before = values.get(change.name)
-            if before is None:
-                if rules.is_required_broker_key(change.name):
-                    # Kafka's broker takes the default that the key has not for a list, and fails.
-                    return Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
-                before = rules.default(RESOURCE_BROKER, change.name)
-            values[change.name] = _edited(before or "", change.operation, change.value or "")
-        else:
-            values[change.name] = change.value or ""
-    return rules.broker_fault(values, per_broker=bool(name))
 
 
 def alter_resource(
@@ -326,7 +238,7 @@ def _config_records(
 def _edit_list(current: str | None, operation: int, value: str) -> str:
     """A list as the controller edits it: without empty entries, but for those of an empty `value`."""
     parts = [part for part in (current or "").split(",") if part]
-    for part in _split(value):
+    for part in split(value):
         if operation == AlterOperation.APPEND:
             if part not in parts:
                 parts.append(part)
@@ -335,19 +247,7 @@ def _edit_list(current: str | None, operation: int, value: str) -> str:
     return ",".join(parts)
 
 
-def _edited(current: str, operation: int, value: str) -> str:
-    """A list as the broker edits it, to look at what a change would come to."""
-    if operation == AlterOperation.APPEND:
-        parts = _split(current) if current else []
-        return ",".join([*parts, *(part for part in _split(value) if part not in parts)])
-    parts = _split(current)
-    for part in _split(value):
-        if part in parts:
-            parts.remove(part)
-    return ",".join(parts)
-
-
-def _split(text: str) -> list[str]:
+def split(text: str) -> list[str]:
     """As Java splits: what is empty at the end is left out, but an empty text is one part."""
     if not text:
         return [""]

@@ -60,9 +60,9 @@ class Controller:
             case CreatePartitions():
                 return topics.create_partitions(command, image)
             case IncrementalAlterConfigs():
-                return configs.incremental_alter_configs(command, image, self._rules, self._node_id)
+                return configs.incremental_alter_configs(command, image, self._rules)
             case LegacyAlterConfigs():
-                return configs.legacy_alter_configs(command, image, self._rules, self._node_id)
+                return configs.legacy_alter_configs(command, image, self._rules)
             case AllocateProducerIds():
                 return allocate_producer_ids(command, image)
             case RegisterController():

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from kwire.broker.api.context import Channel
 from kwire.broker.api.dispatch import Dispatcher
+from kwire.broker.api.ports import Endpoint, Features
 from kwire.broker.api.records.fetch_sessions import FetchSessionCache, TopicNames
 from kwire.broker.config import BrokerConfig
 from kwire.broker.config.group import GroupConfigs
@@ -47,23 +47,6 @@ from kwire.coordinator.transactions.ports import TRANSACTIONS_TOPIC
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
 
 logger = logging.getLogger("kwire.node")
-
-
-class Endpoint(NamedTuple):
-    """Where a broker can be reached through one listener."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None
-
-
-class Features(NamedTuple):
-    """Feature levels: what this broker supports, and what its cluster has finalized."""
-
-    supported: dict[str, tuple[int, int]]
-    finalized: dict[str, int]
-    epoch: int
 
 
 FETCH_SESSION_EVICTION_MS = 120_000

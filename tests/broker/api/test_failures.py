@@ -65,11 +65,11 @@ class BrokenDisk(MemoryDisk):
 class Rig:
     """A node with two log directories, and connections to it."""
 
-    def __init__(self, disk: BrokenDisk | None = None) -> None:
+    def __init__(self, disk: BrokenDisk | None = None, **settings: str) -> None:
         self.disk = disk or BrokenDisk()
         self.host = VirtualHost(seed=1)
         self.fatal: list[str] = []
-        config = load(None, {}, {"log.dirs": "/d1,/d2", "log.segment.bytes": "1048576"})
+        config = load(None, {}, {"log.dirs": "/d1,/d2", "log.segment.bytes": "1048576", **settings})
         self.node = Node(config, self.host, self.disk, on_fatal=self.fatal.append)
         self.host.end_turn = self.node.end_turn
         self.node.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.context import PARKED, Parked
 from kwire.broker.controller.commands import Fault, FeatureUpdate, UnregisterBroker, UpdateFeatures
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
@@ -20,12 +20,14 @@ from kwire.wire.messages.update_features import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.context import RequestContext
+    from kwire.broker.api.forwarding import Forward
+    from kwire.broker.api.ports import Asked, Broker, Controller
 
 LAST_WITH_RESULTS = 1
 
 
-def update_features(node: Node, context: RequestContext, request: UpdateFeaturesRequest) -> Parked:
+def update_features(node: Controller, context: Asked, request: UpdateFeaturesRequest) -> Parked:
     """All levels are set or none; version 0 allows no downgrade, whatever it asks, as in Apache Kafka."""
 
     def done(reply: Fault | ApiError | None) -> None:
@@ -55,15 +57,18 @@ def update_features(node: Node, context: RequestContext, request: UpdateFeatures
     return PARKED
 
 
-def unregister_broker(
-    node: Node, context: RequestContext, request: UnregisterBrokerRequest
-) -> UnregisterBrokerResponse | Parked:
-    """Whether the broker is forgotten."""
+def spare_this_broker(
+    node: Broker, context: RequestContext, request: UnregisterBrokerRequest, forward: Forward
+) -> Parked:
+    """The broker that is asked is not forgotten."""
     if request.broker_id == node.node_id:
-        return UnregisterBrokerResponse(
-            error_code=ErrorCode.INVALID_REQUEST,
-            error_message=f"Broker {node.node_id} runs, and is the one that was asked to forget it.",
-        )
+        text = f"Broker {node.node_id} runs, and is the one that was asked to forget it."
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    return forward(context, request)
+
+
+def unregister_broker(node: Controller, context: Asked, request: UnregisterBrokerRequest) -> Parked:
+    """Whether the broker is forgotten."""
 
     def done(reply: ApiError | None) -> None:
         response = UnregisterBrokerResponse()

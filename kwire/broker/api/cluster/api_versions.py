@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
-from kwire.broker.api.table import SERVED
+from kwire.broker.api.table import SERVED, served_by
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import (
@@ -23,15 +23,15 @@ from kwire.wire.messages.api_versions import (
 from kwire.wire.registry import encode_response
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Metadata
 
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 FIRST_VERSION_WITH_SOFTWARE = 3
 FIRST_VERSION_WITH_ZERO_MINIMUM = 4
 
 
-def api_versions(node: Node, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """All APIs that this broker serves, and the feature levels of its cluster."""
+def api_versions(node: Metadata, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    """All APIs that are served on this listener, and the feature levels of its cluster."""
     version = context.api_version
     if version >= FIRST_VERSION_WITH_SOFTWARE:
         name, software_version = request.client_software_name, request.client_software_version
@@ -43,7 +43,7 @@ def api_versions(node: Node, context: RequestContext, request: ApiVersionsReques
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=key, min_version=served.min_version, max_version=served.max_version)
-            for key, served in SERVED.items()
+            for key, served in served_by(context.channel.role).items()
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
 from kwire.broker.api.operations import CLUSTER_OPERATIONS
+from kwire.broker.api.table import Role
 from kwire.broker.api.topics.metadata import NO_CONTROLLER, controller_id
 from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
 from kwire.wire.errors import ErrorCode
@@ -29,64 +30,74 @@ from kwire.wire.messages.describe_quorum import (
 from kwire.wire.messages.describe_quorum import Node as QuorumNode
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Asked, Broker, Controller, Node
 
-ENDPOINT_NAMES = {1: "BROKER", 2: "CONTROLLER"}
-BROKER_ENDPOINT = 1
+ENDPOINTS = {1: "BROKER", 2: "CONTROLLER"}
+BROKERS, CONTROLLERS = ENDPOINTS
+FIRST_WITH_ENDPOINTS = 1
+FIRST_WITH_FENCED = 2
+METADATA_PARTITION = 0
 
 
 def describe_cluster(
     node: Node, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """Brokers only: controllers are asked on their own listener."""
-    version = context.header.api_version
+    """Of a broker the brokers, of a controller the controllers: each is asked on its own listeners."""
+    own = CONTROLLERS if context.channel.role is Role.CONTROLLER else BROKERS
     wanted = request.endpoint_type
-    if wanted not in ENDPOINT_NAMES:
-        return DescribeClusterResponse(
-            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE if version else ErrorCode.INVALID_REQUEST,
-            error_message=f"Unsupported endpoint type {wanted}",
-        )
-    if wanted != BROKER_ENDPOINT:
-        return DescribeClusterResponse(
-            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if version else ErrorCode.INVALID_REQUEST,
-            error_message=(
-                f"The request was sent to an endpoint of type {ENDPOINT_NAMES[BROKER_ENDPOINT]}, "
-                f"but we wanted an endpoint of type {ENDPOINT_NAMES[wanted]}"
-            ),
-        )
-    image = node.image
-    listener = context.channel.listener
-    shown = [
-        broker.broker_id
-        for broker in image.brokers.values()
-        if not broker.fenced or (version >= 2 and request.include_fenced_brokers)
-    ]
-    brokers = [
-        DescribeClusterBroker(
-            broker_id=endpoint.node_id,
-            host=endpoint.host,
-            port=endpoint.port,
-            rack=endpoint.rack,
-            is_fenced=image.brokers[endpoint.node_id].fenced,
-        )
-        for endpoint in node.endpoints(shown, listener)
-    ]
-    controller = controller_id(node, image)
-    if all(broker.broker_id != controller for broker in brokers):
-        controller = NO_CONTROLLER
+    if wanted != own:
+        if wanted in ENDPOINTS:
+            code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            text = (
+                f"The request was sent to an endpoint of type {ENDPOINTS[own]}, "
+                f"but we wanted an endpoint of type {ENDPOINTS[wanted]}"
+            )
+        else:
+            code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {wanted}"
+        if context.api_version < FIRST_WITH_ENDPOINTS:
+            code = ErrorCode.INVALID_REQUEST
+        return DescribeClusterResponse(error_code=code, error_message=text)
+    if own == CONTROLLERS:
+        nodes, controller = _controllers(node, context.listener), node.node_id
+    else:
+        with_fenced = context.api_version >= FIRST_WITH_FENCED and request.include_fenced_brokers
+        nodes, controller = _brokers(node, context.listener, with_fenced), controller_id(node, node.image)
     response = DescribeClusterResponse(
-        cluster_id=node.cluster_id, controller_id=controller, endpoint_type=BROKER_ENDPOINT, brokers=brokers
+        cluster_id=node.cluster_id,
+        controller_id=controller if any(one.broker_id == controller for one in nodes) else NO_CONTROLLER,
+        endpoint_type=own,
+        brokers=nodes,
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     return response
 
 
-METADATA_PARTITION = 0
+def _brokers(node: Broker, listener: str, with_fenced: bool) -> list[DescribeClusterBroker]:
+    known = node.image.brokers
+    shown = [broker.broker_id for broker in known.values() if with_fenced or not broker.fenced]
+    return [
+        DescribeClusterBroker(
+            broker_id=endpoint.node_id,
+            host=endpoint.host,
+            port=endpoint.port,
+            rack=endpoint.rack,
+            is_fenced=known[endpoint.node_id].fenced,
+        )
+        for endpoint in node.endpoints(shown, listener)
+    ]
+
+
+def _controllers(node: Controller, listener: str) -> list[DescribeClusterBroker]:
+    return [
+        DescribeClusterBroker(broker_id=node.node_id, host=host, port=port)
+        for name, host, port in node.quorum.describe().endpoints
+        if name == listener
+    ]
 
 
 def describe_quorum(
-    node: Node, context: RequestContext, request: DescribeQuorumRequest
+    node: Controller, context: Asked, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
     """There is one quorum: who asks for anything else, or for anything beside it, is told of nothing."""
     asked = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.context import PARKED, Parked
 from kwire.broker.controller.commands import AlterReassignments, Election, ElectLeaders, Fault
 from kwire.broker.controller.partition_changes import find, is_moving
 from kwire.wire.errors import ApiError, ErrorCode
@@ -32,13 +32,13 @@ from kwire.wire.messages.list_partition_reassignments import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Asked, Controller
 
 ELECTIONS = {int(one): one for one in (Election.PREFERRED, Election.UNCLEAN)}
 
 
 def elect_leaders(
-    node: Node, context: RequestContext, request: ElectLeadersRequest
+    node: Controller, context: Asked, request: ElectLeadersRequest
 ) -> ElectLeadersResponse | Parked:
     """One outcome a partition; what concerns the whole request is said for each of them, too."""
     if request.topic_partitions == []:
@@ -52,7 +52,7 @@ def elect_leaders(
 
     def done(reply: list[ReplicaElectionResult] | ApiError) -> None:
         if isinstance(reply, ApiError):
-            context.complete(context.error_response(reply))
+            context.refuse(reply)
         else:
             context.complete(ElectLeadersResponse(replica_election_results=reply))
 
@@ -63,7 +63,7 @@ def elect_leaders(
 
 
 def alter_partition_reassignments(
-    node: Node, context: RequestContext, request: AlterPartitionReassignmentsRequest
+    node: Controller, context: Asked, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse | Parked:
     """One outcome a partition, in the order asked."""
     asked = [
@@ -78,7 +78,7 @@ def alter_partition_reassignments(
 
     def done(reply: list[Fault | None] | ApiError) -> None:
         if isinstance(reply, ApiError):
-            context.complete(context.error_response(reply))
+            context.refuse(reply)
             return
         response = _response(request, reply)
         response.allow_replication_factor_change = request.allow_replication_factor_change
@@ -112,7 +112,7 @@ def _response(
 
 
 def list_partition_reassignments(
-    node: Node, _context: RequestContext, request: ListPartitionReassignmentsRequest
+    node: Controller, _context: Asked, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """The moves under way among the partitions asked for; a null list asks for all."""
     image = node.image

@@ -1,16 +1,20 @@
 """IncrementalAlterConfigs v0–1, AlterConfigs v0–2.
 
-The first sets, deletes, appends to and subtracts from keys (KIP-339), and sets the levels of the broker's
-loggers (KIP-412); the other replaces a resource's whole configuration (KIP-133).
+The first sets, deletes, appends to and subtracts from keys (KIP-339), and sets the levels of loggers
+(KIP-412); the other replaces a resource's whole configuration (KIP-133). A broker checks what it can, answers
+for its own loggers, of which no record tells, and forwards the rest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from kwire.broker.api.configs.checks import ALTERABLE, faults
 from kwire.broker.api.configs.loggers import alter_loggers
 from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.forwarding import Forward, Part
 from kwire.broker.controller.commands import (
     AlterOperation,
     ConfigChange,
@@ -19,113 +23,123 @@ from kwire.broker.controller.commands import (
     LegacyAlterConfigs,
     ResourceChange,
 )
-from kwire.broker.controller.configs import REPEATED, form_fault
+from kwire.broker.controller.config_rules import BrokerConfigRules
 from kwire.broker.metadata.image import RESOURCE_BROKER_LOGGER
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.messages.alter_configs import (
-    AlterConfigsRequest,
-    AlterConfigsResponse,
-)
-from kwire.wire.messages.alter_configs import AlterConfigsResourceResponse as LegacyResourceResponse
-from kwire.wire.messages.incremental_alter_configs import (
-    AlterConfigsResourceResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from kwire.wire.messages import alter_configs as legacy
+from kwire.wire.messages import incremental_alter_configs as incremental
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Asked, Broker, Controller
+
+Request = incremental.IncrementalAlterConfigsRequest | legacy.AlterConfigsRequest
+Response = incremental.IncrementalAlterConfigsResponse | legacy.AlterConfigsResponse
+REPEATED = Fault(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
 
 
-def incremental_alter_configs(
-    node: Node, context: RequestContext, request: IncrementalAlterConfigsRequest
-) -> Parked:
-    """One outcome a resource, in the order of the request."""
-    resources = [
-        ResourceChange(
-            resource.resource_type,
-            resource.resource_name,
-            [ConfigChange(config.name, config.config_operation, config.value) for config in resource.configs],
-        )
-        for resource in request.resources
+def alter_configs(
+    node: Broker, context: RequestContext, request: Request, forward: Forward
+) -> Response | Parked:
+    """One outcome a resource. What this broker refuses, or does itself, is not forwarded."""
+    changes = _changes(request)
+    rules = BrokerConfigRules(node.config)
+    found = faults(changes, node.image, rules, node.node_id, incremental=_is_incremental(request))
+    own: dict[int, Fault | None] = {at: fault for at, fault in enumerate(found) if fault is not None}
+    for at, change in enumerate(changes):
+        if at not in own and change.resource_type == RESOURCE_BROKER_LOGGER:
+            own[at] = _alter_loggers(node.node_id, change, request)
+    left = [at for at in range(len(changes)) if at not in own]
+    if not left:
+        return _response(request, [own[at] for at in range(len(changes))])
+    if not own:
+        return forward(context, request)
+    rest = type(request)(validate_only=request.validate_only)
+    rest.resources = [request.resources[at] for at in left]  # type: ignore[assignment]
+
+    def answered(response: Response) -> None:
+        told = {(one.resource_type, one.resource_name): one for one in response.responses}
+        for at in left:
+            one = told[changes[at].resource_type, changes[at].resource_name]
+            own[at] = Fault(ErrorCode(one.error_code), one.error_message) if one.error_code else None
+        context.complete(_response(request, [own[at] for at in range(len(changes))]))
+
+    return forward(Part(context, rest, answered), rest)
+
+
+def decide_configs(node: Controller, context: Asked, request: Request) -> Parked:
+    """What the controller makes of it, which may have been asked by somebody else than a broker."""
+    changes = _changes(request)
+    times = Counter((change.resource_type, change.resource_name) for change in changes)
+    outcomes = [
+        REPEATED
+        if times[change.resource_type, change.resource_name] > 1
+        else _type_fault(change.resource_type)
+        for change in changes
     ]
-
-    # Loggers are the broker's own affair, and no record tells of them.
-    times = Counter(
-        resource.resource_name for resource in resources if resource.resource_type == RESOURCE_BROKER_LOGGER
-    )
-    outcomes = {
-        resource.resource_name: (
-            REPEATED
-            if times[resource.resource_name] > 1
-            else _alter_loggers(node, resource, request.validate_only)
-        )
-        for resource in resources
-        if resource.resource_type == RESOURCE_BROKER_LOGGER
-    }
-    forwarded = [resource for resource in resources if resource.resource_type != RESOURCE_BROKER_LOGGER]
-
-    def done(decided: list[Fault | None] | ApiError) -> None:
-        if isinstance(decided, ApiError):
-            decided = [Fault(decided.code, decided.message)] * len(forwarded)
-        left = iter(decided)
-        reply = [
-            outcomes[resource.resource_name]
-            if resource.resource_type == RESOURCE_BROKER_LOGGER
-            else next(left)
-            for resource in resources
-        ]
-        context.complete(
-            IncrementalAlterConfigsResponse(
-                responses=[
-                    AlterConfigsResourceResponse(
-                        error_code=ErrorCode.NONE if fault is None else fault.code,
-                        error_message=None if fault is None else fault.message,
-                        resource_type=resource.resource_type,
-                        resource_name=resource.resource_name,
-                    )
-                    for resource, fault in zip(resources, reply, strict=True)
-                ]
-            )
-        )
-
-    node.controller.submit(IncrementalAlterConfigs(forwarded, request.validate_only), done)
-    return PARKED
-
-
-def _alter_loggers(node: Node, resource: ResourceChange, validate_only: bool) -> Fault | None:
-    return form_fault(resource) or alter_loggers(
-        node.node_id, resource.resource_name, resource.changes, validate_only=validate_only
-    )
-
-
-def alter_configs(node: Node, context: RequestContext, request: AlterConfigsRequest) -> Parked:
-    """One outcome a resource, in the order of the request."""
-    resources = [
-        ResourceChange(
-            resource.resource_type,
-            resource.resource_name,
-            [ConfigChange(config.name, AlterOperation.SET, config.value) for config in resource.configs],
-        )
-        for resource in request.resources
+    for at, change in enumerate(changes):
+        if outcomes[at] is None and change.resource_type == RESOURCE_BROKER_LOGGER:
+            outcomes[at] = _alter_loggers(node.node_id, change, request)
+    left = [
+        at
+        for at, change in enumerate(changes)
+        if outcomes[at] is None and change.resource_type != RESOURCE_BROKER_LOGGER
     ]
 
     def done(reply: list[Fault | None] | ApiError) -> None:
         if isinstance(reply, ApiError):
-            reply = [Fault(reply.code, reply.message)] * len(resources)
-        context.complete(
-            AlterConfigsResponse(
-                responses=[
-                    LegacyResourceResponse(
-                        error_code=ErrorCode.NONE if fault is None else fault.code,
-                        error_message=None if fault is None else fault.message,
-                        resource_type=resource.resource_type,
-                        resource_name=resource.resource_name,
-                    )
-                    for resource, fault in zip(resources, reply, strict=True)
-                ]
-            )
-        )
+            context.refuse(reply)
+            return
+        for at, fault in zip(left, reply, strict=True):
+            outcomes[at] = fault
+        context.complete(_response(request, outcomes))
 
-    node.controller.submit(LegacyAlterConfigs(resources, request.validate_only), done)
+    command = IncrementalAlterConfigs if _is_incremental(request) else LegacyAlterConfigs
+    node.controller.submit(command([changes[at] for at in left], request.validate_only), done)
     return PARKED
+
+
+def _is_incremental(request: Request) -> bool:
+    return isinstance(request, incremental.IncrementalAlterConfigsRequest)
+
+
+def _changes(request: Request) -> list[ResourceChange]:
+    """What is to become of each resource. All that AlterConfigs names is set."""
+    return [
+        ResourceChange(
+            resource.resource_type,
+            resource.resource_name,
+            [
+                ConfigChange(
+                    config.name, getattr(config, "config_operation", AlterOperation.SET), config.value
+                )
+                for config in resource.configs
+            ],
+        )
+        for resource in request.resources
+    ]
+
+
+def _type_fault(kind: int) -> Fault | None:
+    if kind in ALTERABLE or kind == RESOURCE_BROKER_LOGGER:
+        return None
+    return Fault(ErrorCode.UNSUPPORTED_VERSION, f"Unknown resource type {kind}.")
+
+
+def _alter_loggers(node_id: int, change: ResourceChange, request: Request) -> Fault | None:
+    return alter_loggers(node_id, change.resource_name, change.changes, validate_only=request.validate_only)
+
+
+def _response(request: Request, outcomes: Sequence[Fault | None]) -> Response:
+    messages: Any = incremental if _is_incremental(request) else legacy
+    entries = [
+        messages.AlterConfigsResourceResponse(
+            error_code=ErrorCode.NONE if fault is None else fault.code,
+            error_message=None if fault is None else fault.message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource, fault in zip(list[Any](request.resources), outcomes, strict=True)
+    ]
+    if _is_incremental(request):
+        return incremental.IncrementalAlterConfigsResponse(responses=entries)
+    return legacy.AlterConfigsResponse(responses=entries)

@@ -47,7 +47,7 @@ from kwire.wire.messages.list_config_resources import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Metadata
 
 LIST_KIND: Final = 7
 INT_KIND: Final = 3
@@ -68,7 +68,7 @@ DESCRIBABLE: Final = {
 
 
 def describe_configs(
-    node: Node, context: RequestContext, request: DescribeConfigsRequest
+    node: Metadata, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """One result a resource; a resource that cannot be described has its error.
 
@@ -118,7 +118,7 @@ def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConf
     return result
 
 
-def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
+def _entries(node: Metadata, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
     kind, name = resource.resource_type, resource.resource_name
     if kind == RESOURCE_TOPIC:
         fault = name_fault(name)
@@ -154,7 +154,7 @@ def _broker_id(name: str) -> int:
     return broker_id
 
 
-def _client_metrics(node: Node, name: str) -> list[ConfigEntry]:
+def _client_metrics(node: Metadata, name: str) -> list[ConfigEntry]:
     """What holds for a subscription, whether there is one of this name or not. KIP-714."""
     overrides = node.image.config(RESOURCE_CLIENT_METRICS, name)
     return [
@@ -178,7 +178,7 @@ FIRST_WITH_TYPES: Final = 1
 
 
 def list_config_resources(
-    node: Node, context: RequestContext, request: ListConfigResourcesRequest
+    node: Metadata, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
     """The resources of the types asked for, of all types where none is named."""
     wanted = set(request.resource_types) or set(NAMES)

@@ -25,10 +25,10 @@ from kwire.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRe
 from kwire.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Broker
 
 
-def list_groups(node: Node, _context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+def list_groups(node: Broker, _context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """Answer with the groups that pass both filters; an empty filter lets all pass."""
     try:
         groups = node.groups.listed(request.states_filter, request.types_filter)
@@ -46,7 +46,7 @@ ALL_OPERATIONS = sum(1 << code for code in (READ, DELETE, DESCRIBE, DESCRIBE_CON
 
 
 def describe_groups(
-    node: Node, context: RequestContext, request: DescribeGroupsRequest
+    node: Broker, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     """Answer for each group."""
     groups = [_described(node, context, group_id) for group_id in request.groups]
@@ -57,7 +57,7 @@ def describe_groups(
     return DescribeGroupsResponse(groups=groups)
 
 
-def _described(node: Node, context: RequestContext, group_id: str) -> DescribedGroup:
+def _described(node: Broker, context: RequestContext, group_id: str) -> DescribedGroup:
     try:
         return node.groups.describe(group_id)
     except ApiError as error:
@@ -71,7 +71,7 @@ def _described(node: Node, context: RequestContext, group_id: str) -> DescribedG
 
 
 def consumer_group_describe(
-    node: Node, context: RequestContext, request: ConsumerGroupDescribeRequest
+    node: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse | Parked:
     """Answer for each group once all that is shown is stored."""
     if not consumer_groups_enabled(node):
@@ -98,7 +98,7 @@ def consumer_group_describe(
     return PARKED
 
 
-def delete_groups(node: Node, context: RequestContext, request: DeleteGroupsRequest) -> Parked:
+def delete_groups(node: Broker, context: RequestContext, request: DeleteGroupsRequest) -> Parked:
     """Answer for each group once all of them are gone or refused."""
 
     def done(outcome: dict[str, ErrorCode]) -> None:

@@ -29,8 +29,8 @@ from kwire.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupRespons
 from kwire.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
+    from kwire.broker.api.ports import Broker
     from kwire.broker.api.repeated import Again
-    from kwire.broker.node.node import Node
 
 FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
 FIRST_VERSION_WITH_MEMBER_ID_FIRST = 4
@@ -38,7 +38,7 @@ FIRST_VERSION_WITH_NULL_PROTOCOL = 7
 FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT = 9
 
 
-def join_group(node: Node, context: RequestContext, request: JoinGroupRequest) -> Parked:
+def join_group(node: Broker, context: RequestContext, request: JoinGroupRequest) -> Parked:
     """Answer when the join ends, or at once where it is refused."""
     version = context.api_version
     rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -76,7 +76,9 @@ def join_group(node: Node, context: RequestContext, request: JoinGroupRequest) -
 FIRST_VERSION_WITH_PROTOCOL = 5
 
 
-def sync_group(node: Node, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | Parked:
+def sync_group(
+    node: Broker, context: RequestContext, request: SyncGroupRequest
+) -> SyncGroupResponse | Parked:
     """Answer when the assignment is stored. From v5 on the protocol must be named (KIP-559)."""
     if context.api_version >= FIRST_VERSION_WITH_PROTOCOL and (
         request.protocol_type is None or request.protocol_name is None
@@ -97,7 +99,7 @@ def sync_group(node: Node, context: RequestContext, request: SyncGroupRequest) -
     return PARKED
 
 
-def heartbeat(node: Node, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+def heartbeat(node: Broker, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     """Renew the session, and tell whether the generation is still good."""
     code = node.groups.heartbeat(
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
@@ -110,7 +112,7 @@ def heartbeat(node: Node, context: RequestContext, request: HeartbeatRequest) ->
 FIRST_VERSION_WITH_MEMBERS = 3
 
 
-def leave_group(node: Node, context: RequestContext, request: LeaveGroupRequest) -> Parked:
+def leave_group(node: Broker, context: RequestContext, request: LeaveGroupRequest) -> Parked:
     """Answer for each member, or before v3 for the one that leaves."""
     many = context.api_version >= FIRST_VERSION_WITH_MEMBERS
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
@@ -129,7 +131,7 @@ CONSUMER_PROTOCOL = "consumer"
 
 
 def consumer_group_heartbeat(
-    node: Node, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+    node: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Parked:
     """Answer once what the heartbeat changed is stored."""
     if not consumer_groups_enabled(node):
@@ -143,7 +145,7 @@ def consumer_group_heartbeat(
     return PARKED
 
 
-def _while_configured_so(node: Node, again: Again) -> Again:
+def _while_configured_so(node: Broker, again: Again) -> Again:
     image = node.image
     configs, features = image.configs, image.features
 
@@ -154,7 +156,7 @@ def _while_configured_so(node: Node, again: Again) -> Again:
     return so_far
 
 
-def consumer_groups_enabled(node: Node) -> bool:
+def consumer_groups_enabled(node: Broker) -> bool:
     """Whether the cluster has consumer groups of KIP-848."""
     if node.image.features.get("group.version", 0) < 1:
         return False

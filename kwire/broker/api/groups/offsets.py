@@ -42,7 +42,7 @@ from kwire.wire.messages.offset_fetch import (
 from kwire.wire.primitives import ZERO_UUID, Uuid, utf16_length
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Broker
 
 
 class _Topic(Protocol):
@@ -73,7 +73,7 @@ Who = tuple[str, Uuid]
 
 
 def offset_commit(
-    node: Node, context: RequestContext, request: OffsetCommitRequest
+    node: Broker, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Parked:
     """Answer for each partition once the offsets are committed."""
     version = context.api_version
@@ -166,7 +166,7 @@ class _Wanted(NamedTuple):
 
 
 def offset_fetch(
-    node: Node, context: RequestContext, request: OffsetFetchRequest
+    node: Broker, context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse | Parked:
     """Answer for one group, or from v8 on for each of several."""
     if context.api_version < FIRST_VERSION_WITH_GROUPS:
@@ -193,7 +193,7 @@ class _Group:
 
     def __init__(
         self,
-        node: Node,
+        node: Broker,
         context: RequestContext,
         group: OffsetFetchRequestGroup,
         response: OffsetFetchResponse,
@@ -265,7 +265,7 @@ class _Group:
         self._answered()
 
 
-def _one_group(node: Node, context: RequestContext, request: OffsetFetchRequest) -> None:
+def _one_group(node: Broker, context: RequestContext, request: OffsetFetchRequest) -> None:
     def read(stored: Stored) -> list[OffsetFetchResponseTopic]:
         if request.topics is None:
             wanted = [_Wanted(name, ZERO_UUID, list(partitions)) for name, partitions in stored.items()]
@@ -312,12 +312,12 @@ def _offsets(
             yield index, of_topic.get(index, NOTHING_COMMITTED), ErrorCode.NONE
 
 
-def _unstable(node: Node, group_id: str, require_stable: bool) -> Collection[tuple[str, int]]:
+def _unstable(node: Broker, group_id: str, require_stable: bool) -> Collection[tuple[str, int]]:
     """Partitions whose offsets wait for a transaction to end, where the client wants to know. KIP-447."""
     return node.groups.unstable(group_id) if require_stable else ()
 
 
-def offset_delete(node: Node, context: RequestContext, request: OffsetDeleteRequest) -> Parked:
+def offset_delete(node: Broker, context: RequestContext, request: OffsetDeleteRequest) -> Parked:
     """Answer for each partition once the offsets are gone."""
     refused: dict[str, OffsetDeleteResponseTopic] = {}
     """What does not exist, by topic: the coordinator is not asked about it."""

@@ -37,7 +37,7 @@ from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Broker
     from kwire.broker.replication.partition import Partition
 
 logger = logging.getLogger("kwire.dispatch")
@@ -51,7 +51,7 @@ LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
 Fetched = list[tuple[FetchTarget, PartitionData]]
 
 
-def handle(node: Node, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
+def handle(node: Broker, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
     """Answer at once, or park until the partitions have grown or the wait is over.
 
     ApiError UNKNOWN_SERVER_ERROR: there is no such isolation level, or no shard of sessions for such an id.
@@ -97,7 +97,7 @@ class _Fetch:
     )
 
     def __init__(
-        self, node: Node, context: RequestContext, request: FetchRequest, session: FetchContext
+        self, node: Broker, context: RequestContext, request: FetchRequest, session: FetchContext
     ) -> None:
         self._node = node
         self._context = context

@@ -30,7 +30,7 @@ from kwire.wire.messages.produce import (
 from kwire.wire.primitives import ZERO_UUID, Uuid
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Broker
 
 logger = logging.getLogger("kwire.produce")
 
@@ -42,7 +42,7 @@ ADMIN_CLIENT_ID = "__admin_client"
 """The client id that may write internal topics, as Kafka's own tools do."""
 
 
-def handle(node: Node, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Parked:
+def handle(node: Broker, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Parked:
     """Append to each partition; the reply follows when all are committed."""
     produce = _Produce(node, context, request)
     try:
@@ -108,7 +108,7 @@ class _Produce:
         "in_transaction",
     )
 
-    def __init__(self, node: Node, context: RequestContext, request: ProduceRequest) -> None:
+    def __init__(self, node: Broker, context: RequestContext, request: ProduceRequest) -> None:
         self._node = node
         self._context = context
         self._request = request

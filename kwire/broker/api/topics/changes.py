@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.context import PARKED, Parked
 from kwire.broker.config.describe import describe_topic
 from kwire.broker.controller.commands import (
     CreatePartitions,
@@ -37,13 +37,13 @@ from kwire.wire.messages.delete_topics import DeletableTopicResult, DeleteTopics
 from kwire.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Asked, Controller
 
 CONFIGS_SINCE: Final = 5
 
 
 def create_topics(
-    node: Node, context: RequestContext, request: CreateTopicsRequest
+    node: Controller, context: Asked, request: CreateTopicsRequest
 ) -> CreateTopicsResponse | Parked:
     """One outcome a topic name, unless the request is refused as a whole."""
     times = Counter(topic.name for topic in request.topics)
@@ -56,7 +56,7 @@ def create_topics(
 
     def done(reply: list[CreatableTopicResult] | ApiError) -> None:
         if isinstance(reply, ApiError):
-            context.complete(context.error_response(reply))
+            context.refuse(reply)
             return
         results = reply
         if context.api_version >= CONFIGS_SINCE:
@@ -83,7 +83,7 @@ def _refused(name: str, error: ApiError) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=error.code, error_message=error.message)
 
 
-def _add_configs(node: Node, asked: list[CreatableTopic], results: list[CreatableTopicResult]) -> None:
+def _add_configs(node: Controller, asked: list[CreatableTopic], results: list[CreatableTopicResult]) -> None:
     """KIP-525: what was created is told with the configuration that holds for it."""
     overrides = {topic.name: {config.name: config.value for config in topic.configs} for topic in asked}
     for result in results:
@@ -107,9 +107,9 @@ FIRST_WITH_IDS = 6
 FIRST_WITH_DISABLED_CODE = 3
 
 
-def delete_topics(node: Node, context: RequestContext, request: DeleteTopicsRequest) -> Parked:
+def delete_topics(node: Controller, context: Asked, request: DeleteTopicsRequest) -> Parked:
     """One outcome a topic. ApiError where delete.topic.enable is off, or there is no time for any of them."""
-    version = context.header.api_version
+    version = context.api_version
     if version >= FIRST_WITH_IDS:
         asked = [
             TopicToDelete(topic.name, None if topic.topic_id == ZERO_UUID else topic.topic_id)
@@ -129,7 +129,7 @@ def delete_topics(node: Node, context: RequestContext, request: DeleteTopicsRequ
 
     def done(reply: list[DeletedTopic] | ApiError) -> None:
         if isinstance(reply, ApiError):
-            context.complete(context.error_response(reply))
+            context.refuse(reply)
         else:
             context.complete(_response(reply))
 
@@ -152,7 +152,7 @@ def _response(topics: list[DeletedTopic]) -> DeleteTopicsResponse:
 
 
 def create_partitions(
-    node: Node, context: RequestContext, request: CreatePartitionsRequest
+    node: Controller, context: Asked, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse | Parked:
     """One outcome a topic name, unless the request is refused as a whole."""
     times = Counter(topic.name for topic in request.topics)
@@ -165,7 +165,7 @@ def create_partitions(
 
     def done(reply: list[tuple[str, Fault | None]] | ApiError) -> None:
         if isinstance(reply, ApiError):
-            context.complete(context.error_response(reply))
+            context.refuse(reply)
             return
         results.extend(_result(name, fault) for name, fault in reply)
         context.complete(CreatePartitionsResponse(results=results))

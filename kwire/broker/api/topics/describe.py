@@ -24,11 +24,11 @@ from kwire.wire.messages.describe_topic_partitions import (
 from kwire.wire.primitives import wrapped_int32
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Broker
 
 
 def describe_topic_partitions(
-    node: Node, context: RequestContext, request: DescribeTopicPartitionsRequest
+    node: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """No topics asked for means all of them, and then those that are missing are not mentioned."""
     image = node.image

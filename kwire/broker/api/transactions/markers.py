@@ -21,7 +21,7 @@ from kwire.wire.messages.write_txn_markers import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Broker
 
 
 Partition = tuple[str, int]
@@ -29,7 +29,7 @@ Results = dict[int, dict[Partition, ErrorCode]]
 
 
 def write_txn_markers(
-    node: Node, context: RequestContext, request: WriteTxnMarkersRequest
+    node: Broker, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse | Parked:
     """Answer when every marker is in its log, or refused.
 

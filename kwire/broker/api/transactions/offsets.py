@@ -24,7 +24,7 @@ from kwire.wire.messages.txn_offset_commit import (
 from kwire.wire.primitives import utf16_length
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Broker
 
 FIRST_VERSION_THAT_ADDS = 5
 FIRST_VERSION_WITH_LOADING = 2
@@ -32,7 +32,7 @@ FIRST_VERSION_WITH_ABORTABLE = 4
 
 
 def txn_offset_commit(
-    node: Node, context: RequestContext, request: TxnOffsetCommitRequest
+    node: Broker, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse | Parked:
     """Answer for each partition once the offsets are stored."""
     commits: list[PartitionCommit] = []

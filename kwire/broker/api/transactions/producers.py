@@ -34,7 +34,7 @@ from kwire.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
+    from kwire.broker.api.ports import Broker
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -42,7 +42,7 @@ FIRST_INIT_WITH_FENCED = 4
 
 
 def init_producer_id(
-    node: Node, context: RequestContext, request: InitProducerIdRequest
+    node: Broker, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Parked:
     """Answer with the next producer id; COORDINATOR_LOAD_IN_PROGRESS until the controller gave some."""
     knows_id = request.producer_id != NO_PRODUCER_ID
@@ -84,7 +84,9 @@ CLIENT_VERSION, BROKER_VERSION = 0, 2
 """The transaction protocol of who asks: a broker does it for a client of version 2, when that produces."""
 
 
-def add_partitions_to_txn(node: Node, context: RequestContext, request: AddPartitionsToTxnRequest) -> Parked:
+def add_partitions_to_txn(
+    node: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
+) -> Parked:
     """Answer when each transaction's partitions are stored."""
     if context.api_version < FIRST_VERSION_OF_BROKERS:
 
@@ -145,7 +147,7 @@ Answered = Callable[[list[AddPartitionsToTxnTopicResult]], None]
 
 
 def _add(
-    node: Node,
+    node: Broker,
     transactional_id: str,
     producer: Producer,
     topics: Sequence[AddPartitionsToTxnTopic],
@@ -162,7 +164,7 @@ def _add(
 
 
 def _verify(
-    node: Node,
+    node: Broker,
     transactional_id: str,
     producer: Producer,
     topics: Sequence[AddPartitionsToTxnTopic],
@@ -177,7 +179,7 @@ def _verify(
 
 
 def _refused(
-    node: Node, topics: Sequence[AddPartitionsToTxnTopic], *, of_client: bool
+    node: Broker, topics: Sequence[AddPartitionsToTxnTopic], *, of_client: bool
 ) -> list[AddPartitionsToTxnTopicResult] | None:
     """The answer to a transaction that cannot have some of its partitions; None where it can have all.
 
@@ -241,7 +243,7 @@ def fenced_for(code: int, version: int, since: int = FIRST_VERSION_WITH_FENCED) 
     return code
 
 
-def add_offsets_to_txn(node: Node, context: RequestContext, request: AddOffsetsToTxnRequest) -> Parked:
+def add_offsets_to_txn(node: Broker, context: RequestContext, request: AddOffsetsToTxnRequest) -> Parked:
     """The group's partition of the offsets topic becomes part of the transaction."""
 
     def done(code: ErrorCode) -> None:
@@ -260,7 +262,7 @@ def add_offsets_to_txn(node: Node, context: RequestContext, request: AddOffsetsT
 FIRST_VERSION_THAT_RAISES_EPOCHS = 5
 
 
-def end_txn(node: Node, context: RequestContext, request: EndTxnRequest) -> Parked:
+def end_txn(node: Broker, context: RequestContext, request: EndTxnRequest) -> Parked:
     """Answer when it is decided; the markers are written meanwhile."""
     version = context.api_version
 

@@ -1,0 +1,129 @@
+"""What a broker checks of AlterConfigs and IncrementalAlterConfigs before the controller hears of them.
+
+In this order: resources named twice, keys named twice, values that are missing, types that there are not, and
+of a broker's own settings what may change while it runs. KIP-226.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from kwire.broker.config.definition import parse_integer
+from kwire.broker.controller.commands import AlterOperation, ConfigRules, Fault, ResourceChange
+from kwire.broker.controller.configs import split
+from kwire.broker.metadata.image import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+    MetadataImage,
+)
+from kwire.wire.errors import ErrorCode
+
+ALTERABLE: Final = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
+_OPERATIONS: Final = tuple(AlterOperation)
+_REPEATED: Final = Fault(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+
+
+def faults(
+    resources: Sequence[ResourceChange],
+    image: MetadataImage,
+    rules: ConfigRules,
+    node_id: int,
+    *,
+    incremental: bool,
+) -> list[Fault | None]:
+    """What is wrong with each resource, as far as this broker can tell. Only the increments know loggers."""
+    times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    return [
+        _REPEATED
+        if times[resource.resource_type, resource.resource_name] > 1
+        else _fault(resource, image, rules, node_id, incremental=incremental)
+        for resource in resources
+    ]
+
+
+def _fault(
+    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int, *, incremental: bool
+) -> Fault | None:
+    kind = resource.resource_type
+    fault = _form_fault(resource)
+    if fault is not None:
+        return fault
+    if kind == RESOURCE_BROKER:
+        return _broker_fault(resource, image, rules, node_id, incremental=incremental)
+    if kind in ALTERABLE or (incremental and kind == RESOURCE_BROKER_LOGGER):
+        return None
+    return Fault(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+
+
+def _form_fault(resource: ResourceChange) -> Fault | None:
+    """Keys that come twice, values that are missing."""
+    names = [change.name for change in resource.changes]
+    if len(set(names)) < len(names):
+        return Fault(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    without_value = [
+        change.name
+        for change in resource.changes
+        if change.value is None and change.operation != AlterOperation.DELETE
+    ]
+    if without_value:
+        text = "Null value not supported for : " + ", ".join(without_value)
+        return Fault(ErrorCode.INVALID_REQUEST, text)
+    return None
+
+
+def _broker_fault(
+    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int, *, incremental: bool
+) -> Fault | None:
+    """A broker answers for itself: it knows which of its settings may change while it runs."""
+    name = resource.resource_name
+    if name:
+        broker_id = parse_integer(name)
+        if broker_id is None:
+            return Fault(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+        if broker_id != node_id:
+            text = f"Unexpected broker id, expected {node_id}, but received {name}"
+            return Fault(ErrorCode.INVALID_REQUEST, text)
+    for change in resource.changes:
+        if change.operation not in _OPERATIONS:
+            return Fault(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
+    # What is stored and cannot be applied is no reason to refuse a change.
+    stored = image.config(RESOURCE_BROKER, name) if incremental else {}
+    values = rules.usable(stored, per_broker=bool(name))
+    for change in resource.changes:
+        if change.operation == AlterOperation.DELETE:
+            values.pop(change.name, None)
+            continue
+        if change.operation in (AlterOperation.APPEND, AlterOperation.SUBTRACT):
+            verb = AlterOperation(change.operation).name.lower()
+            if not rules.is_known_broker_key(change.name):
+                return Fault(ErrorCode.INVALID_CONFIG, f"Unknown config name: {change.name}")
+            if not rules.is_list(RESOURCE_BROKER, change.name):
+                text = f"Config value {verb} is not allowed for config key: {change.name}"
+                return Fault(ErrorCode.INVALID_CONFIG, text)
+            before = values.get(change.name)
+            if before is None:
+                if rules.is_required_broker_key(change.name):
+                    # Kafka's broker takes the default that the key has not for a list, and fails.
+                    return Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
+                before = rules.default(RESOURCE_BROKER, change.name)
+            values[change.name] = _edited(before or "", change.operation, change.value or "")
+        else:
+            values[change.name] = change.value or ""
+    return rules.broker_fault(values, per_broker=bool(name))
+
+
+def _edited(current: str, operation: int, value: str) -> str:
+    """A list as the broker edits it, to look at what a change would come to."""
+    if operation == AlterOperation.APPEND:
+        parts = split(current) if current else []
+        return ",".join([*parts, *(part for part in split(value) if part not in parts)])
+    parts = split(current)
+    for part in split(value):
+        if part in parts:
+            parts.remove(part)
+    return ",".join(parts)

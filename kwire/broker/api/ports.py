@@ -1,0 +1,174 @@
+"""What handlers need of the node that they are part of: as a broker, and as a controller.
+
+Handlers of a broker are given a `Broker`, those of a controller a `Controller`. A node of both roles is both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from kwire.broker.api.records.fetch_sessions import FetchSessionCache, TopicNames
+    from kwire.broker.config import BrokerConfig
+    from kwire.broker.controller.port import ControllerPort
+    from kwire.broker.host.host import Host
+    from kwire.broker.metadata.image import MetadataImage
+    from kwire.broker.raft.quorum import QuorumDescription
+    from kwire.broker.replication.partition import Partition
+    from kwire.broker.storage.dirs.log_manager import LogManager
+    from kwire.coordinator.groups.service import GroupCoordinatorService
+    from kwire.coordinator.transactions.machine import Ending
+    from kwire.coordinator.transactions.service import TransactionCoordinatorService
+    from kwire.wire.errors import ApiError
+    from kwire.wire.schema import Message
+
+
+class Endpoint(NamedTuple):
+    """Where a broker can be reached through one listener."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class Features(NamedTuple):
+    """Feature levels: what this node supports, and what its cluster has finalized."""
+
+    supported: dict[str, tuple[int, int]]
+    finalized: dict[str, int]
+    epoch: int
+
+
+class Asked(Protocol):
+    """A request as the controller sees it: its own client's, or one that a broker forwards."""
+
+    @property
+    def api_version(self) -> int:
+        """The version of the request, and of its answer."""
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener that it came in by."""
+
+    def complete(self, response: Message) -> None:
+        """Answer. To be called exactly once, unless it is refused."""
+
+    def refuse(self, error: ApiError) -> None:
+        """Answer with an error of the whole request."""
+
+
+class Metadata(Protocol):
+    """The cluster as this node knows it."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def cluster_id(self) -> str: ...
+    @property
+    def config(self) -> BrokerConfig: ...
+    @property
+    def host(self) -> Host: ...
+    @property
+    def image(self) -> MetadataImage: ...
+    @property
+    def controller(self) -> ControllerPort:
+        """The active controller, wherever it is."""
+
+    def features(self) -> Features:
+        """Feature levels for ApiVersions."""
+
+
+class DescribesQuorum(Protocol):
+    """The quorum of the metadata log, as one of its voters knows it."""
+
+    @property
+    def kraft_version(self) -> int: ...
+
+    def describe(self) -> QuorumDescription:
+        """How it is doing."""
+
+
+class Controller(Metadata, Protocol):
+    """A node as its handlers of the controller's APIs see it."""
+
+    @property
+    def quorum(self) -> DescribesQuorum: ...
+
+
+class Records(Protocol):
+    """The partitions of a broker, and what it knows of others."""
+
+    @property
+    def fetch_sessions(self) -> FetchSessionCache: ...
+
+    def topic_names(self) -> TopicNames:
+        """How topic ids read as names, now."""
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """The partition, if this broker holds it."""
+
+    def partition_exists(self, topic: str, index: int) -> bool:
+        """Whether the cluster has such a partition, be it here or elsewhere."""
+
+    def led_partition(self, topic: str, index: int) -> Partition:
+        """The partition, led by this broker and online.
+
+        ApiError: KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
+        """
+
+    def check_leader_epoch(self, partition: Partition, leader_epoch: int) -> None:
+        """KIP-320. -1 is a client that does not know the epoch, and is never fenced."""
+
+    def current_leader(self, topic: str, index: int) -> tuple[int, int]:
+        """The leader's id and epoch as the metadata has them; -1, -1 where there is none."""
+
+    def write_marker(
+        self,
+        partition: tuple[str, int],
+        ending: Ending,
+        coordinator_epoch: int,
+        done: Callable[[ApiError | None], None],
+    ) -> None:
+        """Write a transaction's end into a partition that it touched."""
+
+    def warn_once(self, text: str) -> None:
+        """Log a warning once."""
+
+
+class Directories(Protocol):
+    """Where a broker's partitions lie."""
+
+    def move(self, topic: str, index: int, path: str) -> None:
+        """Begin to move a partition, or remember where it is to be made. ApiError."""
+
+
+class ProducerIds(Protocol):
+    """Producer ids that the controller has given to this broker."""
+
+    def next(self) -> int:
+        """One that nobody has. ApiError where there is none yet."""
+
+
+class Broker(Metadata, Records, Protocol):
+    """A node as its handlers of the brokers' APIs see it."""
+
+    @property
+    def groups(self) -> GroupCoordinatorService: ...
+    @property
+    def transactions(self) -> TransactionCoordinatorService: ...
+    @property
+    def producer_ids(self) -> ProducerIds: ...
+    @property
+    def log_manager(self) -> LogManager: ...
+    @property
+    def directories(self) -> Directories: ...
+
+    def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
+        """Where these brokers are reached through a listener; those that are not are left out."""
+
+
+class Node(Broker, Controller, Protocol):
+    """A node of both roles."""
