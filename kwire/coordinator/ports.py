@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
 from kwire.wire.errors import ApiError
 
-OFFSETS_TOPIC = "__consumer_offsets"
+OFFSETS_TOPIC: Final = GROUP_METADATA_TOPIC
 
 
 class StatePorts(Protocol):

@@ -29,6 +29,7 @@ from confluent_kafka import (
 
 from kwire.pipeline.offset_map import (
     MAP_SUFFIX,
+    TIMEOUT_SECONDS,
     DeliveryError,
     Entry,
     all_entries,
@@ -46,7 +47,6 @@ __all__ = ["MAP_SUFFIX", "DeliveryError", "MappedDelivery", "Outgoing", "Target"
 
 TRANSACTION_RECORDS: Final = 20_000
 TRANSACTION_BYTES: Final = 16 << 20
-TIMEOUT_SECONDS: Final = 60.0
 PRODUCER: Final = {
     "linger.ms": 20,
     "compression.type": "lz4",

@@ -7,6 +7,9 @@ from typing import Final, NamedTuple
 
 UNKNOWN: Final = "?"
 
+INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Topics whose records speak of the cluster that they are in."""
+
 
 class Origin(NamedTuple):
     """Where the records of a topic come from."""

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import NewTopic
 
 from kwire.pipeline.archive.manifest import ArchiveError
-from kwire.pipeline.delivery import TIMEOUT_SECONDS
+from kwire.pipeline.offset_map import TIMEOUT_SECONDS
 
 
 def create(

@@ -45,7 +45,8 @@ CRC_AT = 17
 ATTRIBUTES_AT = 21
 MAX_TIMESTAMP_AT = 35
 
-_HEADER = Struct(">qiibIhiqqqhii")
+HEADER = Struct(">qiibIhiqqqhii")
+"""A whole header: the fields of BatchHeader."""
 _OVERHEAD = Struct(">qi")
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -152,7 +153,7 @@ NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | N
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header of the batch at `position`; there must be HEADER_BYTES of it. Nothing in it is checked."""
-    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    return BatchHeader._make(HEADER.unpack_from(buffer, position))
 
 
 def batches(buffer: Buffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
@@ -443,7 +444,7 @@ def build(
     payload: Buffer = body if codec == Codec.NONE else compress(codec, body, level)
     out = bytearray(HEADER_BYTES)
     out += payload
-    _HEADER.pack_into(
+    HEADER.pack_into(
         out,
         0,
         base_offset,

@@ -12,11 +12,11 @@ from typing import Final
 from kwire.broker.controller.brokers import RECOVERING, min_isr
 from kwire.broker.controller.commands import Election
 from kwire.broker.controller.topics import default_directory
+from kwire.broker.metadata.delta import NO_LEADER_CHANGE
 from kwire.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from kwire.broker.metadata.records import DIRECTORIES_LEVEL, StoredRecord, change_record
 from kwire.wire.stored.metadata import PartitionChangeRecord
 
-NO_LEADER_CHANGE: Final = -2
 _SHRINK_BUMPS_EPOCH_BELOW: Final = 12
 """Before 3.6-IV0 a set that became smaller needed a new leader epoch."""
 

@@ -23,11 +23,11 @@ from kwire.broker.controller.port import ControllerPort
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
+from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from kwire.wire.errors import ApiError
 
 RETRY_BACKOFF_MS: Final = 100
 """How long the controller is left alone after it has refused."""
-UNKNOWN_BROKER_EPOCH: Final = -1
 
 
 class Stage(Enum):

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from kwire.broker.metadata.batches import CorruptMetadata, control_key, decode_batches
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.storage.disk import Disk, StorageError, join
+from kwire.broker.storage.log.segment import DELETED_SUFFIX
 from kwire.wire.batch import NewRecord, build
 from kwire.wire.codegen import encode
 from kwire.wire.registry import encode_stored
@@ -32,7 +33,6 @@ logger = logging.getLogger("kwire.raft")
 
 SUFFIX: Final = ".checkpoint"
 PART_SUFFIX: Final = ".part"
-DELETED_SUFFIX: Final = ".deleted"
 _NAME: Final = re.compile(r"^(\d{20})-(\d{10})(?:-\d+)?\.checkpoint(\.part|\.deleted)?$")
 
 HEADER_TYPE: Final = 3

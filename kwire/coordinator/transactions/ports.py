@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
+from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
 from kwire.coordinator.ports import StatePorts
 from kwire.coordinator.transactions.machine import Ending
 from kwire.coordinator.transactions.transaction import Partition
 from kwire.wire.errors import ApiError
 
-TRANSACTIONS_TOPIC = "__transaction_state"
+TRANSACTIONS_TOPIC: Final = TRANSACTION_STATE_TOPIC
 
 
 class TransactionPorts(StatePorts, Protocol):

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kwire.pipeline.archive import staging
+from kwire.pipeline.archive.direct import ROW_GROUP_BYTES
 from kwire.pipeline.archive.manifest import DATA, Archive, ArchiveError, Commit, DataFile
 from kwire.pipeline.archive.reading import overlapping
 from kwire.pipeline.archive.staging import check, describe, fresh, move
@@ -41,7 +42,6 @@ MERGED: Final = "merged"
 """What is in the name of every file that this has written, and of no other."""
 GROUPS_A_COMMIT: Final = 64
 ROWS_AT_ONCE: Final = 1 << 14
-ROW_GROUP_BYTES: Final = 32 << 20
 _UNITS: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 

@@ -54,10 +54,9 @@ from kwire.pipeline.delivery import (
     progress,
 )
 from kwire.pipeline.mirror.source import KafkaSource
-from kwire.pipeline.origin import UNKNOWN, Origin
+from kwire.pipeline.origin import INTERNAL, UNKNOWN, Origin
 from kwire.pipeline.restore.batches import Limits
 from kwire.pipeline.restore.directory import (
-    INTERNAL,
     DirectoryConfig,
     Task,
     check_target,

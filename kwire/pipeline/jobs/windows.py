@@ -56,8 +56,8 @@ from kwire.pipeline.archive.cluster import Cluster
 from kwire.pipeline.archive.origins import of_files
 from kwire.pipeline.checkpoint_topics import note_topics
 from kwire.pipeline.config import CLEAN, ConfigError, Input, JobConfig
-from kwire.pipeline.delivery import TIMEOUT_SECONDS, DeliveryError
 from kwire.pipeline.lengths import LONGEST_MS, UNIT_MS
+from kwire.pipeline.offset_map import TIMEOUT_SECONDS, DeliveryError
 from kwire.pipeline.origin import UNKNOWN, Origin
 
 if TYPE_CHECKING:

@@ -9,17 +9,15 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, OffsetSpec
 
 from kwire.pipeline.config import ConfigError, Input
 from kwire.pipeline.offset_map import ANSWER_SECONDS, TIMEOUT_SECONDS, DeliveryError
-from kwire.pipeline.origin import Origin, of_log
+from kwire.pipeline.origin import INTERNAL, Origin, of_log
 from kwire.pipeline.segments.options import parse
-
-INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 class SourceTopic(NamedTuple):

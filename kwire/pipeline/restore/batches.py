@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from kwire.pipeline.archive.reading import Row
+from kwire.pipeline.segments.read import LOG_APPEND_TIME
 from kwire.wire.batch import NewRecord, build
 from kwire.wire.compression import Codec
 
@@ -15,7 +16,6 @@ _RECORD_BYTES: Final = 16
 """About what a record costs beside what is in it."""
 MOST_DELTA: Final = 0x7FFFFFFF
 """Offsets within a batch are written as 32-bit distances from its base offset."""
-LOG_APPEND_TIME: Final = 1
 LEADER_EPOCH: Final = 0
 """That of every batch: the log begins with the first leader of its partition."""
 

@@ -28,12 +28,13 @@ from kwire.broker.storage.checkpoints import (
     write_clean_shutdown,
     write_offsets,
 )
-from kwire.broker.storage.dirs.owners import METADATA_LOG
+from kwire.broker.storage.dirs.owners import BOOTSTRAP, METADATA_LOG
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, DataFile, sync_directory
 from kwire.pipeline.archive.reading import Wanted, by_partition, rows
+from kwire.pipeline.origin import INTERNAL
 from kwire.pipeline.restore.batches import Limits
-from kwire.pipeline.restore.metadata import BOOTSTRAP, TopicOfDirectory, topic_records, with_records
+from kwire.pipeline.restore.metadata import TopicOfDirectory, topic_records, with_records
 from kwire.pipeline.restore.partition import Written, write
 from kwire.pipeline.restore.receipt import RECEIPT, receipt, receipt_in
 from kwire.pipeline.tables import check_topics
@@ -46,8 +47,6 @@ NO_BROKER_EPOCH: Final = -2
 With any other in the marker of the clean shutdown, it takes the restart for an unclean one, and elects each
 leader anew from outside of the replicas in sync (KIP-966).
 """
-INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Their records speak of a cluster that is not this one."""
 ATTEMPTS: Final = "attempts"
 """Where partitions are written that are not complete yet."""
 MOST_SWEEPS: Final = 10

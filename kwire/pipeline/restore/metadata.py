@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from kwire.broker.storage.dirs.owners import BOOTSTRAP
 from kwire.pipeline.archive.manifest import ArchiveError
 from kwire.pipeline.restore.batches import LEADER_EPOCH
 from kwire.wire.batch import batches, build, read_header, records, stamp
@@ -18,7 +19,6 @@ from kwire.wire.registry import encode_stored
 from kwire.wire.schema import Message
 from kwire.wire.stored.metadata import ConfigRecord, PartitionRecord, TopicRecord
 
-BOOTSTRAP: Final = "bootstrap.checkpoint"
 _TOPIC_RESOURCE: Final = 2
 _RECORDS_A_BATCH: Final = 1000
 _DIRECTORIES_VERSION: Final = 1

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.broker.storage.log.transaction_index import ENTRY_BYTES, Aborted
 from kwire.pipeline.segments.damage import Skipping
 
 PARTITION: Final = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
-METADATA_TOPIC: Final = "__cluster_metadata"
 _OFFSET_ENTRY: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 _ABORTED_ENTRY: Final = np.dtype(

@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 
 from kwire.pipeline.archive.manifest import ArchiveError, DataFile
 from kwire.pipeline.archive.reading import by_partition
-from kwire.pipeline.delivery import MAP_SUFFIX, TIMEOUT_SECONDS, MappedDelivery, Outgoing, Target
+from kwire.pipeline.delivery import MappedDelivery, Outgoing, Target
+from kwire.pipeline.offset_map import MAP_SUFFIX, TIMEOUT_SECONDS
 from kwire.pipeline.topics import create
 from kwire.pipeline.values.decoder import DATA_ERROR
 

@@ -10,6 +10,7 @@ from kwire.broker.storage.disk import DiskFile
 from kwire.wire.batch import (
     CONTROL_MASK,
     HEADER_BYTES,
+    LENGTH_AT,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     TRANSACTIONAL_MASK,
@@ -32,7 +33,6 @@ _HEADERS_BYTES: Final = 4096
 _HEAD = Struct(">qi4xb4xhi30xi")
 """Of a batch's header: base offset, length, magic, attributes, last offset delta, count of records."""
 _LENGTH = Struct(">i")
-_LENGTH_AT: Final = 8
 
 
 def unhurried(size_bytes: int) -> None:
@@ -132,7 +132,7 @@ def batches_backwards(file: DiskFile, piece: Piece) -> Iterator[Read]:
     at = 0
     while at + HEADER_BYTES <= len(data):
         places.append(at)
-        at += LOG_OVERHEAD_BYTES + _LENGTH.unpack_from(data, at + _LENGTH_AT)[0]
+        at += LOG_OVERHEAD_BYTES + _LENGTH.unpack_from(data, at + LENGTH_AT)[0]
     if at != end - begin or len(data) != at:
         raise CorruptBatch(f"what lies from byte {begin} to {end} are not whole batches")
     for place in reversed(places):

@@ -9,14 +9,15 @@ from the base timestamp, whose place the horizon takes (KIP-534).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import Struct
 from typing import Final
 
 from kwire.broker.storage.cleaner.record_keys import varint_rest
+from kwire.broker.storage.log.log_config import LONG_MAX
 from kwire.wire.batch import (
     CODEC_MASK,
     CONTROL_MASK,
     DELETE_HORIZON_MASK,
+    HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     NO_TIMESTAMP,
@@ -32,8 +33,6 @@ from kwire.wire.compression import Codec, CompressionError, compress, decompress
 Range = tuple[int, int]
 """Records after each other: where the first one begins, and where the last one ends."""
 
-_HEADER = Struct(">qiibIhiqqqhii")
-_LONG_MAX: Final = (1 << 63) - 1
 MOST_BATCH_BYTES: Final = 0x7FFFFFFF
 
 GONE: Final = b""
@@ -136,7 +135,7 @@ def _batch(body: bytes, header: BatchHeader, count: int) -> bytearray:
     payload = body if codec == Codec.NONE else compress(codec, body)
     out = bytearray(HEADER_BYTES)
     out += payload
-    _HEADER.pack_into(
+    HEADER.pack_into(
         out, 0, *header._replace(batch_length=len(out) - LOG_OVERHEAD_BYTES, crc=0, records_count=count)
     )
     seal(out, 0, len(out))
@@ -159,7 +158,7 @@ def with_horizon(
     data: bytes, ranges: list[Range], header: BatchHeader, count: int, horizon_ms: int
 ) -> bytearray:
     """The batch with what stays of it, and the time from which on its tombstones may go."""
-    horizon_ms = min(horizon_ms, _LONG_MAX)
+    horizon_ms = min(horizon_ms, LONG_MAX)
     body = bytearray()
     for start, end in ranges:
         at = start

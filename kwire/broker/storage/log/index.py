@@ -15,12 +15,12 @@ from __future__ import annotations
 from struct import Struct
 
 from kwire.broker.storage.disk import Disk, DiskFile, StorageError
+from kwire.wire.batch import NO_TIMESTAMP
 
 _OFFSET_ENTRY = Struct(">ii")
 _TIME_ENTRY = Struct(">qi")
 
 MAX_RELATIVE_OFFSET = (1 << 31) - 1
-NO_TIMESTAMP = -1
 _BLOCK_ENTRIES = 256
 """How many entries the last step of a bisection reads at once."""
 _TAIL_ENTRIES = 64

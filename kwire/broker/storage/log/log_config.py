@@ -7,7 +7,7 @@ from enum import Enum
 
 CREATE_TIME = "CreateTime"
 LOG_APPEND_TIME = "LogAppendTime"
-_LONG_MAX = (1 << 63) - 1
+LONG_MAX = (1 << 63) - 1
 _DAY_MS = 24 * 60 * 60 * 1000
 
 
@@ -35,13 +35,13 @@ class LogConfig:
     compression_zstd_level: int = 3
     delete_retention_ms: int = _DAY_MS
     file_delete_delay_ms: int = 60_000
-    flush_messages: int = _LONG_MAX
-    flush_ms: int = _LONG_MAX
+    flush_messages: int = LONG_MAX
+    flush_ms: int = LONG_MAX
     index_interval_bytes: int = 4096
-    max_compaction_lag_ms: int = _LONG_MAX
+    max_compaction_lag_ms: int = LONG_MAX
     max_message_bytes: int = 1024 * 1024 + 12
     message_timestamp_after_max_ms: int = 60 * 60 * 1000
-    message_timestamp_before_max_ms: int = _LONG_MAX
+    message_timestamp_before_max_ms: int = LONG_MAX
     message_timestamp_type: str = CREATE_TIME
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0

@@ -22,6 +22,7 @@ from kwire.broker.storage.log.transaction_index import Aborted
 from kwire.broker.storage.log.verifications import Verifications
 from kwire.wire.batch import (
     HEADER_BYTES,
+    MAX_SEQUENCE,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -38,7 +39,6 @@ logger = logging.getLogger("kwire.storage")
 
 BATCHES_KEPT: Final = 5
 GREATEST_EPOCH: Final = 0x7FFF
-MAX_SEQUENCE: Final = 0x7FFFFFFF
 NO_COORDINATOR_EPOCH: Final = -1
 NO_OFFSET: Final = -1
 UNKNOWN_TRANSACTION_VERSION: Final = -1

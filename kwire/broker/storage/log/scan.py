@@ -8,16 +8,14 @@ from typing import NamedTuple
 from zlib import crc32
 
 from kwire.broker.storage.disk import DiskFile
+from kwire.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
 
 _LEAD = Struct(">qiib")
 """base offset, length, leader epoch or CRC, magic: where batches of every format have them."""
 _PREFIX = Struct(">qiibIhiqq")
 """base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and max timestamp."""
 
-HEADER_BYTES = 61
-_LENGTH_BYTES = 12
-"""Bytes before what a batch's length field counts: the base offset and the length itself."""
-_LEAST_LEGACY_BYTES = _LENGTH_BYTES + 14
+_LEAST_LEGACY_BYTES = LOG_OVERHEAD_BYTES + 14
 FIRST_MAGIC_WITH_BATCHES = 2
 _HEADERS_CHUNK_BYTES = 4096
 _WHOLE_CHUNK_BYTES = 1 << 20
@@ -72,11 +70,11 @@ def headers(file: DiskFile, position: int, end: int) -> Iterator[Place]:
 
 def _place(position: int, fields: tuple[int, ...]) -> Place:
     base_offset, length, leader_epoch, _, _, _, last_offset_delta, _, max_timestamp = fields
-    if length < HEADER_BYTES - _LENGTH_BYTES:
+    if length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
         raise Invalid(position, f"a batch of length {length}")
     return Place(
         position,
-        _LENGTH_BYTES + length,
+        LOG_OVERHEAD_BYTES + length,
         base_offset,
         base_offset + last_offset_delta,
         max_timestamp,
@@ -109,7 +107,7 @@ def whole_batches(file: DiskFile, position: int, end: int) -> Iterator[Whole]:
             if len(chunk) < _LEAD.size:
                 raise Invalid(position, f"{end - position} bytes are less than a batch")
         _, length, _, magic = _LEAD.unpack_from(chunk, at)
-        size_bytes = _LENGTH_BYTES + length
+        size_bytes = LOG_OVERHEAD_BYTES + length
         if size_bytes < _LEAST_LEGACY_BYTES:
             raise Invalid(position, f"a batch of length {length}")
         if position + size_bytes > end:

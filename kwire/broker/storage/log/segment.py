@@ -12,7 +12,6 @@ from typing import NamedTuple
 from kwire.broker.storage.disk import Disk, DiskFile, FileMissing
 from kwire.broker.storage.log.index import (
     MAX_RELATIVE_OFFSET,
-    NO_TIMESTAMP,
     CorruptIndex,
     InvalidOffset,
     OffsetIndex,
@@ -21,7 +20,7 @@ from kwire.broker.storage.log.index import (
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.scan import Invalid, Place, headers
 from kwire.broker.storage.log.transaction_index import Aborted, append_aborted, cut_aborted, read_aborted
-from kwire.wire.batch import read_header, records
+from kwire.wire.batch import NO_TIMESTAMP, read_header, records
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

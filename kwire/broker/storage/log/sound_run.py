@@ -7,8 +7,6 @@ left to whoever can say what is wrong with it.
 
 from __future__ import annotations
 
-from struct import Struct
-
 from crc32c import crc32c
 
 from kwire.broker.storage.disk import DiskFile
@@ -17,9 +15,16 @@ from kwire.broker.storage.log.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
 from kwire.broker.storage.log.producer_state import ProducerStateManager
 from kwire.broker.storage.log.scan import Place
 from kwire.broker.storage.log.segment import IndexRebuild
-from kwire.wire.batch import ATTRIBUTES_AT, CONTROL_MASK, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, read_header
+from kwire.wire.batch import (
+    ATTRIBUTES_AT,
+    CONTROL_MASK,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    read_header,
+)
 
-_HEADER = Struct(">qiibIhiqqqhii")
 _CHUNK_BYTES = 1 << 20
 _LEAST_LENGTH = HEADER_BYTES - LOG_OVERHEAD_BYTES
 
@@ -65,7 +70,7 @@ class SoundRun:
 
         That one's position is returned, and the least offset that it may have, as `next_offset` is here.
         """
-        unpack_from, rebuilding, producers = _HEADER.unpack_from, self._rebuilding, self._producers
+        unpack_from, rebuilding, producers = HEADER.unpack_from, self._rebuilding, self._producers
         last_allowed, log_start_offset = self._last_allowed, self._log_start_offset
         interval_bytes = rebuilding.interval_bytes
         index_from = rebuilding.indexed_position + interval_bytes
