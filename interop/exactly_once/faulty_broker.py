@@ -19,9 +19,9 @@ from kwire.broker.node.transaction_ports import TransactionPorts
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import BatchMetadata, ProducerState, ProducerStateManager
 from kwire.broker.storage.log.transaction_index import Aborted
-from kwire.coordinator.machine import Result
+from kwire.coordinator.machine import Result, TopicPartition
 from kwire.coordinator.transactions.machine import Done, Ending, Producer, TransactionMachine
-from kwire.coordinator.transactions.transaction import Partition, State, Transaction
+from kwire.coordinator.transactions.transaction import State, Transaction
 from kwire.wire.batch import NO_PRODUCER_EPOCH, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.schema import Message
@@ -64,7 +64,7 @@ def marker_skips_a_partition() -> None:
     calls = count()
 
     def write(
-        self: TransactionPorts, partition: Partition, ending: Ending, epoch: int, done: Written
+        self: TransactionPorts, partition: TopicPartition, ending: Ending, epoch: int, done: Written
     ) -> None:
         if partition[1] == 1 and partition[0].startswith("exactly") and next(calls) % 4 == 3:
             self._node.host.call_soon(lambda: done(None))
@@ -78,7 +78,7 @@ def marker_of_the_wrong_kind() -> None:
     calls = count()
 
     def write(
-        self: TransactionPorts, partition: Partition, ending: Ending, epoch: int, done: Written
+        self: TransactionPorts, partition: TopicPartition, ending: Ending, epoch: int, done: Written
     ) -> None:
         if partition[1] == 1 and not ending.commit and next(calls) % 3 == 2:
             ending = ending._replace(commit=True)

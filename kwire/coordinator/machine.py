@@ -12,10 +12,13 @@ while the machine runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from kwire.wire.errors import ApiError
 from kwire.wire.schema import Message
+
+TopicPartition: TypeAlias = tuple[str, int]
+"""A partition by its topic's name and its index."""
 
 Committed = Callable[[ApiError | None], None]
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
 from kwire.wire.errors import ApiError
-
-OFFSETS_TOPIC: Final = GROUP_METADATA_TOPIC
 
 
 class StatePorts(Protocol):

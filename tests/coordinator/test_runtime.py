@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kwire.broker.config import load
+from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
 from kwire.broker.node.node import Node
 from kwire.broker.node.state_topic import StateTopic
 from kwire.coordinator.groups.classic.stored import stored_records
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
-from kwire.coordinator.ports import OFFSETS_TOPIC
 from kwire.coordinator.runtime import partition_of
 from kwire.coordinator.transactions.machine import Ending
 from kwire.testing.disk import MemoryDisk
@@ -307,11 +307,11 @@ def test_the_end_of_a_transaction_comes_after_what_was_gathered_before() -> None
     commit = Commit("g", -1, "", None, [PartitionCommit("t", 0, 7, -1, "")], None, 0)
     node.groups.commit_transactional_offsets(commit, (7, 0), written)
     node.groups.commit_offsets(commit._replace(commits=[PartitionCommit("t", 0, 5, -1, "")]), plain)
-    node.write_marker((OFFSETS_TOPIC, 0), Ending("", 7, 0, True, frozenset(), 1), 0, ended)
+    node.write_marker((GROUP_METADATA_TOPIC, 0), Ending("", 7, 0, True, frozenset(), 1), 0, ended)
     node.end_turn()
     host.run_pending()
     assert (written.value, plain.value, ended.value) == (ErrorCode.NONE, ErrorCode.NONE, None)
-    headers = [read_header(data) for data in StateTopic(node, OFFSETS_TOPIC).stored_batches(0)]
+    headers = [read_header(data) for data in StateTopic(node, GROUP_METADATA_TOPIC).stored_batches(0)]
     assert [(one.producer_id, one.is_control) for one in headers] == [(7, False), (-1, False), (7, True)]
     # What is in memory is what the log gives.
     for _ in range(2):

@@ -22,6 +22,7 @@ from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.features import KRAFT_VERSION, served_features
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, MetadataImage
+from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kwire.broker.node.directories import Directories
 from kwire.broker.node.format import (
     all_directories,
@@ -42,8 +43,6 @@ from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.dirs.owners import give_directory_ids, may_start, read_owners
 from kwire.broker.storage.disk import Disk, StorageError
 from kwire.coordinator.groups.service import GroupCoordinatorService
-from kwire.coordinator.ports import OFFSETS_TOPIC
-from kwire.coordinator.transactions.ports import TRANSACTIONS_TOPIC
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
 
 logger = logging.getLogger("kwire.node")
@@ -113,7 +112,7 @@ class Node:
         self.directories = Directories(self)
         own_settings = GroupConfigs(config, lambda group_id: self.image.config(RESOURCE_GROUP, group_id))
         self.groups = GroupCoordinatorService(
-            config, host, StateTopic(self, OFFSETS_TOPIC), NodeTopics(self), own_settings
+            config, host, StateTopic(self, GROUP_METADATA_TOPIC), NodeTopics(self), own_settings
         )
         ports = TransactionPorts(self)
         self.transactions = TransactionCoordinatorService(config, host, ports)
@@ -123,7 +122,7 @@ class Node:
             host,
             self.log_manager,
             image=lambda: self.image,
-            coordinators={OFFSETS_TOPIC: self.groups, TRANSACTIONS_TOPIC: self.transactions},
+            coordinators={GROUP_METADATA_TOPIC: self.groups, TRANSACTION_STATE_TOPIC: self.transactions},
             assign_directories=self._assign_directories,
             on_left=self.directories.gone,
             on_deleted=self.cleaner.logs_deleted,
@@ -246,7 +245,7 @@ class Node:
 
     def marker_written(self, topic: str, index: int, producer_id: int, *, commit: bool) -> None:
         """A transaction's marker is in the log of a partition: offsets that it committed count now."""
-        if topic == OFFSETS_TOPIC:
+        if topic == GROUP_METADATA_TOPIC:
             self.groups.transaction_ended(index, producer_id, commit=commit)
 
     # --- what clients are told

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kwire.broker.node.state_topic import StateTopic
 from kwire.broker.storage.log.log_config import AppendOrigin
 from kwire.broker.storage.log.producer_state import MarkerTerms
-from kwire.coordinator.ports import OFFSETS_TOPIC
+from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Ending
-from kwire.coordinator.transactions.ports import TRANSACTIONS_TOPIC
-from kwire.coordinator.transactions.transaction import Partition
 from kwire.wire import batch
 from kwire.wire.errors import ApiError
 
@@ -28,7 +27,7 @@ class TransactionPorts(StateTopic):
     """`coordinator.transactions.ports.TransactionPorts` on a node."""
 
     def __init__(self, node: Node) -> None:
-        super().__init__(node, TRANSACTIONS_TOPIC)
+        super().__init__(node, TRANSACTION_STATE_TOPIC)
 
     def next_producer_id(self) -> int:
         """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
@@ -40,7 +39,7 @@ class TransactionPorts(StateTopic):
 
     def write_marker(
         self,
-        partition: Partition,
+        partition: TopicPartition,
         ending: Ending,
         coordinator_epoch: int,
         done: Callable[[ApiError | None], None],
@@ -56,7 +55,7 @@ class TransactionPorts(StateTopic):
 
         now_ms = node.host.now_ms()
         try:
-            if topic == OFFSETS_TOPIC:
+            if topic == GROUP_METADATA_TOPIC:
                 # What groups did before the transaction ended comes before its end in the log, too.
                 node.groups.append_gathered(index)
             led = node.led_partition(topic, index)

@@ -20,7 +20,7 @@ from kwire.coordinator.groups.consumer.heartbeat import ConsumerConfig, Consumer
 from kwire.coordinator.groups.consumer.offsets import check_commit, check_fetch
 from kwire.coordinator.groups.migration import MigrationConfig, OnlineMigration
 from kwire.coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair, Offsets, tombstone
-from kwire.coordinator.machine import Result, StoredRecord, Surroundings
+from kwire.coordinator.machine import Result, StoredRecord, Surroundings, TopicPartition
 from kwire.coordinator.ports import GroupSettings, TopicsView
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
@@ -168,9 +168,9 @@ class GroupMachine:
     def delete_offsets(
         self,
         group_id: str,
-        partitions: Iterable[tuple[str, int]],
-        unstable: Collection[tuple[str, int]] = (),
-    ) -> tuple[list[StoredRecord], dict[tuple[str, int], ErrorCode]]:
+        partitions: Iterable[TopicPartition],
+        unstable: Collection[TopicPartition] = (),
+    ) -> tuple[list[StoredRecord], dict[TopicPartition, ErrorCode]]:
         """Tombstones for these offsets, and what to say of each. KIP-496.
 
         `unstable` are those of the group that open transactions have.
@@ -185,7 +185,7 @@ class GroupMachine:
             # What other kinds of members are reading cannot be known.
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
         records: list[StoredRecord] = []
-        outcome: dict[tuple[str, int], ErrorCode] = {}
+        outcome: dict[TopicPartition, ErrorCode] = {}
         for topic, partition in partitions:
             if group.is_subscribed(topic):
                 outcome[topic, partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
@@ -195,7 +195,7 @@ class GroupMachine:
                 records.append(tombstone(group_id, topic, partition))
         return records, outcome
 
-    def expire(self, unstable: Mapping[str, Collection[tuple[str, int]]]) -> list[StoredRecord]:
+    def expire(self, unstable: Mapping[str, Collection[TopicPartition]]) -> list[StoredRecord]:
         """Tombstones for expired offsets, and for groups that have neither members nor offsets any more.
 
         `unstable` are, by group, the partitions for which open transactions have offsets.
@@ -273,7 +273,7 @@ class GroupMachine:
             )
         return [group for group in listed if not states or group.group_state.lower() in states]
 
-    def delete(self, group_id: str, unstable: Iterable[tuple[str, int]] = ()) -> list[StoredRecord]:
+    def delete(self, group_id: str, unstable: Iterable[TopicPartition] = ()) -> list[StoredRecord]:
         """Tombstones for an empty group and its offsets, those of open transactions (`unstable`) among them.
 
         ApiError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kwire.coordinator.machine import StoredRecord
+from kwire.coordinator.machine import StoredRecord, TopicPartition
 from kwire.wire.primitives import ZERO_UUID, Uuid
 from kwire.wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 
@@ -113,7 +113,7 @@ class Offsets:
             for one in commit.commits
         ]
 
-    def forget_group(self, group_id: str, unstable: Iterable[tuple[str, int]]) -> list[StoredRecord]:
+    def forget_group(self, group_id: str, unstable: Iterable[TopicPartition]) -> list[StoredRecord]:
         """Tombstones for all offsets of a group, and for those that open transactions have (`unstable`)."""
         stable = {(topic, partition) for topic, partition, _ in self._all(group_id)}
         return [tombstone(group_id, *place) for place in sorted(stable.union(unstable))]
@@ -143,7 +143,7 @@ class Offsets:
         retention_ms: int,
         since: Callable[[CommittedOffset], int] | None,
         in_use: Callable[[str], bool],
-        unstable: Collection[tuple[str, int]],
+        unstable: Collection[TopicPartition],
     ) -> tuple[list[StoredRecord], bool]:
         """Tombstones for the expired offsets of a group, and whether that leaves it none.
 

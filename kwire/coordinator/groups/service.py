@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from kwire.broker.host.host import Host
+from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
 from kwire.coordinator.groups.classic.classic import Join, Sync, response_error
 from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
 from kwire.coordinator.groups.classic.stored import offset_key, stored_records
@@ -20,8 +21,8 @@ from kwire.coordinator.groups.consumer.requests import Caller, check_request
 from kwire.coordinator.groups.consumer.settings import BrokerSettings, ConsumerDefaults
 from kwire.coordinator.groups.machine import GroupConfig, GroupMachine
 from kwire.coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair
-from kwire.coordinator.machine import Committed, Result, SameHeartbeat
-from kwire.coordinator.ports import OFFSETS_TOPIC, GroupSettings, StatePorts, TopicsView
+from kwire.coordinator.machine import Committed, Result, SameHeartbeat, TopicPartition
+from kwire.coordinator.ports import GroupSettings, StatePorts, TopicsView
 from kwire.coordinator.runtime import Kind, Runtime, Shard, partition_of
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.java import BLANKS
@@ -76,7 +77,7 @@ class GroupCoordinatorService:
         group_settings = BrokerSettings(config) if settings is None else settings
         self._runtime: Runtime[GroupMachine] = Runtime(
             Kind(
-                OFFSETS_TOPIC,
+                GROUP_METADATA_TOPIC,
                 lambda shard: GroupMachine(config, shard, topics, group_settings),
                 stored_records,
                 config.offsets_commit_timeout_ms,
@@ -119,7 +120,7 @@ class GroupCoordinatorService:
 
     def _expire(self) -> None:
         for shard in self._runtime.active():
-            unstable: dict[str, set[tuple[str, int]]] = {}
+            unstable: dict[str, set[TopicPartition]] = {}
             for key, _ in _held_offsets(shard):
                 unstable.setdefault(key.group, set()).add((key.topic, key.partition))
             records = shard.machine.expire(unstable)
@@ -301,7 +302,7 @@ class GroupCoordinatorService:
         """A marker is in the log of a partition of the offsets topic."""
         self._runtime.transaction_ended(index, producer_id, commit=commit)
 
-    def unstable(self, group_id: str) -> set[tuple[str, int]]:
+    def unstable(self, group_id: str) -> set[TopicPartition]:
         """The partitions of a group for which open transactions have offsets. ApiError as for any group."""
         return {
             (key.topic, key.partition)
@@ -342,8 +343,8 @@ class GroupCoordinatorService:
     def delete_offsets(
         self,
         group_id: str,
-        partitions: Sequence[tuple[str, int]],
-        done: Callable[[ErrorCode, Mapping[tuple[str, int], ErrorCode]], None],
+        partitions: Sequence[TopicPartition],
+        done: Callable[[ErrorCode, Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
         """OffsetDelete. `done` gets an error of the whole, and one for each partition."""
         try:

@@ -13,13 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, Protocol
 
-from kwire.coordinator.machine import Committed, Result, StoredRecord, Surroundings, ignore_outcome
+from kwire.coordinator.machine import (
+    Committed,
+    Result,
+    StoredRecord,
+    Surroundings,
+    TopicPartition,
+    ignore_outcome,
+)
 from kwire.coordinator.transactions.transaction import (
     LAST_EPOCH,
     MAX_EPOCH,
     NO_EPOCH,
     NO_PRODUCER_ID,
-    Partition,
     State,
     Transaction,
     completed,
@@ -52,7 +58,7 @@ class Ending(NamedTuple):
     producer_id: int
     producer_epoch: int
     commit: bool
-    partitions: frozenset[Partition]
+    partitions: frozenset[TopicPartition]
     version: int
     """Of the transaction protocol that its producer follows."""
 
@@ -158,7 +164,7 @@ class TransactionMachine:
         self,
         transactional_id: str,
         producer: Producer,
-        partitions: Collection[Partition],
+        partitions: Collection[TopicPartition],
         client_version: int,
         done: Callable[[ErrorCode], None],
     ) -> Result:
@@ -180,8 +186,8 @@ class TransactionMachine:
         return self._apply(after, committed)
 
     def verify_partitions(
-        self, transactional_id: str, producer: Producer, partitions: Iterable[Partition]
-    ) -> dict[Partition, ErrorCode]:
+        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
         """Which partitions are part of the transaction; TRANSACTION_ABORTABLE for the others (KIP-890).
 
         ApiError as `add_partitions`.
@@ -317,7 +323,7 @@ class TransactionMachine:
             return Result()
         return self._apply(completed(transaction, self._around.now_ms()), ignore_outcome)
 
-    def markers_refused(self, ending_: Ending, partitions: frozenset[Partition]) -> None:
+    def markers_refused(self, ending_: Ending, partitions: frozenset[TopicPartition]) -> None:
         """One of these logs has heard of a later epoch: the transaction is ending until it is loaded again.
 
         They are all that is left of it; the others have their markers.

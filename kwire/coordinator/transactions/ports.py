@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
-from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
+from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.ports import StatePorts
 from kwire.coordinator.transactions.machine import Ending
-from kwire.coordinator.transactions.transaction import Partition
 from kwire.wire.errors import ApiError
-
-TRANSACTIONS_TOPIC: Final = TRANSACTION_STATE_TOPIC
 
 
 class TransactionPorts(StatePorts, Protocol):
@@ -25,7 +22,7 @@ class TransactionPorts(StatePorts, Protocol):
 
     def write_marker(
         self,
-        partition: Partition,
+        partition: TopicPartition,
         ending: Ending,
         coordinator_epoch: int,
         done: Callable[[ApiError | None], None],

@@ -12,7 +12,8 @@ from functools import partial
 from typing import Protocol
 
 from kwire.broker.host.host import Host, Timer
-from kwire.coordinator.machine import Result, TimerHandle
+from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
+from kwire.coordinator.machine import Result, TimerHandle, TopicPartition
 from kwire.coordinator.runtime import Kind, Runtime, Shard, StoredPair
 from kwire.coordinator.transactions.machine import (
     Done,
@@ -21,8 +22,8 @@ from kwire.coordinator.transactions.machine import (
     TransactionConfig,
     TransactionMachine,
 )
-from kwire.coordinator.transactions.ports import TRANSACTIONS_TOPIC, TransactionPorts
-from kwire.coordinator.transactions.transaction import Partition, Transaction
+from kwire.coordinator.transactions.ports import TransactionPorts
+from kwire.coordinator.transactions.transaction import Transaction
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.registry import decode_stored
@@ -84,7 +85,7 @@ class TransactionCoordinatorService:
         self._ports = ports
         self._runtime: Runtime[TransactionMachine] = Runtime(
             Kind(
-                TRANSACTIONS_TOPIC,
+                TRANSACTION_STATE_TOPIC,
                 lambda shard: TransactionMachine(config, _Around(shard, self)),
                 stored_records,
                 COMMIT_TIMEOUT_MS,
@@ -177,7 +178,7 @@ class TransactionCoordinatorService:
         self,
         transactional_id: str,
         producer: Producer,
-        partitions: Collection[Partition],
+        partitions: Collection[TopicPartition],
         client_version: int,
         done: Callable[[ErrorCode], None],
     ) -> None:
@@ -197,8 +198,8 @@ class TransactionCoordinatorService:
         )
 
     def verify_partitions(
-        self, transactional_id: str, producer: Producer, partitions: Collection[Partition]
-    ) -> dict[Partition, ErrorCode]:
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
         """Which partitions are part of a transaction. ApiError as `add_partitions`."""
         if not transactional_id:
             raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -274,14 +275,14 @@ class TransactionCoordinatorService:
         self,
         shard: Shard[TransactionMachine],
         ending: Ending,
-        partitions: frozenset[Partition],
+        partitions: frozenset[TopicPartition],
         retry_ms: int,
     ) -> None:
         if shard.ended:
             return
-        under_way, failed, refused = set(partitions), set[Partition](), set[Partition]()
+        under_way, failed, refused = set(partitions), set[TopicPartition](), set[TopicPartition]()
 
-        def written(partition: Partition, error: ApiError | None) -> None:
+        def written(partition: TopicPartition, error: ApiError | None) -> None:
             code = ErrorCode.NONE if error is None else error.code
             under_way.discard(partition)
             if code in FENCED:
@@ -306,7 +307,7 @@ class TransactionCoordinatorService:
             self._ports.write_marker(partition, ending, shard.leader_epoch, partial(written, partition))
 
     @staticmethod
-    def _log_marker(what: str, ending: Ending, partition: Partition, code: int) -> None:
+    def _log_marker(what: str, ending: Ending, partition: TopicPartition, code: int) -> None:
         name = ErrorCode(code).name
         logger.warning("the marker of %s for %s-%d %s: %s", ending.transactional_id, *partition, what, name)
 

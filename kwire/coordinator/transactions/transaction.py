@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from kwire.coordinator.machine import TopicPartition
 from kwire.wire.stored.transactions import PartitionsSchema, TransactionLogValue
 
 NO_PRODUCER_ID: Final = -1
@@ -18,8 +19,6 @@ NO_TIMESTAMP: Final = -1
 MAX_EPOCH: Final = (1 << 15) - 1
 LAST_EPOCH: Final = MAX_EPOCH - 1
 """The last epoch that a client is given: the coordinator must be able to raise it once more, to fence it."""
-
-Partition = tuple[str, int]
 
 
 class State(IntEnum):
@@ -72,7 +71,7 @@ class Transaction(NamedTuple):
     next_producer_id: int = NO_PRODUCER_ID
     """Who the producer goes on as once this transaction is ended: its epochs are used up."""
     state: State = State.EMPTY
-    partitions: frozenset[Partition] = frozenset()
+    partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = NO_TIMESTAMP
     client_version: int = 0
     """The transaction protocol that the client used last: 0, or 2 where every end raises the epoch."""
@@ -139,7 +138,7 @@ def rotated(
 
 
 def with_partitions(
-    transaction: Transaction, partitions: frozenset[Partition], client_version: int, now_ms: int
+    transaction: Transaction, partitions: frozenset[TopicPartition], client_version: int, now_ms: int
 ) -> Transaction:
     """With more partitions that it writes to; the first ones begin the transaction."""
     return transaction.moved(State.ONGOING, now_ms)._replace(

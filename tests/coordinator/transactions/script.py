@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Producer
 from kwire.coordinator.transactions.service import stored_records
-from kwire.coordinator.transactions.transaction import Partition, State
+from kwire.coordinator.transactions.transaction import State
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue
 from tests.coordinator.transactions.world import World
@@ -31,7 +32,7 @@ class Client:
     name: str
     version: int
     producer: Producer | None = None
-    sequences: dict[Partition, int] = field(default_factory=dict)
+    sequences: dict[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -192,12 +193,12 @@ class Script:
             yield f"{name}: {values}{open_}"
 
 
-def partition_of(text: str) -> Partition:
+def partition_of(text: str) -> TopicPartition:
     topic, _, index = text.rpartition("-")
     return topic, int(index)
 
 
-def shown(partition: Partition) -> str:
+def shown(partition: TopicPartition) -> str:
     return f"{partition[0]}-{partition[1]}"
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Producer
-from kwire.coordinator.transactions.transaction import Partition
 from kwire.wire.errors import ApiError, ErrorCode
 from tests.coordinator.transactions.world import World
 
 NAME = "a"
-PARTITION: Partition = ("t", 0)
+PARTITION: TopicPartition = ("t", 0)
 TIMEOUT_MS = 60_000
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
-from kwire.coordinator.transactions.transaction import LAST_EPOCH, MAX_EPOCH, MOVES, Partition, State
+from kwire.coordinator.transactions.transaction import LAST_EPOCH, MAX_EPOCH, MOVES, State
 from kwire.testing.virtual import VirtualHost
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
@@ -35,7 +36,7 @@ class Broker:
     host: VirtualHost
     version: int = 2
     log: list[bytearray] = field(default_factory=list)
-    markers: list[tuple[Partition, Ending]] = field(default_factory=list)
+    markers: list[tuple[TopicPartition, Ending]] = field(default_factory=list)
     held: list[Callable[[ApiError | None], None]] | None = None
     next_id: int = 100
     has_no_ids: bool = False
@@ -70,7 +71,7 @@ class Broker:
 
     def write_marker(
         self,
-        partition: Partition,
+        partition: TopicPartition,
         ending: Ending,
         coordinator_epoch: int,
         done: Callable[[ApiError | None], None],
@@ -113,7 +114,7 @@ class Script:
     def init(self, name: str = "t", expected: Producer | None = None, timeout_ms: int = 60_000) -> Any:
         return self._answer(lambda done: self.service.init_producer_id(name, timeout_ms, expected, done))
 
-    def add(self, producer: Producer, *partitions: Partition, name: str = "t", version: int = 0) -> Any:
+    def add(self, producer: Producer, *partitions: TopicPartition, name: str = "t", version: int = 0) -> Any:
         return self._answer(
             lambda done: self.service.add_partitions(name, producer, partitions, version, done)
         )
@@ -277,7 +278,7 @@ REFUSES = ErrorCode.INVALID_PRODUCER_EPOCH
     ],
 )
 def test_a_log_that_refuses_its_marker_ends_the_rounds(
-    first: tuple[ErrorCode | None, ...], second: tuple[ErrorCode | None, ...], left: set[Partition]
+    first: tuple[ErrorCode | None, ...], second: tuple[ErrorCode | None, ...], left: set[TopicPartition]
 ) -> None:
     script = Script()
     script.broker.held = []

@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Producer
-from kwire.coordinator.transactions.transaction import Partition
 from kwire.wire.errors import ApiError, ErrorCode
 from tests.coordinator.transactions.world import PARTITIONS, World
 
@@ -50,7 +50,7 @@ class Work:
     """One transaction, as the model knows it."""
 
     number: int
-    sent: dict[Partition, list[bytes]] = field(default_factory=dict)
+    sent: dict[TopicPartition, list[bytes]] = field(default_factory=dict)
     """What was acknowledged, by partition."""
     commit_asked: bool = False
     committed: bool = False
@@ -65,8 +65,8 @@ class Client:
     number: int
     version: int
     producer: Producer | None = None
-    added: set[Partition] = field(default_factory=set)
-    sequences: dict[Partition, int] = field(default_factory=dict)
+    added: set[TopicPartition] = field(default_factory=set)
+    sequences: dict[TopicPartition, int] = field(default_factory=dict)
     work: Work | None = None
     must_abort: bool = False
     is_dead: bool = False
@@ -87,7 +87,7 @@ class TransactionsModel(RuleBasedStateMachine):
         self.clients: list[Client] = []
         self.works: dict[bytes, Work] = {}
         """By the beginning of the values that it writes."""
-        self.seen: dict[Partition, list[bytes]] = {partition: [] for partition in PARTITIONS}
+        self.seen: dict[TopicPartition, list[bytes]] = {partition: [] for partition in PARTITIONS}
 
     def free(self) -> list[Client]:
         return [client for client in self.clients if client.is_free]
@@ -159,12 +159,12 @@ class TransactionsModel(RuleBasedStateMachine):
         settled=mostly,
         arrives=mostly,
     )
-    def send(self, number: int, partition: Partition, count: int, settled: bool, arrives: bool) -> None:
+    def send(self, number: int, partition: TopicPartition, count: int, settled: bool, arrives: bool) -> None:
         """A batch, whose first answer may be lost."""
         self.send_batch(self.pick(number), partition, count, settled=settled, arrives=arrives)
 
     def send_batch(
-        self, client: Client, partition: Partition, count: int, *, settled: bool, arrives: bool
+        self, client: Client, partition: TopicPartition, count: int, *, settled: bool, arrives: bool
     ) -> None:
         if client.must_abort:
             return
@@ -261,7 +261,7 @@ class TransactionsModel(RuleBasedStateMachine):
         settled=mostly,
     )
     def whole_transaction(
-        self, number: int, partitions: list[Partition], commit: bool, settled: bool
+        self, number: int, partitions: list[TopicPartition], commit: bool, settled: bool
     ) -> None:
         """The rest of a transaction, or a whole one, without trouble up to its end."""
         client = self.pick(number)

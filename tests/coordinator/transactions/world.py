@@ -13,22 +13,23 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from kwire.broker.api.transactions.checks import check_transaction
+from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
 from kwire.broker.node.node import Node
 from kwire.broker.node.transaction_ports import TransactionPorts
 from kwire.broker.storage.log.log import AppendOrigin, Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.producer_state import MarkerTerms
+from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Ending, Producer
-from kwire.coordinator.transactions.ports import TRANSACTIONS_TOPIC
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
-from kwire.coordinator.transactions.transaction import Partition, Transaction
+from kwire.coordinator.transactions.transaction import Transaction
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import HEADER_BYTES, BatchHeader, control_type, read_header, records
 from kwire.wire.errors import ApiError, ErrorCode
 from tests.broker.storage.log_bench import LogBench, batch
 
-PARTITIONS: tuple[Partition, ...] = (("t", 0), ("t", 1), ("u", 0))
+PARTITIONS: tuple[TopicPartition, ...] = (("t", 0), ("t", 1), ("u", 0))
 SEGMENT_BYTES = 600
 READ_BYTES = 350
 FIRST_ID = 100
@@ -106,7 +107,9 @@ class _Ports:
     def transaction_version(self) -> int:
         return 2
 
-    def write_marker(self, partition: Partition, ending: Ending, coordinator_epoch: int, done: Told) -> None:
+    def write_marker(
+        self, partition: TopicPartition, ending: Ending, coordinator_epoch: int, done: Told
+    ) -> None:
         self._world.markers.append((partition, ending, coordinator_epoch, done))
 
 
@@ -125,7 +128,7 @@ class World:
         self.state_log: list[bytes] = []
         self.appends: list[tuple[bytes, Told]] = []
         """Records of the coordinator that are not committed yet."""
-        self.markers: list[tuple[Partition, Ending, int, Told]] = []
+        self.markers: list[tuple[TopicPartition, Ending, int, Told]] = []
         """Markers that the coordinator wants written."""
         self.refuse: ErrorCode | None = None
         """With what appends of the coordinator are refused."""
@@ -143,7 +146,7 @@ class World:
             SimpleNamespace(
                 config=Config(),
                 host=self.host,
-                image=SimpleNamespace(topics={TRANSACTIONS_TOPIC: None}),
+                image=SimpleNamespace(topics={TRANSACTION_STATE_TOPIC: None}),
                 transactions=self.service,
                 partition=lambda topic, index: self.partitions[topic, index],
                 led_partition=lambda topic, index: self.partitions[topic, index],
@@ -210,7 +213,7 @@ class World:
         self,
         name: str,
         producer: Producer,
-        partition: Partition,
+        partition: TopicPartition,
         sequence: int,
         values: list[bytes],
         version: int,
@@ -258,14 +261,14 @@ class World:
         except ApiError:
             return None
 
-    def log(self, partition: Partition) -> Log:
+    def log(self, partition: TopicPartition) -> Log:
         return self.partitions[partition].log
 
-    def is_stable(self, partition: Partition) -> bool:
+    def is_stable(self, partition: TopicPartition) -> bool:
         """Whether the last stable offset is at the end."""
         return self.log(partition).last_stable_offset == self.log(partition).log_end_offset
 
-    def committed(self, partition: Partition) -> list[bytes]:
+    def committed(self, partition: TopicPartition) -> list[bytes]:
         """What a reader of committed records sees, which reads a few batches at a time."""
         log = self.log(partition)
         found: list[bytes] = []

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.coordinator.groups.offsets import NO_OFFSET, Commit, CommittedOffset, PartitionCommit
+from kwire.coordinator.machine import TopicPartition
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -302,7 +303,7 @@ def _one_group(node: Broker, context: RequestContext, request: OffsetFetchReques
 
 
 def _offsets(
-    stored: Stored, wanted: _Wanted, unstable: Collection[tuple[str, int]]
+    stored: Stored, wanted: _Wanted, unstable: Collection[TopicPartition]
 ) -> Iterable[tuple[int, CommittedOffset, ErrorCode]]:
     of_topic = stored.get(wanted.name, {}) if wanted.name is not None else {}
     for index in wanted.partitions:
@@ -312,7 +313,7 @@ def _offsets(
             yield index, of_topic.get(index, NOTHING_COMMITTED), ErrorCode.NONE
 
 
-def _unstable(node: Broker, group_id: str, require_stable: bool) -> Collection[tuple[str, int]]:
+def _unstable(node: Broker, group_id: str, require_stable: bool) -> Collection[TopicPartition]:
     """Partitions whose offsets wait for a transaction to end, where the client wants to know. KIP-447."""
     return node.groups.unstable(group_id) if require_stable else ()
 
@@ -337,7 +338,7 @@ def offset_delete(node: Broker, context: RequestContext, request: OffsetDeleteRe
         if there:
             asked.append((topic.name, there))
 
-    def done(code: ErrorCode, outcome: Mapping[tuple[str, int], ErrorCode]) -> None:
+    def done(code: ErrorCode, outcome: Mapping[TopicPartition, ErrorCode]) -> None:
         response = OffsetDeleteResponse(error_code=code, topics=[])
         if not code:
             deleted = [

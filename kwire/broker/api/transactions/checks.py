@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
+from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Producer
-from kwire.coordinator.transactions.ports import TRANSACTIONS_TOPIC
-from kwire.coordinator.transactions.transaction import Partition
 from kwire.wire.batch import BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 
@@ -40,7 +40,7 @@ def check_transaction(
     node: Broker,
     transactional_id: str,
     producer: Producer,
-    partition: Partition,
+    partition: TopicPartition,
     *,
     adds: bool,
     knows_abortable: bool,
@@ -73,7 +73,7 @@ def check_transaction(
             done(error)
             return
     # What the log refuses, nobody need be asked about: this comes after it.
-    if TRANSACTIONS_TOPIC not in node.image.topics:
+    if TRANSACTION_STATE_TOPIC not in node.image.topics:
         answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return
     if adds:
@@ -94,7 +94,7 @@ def _refusal(code: ErrorCode, *, adds: bool, knows_abortable: bool) -> ApiError:
     if code == ErrorCode.PRODUCER_FENCED:
         code = ErrorCode.INVALID_PRODUCER_EPOCH
     if code == ErrorCode.INVALID_TXN_STATE:
-        return ToldError(code, "Partition was not added to the transaction", code)
+        return ToldError(code, "TopicPartition was not added to the transaction", code)
     if code in _NOT_THERE or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
         return ToldError(
             ErrorCode.NOT_ENOUGH_REPLICAS,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Ending
 from kwire.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kwire.wire.errors import ApiError, ErrorCode
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from kwire.broker.api.ports import Broker
 
 
-Partition = tuple[str, int]
-Results = dict[int, dict[Partition, ErrorCode]]
+Results = dict[int, dict[TopicPartition, ErrorCode]]
 
 
 def write_txn_markers(
@@ -60,7 +60,7 @@ def write_txn_markers(
         if not left:
             context.complete(_response(results))
 
-    last: dict[tuple[int, Partition], int] = {}
+    last: dict[tuple[int, TopicPartition], int] = {}
     """The last marker of a producer for a partition: what comes of it is told, whichever is done first."""
     for number, marker in enumerate(request.markers):
         partitions = _partitions(marker)
@@ -83,8 +83,8 @@ def write_txn_markers(
 
             def written(
                 error: ApiError | None,
-                codes: dict[Partition, ErrorCode] = codes,
-                place: tuple[int, Partition] = (producer_id, partition),
+                codes: dict[TopicPartition, ErrorCode] = codes,
+                place: tuple[int, TopicPartition] = (producer_id, partition),
                 number: int = number,
             ) -> None:
                 if last[place] == number:
@@ -96,7 +96,7 @@ def write_txn_markers(
     return PARKED
 
 
-def _partitions(marker: WritableTxnMarker) -> dict[Partition, None]:
+def _partitions(marker: WritableTxnMarker) -> dict[TopicPartition, None]:
     """The partitions of a marker, each once."""
     return dict.fromkeys((topic.name, index) for topic in marker.topics for index in topic.partition_indexes)
 

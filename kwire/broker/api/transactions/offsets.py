@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.groups.offsets import refused_first
 from kwire.broker.api.transactions.checks import ToldError, check_transaction
+from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
-from kwire.coordinator.ports import OFFSETS_TOPIC
 from kwire.coordinator.transactions.machine import Producer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.txn_offset_commit import (
@@ -109,14 +109,14 @@ def txn_offset_commit(
         return PARKED
     adds = context.api_version >= FIRST_VERSION_THAT_ADDS
     checks = adds or node.config.transaction_partition_verification_enable
-    if checks and OFFSETS_TOPIC not in node.image.topics:
+    if checks and GROUP_METADATA_TOPIC not in node.image.topics:
         done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return PARKED
     check_transaction(
         node,
         request.transactional_id,
         Producer(request.producer_id, request.producer_epoch),
-        (OFFSETS_TOPIC, node.groups.offsets_partition(request.group_id)),
+        (GROUP_METADATA_TOPIC, node.groups.offsets_partition(request.group_id)),
         adds=adds,
         knows_abortable=context.api_version >= FIRST_VERSION_WITH_ABORTABLE,
         done=checked,

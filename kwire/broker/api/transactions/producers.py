@@ -16,10 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.metadata.names import is_internal
-from kwire.coordinator.ports import OFFSETS_TOPIC
+from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, is_internal
+from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Producer
-from kwire.coordinator.transactions.transaction import Partition
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from kwire.wire.messages.add_partitions_to_txn import (
@@ -196,7 +195,7 @@ def _refused(
     return _by_topic(codes)
 
 
-def _partitions(topics: Sequence[AddPartitionsToTxnTopic]) -> list[Partition]:
+def _partitions(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
     return [(topic.name, index) for topic in topics for index in topic.partitions]
 
 
@@ -216,7 +215,7 @@ def _all_with(
     ]
 
 
-def _by_topic(codes: Mapping[Partition, ErrorCode]) -> list[AddPartitionsToTxnTopicResult]:
+def _by_topic(codes: Mapping[TopicPartition, ErrorCode]) -> list[AddPartitionsToTxnTopicResult]:
     """Each partition once, and no topics without any."""
     topics: dict[str, AddPartitionsToTxnTopicResult] = {}
     for (name, index), code in codes.items():
@@ -252,7 +251,7 @@ def add_offsets_to_txn(node: Broker, context: RequestContext, request: AddOffset
     node.transactions.add_partitions(
         request.transactional_id,
         Producer(request.producer_id, request.producer_epoch),
-        [(OFFSETS_TOPIC, node.groups.offsets_partition(request.group_id))],
+        [(GROUP_METADATA_TOPIC, node.groups.offsets_partition(request.group_id))],
         CLIENT_VERSION,
         done,
     )
