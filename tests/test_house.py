@@ -117,9 +117,6 @@ MODULE_CIRCLES: list[list[str]] = [
     [
         "kwire.broker.node.directories",
         "kwire.broker.node.node",
-        "kwire.broker.node.state_topic",
-        "kwire.broker.node.topics_view",
-        "kwire.broker.node.transaction_ports",
     ],
 ]
 FOLDER_CIRCLES: list[list[str]] = []

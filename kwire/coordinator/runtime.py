@@ -404,10 +404,14 @@ class Runtime(Generic[M]):
         if self._shards.get(shard.index) is shard:
             self.elected(shard.index, shard.leader_epoch)
 
-    def resigned(self, index: int) -> None:
-        """This broker does not lead a partition any more."""
-        shard = self._shards.pop(index, None)
-        if shard is not None:
+    def resigned(self, index: int, leader_epoch: int) -> None:
+        """This broker does not lead a partition any more, as it did in this epoch.
+
+        Who hears of that after it was elected again, in a later one, goes on.
+        """
+        shard = self._shards.get(index)
+        if shard is not None and shard.leader_epoch <= leader_epoch:
+            del self._shards[index]
             shard.end(ErrorCode.NOT_COORDINATOR)
 
     def append_gathered(self, index: int) -> None:
@@ -424,8 +428,9 @@ class Runtime(Generic[M]):
 
     def shutdown(self) -> None:
         """End all shards: whoever waits looks for another coordinator."""
-        for index in list(self._shards):
-            self.resigned(index)
+        shards, self._shards = self._shards, {}
+        for shard in shards.values():
+            shard.end(ErrorCode.NOT_COORDINATOR)
 
     def _load(self, shard: Shard[M], batches: Iterator[memoryview]) -> None:
         """Replay the next part of a log, and leave the rest for a later turn."""

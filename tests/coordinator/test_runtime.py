@@ -91,11 +91,20 @@ def test_what_is_stored_of_a_group(cluster: Cluster) -> None:
 
 def test_a_shard_that_is_elsewhere(cluster: Cluster) -> None:
     joining = cluster.new_member()[1]
-    cluster.service.resigned(partition_of("g", PARTITIONS))
+    cluster.service.resigned(partition_of("g", PARTITIONS), 0)
     assert joining.error == ErrorCode.NOT_COORDINATOR
     assert cluster.join().error == ErrorCode.NOT_COORDINATOR
     assert cluster.commit(1).value == ErrorCode.NOT_COORDINATOR
     cluster.advance(60_000)
+
+
+def test_who_was_elected_again_goes_on_when_the_end_of_an_earlier_epoch_is_heard_of(cluster: Cluster) -> None:
+    index = partition_of("g", PARTITIONS)
+    cluster.service.elected(index, 2)
+    cluster.service.resigned(index, 1)
+    assert cluster.commit(1).value == ErrorCode.NONE
+    cluster.service.resigned(index, 2)
+    assert cluster.commit(1).value == ErrorCode.NOT_COORDINATOR
 
 
 def test_a_lost_append_ends_the_shard_and_a_new_election_brings_it_back(cluster: Cluster) -> None:
@@ -117,7 +126,7 @@ def test_a_lost_append_ends_the_shard_and_a_new_election_brings_it_back(cluster:
 def test_while_a_long_log_is_loaded_clients_wait(cluster: Cluster) -> None:
     index = partition_of("g", PARTITIONS)
     cluster.commit(1)
-    cluster.service.resigned(index)
+    cluster.service.resigned(index, 0)
     # More than is replayed in one go: the same commit again and again.
     batch = cluster.ports.logs[index][-1]
     cluster.ports.logs[index] += [batch] * ((2 << 20) // len(batch))
@@ -284,7 +293,7 @@ def test_what_is_gathered_when_a_shard_ends_is_not_appended(cluster: Cluster, en
     if ends == "shutdown":
         cluster.service.shutdown()
     else:
-        cluster.service.resigned(partition_of("g", PARTITIONS))
+        cluster.service.resigned(partition_of("g", PARTITIONS), 0)
     assert reply.value == ErrorCode.NOT_COORDINATOR
     cluster.host.run_pending()
     assert not log_of_g(cluster)
@@ -319,5 +328,5 @@ def test_the_end_of_a_transaction_comes_after_what_was_gathered_before() -> None
         node.groups.fetch_offsets("g", lambda stored: stored["t"][0].offset, found)
         host.run_pending()
         assert found.value == (ErrorCode.NONE, 5), "the one that was written last"
-        node.groups.resigned(0)
+        node.groups.resigned(0, 1)
         node.groups.elected(0, 1)

@@ -112,12 +112,12 @@ class Node:
         self.directories = Directories(self)
         own_settings = GroupConfigs(config, lambda group_id: self.image.config(RESOURCE_GROUP, group_id))
         self.groups = GroupCoordinatorService(
-            config, host, StateTopic(self, GROUP_METADATA_TOPIC), NodeTopics(self), own_settings
+            config, host, StateTopic(self, GROUP_METADATA_TOPIC), NodeTopics(lambda: self.image), own_settings
         )
         ports = TransactionPorts(self)
         self.transactions = TransactionCoordinatorService(config, host, ports)
         self.write_marker = ports.write_marker
-        self.replicas = Replicas(
+        self.replicas: Replicas = Replicas(
             config,
             host,
             self.log_manager,
@@ -242,11 +242,6 @@ class Node:
         if text not in self._warned and len(self._warned) < MAX_WARNINGS:
             self._warned.add(text)
             logger.warning("%s", text)
-
-    def marker_written(self, topic: str, index: int, producer_id: int, *, commit: bool) -> None:
-        """A transaction's marker is in the log of a partition: offsets that it committed count now."""
-        if topic == GROUP_METADATA_TOPIC:
-            self.groups.transaction_ended(index, producer_id, commit=commit)
 
     # --- what clients are told
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.commands import CreateTopics
 from kwire.broker.controller.new_topics import creatable_topic
+from kwire.broker.controller.port import ControllerPort
+from kwire.broker.host.host import Host
+from kwire.broker.metadata.image import NO_LEADER, MetadataImage
+from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log_config import AppendOrigin
@@ -15,20 +20,31 @@ from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopicResult
 
-if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
-    from kwire.broker.replication.partition import Partition
-
 logger = logging.getLogger("kwire.coordinator")
 
 READ_BYTES = 1 << 20
-NO_LEADER = -1
+
+
+class StateTopicNode(Protocol):
+    """What a state topic needs of the node that it is on."""
+
+    @property
+    def config(self) -> BrokerConfig: ...
+    @property
+    def host(self) -> Host: ...
+    @property
+    def image(self) -> MetadataImage: ...
+    @property
+    def controller(self) -> ControllerPort: ...
+
+    def partition(self, topic: str, index: int, /) -> Partition | None:
+        """A partition that has a replica here."""
 
 
 class StateTopic:
     """`coordinator.ports.StatePorts` on a node."""
 
-    def __init__(self, node: Node, topic: str) -> None:
+    def __init__(self, node: StateTopicNode, topic: str) -> None:
         self._node = node
         self._topic = topic
         self._creating = False

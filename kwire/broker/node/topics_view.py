@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
-from kwire.broker.metadata.image import TopicImage
+from kwire.broker.metadata.image import MetadataImage, TopicImage
 from kwire.coordinator.ports import Topic
 from kwire.wire.primitives import Uuid
-
-if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
 
 
 class NodeTopics:
     """`coordinator.ports.TopicsView` on a node."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
 
     @property
     def version(self) -> int:
         """The offset of the metadata log that the image stands at."""
-        return self._node.image.offset
+        return self._image().offset
 
     def by_name(self, name: str) -> Topic | None:
         """The topic of this name, if there is one."""
-        return _topic(self._node.image.topics.get(name))
+        return _topic(self._image().topics.get(name))
 
     def by_id(self, topic_id: bytes) -> Topic | None:
         """The topic with this id, if there is one."""
-        return _topic(self._node.image.topics_by_id.get(Uuid(topic_id)))
+        return _topic(self._image().topics_by_id.get(Uuid(topic_id)))
 
     def names(self) -> Iterable[str]:
         """The names of all topics."""
-        return self._node.image.topics.keys()
+        return self._image().topics.keys()
 
     def racks(self, topic: Topic) -> Sequence[Sequence[str]]:
         """For each partition the racks of the brokers that have a replica of it."""
-        image = self._node.image
+        image = self._image()
         found = image.topics.get(topic.name)
         partitions = () if found is None else found.partitions
         racks = {broker_id: broker.rack for broker_id, broker in image.brokers.items() if broker.rack}

@@ -41,8 +41,8 @@ class Elected(Protocol):
     def elected(self, index: int, leader_epoch: int) -> None:
         """This broker leads the partition from now on, in this epoch."""
 
-    def resigned(self, index: int) -> None:
-        """It does not any more."""
+    def resigned(self, index: int, leader_epoch: int) -> None:
+        """It does not any more, as it did in this epoch."""
 
 
 class Replicas:
@@ -242,7 +242,7 @@ class Replicas:
             coordinator = self._coordinators.get(topic.name)
             if image.leader != self._node_id:
                 if coordinator is not None and partition.role is Role.LEADER:
-                    coordinator.resigned(index)
+                    coordinator.resigned(index, partition.leader_epoch)
                 partition.follow(image)
             else:
                 partition.lead(image)
@@ -278,7 +278,7 @@ class Replicas:
             return
         coordinator = self._coordinators.get(topic)
         if coordinator is not None:
-            coordinator.resigned(index)
+            coordinator.resigned(index, partition.leader_epoch)
         partition.leave()
         self._on_left(partition)
         try:

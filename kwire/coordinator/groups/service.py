@@ -96,9 +96,9 @@ class GroupCoordinatorService:
         """This broker leads a partition of the offsets topic from now on. ApiError: it cannot be read."""
         self._runtime.elected(index, leader_epoch)
 
-    def resigned(self, index: int) -> None:
-        """This broker does not lead a partition of the offsets topic any more."""
-        self._runtime.resigned(index)
+    def resigned(self, index: int, leader_epoch: int) -> None:
+        """This broker does not lead a partition of the offsets topic any more, as it did in this epoch."""
+        self._runtime.resigned(index, leader_epoch)
 
     def topics_changed(self, names: Collection[str], *, created: bool) -> None:
         """Topics are new (`created`: some of them), gone, or have changed: consumer groups look again."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.ports import StatePorts
 from kwire.coordinator.transactions.machine import Ending
-from kwire.wire.errors import ApiError
+from kwire.wire.errors import ErrorCode
 
 
 class TransactionPorts(StatePorts, Protocol):
@@ -20,11 +20,15 @@ class TransactionPorts(StatePorts, Protocol):
     def transaction_version(self) -> int:
         """The level of the feature transaction.version in the cluster."""
 
-    def write_marker(
+    def write_markers(
         self,
-        partition: TopicPartition,
+        partitions: Collection[TopicPartition],
         ending: Ending,
         coordinator_epoch: int,
-        done: Callable[[ApiError | None], None],
+        done: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
-        """Write one marker into the log of a partition. `done` is called exactly once, maybe inside."""
+        """Write a marker into the log of each of these partitions.
+
+        Each broker that leads some of them is asked for all of those at once. `done` is called with what it
+        says of each, maybe inside this call; of every partition it hears exactly once.
+        """

@@ -7,8 +7,7 @@ method names, any may be NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDI
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
 from kwire.broker.host.host import Host, Timer
@@ -108,9 +107,9 @@ class TransactionCoordinatorService:
         """This broker leads a partition of the state topic from now on."""
         self._runtime.elected(index, leader_epoch)
 
-    def resigned(self, index: int) -> None:
-        """This broker does not lead a partition of the state topic any more."""
-        self._runtime.resigned(index)
+    def resigned(self, index: int, leader_epoch: int) -> None:
+        """This broker does not lead a partition of the state topic any more, as it did in this epoch."""
+        self._runtime.resigned(index, leader_epoch)
 
     def shutdown(self) -> None:
         """Answer everyone who waits, and do nothing more."""
@@ -198,13 +197,22 @@ class TransactionCoordinatorService:
         )
 
     def verify_partitions(
-        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, ErrorCode]:
-        """Which partitions are part of a transaction. ApiError as `add_partitions`."""
-        if not transactional_id:
-            raise ApiError(ErrorCode.INVALID_REQUEST)
-        machine = self._runtime.shard_for(transactional_id).machine
-        return machine.verify_partitions(transactional_id, producer, partitions)
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[TopicPartition],
+        done: Callable[[Mapping[TopicPartition, ErrorCode] | ApiError], None],
+    ) -> None:
+        """Which partitions are part of a transaction. Errors of the whole are those of `add_partitions`."""
+        try:
+            if not transactional_id:
+                raise ApiError(ErrorCode.INVALID_REQUEST)
+            machine = self._runtime.shard_for(transactional_id).machine
+            codes = machine.verify_partitions(transactional_id, producer, partitions)
+        except ApiError as error:
+            done(error)
+            return
+        done(codes)
 
     def end(
         self, transactional_id: str, producer: Producer, *, commit: bool, client_version: int, done: Done
@@ -282,16 +290,16 @@ class TransactionCoordinatorService:
             return
         under_way, failed, refused = set(partitions), set[TopicPartition](), set[TopicPartition]()
 
-        def written(partition: TopicPartition, error: ApiError | None) -> None:
-            code = ErrorCode.NONE if error is None else error.code
-            under_way.discard(partition)
-            if code in FENCED:
-                self._log_marker("cannot be written", ending, partition, code)
-                refused.add(partition)
-            # A partition that is deleted needs no marker.
-            elif code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                self._log_marker("waits", ending, partition, code)
-                failed.add(partition)
+        def written(codes: Mapping[TopicPartition, ErrorCode]) -> None:
+            under_way.difference_update(codes)
+            for partition, code in codes.items():
+                if code in FENCED:
+                    self._log_marker("cannot be written", ending, partition, code)
+                    refused.add(partition)
+                # A partition that is deleted needs no marker.
+                elif code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                    self._log_marker("waits", ending, partition, code)
+                    failed.add(partition)
             if under_way or shard.ended:
                 return
             left = frozenset(failed)
@@ -303,8 +311,7 @@ class TransactionCoordinatorService:
             else:
                 self._all_written(shard, ending)
 
-        for partition in sorted(partitions):
-            self._ports.write_marker(partition, ending, shard.leader_epoch, partial(written, partition))
+        self._ports.write_markers(sorted(partitions), ending, shard.leader_epoch, written)
 
     @staticmethod
     def _log_marker(what: str, ending: Ending, partition: TopicPartition, code: int) -> None:

@@ -161,7 +161,7 @@ def test_they_learn_that_somebody_else_took_them_out(classic: Beating) -> None:
 def test_they_learn_that_the_coordinator_is_elsewhere(kind: str, request: pytest.FixtureRequest) -> None:
     beating: Beating = request.getfixturevalue(kind)
     for index in range(2):
-        beating.client.node.groups.resigned(index)
+        beating.client.node.groups.resigned(index, 0)
     assert beating.beat()[0].error_code == ErrorCode.NOT_COORDINATOR
     # Nothing of the coordinator that was is kept alive.
     assert beating.client._channel.repeated is None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,18 +70,28 @@ class Broker:
     def transaction_version(self) -> int:
         return self.version
 
-    def write_marker(
+    def write_markers(
         self,
-        partition: TopicPartition,
+        partitions: Collection[TopicPartition],
         ending: Ending,
         coordinator_epoch: int,
-        done: Callable[[ApiError | None], None],
+        done: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
-        self.markers.append((partition, ending))
-        if self.held is None:
-            done(None)
-        else:
-            self.held.append(done)
+        # As if another broker led each of them.
+        for partition in partitions:
+            self.markers.append((partition, ending))
+            if self.held is None:
+                done({partition: ErrorCode.NONE})
+            else:
+                self.held.append(partial(self._told, partition, done))
+
+    @staticmethod
+    def _told(
+        partition: TopicPartition,
+        done: Callable[[Mapping[TopicPartition, ErrorCode]], None],
+        error: ApiError | None,
+    ) -> None:
+        done({partition: ErrorCode.NONE if error is None else ErrorCode(error.code)})
 
 
 class Script:
@@ -478,13 +489,11 @@ def test_partitions_are_verified() -> None:
     script = Script()
     producer = script.init()
     script.add(producer, A)
-    assert script.service.verify_partitions("t", producer, [A, B]) == {
-        A: ErrorCode.NONE,
-        B: ErrorCode.TRANSACTION_ABORTABLE,
-    }
-    with pytest.raises(ApiError) as refused:
-        script.service.verify_partitions("nobody", producer, [A])
-    assert refused.value.code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    told: list[Any] = []
+    for name in ("t", "nobody"):
+        script.service.verify_partitions(name, producer, [A, B], told.append)
+    assert told[0] == {A: ErrorCode.NONE, B: ErrorCode.TRANSACTION_ABORTABLE}
+    assert told[1].code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_records_are_of_version_0_before_transaction_version_1() -> None:

@@ -7,7 +7,7 @@ whoever asked; what was committed is loaded again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -36,6 +36,7 @@ FIRST_ID = 100
 NOW_MS = 1_700_000_000_000
 
 Told = Callable[[ApiError | None], None]
+Written = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 
 
 @dataclass
@@ -107,10 +108,12 @@ class _Ports:
     def transaction_version(self) -> int:
         return 2
 
-    def write_marker(
-        self, partition: TopicPartition, ending: Ending, coordinator_epoch: int, done: Told
+    def write_markers(
+        self, partitions: Collection[TopicPartition], ending: Ending, epoch: int, done: Written
     ) -> None:
-        self._world.markers.append((partition, ending, coordinator_epoch, done))
+        # As if another broker led each of them.
+        for partition in partitions:
+            self._world.markers.append((partition, ending, epoch, done))
 
 
 class World:
@@ -128,7 +131,7 @@ class World:
         self.state_log: list[bytes] = []
         self.appends: list[tuple[bytes, Told]] = []
         """Records of the coordinator that are not committed yet."""
-        self.markers: list[tuple[TopicPartition, Ending, int, Told]] = []
+        self.markers: list[tuple[TopicPartition, Ending, int, Written]] = []
         """Markers that the coordinator wants written."""
         self.refuse: ErrorCode | None = None
         """With what appends of the coordinator are refused."""
@@ -150,7 +153,7 @@ class World:
                 transactions=self.service,
                 partition=lambda topic, index: self.partitions[topic, index],
                 led_partition=lambda topic, index: self.partitions[topic, index],
-                marker_written=lambda *_, **__: None,
+                groups=None,
             ),
         )
         self.service.elected(0, self.life)
@@ -184,7 +187,7 @@ class World:
     def write_marker(self, number: int = 0) -> None:
         """Write one of the markers that wait."""
         partition, ending, coordinator_epoch, done = self.markers.pop(number)
-        TransactionPorts(self._node).write_marker(partition, ending, coordinator_epoch, done)
+        TransactionPorts(self._node).write_markers([partition], ending, coordinator_epoch, done)
         self.host.run_pending()
 
     def settle(self) -> None:

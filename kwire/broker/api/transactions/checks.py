@@ -79,12 +79,12 @@ def check_transaction(
     if adds:
         node.transactions.add_partitions(transactional_id, producer, [partition], VERSION_THAT_ADDS, answered)
         return
-    try:
-        codes = node.transactions.verify_partitions(transactional_id, producer, [partition])
-    except ApiError as error:
-        answered(error.code)
-        return
-    answered(codes[partition])
+    node.transactions.verify_partitions(
+        transactional_id,
+        producer,
+        [partition],
+        lambda codes: answered(codes.code if isinstance(codes, ApiError) else codes[partition]),
+    )
 
 
 def _refusal(code: ErrorCode, *, adds: bool, knows_abortable: bool) -> ApiError:

@@ -170,11 +170,13 @@ def _verify(
     answered: Answered,
 ) -> None:
     partitions = _partitions(topics)
-    try:
-        codes = node.transactions.verify_partitions(transactional_id, producer, partitions)
-    except ApiError as error:
-        codes = dict.fromkeys(partitions, error.code)
-    answered(_by_topic(codes))
+
+    def done(codes: Mapping[TopicPartition, ErrorCode] | ApiError) -> None:
+        if isinstance(codes, ApiError):
+            codes = dict.fromkeys(partitions, ErrorCode(codes.code))
+        answered(_by_topic(codes))
+
+    node.transactions.verify_partitions(transactional_id, producer, partitions, done)
 
 
 def _refused(
