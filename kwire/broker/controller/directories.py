@@ -7,8 +7,8 @@ directory: when one fails, its replicas lose this broker as if it had gone, and 
 
 from __future__ import annotations
 
-from kwire.broker.controller.brokers import departures
 from kwire.broker.controller.commands import AssignDirectories, Result, UpdateDirectories
+from kwire.broker.controller.partition_changes import departures
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import CORDONED_LEVEL, DIRECTORIES_LEVEL, StoredRecord, change_record
 from kwire.wire.stored.metadata import BrokerRegistrationChangeRecord, PartitionChangeRecord

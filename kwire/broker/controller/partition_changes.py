@@ -1,22 +1,38 @@
 """A change of one partition: who has it, who is in sync, and who leads it after that.
 
-Every change but those of `broker.controller.brokers` is made here: elections that were asked for, and moves
-to other replicas. A move that needs nobody to catch up is over as soon as it begins. KIP-455, KIP-966.
+Every change of a leader or of an in-sync set is made here: because brokers go and come, because an election
+was asked for, because a partition moves to other replicas.
+
+A partition keeps its data on the brokers of its replicas. When one of them goes, the others of the in-sync
+set carry on; when none is left, the partition has no leader and, with KIP-966, the last of the set stay
+eligible (ELR). A broker that ended uncleanly may have lost what it had, so it loses that eligibility when it
+comes back, and may lead only as the last known one, with a mark that the partition is recovering.
+
+A move that needs nobody to catch up is over as soon as it begins (KIP-455).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
-from kwire.broker.controller.brokers import RECOVERING, min_isr
 from kwire.broker.controller.commands import Election
+from kwire.broker.controller.configs import MIN_INSYNC_REPLICAS
 from kwire.broker.controller.topics import default_directory
-from kwire.broker.metadata.delta import NO_LEADER_CHANGE
-from kwire.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
+from kwire.broker.metadata.delta import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE
+from kwire.broker.metadata.image import (
+    NO_LEADER,
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from kwire.broker.metadata.records import DIRECTORIES_LEVEL, StoredRecord, change_record
+from kwire.wire.primitives import Uuid
 from kwire.wire.stored.metadata import PartitionChangeRecord
 
+RECOVERING: Final = 1
 _SHRINK_BUMPS_EPOCH_BELOW: Final = 12
 """Before 3.6-IV0 a set that became smaller needed a new leader epoch."""
 
@@ -31,7 +47,14 @@ class PartitionChange:
         self.isr = list(partition.isr)
         self.removing = list(partition.removing_replicas)
         self.adding = list(partition.adding_replicas)
+        self.going: int | None = None
+        """Who cannot lead, though the image has it active."""
+        self.coming: int | None = None
+        """Who can, though the image has it fenced."""
+        self.is_unclean = False
+        """Whether who is going may have lost what it had."""
         self._image = image
+        self._elr_enabled = image.elr_enabled
         self._topic = topic
         self._index = index
         self._before = partition
@@ -47,11 +70,11 @@ class PartitionChange:
         if change.leader == NO_LEADER_CHANGE and not set(before.replicas) <= set(self.replicas):
             # Whoever holds a replica no more must not be taken for one in the present epoch.
             change.leader = before.leader
-        if change.isr is not None or not self._image.elr_enabled:
+        if change.isr is not None or not self._elr_enabled:
             self._elr = []
         if self._elr != list(before.elr):
             change.eligible_leader_replicas = self._elr
-        if change.isr is None and (self.isr or self._image.elr_enabled) and self.isr != list(before.isr):
+        if change.isr is None and (self.isr or self._elr_enabled) and self.isr != list(before.isr):
             change.isr = self.isr
         if (
             self._image.metadata_version < _SHRINK_BUMPS_EPOCH_BELOW
@@ -62,9 +85,7 @@ class PartitionChange:
             change.leader = before.leader
         self._fill_last_known(change)
         self._fill_assignment(change)
-        if change == PartitionChangeRecord(partition_id=self._index, topic_id=self._topic.topic_id):
-            return None
-        return change_record(self._image, change)
+        return None if _is_nothing(change) else change_record(self._image, change)
 
     # --- the parts of a change
 
@@ -78,13 +99,14 @@ class PartitionChange:
             self.isr, self.replicas, self.removing, self.adding = isr, replicas, [], []
 
     def _fill_elr(self) -> None:
-        if not self._image.elr_enabled:
+        if not self._elr_enabled:
             return
         if len(self.isr) >= min_isr(self._image, self._topic.name, self._before):
             self._elr = []
             return
         candidates = dict.fromkeys([*self._elr, *self._before.isr])
-        self._elr = [replica for replica in candidates if replica not in self.isr]
+        lost = self.going if self.is_unclean else None
+        self._elr = [replica for replica in candidates if replica not in self.isr and replica != lost]
 
     def _elect(self, change: PartitionChangeRecord) -> None:
         leader, is_unclean = self._elected()
@@ -109,8 +131,11 @@ class PartitionChange:
         for replica in order:
             if self._is_in_sync(replica) and self._can_lead(replica):
                 return replica, False
-        if self._image.elr_enabled and not self._elr and not self.isr and len(before.last_known_elr) == 1:
-            return before.last_known_elr[0], True
+        if self._elr_enabled and not self._elr and not self.isr and len(before.last_known_elr) == 1:
+            [last_known] = before.last_known_elr
+            # As Kafka, even one that does not live, where an election was asked for.
+            if self.going is self.coming is None or self._can_lead(last_known):
+                return last_known, True
         if self.election is Election.UNCLEAN:
             for replica in self.replicas:
                 if self._can_lead(replica):
@@ -122,7 +147,7 @@ class PartitionChange:
 
     def _can_lead(self, replica: int) -> bool:
         broker = self._image.brokers.get(replica)
-        if broker is None or not broker.is_active:
+        if broker is None or replica == self.going or not (broker.is_active or replica == self.coming):
             return False
         directory = self._before.directory_of(replica)
         return directory is None or broker.has_online_directory(directory)
@@ -130,7 +155,7 @@ class PartitionChange:
     def _fill_last_known(self, change: PartitionChangeRecord) -> None:
         """KIP-966: who led last is remembered while nobody leads."""
         before = self._before
-        if not self._image.elr_enabled:
+        if not self._elr_enabled:
             if before.last_known_elr:
                 change.last_known_elr = []
             return
@@ -157,6 +182,65 @@ class PartitionChange:
             change.removing_replicas = self.removing
         if self.adding != list(before.adding_replicas):
             change.adding_replicas = self.adding
+
+
+def _is_nothing(change: PartitionChangeRecord) -> bool:
+    return (
+        change.leader == NO_LEADER_CHANGE
+        and change.leader_recovery_state == NO_RECOVERY_CHANGE
+        and change.isr is None
+        and change.eligible_leader_replicas is None
+        and change.last_known_elr is None
+        and change.replicas is None
+        and change.removing_replicas is None
+        and change.adding_replicas is None
+        and change.directories is None
+    )
+
+
+def departures(
+    image: MetadataImage, broker_id: int, *, is_unclean: bool, only: Container[Uuid | None] | None = None
+) -> Iterator[StoredRecord]:
+    """What changes for every partition that can no longer count on this broker.
+
+    `only`: where just these directories of it are gone.
+    """
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            counts_on_it = broker_id in partition.isr or (is_unclean and broker_id in partition.elr)
+            if not counts_on_it or (only is not None and partition.directory_of(broker_id) not in only):
+                continue
+            change = PartitionChange(image, topic, index)
+            change.isr = without(partition.isr, [broker_id])
+            change.going, change.is_unclean = broker_id, is_unclean
+            record = change.record()
+            if record is not None:
+                yield record
+
+
+def arrivals(image: MetadataImage, broker_id: int) -> Iterator[StoredRecord]:
+    """What a broker that is unfenced leads from then on: what has no leader, and is its own to lead."""
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            if partition.leader == NO_LEADER and broker_id in partition.replicas:
+                change = PartitionChange(image, topic, index)
+                change.coming = broker_id
+                record = change.record()
+                if record is not None:
+                    yield record
+
+
+def min_isr(image: MetadataImage, topic: str, partition: PartitionImage) -> int:
+    """min.insync.replicas as it counts for a partition: never more than it has replicas."""
+    text = image.config(RESOURCE_TOPIC, topic).get(MIN_INSYNC_REPLICAS)
+    if text is None:
+        text = image.config(RESOURCE_BROKER, "").get(MIN_INSYNC_REPLICAS, "1")
+    try:
+        count = int(text)
+    except ValueError:
+        # Stored by who knew no better: the topic's own rule passes over it, and so does this one.
+        count = 1
+    return min(count, len(partition.replicas))
 
 
 def is_moving(partition: PartitionImage) -> bool:
