@@ -1,4 +1,4 @@
-"""What brokers that go and come do to a partition: its leader, its in-sync set, who stays eligible. KIP-966."""
+"""What brokers that come and go do to a partition: its leader, its in-sync set, who stays eligible."""
 
 from __future__ import annotations
 
