@@ -9,7 +9,7 @@ from interop.raw import create_topic, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_transactions import Id, ready
-from interop.wire import Fields, encode_request, versions_of
+from interop.wire import Fields, versions_of
 
 Named = list[tuple[str, list[int]]]
 MAX = 2**31 - 1
@@ -135,55 +135,6 @@ def transactions(broker: Broker) -> Any:
     return seen
 
 
-@scenario()
-def transactions_twice(broker: Broker) -> Any:
-    """AddPartitionsToTxn of brokers that names a transactional id more than once, and what is added then."""
-    topic, name = "raw-wrong-partitions-twice", "raw-wrong-partitions-twice"
-    seen: dict[str, Any] = {}
-    with RawClient(broker.bootstrap) as client:
-        create_topic(client, topic, 4)
-        ready(client, name)
-        for version in (4, 5):
-            for number, asked in enumerate(
-                (
-                    [(0, False), (1, False)],
-                    [(0, False), (9, False)],
-                    [(9, False), (1, False)],
-                    [(0, True), (1, False)],
-                    [(0, False), (1, True)],
-                    [(0, True), (1, True), (2, False)],
-                    [(0, False), (1, True), (9, True), (2, False)],
-                    [(0, True), (1, True)],
-                )
-            ):
-                producer = Id(client, f"{name}-{version}-{number}")
-                other = Id(client, f"{name}-{version}-{number}-other")
-                assert producer.init()[0] == other.init()[0] == 0
-                transactions = [
-                    {
-                        "TransactionalId": who.name,
-                        "ProducerId": who.producer_id,
-                        "ProducerEpoch": who.epoch,
-                        "VerifyOnly": verify,
-                        "Topics": [{"Name": topic, "Partitions": [index]}],
-                    }
-                    for index, verify in asked
-                    for who in ((producer, other) if index == 1 else (producer,))
-                ]
-                answer = client.call("AddPartitionsToTxn", version, Transactions=transactions)
-                found = client.call("DescribeTransactions", 0, TransactionalIds=[producer.name, other.name])[
-                    "TransactionStates"
-                ]
-                seen[f"v{version} {asked}"] = [
-                    [
-                        [result["TransactionalId"], result["TopicResults"]]
-                        for result in answer["ResultsByTransaction"]
-                    ],
-                    [[one["TransactionState"], sorted_lists(one["Topics"])] for one in found],
-                ]
-    return seen
-
-
 def marker(version: int, producer_id: int, named: Named, epoch: int = 0) -> Fields:
     fields: Fields = {
         "ProducerId": producer_id,
@@ -205,14 +156,8 @@ def markers(broker: Broker) -> Any:
         "no partitions": [(7, [(topic, [])])],
         "one": [(8, [(topic, [0])])],
         "two": [(9, [(topic, [0])]), (9, [(topic, [1])])],
-        "two of one partition": [(10, [(topic, [0])]), (10, [(topic, [0])])],
         "several": [(11, [(topic, [0, 1]), ("nosuch", [0])]), (12, [(topic, [1])])],
         "unknown": [(13, [("nosuch", [0, 0])])],
-        "no producer": [(-1, [(topic, [0])])],
-        "no producer, unknown": [(-1, [("nosuch", [0])])],
-        "no epoch, unknown": [(14, [("nosuch", [0])], -1)],
-        "no epoch, nothing": [(-5, [], -1)],
-        "unknown, then no producer": [(15, [("nosuch", [0])]), (-1, [(topic, [0])])],
     }
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -222,14 +167,6 @@ def markers(broker: Broker) -> Any:
                 fields = {"Markers": [marker(version, *one) for one in given]}
                 answer = client.call("WriteTxnMarkers", version, **fields)
                 seen[f"v{version} {what}"] = [sorted_lists(answer), ends(client, topic)]
-        # Whoever names a partition twice in a marker waits for ever for Apache Kafka's answer.
-        with RawClient(broker.bootstrap) as other:
-            fields = {"Markers": [marker(1, 16, [(topic, [0, 0]), (topic, [1])])]}
-            other.send_frame(encode_request("WriteTxnMarkers", 1, fields))
-            before = seen["v2 unknown, then no producer"][1]
-            while ends(client, topic) == before:
-                pass
-            seen["a partition twice"] = ends(client, topic)
     return seen
 
 

@@ -8,15 +8,8 @@ import pytest
 
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kwire.wire.messages.describe_topic_partitions import (
-    DescribeTopicPartitionsRequest,
-    RequestCursor,
-    TopicRequest,
-)
 from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.broker.api.test_failures import Rig
-
-NO_OPERATIONS = -(2**31)
 
 
 @pytest.fixture
@@ -56,58 +49,3 @@ def test_new_topics_that_are_too_much_are_refused_entry_by_entry(rig: Rig, count
     assert {topic.error_code for topic in answer.topics} == {ErrorCode.POLICY_VIOLATION}
     assert len({topic.error_message for topic in answer.topics}) == 1
     assert not rig.node.image.topics
-
-
-def described(*names: str, cursor: RequestCursor | None = None) -> DescribeTopicPartitionsRequest:
-    return DescribeTopicPartitionsRequest(
-        topics=[TopicRequest(name=name) for name in names], cursor=cursor, response_partition_limit=9
-    )
-
-
-def test_an_empty_name_without_a_cursor_fails_the_whole_description(rig: Rig) -> None:
-    rig.create("t")
-    answer = rig.call(0, described("t", "", "a b", "t"))
-    assert [topic.name for topic in answer.topics] == ["t", "", "a b", "t"]
-    for topic in answer.topics:
-        assert topic.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-        assert topic.topic_authorized_operations == NO_OPERATIONS
-        assert topic.partitions == []
-    assert answer.next_cursor is None
-
-
-def test_an_empty_name_under_a_cursor_is_an_invalid_one(rig: Rig) -> None:
-    rig.create("t")
-    answer = rig.call(0, described("t", "", cursor=RequestCursor(topic_name="", partition_index=0)))
-    assert [(topic.name, topic.error_code) for topic in answer.topics] == [
-        ("", ErrorCode.INVALID_TOPIC_EXCEPTION),
-        ("t", ErrorCode.NONE),
-    ]
-    answer = rig.call(0, described("t", "", cursor=RequestCursor(topic_name="t", partition_index=0)))
-    assert [(topic.name, topic.error_code) for topic in answer.topics] == [("t", ErrorCode.NONE)]
-
-
-def test_topics_are_described_in_the_order_of_javas_strings(rig: Rig) -> None:
-    rig.create("t")
-    later, sooner = "\uffff", "\U00010000"
-    answer = rig.call(0, described(later, "t", sooner))
-    assert [topic.name for topic in answer.topics] == ["t", sooner, later]
-    answer = rig.call(0, described(later, "t", sooner, cursor=RequestCursor(topic_name=sooner)))
-    assert [topic.name for topic in answer.topics] == [sooner, later]
-    answer = rig.call(0, described(later, "t", sooner, cursor=RequestCursor(topic_name=later)))
-    assert [topic.name for topic in answer.topics] == [later]
-
-
-@pytest.mark.parametrize(
-    ("index", "after"), [(2**31 - 1, -(2**31) + 8), (2**31 - 9, -(2**31)), (2**31 - 10, None)]
-)
-def test_a_cursor_whose_page_runs_over_goes_on_below_zero(rig: Rig, index: int, after: int | None) -> None:
-    rig.create("t", "u")
-    cursor = RequestCursor(topic_name="t", partition_index=index)
-    answer = rig.call(0, described("t", "u", cursor=cursor))
-    assert answer.topics[0].partitions == []
-    if after is None:
-        assert [topic.name for topic in answer.topics] == ["t", "u"]
-        assert answer.next_cursor is None
-    else:
-        assert [topic.name for topic in answer.topics] == ["t"]
-        assert (answer.next_cursor.topic_name, answer.next_cursor.partition_index) == ("t", after)

@@ -267,19 +267,19 @@ def test_the_metadata_of_an_offset_is_measured_as_java_does(
     assert answer.topics[0].partitions[0].error_code == code
 
 
-def test_what_does_not_exist_comes_first_in_the_answer_to_a_commit(client: Client) -> None:
+def test_what_does_not_exist_is_told_in_its_place_in_the_answer_to_a_commit(client: Client) -> None:
     assert commit(client, 2, {"t": [0, 9, 1], "nowhere": [0], "empty": []}) == {
-        "t": [(9, 3), (0, 0), (1, 0)],
+        "t": [(0, 0), (9, 3), (1, 0)],
         "nowhere": [(0, 3)],
         "empty": [],
     }
-    assert commit(client, 2, {"t": []}) == {}
+    assert commit(client, 2, {"t": []}) == {"t": []}
     # The group's own error is told of those partitions only that exist.
     refused = commit(client, 2, {"t": [0, 9]}, group_id="unknown", generation_id_or_member_epoch=1)
-    assert refused == {"t": [(9, 3), (0, ErrorCode.ILLEGAL_GENERATION)]}
+    assert refused == {"t": [(0, ErrorCode.ILLEGAL_GENERATION), (9, 3)]}
 
 
-def test_what_does_not_exist_comes_first_in_the_answer_to_a_deletion(client: Client) -> None:
+def test_what_does_not_exist_is_told_in_the_answer_to_a_deletion(client: Client) -> None:
     commit(client, 2, {"t": [0]})
     topics = [
         OffsetDeleteRequestTopic(
@@ -291,15 +291,15 @@ def test_what_does_not_exist_comes_first_in_the_answer_to_a_deletion(client: Cli
     assert [
         (topic.name, [(one.partition_index, one.error_code) for one in topic.partitions])
         for topic in answer.topics
-    ] == [("t", [(9, 3), (0, 0)]), ("nowhere", [(1, 3)])]
+    ] == [("t", [(0, 0), (9, 3)]), ("nowhere", [(1, 3)])]
 
 
-def test_topics_that_no_id_names_come_last_in_the_answer_to_a_fetch(client: Client) -> None:
+def test_topics_that_no_id_names_are_told_in_the_answer_to_a_fetch(client: Client) -> None:
     known, unknown = client.node.image.topics["t"].topic_id, Uuid(bytes(15) + b"\7")
     topics = [OffsetFetchRequestTopics(topic_id=one, partition_indexes=[0]) for one in (unknown, known)]
     groups = [OffsetFetchRequestGroup(group_id="g", topics=topics)]
     answer = client.call(10, OffsetFetchRequest(groups=groups)).groups[0]
     assert [(topic.topic_id, topic.partitions[0].error_code) for topic in answer.topics] == [
-        (known, 0),
         (unknown, ErrorCode.UNKNOWN_TOPIC_ID),
+        (known, 0),
     ]

@@ -11,8 +11,8 @@ OffsetDelete: offsets in topics that the group does not consume now (KIP-496).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.coordinator.groups.offsets import NO_OFFSET, Commit, CommittedOffset, PartitionCommit
@@ -46,31 +46,9 @@ if TYPE_CHECKING:
     from kwire.broker.api.ports import Broker
 
 
-class _Topic(Protocol):
-    partitions: list[Any]
-
-
-K = TypeVar("K", bound=Hashable)
-T = TypeVar("T", bound=_Topic)
-
-
-def refused_first(refused: dict[K, T], asked: list[T], key: Callable[[T], K]) -> list[T]:
-    """Apache Kafka's order: what was refused comes first, and then a topic has one place only."""
-    if not refused:
-        return asked
-    for topic in asked:
-        known = refused.setdefault(key(topic), topic)
-        if known is not topic:
-            known.partitions += topic.partitions
-    return list(refused.values())
-
-
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 LAST_VERSION_WITH_RETENTION = 4
 DEFAULT_RETENTION = -1
-
-Who = tuple[str, Uuid]
-"""A topic as the request names it: by name, or from v10 on by id."""
 
 
 def offset_commit(
@@ -79,29 +57,27 @@ def offset_commit(
     """Answer for each partition once the offsets are committed."""
     version = context.api_version
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+    response = OffsetCommitResponse()
+    asked: list[OffsetCommitResponsePartition] = []
+    """What exists: the coordinator is asked about it, though it may be about whose request it is alone."""
     commits: list[PartitionCommit] = []
-    refused: dict[Who, OffsetCommitResponseTopic] = {}
-    """What does not exist, by topic: the coordinator is not asked about it."""
-    asked: list[OffsetCommitResponseTopic] = []
     for topic in request.topics:
         name = node.topic_names().of(topic.topic_id) if by_id else topic.name
-        image = None if name is None else node.image.topics.get(name)
-        missing: list[OffsetCommitResponsePartition] = []
-        there: list[OffsetCommitResponsePartition] = []
+        told = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
+        response.topics.append(told)
         for partition in topic.partitions:
             index = partition.partition_index
             answer = OffsetCommitResponsePartition(partition_index=index)
+            told.partitions.append(answer)
             if name is None:
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
-                missing.append(answer)
                 continue
             if not node.partition_exists(name, index):
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                missing.append(answer)
                 continue
-            there.append(answer)
-            metadata = partition.committed_metadata
-            if metadata is not None and utf16_length(metadata) > node.config.offset_metadata_max_bytes:
+            asked.append(answer)
+            metadata = partition.committed_metadata or ""
+            if utf16_length(metadata) > node.config.offset_metadata_max_bytes:
                 answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             commits.append(
@@ -110,32 +86,21 @@ def offset_commit(
                     index,
                     partition.committed_offset,
                     partition.committed_leader_epoch,
-                    metadata or "",
-                    ZERO_UUID if image is None else image.topic_id,
+                    metadata,
+                    node.image.topics[name].topic_id,
                 )
             )
-        if missing or image is None:
-            told = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=missing)
-            known = refused.setdefault((topic.name, topic.topic_id), told)
-            if known is not told:
-                known.partitions += missing
-        if there:
-            asked.append(
-                OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=there)
-            )
     if not asked:
-        return OffsetCommitResponse(topics=list(refused.values()))
+        return response
     retention_ms = None
     if version <= LAST_VERSION_WITH_RETENTION and request.retention_time_ms != DEFAULT_RETENTION:
         retention_ms = request.retention_time_ms
 
     def done(code: ErrorCode) -> None:
         if code:
-            for topic_answer in asked:
-                for partition_answer in topic_answer.partitions:
-                    partition_answer.error_code = code
-        topics = refused_first(refused, asked, lambda topic: (topic.name, topic.topic_id))
-        context.complete(OffsetCommitResponse(topics=topics))
+            for partition_answer in asked:
+                partition_answer.error_code = code
+        context.complete(response)
 
     commit = Commit(
         request.group_id,
@@ -249,16 +214,9 @@ class _Group:
                     yield _Wanted(name, ZERO_UUID if topic is None else topic.topic_id, list(partitions))
             return
         names = self._node.topic_names()
-        nameless: list[_Wanted] = []
         for asked in self._group.topics:
             asked_name = names.of(asked.topic_id) if self._by_id else asked.name
-            wanted = _Wanted(asked_name, asked.topic_id, asked.partition_indexes)
-            if asked_name is None:
-                nameless.append(wanted)
-            else:
-                yield wanted
-        # Apache Kafka puts what it did not ask the coordinator about behind the rest.
-        yield from nameless
+            yield _Wanted(asked_name, asked.topic_id, asked.partition_indexes)
 
     def _done(self, code: ErrorCode, topics: list[OffsetFetchResponseTopics] | None) -> None:
         self._answer.error_code = code
@@ -320,54 +278,30 @@ def _unstable(node: Broker, group_id: str, require_stable: bool) -> Collection[T
 
 def offset_delete(node: Broker, context: RequestContext, request: OffsetDeleteRequest) -> Parked:
     """Answer for each partition once the offsets are gone."""
-    refused: dict[str, OffsetDeleteResponseTopic] = {}
-    """What does not exist, by topic: the coordinator is not asked about it."""
-    asked: list[tuple[str, list[int]]] = []
-    for topic in request.topics:
-        indexes = [partition.partition_index for partition in topic.partitions]
-        there = [index for index in indexes if node.partition_exists(topic.name, index)]
-        missing = [index for index in indexes if index not in there]
-        if missing or topic.name not in node.image.topics:
-            answer = refused.setdefault(topic.name, OffsetDeleteResponseTopic(name=topic.name, partitions=[]))
-            answer.partitions += [
-                OffsetDeleteResponsePartition(
-                    partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                )
-                for index in missing
-            ]
-        if there:
-            asked.append((topic.name, there))
+    named = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
 
     def done(code: ErrorCode, outcome: Mapping[TopicPartition, ErrorCode]) -> None:
         response = OffsetDeleteResponse(error_code=code, topics=[])
         if not code:
-            deleted = [
+            response.topics = [
                 OffsetDeleteResponseTopic(
-                    name=name,
+                    name=topic.name,
                     partitions=[
-                        OffsetDeleteResponsePartition(partition_index=index, error_code=outcome[name, index])
-                        for index in indexes
+                        OffsetDeleteResponsePartition(
+                            partition_index=one.partition_index,
+                            error_code=outcome.get(
+                                (topic.name, one.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                            ),
+                        )
+                        for one in topic.partitions
                     ],
                 )
-                for name, indexes in asked
+                for topic in request.topics
             ]
-            response.topics = _merged(refused, deleted)
         context.complete(response)
 
+    # The coordinator is not asked about what does not exist.
     node.groups.delete_offsets(
-        request.group_id, [(name, index) for name, indexes in asked for index in indexes], done
+        request.group_id, [partition for partition in named if node.partition_exists(*partition)], done
     )
     return PARKED
-
-
-def _merged(
-    refused: dict[str, OffsetDeleteResponseTopic], deleted: list[OffsetDeleteResponseTopic]
-) -> list[OffsetDeleteResponseTopic]:
-    """Apache Kafka's order: what was refused comes first, and then a topic has one place only."""
-    if not refused:
-        return deleted
-    for topic in deleted:
-        known = refused.setdefault(topic.name, topic)
-        if known is not topic:
-            known.partitions += topic.partitions
-    return list(refused.values())

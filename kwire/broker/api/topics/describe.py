@@ -12,8 +12,7 @@ from kwire.broker.api.operations import TOPIC_OPERATIONS
 from kwire.broker.api.topics.metadata import NO_LEADER, offline_replicas
 from kwire.broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from kwire.broker.metadata.names import is_internal, name_fault
-from kwire.wire.errors import ErrorCode
-from kwire.wire.java import string_order
+from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -21,7 +20,6 @@ from kwire.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
     ResponseCursor,
 )
-from kwire.wire.primitives import wrapped_int32
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import Broker
@@ -34,16 +32,13 @@ def describe_topic_partitions(
     image = node.image
     everything = not request.topics
     cursor = request.cursor
-    first = string_order(cursor.topic_name if cursor is not None else "")
+    first = cursor.topic_name if cursor is not None else ""
     asked = image.topics if everything else {topic.name for topic in request.topics}
-    names = sorted((name for name in asked if string_order(name) >= first), key=string_order)
+    names = sorted(name for name in asked if name >= first)
     if cursor is not None and (
         cursor.partition_index < 0 or (not everything and cursor.topic_name not in names)
     ):
-        return _refusal(request, ErrorCode.INVALID_REQUEST)
-    if cursor is None and "" in names:
-        # Kafka takes the empty name for that of the cursor, and fails for want of one.
-        return _refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+        raise ApiError(ErrorCode.INVALID_REQUEST)
     left = max(1, min(node.config.max_request_partition_size_limit, request.response_partition_limit))
     response = DescribeTopicPartitionsResponse()
     for name in names:
@@ -55,23 +50,13 @@ def describe_topic_partitions(
             response.topics.append(_missing(name))
             continue
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
-        # The sum is an int in Kafka. One that runs over makes an empty page, and a cursor that is refused.
-        end = min(len(topic.partitions), wrapped_int32(start + left))
+        end = min(len(topic.partitions), start + left)
         response.topics.append(_describe(image, topic, start, end, context.channel.listener))
         if end < len(topic.partitions):
             response.next_cursor = ResponseCursor(topic_name=name, partition_index=end)
             break
         left -= max(0, end - start)
     return response
-
-
-def _refusal(request: DescribeTopicPartitionsRequest, error: ErrorCode) -> DescribeTopicPartitionsResponse:
-    return DescribeTopicPartitionsResponse(
-        topics=[
-            DescribeTopicPartitionsResponseTopic(error_code=error, name=topic.name)
-            for topic in request.topics
-        ]
-    )
 
 
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:

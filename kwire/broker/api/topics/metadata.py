@@ -43,9 +43,7 @@ def metadata(node: Broker, context: RequestContext, request: MetadataRequest) ->
     version = context.header.api_version
     image = node.image
     listener = context.channel.listener
-    error = _request_error(request, version)
-    if error is not None:
-        return _refusal(request, error)
+    _check(request, version)
     asked = request.topics
     by_id = [topic.topic_id for topic in asked or () if topic.topic_id != ZERO_UUID]
     describe = _Describer(image, listener, version)
@@ -103,28 +101,14 @@ def controller_id(node: Broker, image: MetadataImage) -> int:
     return node.host.random("metadata answers").choice(alive).broker_id if alive else NO_CONTROLLER
 
 
-def _request_error(request: MetadataRequest, version: int) -> ErrorCode | None:
-    if request.topics is None:
-        return None
-    if version < FIRST_WITH_IDS_IN_REQUESTS:
-        if any(topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics):
-            return ErrorCode.INVALID_REQUEST
-    elif all(topic.topic_id == ZERO_UUID for topic in request.topics) and any(
-        topic.name is None for topic in request.topics
+def _check(request: MetadataRequest, version: int) -> None:
+    """ApiError: INVALID_REQUEST where a topic has neither a name nor an id, or an id too early."""
+    asked = request.topics or ()
+    by_id = [topic for topic in asked if topic.topic_id != ZERO_UUID]
+    if (by_id and version < FIRST_WITH_IDS_IN_REQUESTS) or (
+        not by_id and any(topic.name is None for topic in asked)
     ):
-        # Neither a name nor an id. Kafka trips over it; this is the code that clients see.
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return None
-
-
-def _refusal(request: MetadataRequest, error: ErrorCode) -> MetadataResponse:
-    return MetadataResponse(
-        topics=[
-            MetadataResponseTopic(error_code=error, name=topic.name or "", topic_id=topic.topic_id)
-            for topic in request.topics or ()
-        ],
-        error_code=error,
-    )
+        raise ApiError(ErrorCode.INVALID_REQUEST)
 
 
 def _missing(node: Broker, names: list[str], allow_creation: bool) -> list[MetadataResponseTopic]:

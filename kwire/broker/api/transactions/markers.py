@@ -28,30 +28,9 @@ if TYPE_CHECKING:
 Results = dict[int, dict[TopicPartition, ErrorCode]]
 
 
-def write_txn_markers(
-    node: Broker, context: RequestContext, request: WriteTxnMarkersRequest
-) -> WriteTxnMarkersResponse | Parked:
-    """Answer when every marker is in its log, or refused.
-
-    A producer has one answer, whatever the number of its markers, and a partition that a marker names twice
-    gets one of it.
-    """
+def write_txn_markers(node: Broker, context: RequestContext, request: WriteTxnMarkersRequest) -> Parked:
+    """Answer when every marker is in its log, or refused. A producer has one answer for all its markers."""
     results: Results = {}
-    # Kafka fails on the first marker that cannot be made, and then for the whole request.
-    is_nonsense = any(
-        (marker.producer_id == NO_PRODUCER_ID or marker.producer_epoch == NO_PRODUCER_EPOCH)
-        and any(
-            node.partition_exists(topic.name, index)
-            for topic in marker.topics
-            for index in topic.partition_indexes
-        )
-        for marker in request.markers
-    )
-    if is_nonsense:
-        # Of a producer's markers the last one is told of then.
-        for marker in request.markers:
-            results[marker.producer_id] = dict.fromkeys(_partitions(marker), ErrorCode.UNKNOWN_SERVER_ERROR)
-        return _response(results)
     left = 1
 
     def answered() -> None:
@@ -60,17 +39,17 @@ def write_txn_markers(
         if not left:
             context.complete(_response(results))
 
-    last: dict[tuple[int, TopicPartition], int] = {}
-    """The last marker of a producer for a partition: what comes of it is told, whichever is done first."""
-    for number, marker in enumerate(request.markers):
+    for marker in request.markers:
         partitions = _partitions(marker)
         if not partitions:
             continue
-        producer_id = marker.producer_id
-        codes = results.setdefault(producer_id, {})
+        codes = results.setdefault(marker.producer_id, {})
+        if marker.producer_id == NO_PRODUCER_ID or marker.producer_epoch == NO_PRODUCER_EPOCH:
+            codes.update(dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST))
+            continue
         ending = Ending(
             "",
-            producer_id,
+            marker.producer_id,
             marker.producer_epoch,
             marker.transaction_result,
             frozenset(),
@@ -78,17 +57,14 @@ def write_txn_markers(
         )
         for partition in partitions:
             codes[partition] = ErrorCode.UNKNOWN_SERVER_ERROR
-            last[producer_id, partition] = number
             left += 1
 
             def written(
                 error: ApiError | None,
                 codes: dict[TopicPartition, ErrorCode] = codes,
-                place: tuple[int, TopicPartition] = (producer_id, partition),
-                number: int = number,
+                partition: TopicPartition = partition,
             ) -> None:
-                if last[place] == number:
-                    codes[place[1]] = ErrorCode.NONE if error is None else error.code
+                codes[partition] = ErrorCode.NONE if error is None else error.code
                 answered()
 
             node.write_marker(partition, ending, marker.coordinator_epoch, written)

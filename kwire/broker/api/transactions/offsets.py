@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.api.groups.offsets import refused_first
 from kwire.broker.api.transactions.checks import ToldError, check_transaction
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
@@ -35,44 +34,30 @@ def txn_offset_commit(
     node: Broker, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse | Parked:
     """Answer for each partition once the offsets are stored."""
+    response = TxnOffsetCommitResponse()
+    asked: list[TxnOffsetCommitResponsePartition] = []
+    """What exists: the coordinator is asked about it, though it may be about whose request it is alone."""
     commits: list[PartitionCommit] = []
-    refused: dict[str, TxnOffsetCommitResponseTopic] = {}
-    """What does not exist, by topic."""
-    asked: list[TxnOffsetCommitResponseTopic] = []
-    """What the coordinator is asked about, though it may be about whose request it is alone."""
     for topic in request.topics:
-        image = node.image.topics.get(topic.name)
-        missing = TxnOffsetCommitResponseTopic(name=topic.name)
-        there = TxnOffsetCommitResponseTopic(name=topic.name)
+        told = TxnOffsetCommitResponseTopic(name=topic.name)
+        response.topics.append(told)
         for partition in topic.partitions:
-            answer = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index)
-            metadata = partition.committed_metadata or ""
-            if image is None or not node.partition_exists(topic.name, partition.partition_index):
+            index = partition.partition_index
+            answer = TxnOffsetCommitResponsePartition(partition_index=index)
+            told.partitions.append(answer)
+            if not node.partition_exists(topic.name, index):
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                missing.partitions.append(answer)
                 continue
-            there.partitions.append(answer)
+            asked.append(answer)
+            metadata = partition.committed_metadata or ""
             if utf16_length(metadata) > node.config.offset_metadata_max_bytes:
                 answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
-                # Without the topic's id: Kafka stores it for what is committed at once, and not for these.
-                commits.append(
-                    PartitionCommit(
-                        topic.name,
-                        partition.partition_index,
-                        partition.committed_offset,
-                        partition.committed_leader_epoch,
-                        metadata,
-                    )
-                )
-        if missing.partitions or image is None:
-            known = refused.setdefault(topic.name, missing)
-            if known is not missing:
-                known.partitions += missing.partitions
-        if there.partitions:
-            asked.append(there)
+                continue
+            # Without the topic's id: Kafka stores it for what is committed at once, and not for these.
+            offset, epoch = partition.committed_offset, partition.committed_leader_epoch
+            commits.append(PartitionCommit(topic.name, index, offset, epoch, metadata))
     if not asked:
-        return TxnOffsetCommitResponse(topics=list(refused.values()))
+        return response
 
     def done(code: ErrorCode) -> None:
         if (
@@ -81,11 +66,9 @@ def txn_offset_commit(
         ):
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if code:
-            for topic_answer in asked:
-                for partition_answer in topic_answer.partitions:
-                    partition_answer.error_code = code
-        topics = refused_first(refused, asked, lambda topic: topic.name)
-        context.complete(TxnOffsetCommitResponse(topics=topics))
+            for partition_answer in asked:
+                partition_answer.error_code = code
+        context.complete(response)
 
     def checked(error: ApiError | None) -> None:
         if error is not None:

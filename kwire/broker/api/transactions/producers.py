@@ -110,14 +110,8 @@ def add_partitions_to_txn(
     left = len(request.transactions)
     if not left:
         context.complete(response)
-    # Where a transactional id is named twice, Kafka takes the topics that it is named with last for those of
-    # both, and tells of those that it is named with first once they are added.
-    topics_of = {transaction.transactional_id: transaction.topics for transaction in request.transactions}
-    told_of = {
-        transaction.transactional_id: transaction.topics for transaction in reversed(request.transactions)
-    }
     for transaction in request.transactions:
-        topics = topics_of[transaction.transactional_id]
+        topics = transaction.topics
         result = AddPartitionsToTxnResult(transactional_id=transaction.transactional_id)
         response.results_by_transaction.append(result)
 
@@ -137,8 +131,7 @@ def add_partitions_to_txn(
         elif transaction.verify_only:
             _verify(node, transaction.transactional_id, producer, topics, answered)
         else:
-            told = told_of[transaction.transactional_id]
-            _add(node, transaction.transactional_id, producer, topics, BROKER_VERSION, answered, told)
+            _add(node, transaction.transactional_id, producer, topics, BROKER_VERSION, answered)
     return PARKED
 
 
@@ -152,12 +145,9 @@ def _add(
     topics: Sequence[AddPartitionsToTxnTopic],
     client_version: int,
     answered: Answered,
-    told: Sequence[AddPartitionsToTxnTopic] | None = None,
 ) -> None:
-    """Add these topics; the answer is about those that are `told`, if they are others."""
-
     def done(code: ErrorCode) -> None:
-        answered(_all_with(topics if told is None else told, code))
+        answered(_all_with(topics, code))
 
     node.transactions.add_partitions(transactional_id, producer, _partitions(topics), client_version, done)
 
