@@ -1,0 +1,62 @@
+"""What the command says before a broker starts: one line where something is wrong, and how much it loads."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from kwire.broker.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def _collector() -> Iterator[None]:
+    """The command switches the garbage collector off, in a process that is its own elsewhere."""
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve", "--set", "num.partitions"], "--set num.partitions: expected KEY=VALUE"),
+        (["serve", "--set", "num.partition=3"], "did you mean num.partitions?"),
+        (["serve", "no-such.properties"], "no-such.properties: No such file or directory"),
+        (["format"], "--cluster-id is missing"),
+        (["format", "-t", "x", "--standalone", "--no-initial-controllers"], "exclude each other"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("kwire: ")
+    assert said in told
+    assert told.count("\n") == 1
+
+
+def test_a_level_of_logging_that_is_none_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KWIRE_LOG_LEVEL", "loud")
+    assert main(["serve"]) == 1
+    assert capsys.readouterr().err == (
+        "kwire: KWIRE_LOG_LEVEL is 'loud': expected one of debug, info, warning, error\n"
+    )
+
+
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    told = capsys.readouterr().out
+    assert all(command in told for command in ("serve", "format", "pipeline"))
+
+
+def test_what_is_not_asked_for_is_not_loaded() -> None:
+    look = "import sys; from kwire.broker.cli.main import main; main(['--version']); print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    loaded = {name for name in ran.stdout.split() if name.startswith(("kwire.", "trio"))}
+    assert loaded == {"kwire.broker", *(f"kwire.broker.cli{part}" for part in ("", ".main", ".settings"))}
