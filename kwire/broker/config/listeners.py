@@ -7,7 +7,6 @@ what clients are told of a broker is what was advertised when it started.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
@@ -215,9 +214,9 @@ def _ports_fault(endpoints: list[ListenerEndpoint], shown: str) -> str | None:
     taken = sorted((endpoint for endpoint in endpoints if endpoint.port != 0), key=lambda one: one.port)
     for port, sharing in groupby(taken, key=lambda endpoint: endpoint.port):
         hosts = [endpoint.host for endpoint in sharing]
-        versions = [version for version in map(_ip_version, hosts) if version is not None]
         if len(hosts) == 1:
             continue
+        versions = [version for version in map(_ip_version, hosts) if version is not None]
         if len(hosts) - len(versions) > 1:
             return f"Each listener must have a different port, listeners: {shown}"
         if len(versions) == 2:
@@ -235,6 +234,8 @@ def _ports_fault(endpoints: list[ListenerEndpoint], shown: str) -> str | None:
 
 
 def _ip_version(host: str) -> int | None:
+    import ipaddress  # which few need
+
     try:
         return ipaddress.ip_address(host).version
     except ValueError:

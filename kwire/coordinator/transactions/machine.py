@@ -25,7 +25,6 @@ from kwire.coordinator.transactions.transaction import (
     LAST_EPOCH,
     MAX_EPOCH,
     NO_EPOCH,
-    NO_PRODUCER_ID,
     State,
     Transaction,
     completed,
@@ -37,6 +36,7 @@ from kwire.coordinator.transactions.transaction import (
     stored_value,
     with_partitions,
 )
+from kwire.wire.batch import NO_PRODUCER_ID
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.schema import Message
 from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue

@@ -11,11 +11,10 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from kwire.coordinator.machine import TopicPartition
+from kwire.wire.batch import NO_PRODUCER_ID, NO_TIMESTAMP
 from kwire.wire.stored.transactions import PartitionsSchema, TransactionLogValue
 
-NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
-NO_TIMESTAMP: Final = -1
 MAX_EPOCH: Final = (1 << 15) - 1
 LAST_EPOCH: Final = MAX_EPOCH - 1
 """The last epoch that a client is given: the coordinator must be able to raise it once more, to fence it."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
 from kwire.broker.api.operations import TOPIC_OPERATIONS
-from kwire.broker.api.topics.metadata import NO_LEADER, offline_replicas
-from kwire.broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from kwire.broker.api.topics.metadata import offline_replicas
+from kwire.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from kwire.broker.metadata.names import is_internal, name_fault
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.describe_topic_partitions import (

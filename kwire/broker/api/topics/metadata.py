@@ -16,7 +16,7 @@ from kwire.broker.api.context import RequestContext
 from kwire.broker.api.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from kwire.broker.controller.commands import CreateTopics
 from kwire.broker.controller.new_topics import creatable_topic
-from kwire.broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from kwire.broker.metadata.image import NO_LEADER, BrokerImage, MetadataImage, PartitionImage, TopicImage
 from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC, is_internal, name_fault
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.metadata import (
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kwire.metadata")
 
-NO_LEADER = -1
 NO_CONTROLLER = -1
 FIRST_WITH_IDS_IN_REQUESTS = 12
 

@@ -19,6 +19,7 @@ from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, is_internal
 from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Producer
+from kwire.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from kwire.wire.messages.add_partitions_to_txn import (
@@ -35,8 +36,6 @@ from kwire.wire.messages.init_producer_id import InitProducerIdRequest, InitProd
 if TYPE_CHECKING:
     from kwire.broker.api.ports import Broker
 
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
 FIRST_INIT_WITH_FENCED = 4
 
 
