@@ -3,10 +3,17 @@
 From the exec of the process to its first ApiVersions answer: on an empty directory (kwire formats it within
 that time, Apache Kafka was formatted before) and on one that a clean stop has left with 100 topics. Memory is
 what is resident after five seconds in which nobody asked for anything.
+
+An embedded broker is measured in a process of its own that has just imported `kwire.testing`: from its first
+start, and later ones, to the answer, and how long it takes to stop.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
 
 from confluent_kafka.admin import AdminClient
@@ -44,7 +51,42 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
                 broker.stop()
         finally:
             broker.discard()
-    return [empty, full, idle, loaded]
+    return [empty, full, idle, loaded, *(_embedded() if "kwire" in names else [])]
+
+
+EMBEDDED = """
+import json, socket, time
+from kwire.testing import Broker
+
+seconds = []
+for _ in range(30):
+    broker, began = Broker(), time.perf_counter()
+    broker.start()
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    with socket.create_connection((host, int(port))) as sock:
+        sock.sendall(bytes.fromhex("0000000a 0012 0000 00000001 ffff"))  # ApiVersions v0
+        sock.recv(1000)
+        answered = time.perf_counter()
+    broker.stop()
+    seconds.append((answered - began, time.perf_counter() - answered))
+print(json.dumps(seconds))
+"""
+
+
+def _embedded() -> list[Figure]:
+    first, later = Figure("embedded: first start", "ms"), Figure("embedded: later starts", "ms")
+    stop = Figure("embedded: stop", "ms")
+    # An installed package has its bytecode.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    for number in range(STARTS["kwire"] + 1):
+        command = [sys.executable, "-c", EMBEDDED]
+        told = subprocess.run(command, capture_output=True, check=True, text=True, env=environment).stdout
+        starts = [1000 * start for start, _ in json.loads(told)]
+        if number:  # the first has written the bytecode
+            first.add("kwire", starts[0])
+            later.add("kwire", *starts[1:])
+            stop.add("kwire", *(1000 * stopped for _, stopped in json.loads(told)))
+    return [first, later, stop]
 
 
 def _start_once(name: str) -> float:

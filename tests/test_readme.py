@@ -44,6 +44,18 @@ def test_the_readme_has_an_example_for_every_client() -> None:
     assert all(ADDRESS in code for code in EXAMPLES.values())
 
 
+def test_the_example_of_a_test_runs() -> None:
+    [code] = [
+        code
+        for code in re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+        if "kwire.testing" in code
+    ]
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "offset=0" in told.stdout
+
+
 @pytest.mark.parametrize("client", EXAMPLES)
 def test_an_example_prints_what_it_sent(client: str, bootstrap: str) -> None:
     ran = subprocess.run(

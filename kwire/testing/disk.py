@@ -397,5 +397,8 @@ class MemoryDisk:
         self.locks.add(path)
         return _Lock(self, path)
 
+    def close(self) -> None:
+        """What was written is there for the next life."""
+
     def volume_bytes(self, path: str) -> tuple[int, int]:
         return 1 << 40, 1 << 39 if self.free_bytes is None else self.free_bytes

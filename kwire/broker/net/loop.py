@@ -31,8 +31,9 @@ import random
 import select
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -40,9 +41,7 @@ from kwire.broker.host.clock import Clock, QueuedTimer, SystemClock, TimerQueue
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.host.streams import RandomStreams
 from kwire.broker.net.timerfd import TimerFd
-
-if TYPE_CHECKING:
-    from outcome import Outcome
+from kwire.broker.net.workers import Workers
 
 T = TypeVar("T")
 
@@ -68,10 +67,7 @@ class Loop:
         max_workers: int = MAX_WORKERS,
         alone: bool = False,
     ) -> None:
-        """`name` is what the node is called in the log.
-
-        `alone` says that no other task of this trio run needs to be served promptly.
-        """
+        """`name` is what the node is called in the log."""
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.name = name
         self._streams = RandomStreams(seed if seed is not None else int.from_bytes(os.urandom(16)))
@@ -85,7 +81,8 @@ class Loop:
         """Monotonic time at the start of this turn."""
         self.turn_began = perf_counter()
         """When this turn began to work, in seconds of real time that mean nothing by themselves."""
-        self._alone = alone
+        self.alone = alone
+        """Whether no other task of this trio run needs to be served promptly."""
         self.served = 0
         """How many descriptors the last turn served."""
         self.running = False
@@ -98,10 +95,11 @@ class Loop:
         self._soon: deque[Callable[[], None]] = deque()
         self.in_turn = False
         self._stopping = False
-        self._max_workers = max_workers
-        self._workers = 0
+        self._more = False
+        self._workers = Workers(max_workers, self._worked)
         self._workers_done = trio.Event()
-        self._work: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+        self._when_worked: list[Callable[[], None]] = []
+        """What is to be called once no work is under way."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watch(self._wake_fd, select.EPOLLIN, self._woken)
         self.watch(self._timer_fd.fd, select.EPOLLIN, self._timer_expired)
@@ -148,44 +146,31 @@ class Loop:
         self.wake()
 
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        if self._workers < self._max_workers:
-            self._start_worker(work, done)
-        else:
-            self._work.append((work, done))
+        self._workers.run(work, done)
 
     @property
     def working(self) -> bool:
         """Whether worker threads are under way, or results of theirs wait for the loop."""
-        return self._workers > 0
+        return self._workers.under_way > 0
 
     async def workers_done(self) -> None:
         """Wait until nothing is under way in threads, and every result was delivered."""
-        while self._workers:
+        while self.working:
             await self._workers_done.wait()
 
-    def _start_worker(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._workers += 1
+    def _worked(self, done: Callable[[Any], None], result: Any) -> None:
+        self.call_from_thread(lambda: self._worker_done(done, result))
 
-        def deliver(outcome: Outcome[Any]) -> None:
-            self.call_from_thread(lambda: self._worker_done(done, outcome))
-
-        # Trio's cache of threads, without the task and the cancellation that to_thread wraps around it.
-        trio.lowlevel.start_thread_soon(work, deliver, "kwire worker")
-
-    def _worker_done(self, done: Callable[[Any], None], outcome: Outcome[Any]) -> None:
-        self._workers -= 1
-        if self._work:
-            self._start_worker(*self._work.popleft())
-        try:
-            result = outcome.unwrap()
-        except BaseException as error:
-            result = error
+    def _worker_done(self, done: Callable[[Any], None], result: Any) -> None:
+        self._workers.under_way -= 1
         try:
             done(result)
         finally:
-            if not self._workers:
+            if not self.working:
                 self._workers_done.set()
                 self._workers_done = trio.Event()
+                self._soon.extend(self._when_worked)
+                self._when_worked.clear()
 
     # --- the turn
 
@@ -201,7 +186,7 @@ class Loop:
             while not self._stopping:
                 if self.turn(linger):
                     linger = 0.0
-                elif self.served and self._alone:
+                elif self.served and self.alone:
                     linger = LINGER_SECONDS
                 else:
                     turns = 0
@@ -251,6 +236,7 @@ class Loop:
             more = False
         self._arm_timer()
         self.in_turn = False
+        self._more = more
         return more or len(soon) > 0 or self._look_at_timers
 
     def _run_due_timers(self) -> None:
@@ -275,6 +261,43 @@ class Loop:
         self._armed_ms = None
         self._look_at_timers = True
 
+    def advance(self, delay_ms: int, done: Callable[[], None]) -> None:
+        """Move the clock to each deadline within `delay_ms` in turn, and to the end; then call `done`.
+
+        What became due is handled with all that follows from it before the clock is moved on, work in
+        threads included. To be called in the loop's thread, and not again before `done`.
+        """
+        clock = self.clock
+        end_ms = clock.monotonic_ms() + delay_ms
+        on_jump, clock.on_jump = clock.on_jump, None  # the loop knows, and looks by itself
+
+        def look(*, is_quiet: bool = False) -> None:
+            if self.working:
+                self._when_worked.append(look)
+            elif self._more or self._soon:
+                self._soon.append(look)
+            elif not is_quiet:
+                self._soon.append(quiet)  # what this turn has done may have its end do more
+            else:
+                step()
+
+        quiet = partial(look, is_quiet=True)
+
+        def step() -> None:
+            now_ms = clock.monotonic_ms()
+            deadline_ms = self._timers.next_deadline_ms()
+            if deadline_ms is not None and deadline_ms <= end_ms:
+                clock.advance(max(0, deadline_ms - now_ms))
+                self._run_due_timers()
+                self._soon.append(quiet)
+            else:
+                clock.advance(max(0, end_ms - now_ms))
+                clock.on_jump = on_jump
+                self._look_again()
+                done()
+
+        self.call_soon(look)
+
     def _clock_jumped(self) -> None:
         """Time was moved, perhaps from another thread: what is due and what is armed both change."""
         self.call_from_thread(self._look_again)
@@ -296,6 +319,7 @@ class Loop:
     def close(self) -> None:
         """Give the descriptors back. Not to be used again."""
         self.clock.on_jump = None
+        self._workers.close()
         self._epoll.close()
         self._timer_fd.close()
         os.close(self._wake_fd)

@@ -75,7 +75,8 @@ async def serve(
     Raises BindError, StorageError and ConfigError on the way in.
     """
     settings = settings_of(config)
-    loop = Loop(clock, name=f"node {config.node_id}", seed=seed, alone=alone)
+    loop = Loop(clock, name=f"node {config.node_id}", seed=seed)
+    disk = disk if disk is not None else RealDisk()
     listeners: list[Listener] = []
     try:
         for name, host, port in config.listener_endpoints():
@@ -87,8 +88,7 @@ async def serve(
             failure.tell(reason)
             known.set()
 
-        chosen = disk if disk is not None else RealDisk()
-        node = Node(config, loop, chosen, on_unfenced=known.set, on_fatal=fail)
+        node = Node(config, loop, disk, on_unfenced=known.set, on_fatal=fail)
         node.bound_ports.update({listener.name: listener.port for listener in listeners})
         server = Server(loop, node, settings)
         node.config_changed.append(lambda: server.change_limits(settings_of(config)))
@@ -102,16 +102,21 @@ async def serve(
         for listener in listeners:
             listener.sock.close()
         loop.close()
+        disk.close()
         raise
     async with trio.open_nursery() as nursery:
         nursery.start_soon(loop.run)
         try:
             # Nobody is told of the broker before its cluster counts on it, unless it has failed before.
             await known.wait()
+            loop.alone = alone
             yield RunningNode(loop, node, server, failure)
         finally:
+            loop.alone = False
             with trio.CancelScope(shield=True):
                 await _shut_down(loop, node, server)
+    if not loop.working:
+        disk.close()
     loop.close()
 
 

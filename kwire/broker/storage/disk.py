@@ -122,6 +122,9 @@ class Disk(Protocol):
     def lock(self, path: str) -> DiskLock | None:
         """Lock through a lock file, None when another process holds it."""
 
+    def close(self) -> None:
+        """Give back what is open, and locks that are still held: nobody uses the disk any more."""
+
     def volume_bytes(self, path: str) -> tuple[int, int]:
         """Total and usable bytes of the volume that the directory lies on."""
 
@@ -244,9 +247,11 @@ class RealLock:
 class RealDisk:
     """The disk of this machine. Single-threaded, but for `sync` and `sync_directory`."""
 
+    _file_class: type[RealFile] = RealFile
+
     def __init__(self, *, max_open_files: int = 512) -> None:
         self._files: OrderedDict[str, RealFile] = OrderedDict()
-        self._locked: set[tuple[int, int]] = set()
+        self._locked: dict[tuple[int, int], RealLock] = {}
         self._max_open_files = max_open_files
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
@@ -257,7 +262,7 @@ class RealDisk:
             return file
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
-            file = RealFile(path, os.open(path, flags, 0o644))
+            file = self._file_class(path, os.open(path, flags, 0o644))
         except OSError as error:
             raise _failure(error) from error
         files[path] = file
@@ -401,8 +406,16 @@ class RealDisk:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return None
             raise _failure(error) from error
-        self._locked.add(identity)
-        return RealLock(path, descriptor, lambda: self._locked.discard(identity))
+        lock = self._locked[identity] = RealLock(path, descriptor, lambda: self._forget_lock(identity))
+        return lock
+
+    def _forget_lock(self, identity: tuple[int, int]) -> None:
+        del self._locked[identity]
+
+    def close(self) -> None:
+        self._files.clear()
+        for lock in list(self._locked.values()):
+            lock.release()
 
     def volume_bytes(self, path: str) -> tuple[int, int]:
         try:

@@ -12,7 +12,7 @@ from kwire.broker.metadata.batches import MetadataBatch, decode_batches
 from kwire.broker.metadata.features import RELEASES, UnknownLevel, default_levels, level_of_release
 from kwire.broker.storage.checkpoints import read_meta_properties
 from kwire.broker.storage.disk import RealDisk
-from kwire.testing.embedded import run_broker
+from kwire.testing import Broker
 from kwire.wire.primitives import uuid_from_text, uuid_to_text
 from kwire.wire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
 from kwire.wire.stored.raft import SnapshotHeaderRecord, VotersRecord
@@ -339,8 +339,8 @@ def test_credentials_come_after_the_levels(tmp_path: Path) -> None:
         *["FeatureLevelRecord"] * 6,
         *["UserScramCredentialRecord"] * 2,
     ]
-    with run_broker({"node.id": "1"}, log_dir=str(tmp_path / "data")) as broker:
-        assert broker.bootstrap
+    with Broker({"node.id": "1"}, log_dir=str(tmp_path / "data")) as broker:
+        assert broker.bootstrap_servers
     log = b"".join(path.read_bytes() for path in sorted(tmp_path.glob("data/__cluster_metadata-0/*.log")))
     stored = [
         record
@@ -476,7 +476,7 @@ def test_a_broker_starts_on_what_was_formatted(tmp_path: Path, flags: list[str])
         "node.id": "1",
     }
     for _ in range(2):
-        with run_broker(settings, log_dir=str(data)):
+        with Broker(settings, log_dir=str(data)):
             pass
     log = b"".join(path.read_bytes() for path in sorted(data.glob("__cluster_metadata-0/*.log")))
     voters = [

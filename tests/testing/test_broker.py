@@ -1,0 +1,157 @@
+"""The broker that users embed in their tests."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from kwire.broker.config import ConfigError
+from kwire.broker.node.node import Node
+from kwire.testing import Broker
+from kwire.wire import registry
+from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
+from kwire.wire.schema import Message
+
+MINUTE_MS = 60_000
+
+
+class Client:
+    """A connection that asks one thing at a time."""
+
+    def __init__(self, broker: Broker) -> None:
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+        self.sock = socket.create_connection((host, int(port)))
+        self.stream = self.sock.makefile("rb")
+
+    def ask(self, request: Message, version: int) -> Message:
+        api_key = type(request).API_KEY
+        self.sock.sendall(registry.encode_request(api_key, version, 1, "test", request))
+        [size] = struct.unpack(">i", self.stream.read(4))
+        return registry.decode_response(api_key, version, self.stream.read(size))[1]
+
+    def close(self) -> None:
+        self.stream.close()
+        self.sock.close()
+
+
+def topics(broker: Broker) -> list[str | None]:
+    client = Client(broker)
+    answer = client.ask(MetadataRequest(topics=None), 12)
+    client.close()
+    assert isinstance(answer, MetadataResponse)
+    return [topic.name for topic in answer.topics]
+
+
+def create(broker: Broker, name: str) -> None:
+    client = Client(broker)
+    topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+    answer = client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
+    client.close()
+    assert isinstance(answer, CreateTopicsResponse)
+    assert [topic.error_code for topic in answer.topics] == [0]
+
+
+def test_it_serves_in_the_block_and_takes_its_data_along() -> None:
+    with Broker({"num.partitions": 3, "auto.create.topics.enable": False}) as broker:
+        create(broker, "t")
+        assert topics(broker) == ["t"]
+        assert Path(broker.log_dir, "t-0").is_dir()
+        directory = broker.log_dir
+    assert not Path(directory).exists()
+    with pytest.raises(RuntimeError):
+        _ = broker.bootstrap_servers
+
+
+def test_data_in_a_directory_of_the_users_is_there_at_the_next_start(tmp_path: Path) -> None:
+    broker = Broker(log_dir=tmp_path)
+    for expected in ([], ["t"]):
+        broker.start()
+        assert topics(broker) == expected
+        if not expected:
+            create(broker, "t")
+        broker.stop()
+        broker.stop()
+
+
+def test_several_run_beside_each_other() -> None:
+    with Broker() as one, Broker() as other:
+        create(one, "t")
+        assert topics(one) == ["t"]
+        assert topics(other) == []
+
+
+def test_what_it_cannot_be_told_is_said_and_leaves_nothing_behind() -> None:
+    before = resources()
+    with pytest.raises(ConfigError, match=r"num\.partitions"):
+        Broker({"num.partitions": "many"}).start()
+    assert resources() == before
+
+
+def resources() -> tuple[list[threading.Thread], list[str]]:
+    """Threads and descriptors of this process."""
+    descriptors = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            descriptors.append(os.readlink(f"/proc/self/fd/{name}"))
+        except FileNotFoundError:
+            continue  # it was the listing's own
+    return threading.enumerate(), sorted(descriptors)
+
+
+def test_a_hundred_starts_leave_nothing_behind() -> None:
+    with Broker() as broker:
+        create(broker, "once")
+    gc.collect()
+    gc.disable()  # descriptors are given back, not collected
+    try:
+        before = resources()
+        for _ in range(100):
+            with Broker() as broker:
+                create(broker, "t")
+        assert resources() == before
+    finally:
+        gc.enable()
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, Node)]
+
+
+def test_time_passes_deadline_by_deadline_and_is_over_when_the_call_returns() -> None:
+    with Broker() as broker:
+        loop = broker._running.loop
+        seen: list[tuple[str, int]] = []
+        began_ms = loop.monotonic_ms()
+
+        def note(name: str) -> None:
+            # Real time goes on, too.
+            seen.append((name, (loop.monotonic_ms() - began_ms) // MINUTE_MS))
+
+        def first() -> None:
+            note("first")
+            loop.schedule(MINUTE_MS, lambda: note("of the first"))
+            loop.run_in_worker(lambda: 1, lambda result: note("worked"))
+
+        def schedule() -> None:
+            loop.schedule(MINUTE_MS, first)
+            loop.schedule(3 * MINUTE_MS, lambda: note("last"))
+            loop.schedule(5 * MINUTE_MS, lambda: note("never"))
+
+        loop.call_from_thread(schedule)
+        broker.advance(4 * MINUTE_MS)
+        assert seen == [("first", 1), ("worked", 1), ("of the first", 2), ("last", 3)]
+        assert topics(broker) == []
+
+
+def test_importing_it_imports_no_broker() -> None:
+    program = "import sys, kwire.testing; print(*sorted(sys.modules))"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    ours = [name for name in told.split() if name.partition(".")[0] in ("kwire", "trio")]
+    assert ours == ["kwire", "kwire.testing", "kwire.testing.broker"]
