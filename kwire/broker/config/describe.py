@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from kwire.broker.config.broker import BrokerConfig
 from kwire.broker.config.broker_keys import BROKER_KEYS, THROTTLES
-from kwire.broker.config.definition import REQUIRED, Key, Update, Value, to_text
+from kwire.broker.config.client_metrics_keys import CLIENT_METRICS_KEYS
+from kwire.broker.config.definition import REQUIRED, ConfigError, Key, Update, Value, to_text
 from kwire.broker.config.dynamic import LISTENER_KEY, SYNONYMS
 from kwire.broker.config.group import own_value
 from kwire.broker.config.group_keys import GROUP_KEYS, SOURCE_PREFIX
@@ -205,6 +206,34 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
             is_sensitive=False,
             documentation=key.doc,
         )
+
+
+def describe_client_metrics(overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
+    """All keys of a client metrics subscription with these overrides. KIP-714."""
+    for key in sorted(CLIENT_METRICS_KEYS):
+        text, source = key.default, ConfigSource.DEFAULT_CONFIG
+        synonyms = []
+        if key.name in overrides:
+            text, source = _as_read(key, overrides[key.name]), ConfigSource.CLIENT_METRICS_CONFIG
+            synonyms.append(Synonym(key.name, text, source))
+        yield ConfigEntry(
+            name=key.name,
+            value=text,
+            source=source,
+            synonyms=synonyms,
+            kind=key.kind,
+            read_only=False,
+            is_sensitive=False,
+            documentation=key.doc,
+        )
+
+
+def _as_read(key: Key, text: str) -> str | None:
+    """What a text stands for, or the text where that is nothing."""
+    try:
+        return to_text(key.parse(text))
+    except ConfigError:
+        return text
 
 
 def _hidden(key: Key | None) -> bool:

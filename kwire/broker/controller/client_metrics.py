@@ -6,22 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from kwire.broker.config.definition import ConfigError, Key, Kind, to_text
+from kwire.broker.config.client_metrics_keys import CLIENT_METRICS_KEYS
+from kwire.broker.config.definition import ConfigError
 from kwire.broker.controller.commands import Fault
 from kwire.wire.errors import ErrorCode
 from kwire.wire.java import BLANKS
 
 MIN_INTERVAL_MS: Final = 100
 MAX_INTERVAL_MS: Final = 3_600_000
-KEYS: Final = {
-    key.name: key
-    for key in (
-        Key("metrics", Kind.LIST, ""),
-        Key("interval.ms", Kind.INT, "300000"),
-        Key("match", Kind.LIST, ""),
-    )
-}
-"""In the order in which Kafka reads them: of several faults the first is told."""
+KEYS: Final = {key.name: key for key in CLIENT_METRICS_KEYS}
 SELECTORS: Final = frozenset(
     {
         "client_instance_id",
@@ -55,14 +48,6 @@ def subscription_fault(values: Mapping[str, str]) -> Fault | None:
         if not _is_pattern(pattern):
             return Fault(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {pattern}")
     return None
-
-
-def shown(name: str, text: str) -> str | None:
-    """A setting as it is described: what its text was read as."""
-    try:
-        return to_text(KEYS[name].parse(text))
-    except ConfigError:
-        return text
 
 
 def _is_pattern(text: str) -> bool:

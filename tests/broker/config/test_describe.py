@@ -10,6 +10,7 @@ from kwire.broker.config.describe import (
     ConfigSource,
     describe_broker,
     describe_brokers_default,
+    describe_client_metrics,
     describe_group,
     describe_topic,
 )
@@ -140,3 +141,18 @@ def test_a_group_takes_its_defaults_from_the_broker() -> None:
         ("group.consumer.session.timeout.ms", "45000", 5)
     ]
     assert entries["share.isolation.level"].source is ConfigSource.GROUP_CONFIG
+
+
+def test_a_subscription_is_shown_as_it_was_read() -> None:
+    stored = {"metrics": " a , b,a", "interval.ms": " +00500 "}
+    entries = {entry.name: entry for entry in describe_client_metrics(stored)}
+    assert {name: entry.value for name, entry in entries.items()} == {
+        "interval.ms": "500",
+        "match": "",
+        "metrics": "a,b",
+    }
+    assert entries["interval.ms"].source is ConfigSource.CLIENT_METRICS_CONFIG
+    assert synonyms(entries["metrics"]) == [("metrics", "a,b", 7)]
+    assert (entries["match"].source, entries["match"].synonyms) == (ConfigSource.DEFAULT_CONFIG, [])
+    (unread,) = (e for e in describe_client_metrics({"interval.ms": "of another"}) if e.name == "interval.ms")
+    assert unread.value == "of another"

@@ -14,10 +14,11 @@ import pytest
 
 from kwire.broker.config.broker import ATTRIBUTE_KEYS, HONOURED
 from kwire.broker.config.broker_keys import BROKER_KEYS
+from kwire.broker.config.client_metrics_keys import CLIENT_METRICS_KEYS
 from kwire.broker.config.group_keys import GROUP_KEYS
 from kwire.broker.config.topic_keys import SOURCES, TOPIC_KEYS
 
-OTHERS: Final = {key.name: key for key in (*TOPIC_KEYS, *GROUP_KEYS)}
+OTHERS: Final = {key.name: key for key in (*TOPIC_KEYS, *GROUP_KEYS, *CLIENT_METRICS_KEYS)}
 DOCS: Final = {key.name: key.doc for key in (*OTHERS.values(), *BROKER_KEYS.values())}
 
 PAGE = (Path(__file__).parents[3] / "docs" / "configurations.md").read_text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.broker.controller.client_metrics import shown, subscription_fault
+from kwire.broker.controller.client_metrics import subscription_fault
 from kwire.broker.controller.commands import Fault
 from kwire.wire.errors import ErrorCode
 
@@ -71,10 +71,3 @@ def test_which_of_several_faults_is_told() -> None:
     assert subscription_fault({"match": "x", "interval.ms": "5_00"}) == Fault(
         ErrorCode.INVALID_CONFIG, NO_NUMBER.format("5_00")
     )
-
-
-def test_settings_are_shown_as_they_were_read() -> None:
-    assert shown("metrics", " a , b,a") == "a,b"
-    assert shown("interval.ms", " +00500 ") == "500"
-    assert shown("match", " ") == ""
-    assert shown("interval.ms", "what another version stored") == "what another version stored"

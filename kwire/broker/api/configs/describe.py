@@ -15,13 +15,12 @@ from kwire.broker.config.definition import parse_integer
 from kwire.broker.config.describe import (
     ConfigEntry,
     ConfigSource,
-    Synonym,
     describe_broker,
     describe_brokers_default,
+    describe_client_metrics,
     describe_group,
     describe_topic,
 )
-from kwire.broker.controller.client_metrics import shown
 from kwire.broker.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -48,15 +47,6 @@ from kwire.wire.messages.list_config_resources import (
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import Metadata
-
-LIST_KIND: Final = 7
-INT_KIND: Final = 3
-CLIENT_METRICS_KEYS: Final = (
-    ("interval.ms", "300000", INT_KIND, "How often clients are to send what they measured, in milliseconds."),
-    ("match", "", LIST_KIND, "Which clients are asked: pairs of an attribute and a regular expression."),
-    ("metrics", "", LIST_KIND, "Which of their metrics they send, by the beginnings of their names."),
-)
-"""What can be set for a subscription, with defaults, types and documentation. KIP-714."""
 
 DESCRIBABLE: Final = {
     RESOURCE_TOPIC,
@@ -143,7 +133,7 @@ def _entries(node: Metadata, resource: DescribeConfigsResource) -> Iterable[Conf
     if kind == RESOURCE_CLIENT_METRICS:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
-        return _client_metrics(node, name)
+        return describe_client_metrics(node.image.config(RESOURCE_CLIENT_METRICS, name))
     return describe_loggers(node.node_id, name)
 
 
@@ -152,26 +142,6 @@ def _broker_id(name: str) -> int:
     if broker_id is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
     return broker_id
-
-
-def _client_metrics(node: Metadata, name: str) -> list[ConfigEntry]:
-    """What holds for a subscription, whether there is one of this name or not. KIP-714."""
-    overrides = node.image.config(RESOURCE_CLIENT_METRICS, name)
-    return [
-        ConfigEntry(
-            name=key,
-            value=shown(key, overrides[key]) if key in overrides else default,
-            source=ConfigSource.CLIENT_METRICS_CONFIG if key in overrides else ConfigSource.DEFAULT_CONFIG,
-            synonyms=[Synonym(key, shown(key, overrides[key]), ConfigSource.CLIENT_METRICS_CONFIG)]
-            if key in overrides
-            else [],
-            kind=kind,
-            read_only=False,
-            is_sensitive=False,
-            documentation=documentation,
-        )
-        for key, default, kind, documentation in CLIENT_METRICS_KEYS
-    ]
 
 
 FIRST_WITH_TYPES: Final = 1
