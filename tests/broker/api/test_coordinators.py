@@ -1,4 +1,4 @@
-"""What coordinators do on a whole node when their topics grow, and how transactions are listed."""
+"""What coordinators do on a whole node when their topics grow."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from kwire.wire.messages.create_partitions import CreatePartitionsRequest, Creat
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest
-from kwire.wire.messages.list_transactions import ListTransactionsRequest
 from kwire.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
 from kwire.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from tests.broker.api.test_groups import Client
+from tests.broker.api.groups.client import Client
 
 GROUPS = [f"g{number}" for number in range(8)]
+
 TRANSACTION = 1
 
 
@@ -80,48 +80,3 @@ def test_transactional_ids_stay_where_they_are_when_their_topic_grows(client: Cl
         name: one.producer_id for name, one in known.items()
     }
     assert {one.producer_epoch for one in again.values()} == {1}
-
-
-def listed(client: Client, pattern: str) -> tuple[int, list[str]]:
-    answer = client.call(2, ListTransactionsRequest(transactional_id_pattern=pattern, duration_filter=-1))
-    return answer.error_code, sorted(state.transactional_id for state in answer.transaction_states)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "found"),
-    [
-        ("", ["lt-a", "lt-b", "lt-é"]),
-        ("lt-.", ["lt-a", "lt-b", "lt-é"]),
-        (r"lt-\w", ["lt-a", "lt-b"]),
-        ("lt-[[:alpha:]]", ["lt-a", "lt-b"]),
-        (r"\Qlt-a\E", ["lt-a"]),
-        (r"lt-\pL", ["lt-a", "lt-b", "lt-é"]),
-        ("lt-(?i)A", ["lt-a"]),
-        ("lt", []),
-        (r"(l)t-\1", None),
-        ("lt-(?=a).*", None),
-        ("lt-a{1001}", None),
-        ("a{99999999999}", None),
-        ("(", None),
-        ("(" * 3000, None),
-    ],
-)
-def test_transactions_are_listed_by_expressions_of_re2(
-    client: Client, pattern: str, found: list[str] | None
-) -> None:
-    for transactional_id in ("lt-a", "lt-b", "lt-é"):
-        begin(client, transactional_id)
-    if found is None:
-        assert listed(client, pattern) == (ErrorCode.INVALID_REGULAR_EXPRESSION, [])
-    else:
-        assert listed(client, pattern) == (0, found)
-
-
-def test_an_expression_that_others_would_try_for_ever_is_answered_at_once(client: Client) -> None:
-    begin(client, "a" * 40 + "!")
-    assert listed(client, "(a*)*b") == (0, [])
-
-
-def test_states_that_nobody_knows_are_told_once(client: Client) -> None:
-    request = ListTransactionsRequest(state_filters=["Ongoing", "Foo", "foo", "Foo"], duration_filter=-1)
-    assert client.call(2, request).unknown_state_filters == ["Foo", "foo"]

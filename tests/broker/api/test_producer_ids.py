@@ -9,7 +9,7 @@ import pytest
 from kwire.broker.node.producer_ids import RETRY_BACKOFF_MS
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest
-from tests.broker.api.test_groups import Client
+from tests.broker.api.groups.client import Client
 
 BLOCK = 1_000
 PREFETCHED_AT = 900

@@ -32,7 +32,7 @@ from kwire.wire.messages.offset_commit import (
 )
 from kwire.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kwire.wire.registry import RequestHeader, encode_request
-from tests.broker.api.test_groups import Client, join, join_request
+from tests.broker.api.groups.client import Client, join, join_request
 
 GROUP_RESOURCE = 32
 

@@ -12,7 +12,7 @@ from kwire.wire.messages.create_partitions import CreatePartitionsRequest, Creat
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
-from tests.broker.api.test_groups import PROPERTIES, Client
+from tests.broker.api.groups.client import PROPERTIES, Client
 
 VERSION = 1
 GROUP = "g"

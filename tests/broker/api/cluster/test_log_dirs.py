@@ -1,0 +1,44 @@
+"""DescribeLogDirs: what lies where. Moves between directories have tests of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from kwire.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from tests.broker.api.test_failures import Rig
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_all_partitions_and_some(version: int) -> None:
+    rig = Rig()
+    rig.create("a", partitions=3)
+
+    def found(topics: list[DescribableLogDirTopic] | None) -> dict[int, str]:
+        results = rig.call(version, DescribeLogDirsRequest(topics=topics)).results
+        assert [(one.log_dir, one.error_code) for one in results] == [("/d1", 0), ("/d2", 0)]
+        return {
+            partition.partition_index: one.log_dir
+            for one in results
+            for topic in one.topics
+            for partition in topic.partitions
+        }
+
+    every = found(None)
+    assert every == {index: rig.directory_of("a", index).rpartition("/")[0] for index in range(3)}
+    assert found([DescribableLogDirTopic(topic="a", partitions=[1, 9])]) == {1: every[1]}
+    assert found([]) == {}
+
+
+def test_a_directory_that_is_not_there() -> None:
+    rig = Rig()
+    rig.create("a")
+    topic = AlterReplicaLogDirTopic(name="a", partitions=[0])
+    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/nowhere", topics=[topic])])
+    (answer,) = rig.call(2, request).results
+    assert [one.error_code for one in answer.partitions] == [ErrorCode.LOG_DIR_NOT_FOUND]

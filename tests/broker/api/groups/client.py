@@ -1,0 +1,147 @@
+"""A client of a node on virtual time, and what it asks of groups."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from kwire.broker.api.context import Channel
+from kwire.broker.config import load
+from kwire.broker.node.node import Node
+from kwire.testing.disk import MemoryDisk
+from kwire.testing.virtual import VirtualHost
+from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
+from kwire.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kwire.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kwire.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+)
+from kwire.wire.registry import decode_response, encode_request
+
+PROPERTIES = {
+    "log.dirs": "/data",
+    "listeners": "PLAINTEXT://127.0.0.1:9092",
+    "offsets.topic.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "3000",
+}
+
+DELAY_MS = 3_000
+"""group.initial.rebalance.delay.ms, as it is by default where there is a properties file."""
+
+PROTOCOLS = [JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")]
+
+
+class Client:
+    """A connection to a node on virtual time: to one of its own, or to that of another client."""
+
+    def __init__(self, other: Client | None = None) -> None:
+        self.host: VirtualHost = VirtualHost(seed=1) if other is None else other.host
+        self.node: Node = self._start() if other is None else other.node
+        self._channel = Channel(
+            1, peer_host="127.0.0.1", listener="PLAINTEXT", on_ready=lambda _channel: None
+        )
+        self._ids = count(1)
+
+    def _start(self) -> Node:
+        config = load(None, {}, PROPERTIES)
+        node = Node(config, self.host, MemoryDisk())
+        self.host.end_turn = node.end_turn
+        node.start()
+        return node
+
+    def send(self, version: int, request: Any) -> None:
+        """Send a request, and let everything happen that takes no time."""
+        frame = encode_request(request.API_KEY, version, next(self._ids), "me", request)
+        self.node.handle_frame(self._channel, memoryview(frame)[4:])
+        self.node.end_turn()
+        self.host.run_pending()
+
+    def receive(self, version: int, request_class: Any) -> Any:
+        """The answer to the request that was sent; None while there is none."""
+        frame = b"".join(bytes(piece) for piece in self._channel.take_ready())  # type: ignore[arg-type]
+        return decode_response(request_class.API_KEY, version, frame[4:])[1] if frame else None
+
+    def call(self, version: int, request: Any) -> Any:
+        self.send(version, request)
+        answer = self.receive(version, type(request))
+        assert answer is not None
+        return answer
+
+
+@pytest.fixture
+def stranger() -> Client:
+    """A client of a cluster that has no offsets topic yet."""
+    return Client()
+
+
+@pytest.fixture
+def client(stranger: Client) -> Client:
+    """A client of a cluster that has the topic `t` with two partitions, and coordinates groups."""
+    topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1, assignments=[], configs=[])
+    assert stranger.call(5, CreateTopicsRequest(topics=[topic], timeout_ms=1)).topics[0].error_code == 0
+    find(stranger, 0)
+    assert find(stranger, 0).error_code == 0
+    return stranger
+
+
+def find(client: Client, version: int, key_type: int = 0) -> Any:
+    if version >= 4:
+        return client.call(version, FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"]))
+    return client.call(version, FindCoordinatorRequest(key="g", key_type=key_type))
+
+
+def join_request(member_id: str = "") -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        # Ignored in version 0.
+        rebalance_timeout_ms=60_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=PROTOCOLS,
+    )
+
+
+def join(client: Client, version: int) -> Any:
+    """Join an empty group in a version that needs no id first."""
+    client.send(version, join_request())
+    assert client.receive(version, JoinGroupRequest) is None
+    client.host.advance(DELAY_MS)
+    return client.receive(version, JoinGroupRequest)
+
+
+def commit(client: Client, version: int, offsets: dict[str, list[int]], **fields: Any) -> dict[str, Any]:
+    """Commit offset 7 for partitions of topics: the error of each, in the order of the answer."""
+    topics = [
+        OffsetCommitRequestTopic(
+            name=name,
+            partitions=[
+                OffsetCommitRequestPartition(
+                    partition_index=index, committed_offset=7, committed_metadata="m"
+                )
+                for index in indexes
+            ],
+        )
+        for name, indexes in offsets.items()
+    ]
+    request = OffsetCommitRequest(**{"group_id": "g", "member_id": "", "topics": topics, **fields})
+    answer = client.call(version, request)
+    return {
+        topic.name: [(one.partition_index, one.error_code) for one in topic.partitions]
+        for topic in answer.topics
+    }
+
+
+def fetch_one(client: Client, version: int, index: int) -> Any:
+    """OffsetFetch of one partition of `t`, before v8."""
+    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[index])]
+    answer = client.call(version, OffsetFetchRequest(group_id="g", topics=topics))
+    return answer, answer.topics[0].partitions[0] if answer.topics else None

@@ -1,0 +1,142 @@
+"""Metadata: what each version asks for, and what it is told; topics made on first use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.broker.api.context import Channel
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kwire.wire.primitives import Uuid
+from tests.broker.api.test_failures import Rig
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("a", ErrorCode.NONE),
+        ("__consumer_offsets", ErrorCode.NONE),
+        # Its directory is that of the metadata's own log.
+        ("__cluster_metadata", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ],
+)
+def test_which_names_may_be_made_on_first_use(name: str, code: ErrorCode) -> None:
+    rig = Rig()
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
+    rig.call(12, request)
+    rig.host.advance(1000)
+    (topic,) = rig.call(12, request).topics
+    assert topic.error_code == code
+    assert bool(topic.partitions) == (code == ErrorCode.NONE)
+
+
+UNASKED = -(2**31)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    made = Rig()
+    made.create("a", partitions=2)
+    made.create("__consumer_offsets")
+    return made
+
+
+def ask(rig: Rig, version: int, names: list[str] | None, **fields: Any) -> Any:
+    topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+    return rig.call(version, MetadataRequest(topics=topics, **fields))
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_the_cluster_in_every_version(rig: Rig, version: int) -> None:
+    answer = ask(rig, version, ["a"])
+    (broker,) = answer.brokers
+    assert (broker.node_id, broker.host, broker.port) == (1, *rig.node.endpoints([1], "PLAINTEXT")[0][1:3])
+    (topic,) = answer.topics
+    assert (topic.name, topic.error_code, topic.is_internal) == ("a", 0, False)
+    assert [(one.partition_index, one.leader_id) for one in topic.partitions] == [(0, 1), (1, 1)]
+    assert all(one.replica_nodes == one.isr_nodes == [1] for one in topic.partitions)
+    if version >= 1:
+        assert answer.controller_id == 1
+    if version >= 2:
+        assert answer.cluster_id == rig.node.cluster_id
+    if version >= 7:
+        assert {one.leader_epoch for one in topic.partitions} == {0}
+    if version >= 10:
+        assert topic.topic_id == rig.node.image.topics["a"].topic_id
+
+
+@pytest.mark.parametrize("version", [0, 1, 4, 9, 13])
+def test_all_topics_and_none(rig: Rig, version: int) -> None:
+    every = {"a": False, "__consumer_offsets": version >= 1}
+    of_none = {topic.name: topic.is_internal for topic in ask(rig, version, []).topics}
+    assert of_none == (every if version == 0 else {})
+    if version >= 1:
+        assert {topic.name: topic.is_internal for topic in ask(rig, version, None).topics} == every
+
+
+def test_names_are_told_once(rig: Rig) -> None:
+    assert [topic.name for topic in ask(rig, 9, ["a", "a"]).topics] == ["a"]
+
+
+def test_a_topic_that_is_not_there_is_not_made_where_nobody_wants_it(rig: Rig) -> None:
+    answer = ask(rig, 9, ["gone", "a b"], allow_auto_topic_creation=False)
+    assert {topic.name: topic.error_code for topic in answer.topics} == {
+        "gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "a b": ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
+    rig.host.advance(1_000)
+    assert "gone" not in rig.node.image.topics
+    other = Rig(**{"auto.create.topics.enable": "false"})  # type: ignore[arg-type]
+    ask(other, 9, ["gone"], allow_auto_topic_creation=True)
+    other.host.advance(1_000)
+    assert "gone" not in other.node.image.topics
+
+
+def test_topics_by_id(rig: Rig) -> None:
+    known, unknown = rig.node.image.topics["a"].topic_id, Uuid(b"\7" * 16)
+    topics = [MetadataRequestTopic(name=None, topic_id=one) for one in (known, unknown, known)]
+    # As soon as one is asked for by id, those that are asked for by name are left out.
+    topics.append(MetadataRequestTopic(name="__consumer_offsets"))
+    answer = rig.call(12, MetadataRequest(topics=topics))
+    assert [(topic.name, topic.topic_id, topic.error_code) for topic in answer.topics] == [
+        ("a", known, ErrorCode.NONE),
+        (None, unknown, ErrorCode.UNKNOWN_TOPIC_ID),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "topic"),
+    [
+        (10, MetadataRequestTopic(name="a", topic_id=Uuid(b"\7" * 16))),
+        (11, MetadataRequestTopic(name=None)),
+        (12, MetadataRequestTopic(name=None)),
+    ],
+)
+def test_topics_that_are_named_by_neither(rig: Rig, version: int, topic: MetadataRequestTopic) -> None:
+    answer = rig.call(version, MetadataRequest(topics=[topic]))
+    assert [one.error_code for one in answer.topics] == [ErrorCode.INVALID_REQUEST]
+
+
+def test_operations_are_told_to_who_asks(rig: Rig) -> None:
+    answer = ask(rig, 9, ["a"])
+    assert answer.topics[0].topic_authorized_operations == UNASKED
+    assert ask(rig, 8, ["a"]).cluster_authorized_operations == UNASKED
+    told = ask(
+        rig, 8, ["a"], include_topic_authorized_operations=True, include_cluster_authorized_operations=True
+    )
+    assert told.topics[0].topic_authorized_operations == 0b110111111000
+    assert told.cluster_authorized_operations == 0b1111110100000 | 0b100000
+
+
+def test_another_listener_has_no_leaders(rig: Rig) -> None:
+    channel = Channel(9, peer_host="127.0.0.1", listener="ELSEWHERE", on_ready=lambda _: None)
+    rig.send(channel, 9, MetadataRequest(topics=[MetadataRequestTopic(name="a")]))
+    rig.turn()
+    answer = rig.reply(channel, 9, MetadataRequest)
+    assert answer.brokers == []
+    for partition in answer.topics[0].partitions:
+        assert (partition.error_code, partition.leader_id) == (ErrorCode.LISTENER_NOT_FOUND, -1)
+        assert partition.offline_replicas == [1]

@@ -1,0 +1,40 @@
+"""Who writes, and how it stands: producers and transactions, described and listed."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from tests.broker.api.test_failures import Rig
+
+NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+INVALID, FAILED = ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.fixture
+def rig() -> Rig:
+    made = Rig()
+    made.create("a", partitions=2)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "code", "said"),
+    [
+        ("a", 1, NONE, None),
+        ("a", 2, UNKNOWN, None),
+        ("a", -1, UNKNOWN, None),
+        ("b", 0, UNKNOWN, "This server does not host this topic-partition."),
+        ("a b", 0, INVALID, "Topic name is invalid: 'a b' contains one or more characters"),
+        ("", 0, INVALID, "Topic name is invalid: the empty string is not allowed"),
+    ],
+)
+def test_producers_of_what_is_not_there(
+    rig: Rig, name: str, index: int, code: ErrorCode, said: str | None
+) -> None:
+    request = DescribeProducersRequest(topics=[TopicRequest(name=name, partition_indexes=[index])])
+    (found,) = rig.call(0, request).topics[0].partitions
+    assert found.error_code == code
+    assert found.error_message == said or found.error_message.startswith(said)

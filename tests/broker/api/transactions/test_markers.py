@@ -1,0 +1,97 @@
+"""WriteTxnMarkers: what is answered, and what is in the logs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from tests.broker.api.test_failures import Rig
+
+NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+SKIPPED, NOBODY = ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST
+
+
+@pytest.fixture
+def rig() -> Rig:
+    made = Rig()
+    made.create("a", partitions=2)
+    return made
+
+
+def marker(
+    producer_id: int, *named: tuple[str, list[int]], epoch: int = 0, coordinator: int = 0
+) -> WritableTxnMarker:
+    return WritableTxnMarker(
+        coordinator_epoch=coordinator,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        transaction_result=True,
+        topics=[WritableTxnMarkerTopic(name=name, partition_indexes=indexes) for name, indexes in named],
+    )
+
+
+def written(rig: Rig, *markers: WritableTxnMarker) -> dict[int, Any]:
+    answer = rig.call(1, WriteTxnMarkersRequest(markers=list(markers)))
+    assert len({one.producer_id for one in answer.markers}) == len(answer.markers)
+    return {
+        one.producer_id: [
+            (topic.name, partition.partition_index, partition.error_code)
+            for topic in one.topics
+            for partition in topic.partitions
+        ]
+        for one in answer.markers
+    }
+
+
+def ends(rig: Rig) -> list[int]:
+    logs = [rig.node.log_manager.get("a", index) for index in range(2)]
+    return [log.log_end_offset for log in logs if log is not None]
+
+
+def test_markers_are_answered_by_producer(rig: Rig) -> None:
+    assert written(rig) == written(rig, marker(7)) == written(rig, marker(-1, ("a", []))) == {}
+    assert written(rig, marker(7, ("a", [0])), marker(7, ("a", [1]), ("b", [0])), marker(8)) == {
+        7: [("a", 0, NONE), ("a", 1, NONE), ("b", 0, UNKNOWN)]
+    }
+    assert ends(rig) == [1, 1]
+    # Each marker is written, but none of them twice.
+    assert written(rig, marker(7, ("a", [0])), marker(7, ("a", [0]))) == {7: [("a", 0, NONE)]}
+    assert ends(rig) == [3, 1]
+    assert written(rig, marker(7, ("a", [1, 1]), ("a", [1]))) == {7: [("a", 1, NONE)]}
+    assert ends(rig) == [3, 2]
+
+
+def test_markers_of_no_producer_are_refused(rig: Rig) -> None:
+    assert written(
+        rig, marker(-1, ("a", [0]), ("b", [0])), marker(7, ("a", [0])), marker(8, ("a", [1]), epoch=-1)
+    ) == {
+        -1: [("a", 0, NOBODY), ("b", 0, NOBODY)],
+        7: [("a", 0, NONE)],
+        8: [("a", 1, NOBODY)],
+    }
+    assert ends(rig) == [1, 0]
+
+
+def test_a_marker_that_is_refused_has_rolled_the_segment(rig: Rig) -> None:
+    log = rig.node.log_manager.get("a", 0)
+    assert log is not None
+    log.config = replace(log.config, segment_ms=1_000)
+    assert written(rig, marker(7, ("a", [0]), epoch=1)) == {7: [("a", 0, NONE)]}
+    rig.host.advance(2_000)
+    assert written(rig, marker(7, ("a", [0]))) == {7: [("a", 0, ErrorCode.INVALID_PRODUCER_EPOCH)]}
+    assert (log.segment_base_offsets, log.log_end_offset) == ([0, 1], 1)
+
+
+def test_markers_of_nobody_are_written(rig: Rig) -> None:
+    assert written(rig, marker(7, ("a", [0]), epoch=-2)) == {7: [("a", 0, ErrorCode.INVALID_PRODUCER_EPOCH)]}
+    assert written(rig, marker(-2, ("a", [0]), epoch=-2)) == {-2: [("a", 0, NONE)]}
+    assert ends(rig) == [1, 0]

@@ -1,0 +1,71 @@
+"""AddPartitionsToTxn of partitions that are not there, or are not for clients."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from tests.broker.api.test_failures import Rig
+
+NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+SKIPPED, NOBODY = ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST
+
+Named = list[tuple[str, list[int]]]
+
+
+@pytest.fixture
+def rig() -> Rig:
+    made = Rig()
+    made.create("a", partitions=2)
+    return made
+
+
+@pytest.mark.parametrize("verify_only", [False, True])
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        ([("a", [0, 2]), ("b", [0])], [("a", {0: SKIPPED, 2: UNKNOWN}), ("b", {0: UNKNOWN})]),
+        ([("a", []), ("b", [0])], [("b", {0: UNKNOWN})]),
+        ([("a", [1]), ("b", [0, 0]), ("a", [0])], [("a", {1: SKIPPED, 0: SKIPPED}), ("b", {0: UNKNOWN})]),
+        ([("a", [0, 1])], [("a", {0: NOBODY, 1: NOBODY})]),
+    ],
+)
+def test_partitions_of_a_transaction_are_there_before_it_is_looked_at(
+    rig: Rig, verify_only: bool, asked: Named, answered: list[tuple[str, dict[int, ErrorCode]]]
+) -> None:
+    topics = [AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in asked]
+    transaction = AddPartitionsToTxnTransaction(verify_only=verify_only, topics=topics)
+    for version in (4, 5):
+        (found,) = rig.call(
+            version, AddPartitionsToTxnRequest(transactions=[transaction])
+        ).results_by_transaction
+        assert [
+            (
+                topic.name,
+                {one.partition_index: one.partition_error_code for one in topic.results_by_partition},
+            )
+            for topic in found.topic_results
+        ] == answered
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_clients_cannot_add_internal_topics(rig: Rig, version: int) -> None:
+    topics = [
+        AddPartitionsToTxnTopic(name=name, partitions=[0])
+        for name in ("a", "b", "__consumer_offsets", "__transaction_state", "__share_group_state")
+    ]
+    found = rig.call(version, AddPartitionsToTxnRequest(v3_and_below_topics=topics))
+    assert [
+        (topic.name, [one.partition_error_code for one in topic.results_by_partition])
+        for topic in found.results_by_topic_v3_and_below
+    ] == [
+        ("a", [SKIPPED]),
+        ("b", [UNKNOWN]),
+        *((topic.name, [ErrorCode.TOPIC_AUTHORIZATION_FAILED]) for topic in topics[2:]),
+    ]
