@@ -18,13 +18,13 @@ from interop.kafka_messages import java_bytes, java_errors, kafka_messages
 from interop.reference import HERE
 
 TESTS = HERE.parent / "tests"
-DATA = TESTS / "kwire" / "data"
+DATA = TESTS / "wire" / "data"
 
 ANSWERED = {
     "Assignments": "coordinator/groups/assignors/data/kafka-4.3.1-assignments.jsonl",
     "Expressions": "coordinator/groups/consumer/data/kafka-4.3.1-expressions.tsv",
     "TopicHashes": "coordinator/groups/consumer/data/kafka-4.3.1-topic-hashes.tsv",
-    "ErrorResponses": "handlers/data/kafka-4.3.1-error-responses.tsv",
+    "ErrorResponses": "broker/api/data/kafka-4.3.1-error-responses.tsv",
 }
 """Programs in `interop/java`, and where questions and their answers are kept."""
 

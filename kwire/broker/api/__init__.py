@@ -1,1 +1,1 @@
-"""One file an API: a plain function from request to reply."""
+"""From requests to replies: a plain function an API, one file a subject."""

@@ -3,7 +3,7 @@
 Most APIs have no place for one error, so everything that the request names gets it: each topic, partition,
 group or resource. `NAMED` says where that stands in the request and in the response; where the response has a
 place at its top, that has the error too. What Apache Kafka's own classes answer is kept in
-`tests/handlers/data`.
+`tests/broker/api/data`.
 """
 
 from __future__ import annotations

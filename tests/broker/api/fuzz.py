@@ -1,6 +1,6 @@
 """A fuzzer to run by hand: random frames, and random changes of them, guided by the lines that they reach.
 
-    python -m tests.handlers.fuzz --seconds 60 --seed 1
+    python -m tests.broker.api.fuzz --seconds 60 --seed 1
 
 A frame that reaches new lines joins the corpus that others are made from. What it finds is made small, and
 printed as the frames to send to a fresh `Rig`.

@@ -1,4 +1,4 @@
-"""Writes the file that `test_error_responses.py` reads: `python -m tests.handlers.golden`, with Java.
+"""Writes the file that `test_error_responses.py` reads: `python -m tests.broker.api.golden`, with Java.
 
 Requests of every API and version, from those whose bytes are in `tests/kwire/data`, and what Apache Kafka's
 own classes answer when it fails on them.

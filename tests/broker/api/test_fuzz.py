@@ -1,7 +1,7 @@
 """Whatever is sent: at worst that connection is closed, the others are served, and memory stays bounded.
 
-Hypothesis changes valid frames of every API and version that is served. `python -m tests.handlers.fuzz` does
-so for as long as one likes, guided by the lines that are reached.
+Hypothesis changes valid frames of every API and version that is served. `python -m tests.broker.api.fuzz`
+does so for as long as one likes, guided by the lines that are reached.
 """
 
 from __future__ import annotations
