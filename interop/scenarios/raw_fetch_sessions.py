@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from interop.batches import walk
@@ -11,9 +10,6 @@ from interop.raw import comparable, create_topic, fill, wait_for_topic
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.wire import Fields
-
-SHARDS = 8
-IDS_PER_SHARD = (2**31 - 1) // SHARDS
 
 Parts = list[tuple[str | bytes, list[int]]]
 """Topics, by name or by id, and partitions of them."""
@@ -123,74 +119,4 @@ def order(broker: Broker) -> Any:
                 seen[f"epoch {epoch}, v{version}"] = told(answer)
         for version, session in sessions.items():
             seen[f"all, v{version}"] = told(call(client, session, 8, [], version=version, MaxBytes=1 << 20))
-    return seen
-
-
-@scenario(seconds=90)
-def full(broker: Broker) -> Any:
-    """Two slots in each shard: whose turn it is, room that comes free, and what a replica may evict.
-
-    No two sessions of consumers have as many partitions: among equals chance decides.
-    """
-    own = type(broker)({"max.incremental.fetch.session.cache.slots": "23"})
-    own.start()
-    seen: dict[str, Any] = {}
-    try:
-        with RawClient(own.bootstrap) as client:
-            create_topic(client, "t")
-            made: list[int] = []
-            sizes = itertools.count(9)
-
-            def make(partitions: int, **fields: Any) -> int | None:
-                answer = call(client, 0, 0, [("t", list(range(partitions)))], **fields)
-                session: int = answer["SessionId"]
-                if session:
-                    made.append(session)
-                return session // IDS_PER_SHARD if session else None
-
-            def alive() -> list[int]:
-                """Which of those made are still there: a wrong epoch changes nothing."""
-                return [
-                    index
-                    for index, session in enumerate(made)
-                    if call(client, session, 99, [])["ErrorCode"] == 71
-                ]
-
-            seen["made"] = [make(next(sizes)) for _ in range(2 * SHARDS)]
-            seen["no more"] = [make(next(sizes)) for _ in range(3)]
-            call(client, made[1], -1, [])
-            call(client, made[13], 0, [])  # makes one as well, in its turn
-            seen["two were closed"] = [make(next(sizes)) for _ in range(SHARDS)]
-            seen["alive"] = alive()
-            seen["of a replica"] = [make(1, ReplicaId=5) for _ in range(SHARDS)]
-            seen["alive then"] = alive()
-            seen["of other replicas"] = [
-                make(1, version=12, ReplicaId=5),
-                make(1, version=12, ReplicaId=-2),
-                make(1, version=12, ReplicaId=0),
-            ]
-            seen["of replicas, again"] = [make(index % 3, ReplicaId=5) for index in range(2 * SHARDS)]
-            seen["alive at last"] = alive()
-    finally:
-        own.discard()
-    return seen
-
-
-@scenario()
-def ids_of_no_shard(broker: Broker) -> Any:
-    """The ids at the ends of what the shards serve, and beyond."""
-    name = "raw-fetch-sessions-ids"
-    seen: dict[str, Any] = {}
-    with RawClient(broker.bootstrap) as client:
-        topic_id = create_topic(client, name)
-        ends = (SHARDS * IDS_PER_SHARD, -IDS_PER_SHARD)
-        for session in (ends[0] - 1, ends[0], 2**31 - 1, -1, ends[1] + 1, ends[1], -(2**31)):
-            for epoch in (-2, -1, 0, 1):
-                for version in (11, 13):
-                    parts: Parts = [(topic_id if version >= 13 else name, [0, 5])]
-                    answer = call(client, session, epoch, parts, version=version)
-                    of_no_session = answer["ErrorCode"] == -1
-                    seen[f"id {session}, epoch {epoch}, v{version}"] = (
-                        [answer["SessionId"], comparable(answer)] if of_no_session else comparable(answer)
-                    )
     return seen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import zstandard
@@ -12,97 +11,10 @@ from interop.brokers import Broker
 from interop.raw import comparable, create_topic, fetch, fill, produce
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.wire import Fields, versions_of
+from interop.wire import Fields
 
 FIRST_WITH_TOPIC_IDS = 13
 FIRST_WITH_REPLICA_STATE = 15
-
-
-@scenario()
-def isolation_levels(broker: Broker) -> Any:
-    """In each version, of partitions that can be read and of ones that cannot; and in sessions."""
-    topic = "raw-fetch-isolation"
-    seen: dict[str, Any] = {}
-    with RawClient(broker.bootstrap) as client:
-        topic_id = create_topic(client, topic)
-        fill(client, topic, 2)
-        for version in versions_of("Fetch"):
-            by_id = version >= FIRST_WITH_TOPIC_IDS
-            target: str | bytes = topic_id if by_id else topic
-            nowhere: str | bytes = bytes(15) + b"\7" if by_id else "raw-fetch-nowhere"
-            for level in (2, -1, 127):
-                seen[f"v{version} level {level}"] = comparable(
-                    fetch(client, target, 0, version=version, IsolationLevel=level)
-                )
-            seen[f"v{version} nowhere"] = comparable(
-                fetch(client, nowhere, 0, version=version, IsolationLevel=2)
-            )
-        seen["a new session"] = comparable(
-            fetch(client, topic, 0, version=12, IsolationLevel=2, SessionEpoch=0)
-        )
-        made = fetch(client, topic, 0, version=12, SessionEpoch=0)
-        for level, epoch in ((2, 1), (2, 1), (0, 2), (1, 2)):
-            seen[f"in a session, level {level} at epoch {epoch}"] = comparable(
-                fetch(
-                    client,
-                    topic,
-                    0,
-                    version=12,
-                    IsolationLevel=level,
-                    SessionId=made["SessionId"],
-                    SessionEpoch=epoch,
-                )
-            )
-    return seen
-
-
-@scenario()
-def no_topic_id(broker: Broker) -> Any:
-    """An id of zeros, first, last and between others, with and without a session."""
-    seen: dict[str, Any] = {}
-    with RawClient(broker.bootstrap) as client:
-        known = create_topic(client, "raw-fetch-no-id", 2)
-        fill(client, "raw-fetch-no-id", 2)
-        zeros, nowhere = bytes(16), bytes(15) + b"\7"
-        asked: dict[str, list[tuple[bytes, list[int]]]] = {
-            "alone": [(zeros, [0])],
-            "two": [(zeros, [0, 1])],
-            "twice": [(zeros, [0]), (zeros, [0])],
-            "behind": [(known, [0, 1]), (zeros, [0])],
-            "before": [(zeros, [0]), (known, [0, 1])],
-            "before what is not there": [(zeros, [0]), (known, [7])],
-            "before an unknown one": [(zeros, [0]), (nowhere, [0])],
-            "behind an unknown one": [(nowhere, [0]), (zeros, [0])],
-            "between": [(known, [7, 0]), (zeros, [0]), (known, [1])],
-            "mixed": [(nowhere, [0]), (known, [0, 7]), (nowhere, [1]), (known, [8, 1])],
-        }
-        for version in (13, 15, 17, 18):
-            for what, topics in asked.items():
-                named = [
-                    {
-                        "TopicId": topic,
-                        "Partitions": [
-                            {"Partition": index, "FetchOffset": 0, "PartitionMaxBytes": 1 << 20}
-                            for index in indexes
-                        ],
-                    }
-                    for topic, indexes in topics
-                ]
-                for epoch, replica in product((-1, 0), (-1, 5)):
-                    who: Fields = {"ReplicaId": replica}
-                    if version >= FIRST_WITH_REPLICA_STATE:
-                        who = {"ReplicaState": {"ReplicaId": replica, "ReplicaEpoch": -1}}
-                    answer = client.call(
-                        "Fetch",
-                        version,
-                        MaxWaitMs=0,
-                        MaxBytes=1 << 20,
-                        SessionEpoch=epoch,
-                        Topics=named,
-                        **who,
-                    )
-                    seen[f"v{version} {what} at {epoch} by {replica}"] = comparable(answer)
-    return seen
 
 
 @scenario()

@@ -72,7 +72,6 @@ def wrong_batches(broker: Broker) -> Any:
         "length of -1": Batch(length=-1).encode(),
         "length one less": Batch(length=len(good) - 13).encode(),
         "length one more": Batch(length=len(good) - 11).encode(),
-        "length of 2^31-1": Batch(length=2**31 - 1).encode(),
         "two batches": good + good,
         "trailing byte": good + b"\0",
         "base offset of 7": Batch(base_offset=7).encode(),
@@ -206,96 +205,6 @@ def partitions_and_topics(broker: Broker) -> Any:
     seen["transactional id without transaction"] = attempt(
         broker, "raw-produce-where", good, TransactionalId="raw-produce-t"
     )
-    return seen
-
-
-@scenario()
-def partitions_twice(broker: Broker) -> Any:
-    """A partition that is named more than once, in one topic or in two entries of it; topics without any."""
-    seen: dict[str, Any] = {}
-    one, three = Batch().encode(), Batch([Record(bytes([index])) for index in range(3)]).encode()
-    torn = Batch(crc=1).encode()
-    kinds: dict[str, bytes | None] = {
-        "one": one,
-        "three": three,
-        "torn": torn,
-        "none": b"",
-        "two": one + three,
-        "old": Batch(magic=1).encode(),
-    }
-    asked: list[list[tuple[str, list[tuple[int, str]]]]] = [
-        *([("there", [(0, first), (0, second)])] for first in kinds for second in kinds),
-        [("there", [(0, "one"), (1, "three"), (0, "three")])],
-        [("there", [(0, "one"), (0, "none"), (0, "three"), (0, "two")])],
-        [("there", [(0, "one")]), ("there", [(0, "three")])],
-        [("there", [(0, "one")]), ("there", [(1, "three")])],
-        [("there", [(0, "none")]), ("there", [(0, "three")])],
-        [("there", [(9, "none"), (9, "one")])],
-        [("nowhere", [(0, "one"), (0, "none")])],
-        [("there", [])],
-        [("there", []), ("nowhere", [])],
-        [("there", []), ("there", [(0, "one")])],
-        [],
-    ]
-    with RawClient(broker.bootstrap) as client:
-        topic_id = create_topic(client, "raw-produce-there", 2)
-        for version in (3, 9, 12, 13):
-            by_id = version >= 13
-            named = {
-                "there": {"TopicId": topic_id} if by_id else {"Name": "raw-produce-there"},
-                "nowhere": {"TopicId": bytes(15) + b"\7"} if by_id else {"Name": "raw-produce-nowhere"},
-            }
-            for topics in asked:
-                for acks in (-1, 7) if topics else (-1,):
-                    answer = client.call(
-                        "Produce",
-                        version,
-                        Acks=acks,
-                        TimeoutMs=10_000,
-                        TopicData=[
-                            {
-                                **named[topic],
-                                "PartitionData": [
-                                    {"Index": index, "Records": kinds[kind]} for index, kind in partitions
-                                ],
-                            }
-                            for topic, partitions in topics
-                        ],
-                    )
-                    for topic in answer["Responses"]:
-                        topic["PartitionResponses"].sort(key=lambda partition: str(partition["Index"]))
-                    seen[f"v{version} acks {acks} {topics}"] = comparable(answer)
-        seen["the logs"] = [
-            comparable(fetch(client, "raw-produce-there", 0, partition=index)) for index in (0, 1)
-        ]
-    return seen
-
-
-@scenario()
-def partitions_twice_unanswered(broker: Broker) -> Any:
-    """The same with acks=0, where a connection that is closed is all that is told."""
-    seen: dict[str, Any] = {}
-    one, three = Batch().encode(), Batch([Record(bytes([index])) for index in range(3)]).encode()
-    with RawClient(broker.bootstrap) as client:
-        create_topic(client, "raw-produce-unanswered")
-    for name, batches in {"good": [one, three], "bad last": [one, b""], "bad first": [b"", three]}.items():
-        with RawClient(broker.bootstrap) as client:
-            client.send(
-                "Produce",
-                9,
-                Acks=0,
-                TimeoutMs=10_000,
-                TopicData=[
-                    {
-                        "Name": "raw-produce-unanswered",
-                        "PartitionData": [{"Index": 0, "Records": batch} for batch in batches],
-                    }
-                ],
-            )
-            client.send("ApiVersions", 0)
-            seen[name] = "closed" if client.answer("ApiVersions", 0) == "closed" else "open"
-        with RawClient(broker.bootstrap) as client:
-            seen[f"{name}, the log"] = comparable(fetch(client, "raw-produce-unanswered", 0))
     return seen
 
 
@@ -515,7 +424,7 @@ def producer_ids(broker: Broker) -> Any:
 
 @scenario()
 def many_in_one(broker: Broker) -> Any:
-    """Several topics and partitions in a request, one partition twice, some wrong."""
+    """Several topics and partitions in a request, some wrong."""
     with RawClient(broker.bootstrap) as client:
         create_topic(client, "raw-produce-many-a", 2)
         create_topic(client, "raw-produce-many-b", 1)

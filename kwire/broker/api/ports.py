@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kwire.broker.api.records.fetch_sessions import FetchSessionCache, TopicNames
+    from kwire.broker.api.records.fetch_sessions import FetchSessionCache
     from kwire.broker.config import BrokerConfig
     from kwire.broker.controller.port import ControllerPort
     from kwire.broker.host.host import Host
@@ -104,9 +104,6 @@ class Records(Protocol):
     @property
     def fetch_sessions(self) -> FetchSessionCache: ...
 
-    def topic_names(self) -> TopicNames:
-        """How topic ids read as names, now."""
-
     def partition(self, topic: str, index: int) -> Partition | None:
         """The partition, if this broker holds it."""
 
@@ -118,9 +115,6 @@ class Records(Protocol):
 
         ApiError: KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
         """
-
-    def check_leader_epoch(self, partition: Partition, leader_epoch: int) -> None:
-        """KIP-320. -1 is a client that does not know the epoch, and is never fenced."""
 
     def current_leader(self, topic: str, index: int) -> tuple[int, int]:
         """The leader's id and epoch as the metadata has them; -1, -1 where there is none."""

@@ -185,6 +185,11 @@ class MetadataImage:
         """The topic with this id, if there is one."""
         return self.topics_by_id.get(topic_id)
 
+    def name_of(self, topic_id: Uuid) -> str | None:
+        """The name of the topic with this id, if there is one."""
+        topic = self.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
+
     def partition(self, name: str, index: int) -> PartitionImage | None:
         """One partition, None where the topic or the partition does not exist."""
         topic = self.topics.get(name)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from kwire.broker.api.context import Channel
 from kwire.broker.api.dispatch import Dispatcher
 from kwire.broker.api.ports import Endpoint, Features
-from kwire.broker.api.records.fetch_sessions import FetchSessionCache, TopicNames
+from kwire.broker.api.records.fetch_sessions import FetchSessionCache
 from kwire.broker.config import BrokerConfig
 from kwire.broker.config.group import GroupConfigs
 from kwire.broker.controller.commands import AssignDirectories
@@ -49,8 +49,6 @@ logger = logging.getLogger("kwire.node")
 
 
 FETCH_SESSION_EVICTION_MS = 120_000
-FETCH_SESSION_CACHES = 8
-"""Kafka has so many, and gives each the same number of the slots: of fewer none gets any."""
 HOUSEKEEPING_MS = 10_000
 """How often what is set aside long enough is removed."""
 MAX_WARNINGS = 100
@@ -78,7 +76,7 @@ class Node:
         self.host = host
         self.node_id = config.node_id
         self.fetch_sessions = FetchSessionCache(
-            config.max_incremental_fetch_session_cache_slots // FETCH_SESSION_CACHES * FETCH_SESSION_CACHES,
+            config.max_incremental_fetch_session_cache_slots,
             FETCH_SESSION_EVICTION_MS,
             host.random("fetch sessions"),
         )
@@ -130,12 +128,10 @@ class Node:
         self.partition = self.replicas.get
         self.partition_exists = self.replicas.exists
         self.led_partition = self.replicas.led
-        self.check_leader_epoch = self.replicas.check_leader_epoch
         self.current_leader = self.replicas.current_leader
         self.end_turn = self.replicas.end_turn
         self._dispatcher = Dispatcher(self)
         self._warned: set[str] = set()
-        self._topic_names = TopicNames({})
         self._timers: dict[object, Timer] = {}
         self.stopping = False
 
@@ -165,7 +161,6 @@ class Node:
         with naming_metadata_directory(config):
             self.log_manager.check_online(home)
         self.directories.adopt()
-        self._take_topic_names()
         self.replicas.start()
         self._tell_what_is_offline()
         self.cleaner.start()
@@ -253,10 +248,6 @@ class Node:
     def image(self) -> MetadataImage:
         return self._metadata.publisher.image
 
-    def topic_names(self) -> TopicNames:
-        """How topic ids read as names, now."""
-        return self._topic_names
-
     def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
         """Where these brokers are reached through a listener, as configured; else they are left out."""
         return [
@@ -281,11 +272,6 @@ class Node:
 
     # --- following the metadata
 
-    def _take_topic_names(self) -> None:
-        self._topic_names = TopicNames(
-            {topic_id: topic.name for topic_id, topic in self.image.topics_by_id.items()}
-        )
-
     def _tell_what_is_offline(self) -> None:
         """After a start, what of the data nobody can read."""
         for directory in self.log_manager.directories():
@@ -294,8 +280,6 @@ class Node:
         self.replicas.tell_offline()
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        if delta.topic_changes:
-            self._take_topic_names()
         if any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.changed_configs):
             self._take_broker_configs()
         self.replicas.changed(delta)

@@ -55,7 +55,7 @@ class StateTopic:
         self._led(index).append(
             memoryview(data),
             now_ms=self._node.host.now_ms(),
-            on_committed=on_committed,
+            on_replicated=on_committed,
             origin=AppendOrigin.COORDINATOR,
         )
 

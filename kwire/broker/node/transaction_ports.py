@@ -97,7 +97,7 @@ class TransactionPorts(StateTopic):
             self._node.led_partition(topic, index).append(
                 memoryview(marker(ending, coordinator_epoch, now_ms)),
                 now_ms=now_ms,
-                on_committed=committed,
+                on_replicated=committed,
                 origin=AppendOrigin.COORDINATOR,
                 marker=MarkerTerms(coordinator_epoch, ending.version),
             )

@@ -1,29 +1,53 @@
 """A replica of this broker: where it leads, appends go in, the high watermark rises, waiters wake.
 
-Appends of one loop turn are staged in the log and written together when the turn ends (`commit`). Whoever
-appended is told then, and only then: nothing is acknowledged, and nothing is visible to a Fetch, before it
-is in the page cache, or on the disk where `flush.messages` or `flush.ms` asks for that.
+Appends of one loop turn are staged in the log and written together when the turn ends (`commit`). Of an
+append there are two promises. *Written*: it is in the page cache, or on the disk where `flush.messages` or
+`flush.ms` asks for that (acks 0 and 1). *Replicated*: it is below the high watermark, so that every in-sync
+replica has it and consumers see it (acks -1). Whoever appended is told when the promise is kept, and only
+then. With one replica both are kept at once.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
-from kwire.broker.host.host import Host
+from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.image import PartitionImage
+from kwire.broker.replication.high_watermark import InSyncReplicas
 from kwire.broker.replication.roles import Move, Role, moved
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Appended, AppendOrigin, Log
 from kwire.broker.storage.log.producer_state import MarkerTerms
+from kwire.wire.batch import BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 
 logger = logging.getLogger("kwire.partition")
 
-Committed = Callable[[ApiError | None], None]
-"""Told once an append is durable and visible (None), or that it failed."""
+Told = Callable[[ApiError | None], None]
+"""Told once what was promised of an append is so (None), or that it failed."""
+
+UNKNOWN_EPOCH = -1
+WRITTEN = 0
+"""As an offset that has to be replicated: none."""
+
+
+Promise = tuple[int, Told, int | None]
+"""Whom to tell of an append once it is written and the high watermark is there; how long to wait for that."""
+
+
+class _Late:
+    """A promise of what is written, and waits for other replicas."""
+
+    __slots__ = ("high_watermark", "tell", "timer")
+
+    def __init__(self, high_watermark: int, tell: Told) -> None:
+        self.high_watermark = high_watermark
+        self.tell = tell
+        self.timer: Timer | None = None
 
 
 class OwnFailure(StorageError):
@@ -41,18 +65,19 @@ class Waiter(Protocol):
 
 
 class Partition:
-    """One replica, in the role that the metadata has for it.
-
-    The only in-sync one: its high watermark is the end of what is written (and synced, where asked).
-    """
+    """One replica, in the role that the metadata has for it."""
 
     __slots__ = (
         "_flush_under_way",
+        "_flushing",
         "_host",
+        "_in_sync",
+        "_late",
         "_on_offline",
         "_stage",
-        "_uncommitted",
+        "_staged",
         "_unflushed",
+        "_written_offset",
         "index",
         "leader_epoch",
         "log",
@@ -76,14 +101,19 @@ class Partition:
         self.topic_id: Uuid = log.topic_id
         self.index = log.partition
         self.role = Role.ABSENT
-        self.leader_epoch = -1
+        self.leader_epoch = UNKNOWN_EPOCH
         self.waiters: dict[Waiter, None] = {}
         self._host = host
         self._stage = stage
         self._on_offline = on_offline
-        self._uncommitted: list[Committed] = []
-        self._unflushed: list[Committed] = []
+        self._in_sync = InSyncReplicas()
+        self._written_offset = 0
+        """Up to where the log is written, and synced where asked."""
+        self._staged: list[Promise] = []
+        self._unflushed: list[Promise] = []
+        self._flushing: list[Promise] = []
         self._flush_under_way = False
+        self._late: dict[_Late, None] = {}
 
     # --- roles
 
@@ -94,8 +124,11 @@ class Partition:
             self.log.begin_leader_epoch(image.leader_epoch)
             self.leader_epoch = image.leader_epoch
         if role is not self.role:
-            self.log.high_watermark = self.log.log_end_offset
             self.role = role
+            self._written_offset = self.log.log_end_offset
+        if role is Role.LEADER:
+            self._in_sync.take(image)
+            self._replicated()
 
     def follow(self, image: PartitionImage) -> None:
         """Another broker leads, or nobody does. StorageError: the log cannot be used."""
@@ -104,6 +137,7 @@ class Partition:
         if self.role is Role.LEADER:
             # What is staged has its offsets: it is a part of the log that others may have to truncate.
             self.commit()
+            self._in_sync.forget()
         self.leader_epoch = max(self.leader_epoch, image.leader_epoch)
         self._become(moved(self.role, Move.FOLLOW), ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -121,15 +155,30 @@ class Partition:
     def _become(self, role: Role, code: ErrorCode, message: str | None = None) -> None:
         """Take up a role in which nobody is served: who waits is told so."""
         self.role = role
-        waiting = self._uncommitted + self._unflushed
-        self._uncommitted, self._unflushed = [], []
-        self._tell(waiting, ApiError(code, message))
+        late, self._late = self._late, {}
+        promises = [*self._flushing, *self._unflushed, *self._staged]
+        self._flushing, self._unflushed, self._staged = [], [], []
+        error = ApiError(code, message)
+        for one in late:
+            if one.timer is not None:
+                one.timer.cancel()
+            self._tell(one.tell, error)
+        for _, tell, _ in promises:
+            self._tell(tell, error)
         self.wake()
 
     def refusal(self) -> ApiError:
         """What to tell a client while this broker does not lead."""
         is_offline = self.role is Role.OFFLINE
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def check_leader_epoch(self, leader_epoch: int) -> None:
+        """KIP-320. -1 is a client that does not know the epoch, and is never fenced."""
+        if leader_epoch == UNKNOWN_EPOCH or leader_epoch == self.leader_epoch:
+            return
+        if leader_epoch < self.leader_epoch:
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     # --- appending
 
@@ -142,38 +191,57 @@ class Partition:
         records: memoryview,
         *,
         now_ms: int,
-        on_committed: Committed,
+        on_written: Told | None = None,
+        on_replicated: Told | None = None,
+        timeout_ms: int | None = None,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         marker: MarkerTerms | None = None,
+        header: BatchHeader | None = None,
     ) -> Appended:
-        """Validate and stage produced batches; `on_committed` is called when they are durable.
+        """Validate and stage a produced batch; one of the two is told when what it waits for is so.
 
-        `records` must be writable and is owned by the log from here on. Raises ApiError when the batches
-        are refused; `on_committed` is then not called.
+        After `timeout_ms` what is not replicated is told REQUEST_TIMED_OUT; the records stay. `records` must
+        be writable and is owned by the log from here on; `header` is theirs, where it was read before. Raises
+        ApiError when the batch is refused; nobody is told then.
         """
         if self.role is not Role.LEADER:
             raise self.refusal()
-        appended = self.log.append(
-            records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, marker=marker
+        log = self.log
+        if on_replicated is not None and self._are_too_few():
+            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        appended = log.append(
+            records,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            origin=origin,
+            marker=marker,
+            header=header,
         )
-        if appended.is_duplicate and not self._uncommitted:
-            if self._flush_under_way:
-                self._unflushed.append(on_committed)
-            else:
-                on_committed(None)
-            return appended
-        if not self._uncommitted:
+        promise: Promise
+        if on_replicated is not None:
+            promise = (appended.last_offset + 1, on_replicated, timeout_ms)
+        else:
+            assert on_written is not None
+            promise = (WRITTEN, on_written, None)
+        if self._staged:
+            self._staged.append(promise)
+        elif not appended.is_duplicate:
             self._stage(self)
-        self._uncommitted.append(on_committed)
+            self._staged.append(promise)
+        elif self._flush_under_way:
+            self._unflushed.append(promise)
+        else:
+            self._keep([promise])
         return appended
 
     def commit(self) -> None:
         """Write what this turn staged, then tell those who wait for it. Never raises."""
         if self.role is not Role.LEADER:
             return  # who waited has been told
+        log = self.log
         try:
-            self.log.commit()
-            must_flush = self._flush_under_way or self.log.needs_flush(self._host.now_ms())
+            log.commit()
+            must_flush = self._flush_under_way or log.needs_flush(self._host.now_ms())
         except StorageError as error:
             self.fail(error)
             return
@@ -181,34 +249,33 @@ class Partition:
             # Ours: what the log holds now is in doubt, so it serves no more.
             logger.exception("%s-%d cannot be written", self.topic, self.index)
             failure = OwnFailure(f"an unexpected failure: {error}")
-            self.log.fail(failure)
+            log.fail(failure)
             self.fail(failure)
             return
-        waiting, self._uncommitted = self._uncommitted, []
+        promises, self._staged = self._staged, []
         if must_flush:
-            self._unflushed.extend(waiting)
+            self._unflushed += promises
             if not self._flush_under_way:
                 self._begin_flush()
             return
-        self._advance(waiting)
+        self._written(promises, log.log_end_offset)
 
-    def sync(self, on_synced: Committed) -> None:
+    def sync(self, on_synced: Told) -> None:
         """Force everything appended so far to the disk, then tell."""
-        self._unflushed.append(on_synced)
+        self._unflushed.append((WRITTEN, on_synced, None))
         if not self._flush_under_way:
             self._begin_flush()
 
     def _begin_flush(self) -> None:
         # Group commit: whatever is appended while one sync runs shares the next.
-        waiting, self._unflushed = self._unflushed, []
         log = self.log
         end_offset = log.log_end_offset
         try:
             ticket = log.begin_flush()
         except StorageError as error:
-            self._unflushed = waiting
             self.fail(error)
             return
+        self._flushing, self._unflushed = self._unflushed, []
         self._flush_under_way = True
 
         def done(result: object) -> None:
@@ -217,31 +284,88 @@ class Partition:
             if isinstance(result, BaseException) and self.log is log:
                 error = result if isinstance(result, StorageError) else StorageError(str(result))
                 log.fail(error)
-                self._unflushed = waiting + self._unflushed
                 self.fail(error)
                 return
             ticket.finish()
-            self._advance(waiting, end_offset)
+            promises, self._flushing = self._flushing, []
+            self._written(promises, min(end_offset, self.log.log_end_offset))
             if self._unflushed and self.role is not Role.OFFLINE:
                 self._begin_flush()
 
         self._host.run_in_worker(ticket.work, done)
 
-    def _advance(self, waiting: list[Committed], up_to_offset: int | None = None) -> None:
-        log = self.log
-        end_offset = log.log_end_offset if up_to_offset is None else min(up_to_offset, log.log_end_offset)
-        if end_offset > log.high_watermark:
-            log.high_watermark = end_offset
-        self._tell(waiting, None)
+    # --- keeping promises
+
+    def fetched(self, broker_id: int, end_offset: int) -> None:
+        """A follower fetches from `end_offset` on, so it has all before."""
+        if self.role is Role.LEADER and self._in_sync.fetched(broker_id, end_offset):
+            self._replicated()
+
+    def _written(self, promises: list[Promise], end_offset: int) -> None:
+        """The log is written up to here."""
+        if self.role is Role.LEADER:
+            self._written_offset = max(self._written_offset, end_offset)
+            self._raise_high_watermark()
+        self._keep(promises)
+        if self._late:
+            self._keep_late()
+        if self.waiters:
+            self.wake()
+
+    def _replicated(self) -> None:
+        """More of the log may be replicated than before."""
+        self._raise_high_watermark()
+        self._keep_late()
         self.wake()
 
-    def _tell(self, waiting: list[Committed], error: ApiError | None) -> None:
-        for tell in waiting:
-            try:
-                tell(error)
-            except Exception:
-                # Nobody else's acknowledgement may hang on this one.
-                logger.exception("%s-%d: an acknowledgement failed", self.topic, self.index)
+    def _raise_high_watermark(self) -> None:
+        log = self.log
+        offset = self._in_sync.high_watermark(self._written_offset, log.config.min_insync_replicas)
+        if offset > log.high_watermark:
+            log.high_watermark = offset
+
+    def _keep(self, promises: list[Promise]) -> None:
+        """Tell of what is written; a promise that more replicas have to keep waits on."""
+        high_watermark = self.log.high_watermark
+        for offset, tell, timeout_ms in promises:
+            if offset <= high_watermark:
+                self._tell(tell, self._outcome(offset))
+                continue
+            late = _Late(offset, tell)
+            self._late[late] = None
+            if timeout_ms is not None:
+                late.timer = self._host.schedule(max(0, timeout_ms), partial(self._timed_out, late))
+
+    def _keep_late(self) -> None:
+        high_watermark = self.log.high_watermark
+        for late in [late for late in self._late if late.high_watermark <= high_watermark]:
+            del self._late[late]
+            if late.timer is not None:
+                late.timer.cancel()
+            self._tell(late.tell, self._outcome(late.high_watermark))
+
+    def _outcome(self, offset: int) -> ApiError | None:
+        """What to tell of a promise that is kept up to this high watermark."""
+        if offset != WRITTEN and self._are_too_few():
+            return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        return None
+
+    def _are_too_few(self) -> bool:
+        in_sync = self._in_sync
+        return not in_sync.is_whole and in_sync.are_too_few(self.log.config.min_insync_replicas)
+
+    def _timed_out(self, late: _Late) -> None:
+        del self._late[late]
+        self._tell(late.tell, ApiError(ErrorCode.REQUEST_TIMED_OUT))
+
+    def _tell(self, tell: Told, error: ApiError | None) -> None:
+        try:
+            tell(error)
+        except Exception:
+            # Nobody else's acknowledgement may hang on this one.
+            logger.exception("%s-%d: an acknowledgement failed", self.topic, self.index)
+
+    # --- waiting
 
     def wake(self) -> None:
         """Let every long poll on this partition look again."""

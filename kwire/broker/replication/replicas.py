@@ -14,7 +14,7 @@ from kwire.broker.config import BrokerConfig, log_config
 from kwire.broker.host.host import Host
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import NO_LEADER, RESOURCE_TOPIC, MetadataImage, TopicImage
-from kwire.broker.replication.partition import OwnFailure, Partition
+from kwire.broker.replication.partition import UNKNOWN_EPOCH, OwnFailure, Partition
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -26,7 +26,6 @@ from kwire.wire.primitives import Uuid
 
 logger = logging.getLogger("kwire.partition")
 
-UNKNOWN_EPOCH = -1
 MAX_TOLD = 20
 """How many partitions a line of the log names."""
 MAX_SHARED_CONFIGS = 1_000
@@ -114,14 +113,6 @@ class Replicas:
         # What this broker leads and has not taken up has no log that can be used.
         leads = image.leader == self._node_id
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-    def check_leader_epoch(self, partition: Partition, leader_epoch: int) -> None:
-        """KIP-320. -1 is a client that does not know the epoch, and is never fenced."""
-        if leader_epoch == UNKNOWN_EPOCH or leader_epoch == partition.leader_epoch:
-            return
-        if leader_epoch < partition.leader_epoch:
-            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
-        raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def current_leader(self, topic: str, index: int) -> tuple[int, int]:
         """The leader's id and epoch as the metadata has them; -1, -1 where there is none."""

@@ -12,7 +12,7 @@ from tests.broker.api.test_failures import Rig
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-INVALID, FAILED = ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_SERVER_ERROR
+INVALID, REFUSED = ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_REQUEST
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def rig() -> Rig:
     return made
 
 
-@pytest.mark.parametrize(("level", "code"), [(-1, FAILED), (0, NONE), (1, NONE), (2, FAILED)])
+@pytest.mark.parametrize(("level", "code"), [(-1, REFUSED), (0, NONE), (1, NONE), (2, REFUSED)])
 def test_isolation_levels_of_list_offsets(rig: Rig, level: int, code: ErrorCode) -> None:
     asked = ListOffsetsTopic(name="a", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
     for version in range(2, 12):

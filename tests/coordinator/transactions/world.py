@@ -62,7 +62,7 @@ class _Partition:
         data: memoryview,
         *,
         now_ms: int,
-        on_committed: Told,
+        on_replicated: Told,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         marker: MarkerTerms | None = None,
     ) -> Any:
@@ -70,7 +70,7 @@ class _Partition:
         appended = self.log.append(data, leader_epoch=0, now_ms=now_ms, origin=origin, marker=marker)
         self.log.commit()
         self.log.high_watermark = self.log.log_end_offset
-        on_committed(None)
+        on_replicated(None)
         return appended
 
 
@@ -237,7 +237,7 @@ class World:
                 if error is not None:
                     raise error
                 self.partitions[partition].append(
-                    memoryview(bytearray(data)), now_ms=self.host.now_ms(), on_committed=lambda _: None
+                    memoryview(bytearray(data)), now_ms=self.host.now_ms(), on_replicated=lambda _: None
                 )
             except ApiError as refused:
                 done(ErrorCode(refused.code))

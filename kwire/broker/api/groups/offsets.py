@@ -62,7 +62,7 @@ def offset_commit(
     """What exists: the coordinator is asked about it, though it may be about whose request it is alone."""
     commits: list[PartitionCommit] = []
     for topic in request.topics:
-        name = node.topic_names().of(topic.topic_id) if by_id else topic.name
+        name = node.image.name_of(topic.topic_id) if by_id else topic.name
         told = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
         response.topics.append(told)
         for partition in topic.partitions:
@@ -213,9 +213,9 @@ class _Group:
                 if topic is not None or not self._by_id:
                     yield _Wanted(name, ZERO_UUID if topic is None else topic.topic_id, list(partitions))
             return
-        names = self._node.topic_names()
+        name_of = self._node.image.name_of
         for asked in self._group.topics:
-            asked_name = names.of(asked.topic_id) if self._by_id else asked.name
+            asked_name = name_of(asked.topic_id) if self._by_id else asked.name
             yield _Wanted(asked_name, asked.topic_id, asked.partition_indexes)
 
     def _done(self, code: ErrorCode, topics: list[OffsetFetchResponseTopics] | None) -> None:

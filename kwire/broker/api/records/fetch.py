@@ -1,19 +1,17 @@
 """Fetch v4–18. KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-320 (epochs), KIP-516 (ids).
 
 Order: session, isolation level, then per partition topic id and existence, epochs, replica, offset range.
-A fetch that finds fewer than `min_bytes` and no error waits up to `max_wait_ms` for the partitions to grow;
-it is then read afresh. Records go out as regions of the segment file, never through Python.
+A fetch that finds fewer than `min_bytes` and no error waits up to `max_wait_ms` for the partitions to grow,
+and is then read afresh. Records go out as regions of the segment file, never through Python.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.records.fetch_sessions import (
-    FIRST_VERSION_WITH_TOPIC_IDS,
     FetchContext,
     FetchTarget,
     replica_id_of,
@@ -21,7 +19,7 @@ from kwire.broker.api.records.fetch_sessions import (
 from kwire.broker.host.host import Timer
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import FileRegion
-from kwire.broker.storage.log.segments import INCOMPLETE
+from kwire.broker.storage.log.segments import EMPTY, INCOMPLETE
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
     AbortedTransaction,
@@ -54,24 +52,19 @@ Fetched = list[tuple[FetchTarget, PartitionData]]
 def handle(node: Broker, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
     """Answer at once, or park until the partitions have grown or the wait is over.
 
-    ApiError UNKNOWN_SERVER_ERROR: there is no such isolation level, or no shard of sessions for such an id.
+    ApiError INVALID_REQUEST: there is no such isolation level.
     """
-    now_ms = context.arrived_ms
-    version = context.api_version
+    if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"There is no isolation level {request.isolation_level}.")
     try:
-        session = node.fetch_sessions.context(request, version, node.topic_names(), now_ms)
+        session = node.fetch_sessions.context(
+            request, context.api_version, node.image.name_of, node.host.monotonic_ms()
+        )
     except ApiError as error:
-        if error.code == ErrorCode.UNKNOWN_SERVER_ERROR:
-            raise  # of the whole request: the answer names what the request does
         return FetchResponse(error_code=error.code)
     fetch = _Fetch(node, context, request, session)
-    if fetch.reads and request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
-        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # the session has moved on all the same
     fetched, enough = fetch.read()
-    if enough or request.max_wait_ms <= 0:
-        return fetch.response(fetched)
-    if fetch.finds_enough():
-        fetched, _ = fetch.read()
+    if enough or request.max_wait_ms <= 0 or fetch.finds_enough():
         return fetch.response(fetched)
     fetch.park()
     return PARKED
@@ -81,13 +74,13 @@ class _Fetch:
     """One Fetch request under way; while it is parked, a waiter of its partitions."""
 
     __slots__ = (
-        "_bases",
         "_committed",
         "_context",
         "_erroneous",
         "_max_bytes",
         "_min_bytes",
         "_node",
+        "_places",
         "_replica_id",
         "_request",
         "_session",
@@ -107,68 +100,62 @@ class _Fetch:
         self._committed = request.isolation_level == READ_COMMITTED and self._replica_id != FUTURE_REPLICA_ID
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
-        self._watched: list[tuple[Partition, FetchTarget]] = []
-        self._bases: list[int] = []
-        """The base offset of the segment where the read of each began that is watched."""
+        self._watched: list[tuple[Partition, FetchTarget, FileRegion]] = []
+        """Partitions that could be read, and what there was."""
+        self._places: list[tuple[int, int]] = []
+        """Where the read of each of them began: the segment's base offset, and the position in it."""
         self._timer: Timer | None = None
-        # What does not exist when the request comes does not for as long as it waits. Clients are told of ids
-        # before anything else, replicas of all in turn.
-        unknown_ids: Fetched = []
-        unknown: Fetched = unknown_ids if self._replica_id >= 0 else []
-        self._targets: list[FetchTarget] = []
+        # What does not exist when the request comes does not for as long as it waits; it is told of last.
+        self._erroneous: Fetched = []
+        self._targets: list[tuple[FetchTarget, Partition | None]] = []
         for target in session.targets.values():
             if target.topic is None:
-                unknown_ids.append((target, _error(target, ErrorCode.UNKNOWN_TOPIC_ID)))
-            elif not node.partition_exists(target.topic, target.index):
-                unknown.append((target, _error(target, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+                self._erroneous.append((target, _error(target, ErrorCode.UNKNOWN_TOPIC_ID)))
+                continue
+            partition = node.partition(target.topic, target.index)
+            if partition is None and not node.partition_exists(target.topic, target.index):
+                self._erroneous.append((target, _error(target, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
             else:
-                self._targets.append(target)
-        self._erroneous = unknown_ids if unknown is unknown_ids else unknown_ids + unknown
-
-    @property
-    def reads(self) -> bool:
-        """Whether any of the partitions may be looked at."""
-        return bool(self._targets)
+                self._targets.append((target, partition))
 
     def read(self) -> tuple[Fetched, bool]:
         """What there is now, and whether it is reason enough to answer at once."""
         fetched: Fetched = []
-        watched: list[tuple[Partition, FetchTarget]] = []
+        watched: list[tuple[Partition, FetchTarget, FileRegion]] = []
         left_bytes = self._max_bytes
         total_bytes = 0
         at_least_one = True
         urgent = False
-        for target in self._targets:
-            assert target.topic is not None
-            size_bytes = 0
+        for target, partition in self._targets:
             try:
-                partition = self._node.led_partition(target.topic, target.index)
-                data = self._read_one(partition, target, left_bytes, at_least_one)
+                if partition is None or partition.role is not Role.LEADER:
+                    assert target.topic is not None
+                    partition = self._node.led_partition(target.topic, target.index)
+                data, region = self._read_one(partition, target, left_bytes, at_least_one)
             except ApiError as error:
                 fetched.append((target, self._refusal(target, error.code)))
                 urgent = True
-            else:
-                records = data.records
-                size_bytes = records.size_bytes if isinstance(records, FileRegion) else 0
-                if data.diverging_epoch.epoch >= 0:
-                    urgent = True
-                fetched.append((target, data))
-                watched.append((partition, target))
+                continue
+            if data.diverging_epoch.epoch >= 0:
+                urgent = True
+            fetched.append((target, data))
+            watched.append((partition, target, region))
+            size_bytes = region.size_bytes
             if size_bytes:
                 at_least_one = False
                 total_bytes += size_bytes
-            left_bytes = max(0, left_bytes - size_bytes)
+                left_bytes = max(0, left_bytes - size_bytes)
         self._watched = watched
         enough = urgent or not fetched or total_bytes >= self._min_bytes
         return fetched + self._erroneous, enough
 
     def _read_one(
         self, partition: Partition, target: FetchTarget, left_bytes: int, at_least_one: bool
-    ) -> PartitionData:
+    ) -> tuple[PartitionData, FileRegion]:
         if target.topic_id != ZERO_UUID and target.topic_id != partition.topic_id:
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
         if target.current_leader_epoch >= 0:
-            self._node.check_leader_epoch(partition, target.current_leader_epoch)
+            partition.check_leader_epoch(target.current_leader_epoch)
         if self._replica_id >= 0:
             # Only a replica of the partition may fetch as one, and this broker is the only replica.
             raise ApiError(
@@ -195,12 +182,12 @@ class _Fetch:
                 raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
             if epoch < target.last_fetched_epoch or epoch_end_offset < target.fetch_offset:
                 data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=epoch_end_offset)
-                return data
-        max_bytes = min(target.max_bytes, left_bytes)
-        if max_bytes < 0 and log.log_start_offset <= target.fetch_offset < end_offset:
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+                return data, EMPTY
         region = log.read(
-            target.fetch_offset, max_bytes=max_bytes, up_to_offset=end_offset, at_least_one=at_least_one
+            target.fetch_offset,
+            max_bytes=min(target.max_bytes, left_bytes),
+            up_to_offset=end_offset,
+            at_least_one=at_least_one,
         )
         if region.size_bytes:
             data.records = region
@@ -209,7 +196,7 @@ class _Fetch:
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
                 for aborted in log.aborted_transactions(target.fetch_offset, region)
             ]
-        return data
+        return data, region
 
     def _refusal(self, target: FetchTarget, code: ErrorCode) -> PartitionData:
         version = self._context.api_version
@@ -227,17 +214,11 @@ class _Fetch:
         return data
 
     def response(self, fetched: Fetched) -> FetchResponse:
-        """The response to these readings, trimmed to what the session has not been told.
-
-        ApiError UNKNOWN_SERVER_ERROR where Kafka cannot put its answer together.
-        """
-        if not self._session.is_incremental:
-            self._check_ids(fetched)
+        """The response to these readings, trimmed to what the session has not been told."""
         try:
-            session_id, told = self._session.trim(fetched, self._node.host.now_ms())
+            session_id, told = self._session.trim(fetched, self._node.host.monotonic_ms())
         except ApiError as error:
             return FetchResponse(error_code=error.code, session_id=self._request.session_id)
-        self._check_ids(told)
         topics: list[FetchableTopicResponse] = []
         current: FetchableTopicResponse | None = None
         leaders: set[int] = set()
@@ -259,27 +240,26 @@ class _Fetch:
             ]
         return response
 
-    def _check_ids(self, answered: Sequence[tuple[FetchTarget, PartitionData]]) -> None:
-        """An id of zeros is none: Kafka fails where something follows that could be of the same topic."""
-        if self._context.api_version < FIRST_VERSION_WITH_TOPIC_IDS:
-            return
-        for target, _ in answered[:-1]:
-            if target.topic_id == ZERO_UUID:
-                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-
     def finds_enough(self) -> bool:
         """Whether there is nothing to wait for, after a reading that did not say so by itself."""
+        known = True
         try:
-            self._bases = [
-                partition.log.segment_base(target.fetch_offset) for partition, target in self._watched
-            ]
+            for partition, target, region in self._watched:
+                log, offset = partition.log, target.fetch_offset
+                place = log.place_of(region, offset)
+                if place is None:
+                    known = False
+                    place = log.place(offset)
+                elif offset > (log.last_stable_offset if self._committed else log.high_watermark):
+                    return True
+                self._places.append(place)
         except ApiError:
             return True
-        return self._has_enough()
+        return not known and self._has_enough()
 
     def park(self) -> None:
         """Wait for the partitions to grow, up to max_wait_ms."""
-        for partition, _ in self._watched:
+        for partition, _, _ in self._watched:
             partition.waiters[self] = None
         self._timer = self._node.host.schedule(self._request.max_wait_ms, self.complete)
         self._context.channel.interrupt = self.complete
@@ -293,7 +273,7 @@ class _Fetch:
         """Whether a wait is over: where a partition can be read no further, too, or not in this segment."""
         committed = self._committed
         total_bytes = 0
-        for (partition, target), base in zip(self._watched, self._bases, strict=True):
+        for (partition, target, _), place in zip(self._watched, self._places, strict=True):
             if partition.role is not Role.LEADER:
                 return True
             log = partition.log
@@ -303,7 +283,7 @@ class _Fetch:
                 if offset > end_offset:
                     return True
                 if offset < end_offset:
-                    available_bytes = log.bytes_to(base, offset, end_offset)
+                    available_bytes = log.bytes_to(*place, end_offset)
                     if available_bytes is None:
                         return True
                     total_bytes += min(available_bytes, target.max_bytes)
@@ -313,7 +293,7 @@ class _Fetch:
 
     def complete(self) -> None:
         """Read again and answer with whatever there is."""
-        for partition, _ in self._watched:
+        for partition, _, _ in self._watched:
             partition.waiters.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()

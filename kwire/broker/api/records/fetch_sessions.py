@@ -1,16 +1,14 @@
 """Incremental fetch sessions. KIP-227, topic ids KIP-516.
 
 A session remembers which partitions a consumer fetches, and what it was last told of each, so that requests
-and responses carry only what changed. The cache is bounded, and in shards as Apache Kafka's is: clients can
-tell, for a session is made in the next shard in turn, and where that one is full, room elsewhere is no help.
+and responses carry only what changed. The cache is bounded.
 """
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import FetchRequest, PartitionData
@@ -21,9 +19,6 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_WITH_REPLICA_STATE = 15
-
-SHARDS = 8
-IDS_PER_SHARD = 0x7FFFFFFF // SHARDS
 
 TargetKey = tuple[str | Uuid, int]
 """A partition as the request names it: by topic name before version 13, by topic id from there on."""
@@ -57,16 +52,8 @@ class FetchTarget:
         self.told_log_start_offset = -1
 
 
-class TopicNames:
-    """How a request's topics become names: the image's view of ids."""
-
-    __slots__ = ("_names",)
-
-    def __init__(self, names: dict[Uuid, str]) -> None:
-        self._names = names
-
-    def of(self, topic_id: Uuid) -> str | None:
-        return self._names.get(topic_id)
+NameOf = Callable[[Uuid], str | None]
+"""How topic ids read as names, now."""
 
 
 class FetchSession:
@@ -186,10 +173,10 @@ def _is_news(target: FetchTarget, data: PartitionData) -> bool:
 
 
 def _read_targets(
-    request: FetchRequest, by_id: bool, names: TopicNames
+    request: FetchRequest, by_id: bool, name_of: NameOf
 ) -> Iterable[tuple[TargetKey, FetchTarget]]:
     for topic in request.topics:
-        name = names.of(topic.topic_id) if by_id else topic.topic
+        name = name_of(topic.topic_id) if by_id else topic.topic
         topic_id = topic.topic_id if by_id else ZERO_UUID
         for asked in topic.partitions:
             target = FetchTarget(name, topic_id, asked.partition)
@@ -207,118 +194,60 @@ def replica_id_of(request: FetchRequest, version: int) -> int:
     return request.replica_id
 
 
-class FetchSessionCacheShard:
-    """The sessions whose ids are in one range, at most `slots` of them."""
-
-    __slots__ = ("_eviction_ms", "_ids", "_slots", "sessions")
-
-    def __init__(self, ids: range, slots: int, eviction_ms: int) -> None:
-        self._ids = ids
-        self._slots = slots
-        self._eviction_ms = eviction_ms
-        self.sessions: dict[int, FetchSession] = {}
-
-    def make_room(self, *, privileged: bool, size: int, now_ms: int) -> bool:
-        """Whether there is a slot for a session of `size` partitions, once another has been evicted for it.
-
-        That is the one unused for longest, if for more than `eviction_ms`; or else the one worth least of
-        those that have been in use for so long, if it is worth less than the newcomer.
-        """
-        sessions = self.sessions
-        if len(sessions) < self._slots:
-            return True
-        if not sessions:
-            return False
-        evicted = min(sessions.values(), key=lambda session: (session.last_used_ms, session.id))
-        if now_ms - evicted.last_used_ms <= self._eviction_ms:
-            evictable = [session for session in sessions.values() if self._may_yield(session, privileged)]
-            if not evictable:
-                return False
-            evicted = min(evictable, key=_worth)
-            if (privileged, size, INVALID_SESSION_ID) < _worth(evicted):
-                return False
-        del sessions[evicted.id]
-        return True
-
-    def _may_yield(self, session: FetchSession, to_privileged: bool) -> bool:
-        if to_privileged and not session.privileged:
-            return True
-        # Its age is the one that it had when it was last used: one that is not used again does not get older.
-        return session.last_used_ms - session.created_ms > self._eviction_ms
-
-    def new_id(self, rng: random.Random) -> int:
-        """An id that no session has."""
-        while (session_id := rng.randrange(self._ids.start, self._ids.stop)) in self.sessions:
-            pass
-        return session_id
-
-
 def _worth(session: FetchSession) -> tuple[bool, int, int]:
     """What a session is measured by: a newcomer evicts one that is worth less than itself."""
     return (session.privileged, len(session.targets), session.id)
 
 
 class FetchSessionCache:
-    """All sessions of this broker: each shard has an eighth of the slots, and of the ids."""
+    """All sessions of this broker, at most `slots` of them."""
 
     def __init__(self, slots: int, eviction_ms: int, rng: random.Random) -> None:
+        self._slots = slots
+        self._eviction_ms = eviction_ms
         self._rng = rng
-        self._shards = [
-            FetchSessionCacheShard(
-                range(max(1, number * IDS_PER_SHARD), (number + 1) * IDS_PER_SHARD),
-                slots // SHARDS,
-                eviction_ms,
-            )
-            for number in range(SHARDS)
-        ]
-        self._next_shard = itertools.cycle(self._shards)
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        """By id, the one unused for longest first."""
 
     def __len__(self) -> int:
-        return sum(len(shard.sessions) for shard in self._shards)
+        return len(self._sessions)
 
-    def context(self, request: FetchRequest, version: int, names: TopicNames, now_ms: int) -> FetchContext:
+    def context(self, request: FetchRequest, version: int, name_of: NameOf, now_ms: int) -> FetchContext:
         """What this request fetches, after its changes to its session.
 
         Raises ApiError with the session errors, which are answered at the top of the response:
-        FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR; and
-        UNKNOWN_SERVER_ERROR, of the whole request, where no shard serves such an id.
+        FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
         by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
         session_id, epoch = request.session_id, request.session_epoch
-        shard = self._shard_of(session_id)
-        asked = OrderedDict(_read_targets(request, by_id, names))
+        asked = OrderedDict(_read_targets(request, by_id, name_of))
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             # A full request ends the session that it names.
-            shard.sessions.pop(session_id, None)
+            self._sessions.pop(session_id, None)
             return FetchContext(
                 asked,
                 cache=self if epoch == INITIAL_EPOCH else None,
                 uses_topic_ids=by_id,
                 privileged=replica_id_of(request, version) >= 0,
             )
-        session = shard.sessions.get(session_id)
+        session = self._sessions.get(session_id)
         if session is None:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != by_id:
             raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        self._update(session, asked, request, by_id, names)
+        self._update(session, asked, request, by_id, name_of)
         if not session.targets:
             # Nothing is left to remember. What this request asks for is answered all the same; a fetch that
             # waits in the session is told that it has moved on.
-            del shard.sessions[session.id]
+            del self._sessions[session.id]
             session.epoch = FINAL_EPOCH
             return FetchContext(asked)
         session.last_used_ms = now_ms
+        self._sessions.move_to_end(session.id)
         session.epoch = next_epoch(session.epoch)
         return FetchContext(session.targets, session=session, uses_topic_ids=by_id)
-
-    def _shard_of(self, session_id: int) -> FetchSessionCacheShard:
-        # As Kafka's division rounds: negative ids short of a whole range are the first shard's.
-        if not -IDS_PER_SHARD < session_id < SHARDS * IDS_PER_SHARD:
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        return self._shards[max(0, session_id) // IDS_PER_SHARD]
 
     def _update(
         self,
@@ -326,13 +255,13 @@ class FetchSessionCache:
         asked: OrderedDict[TargetKey, FetchTarget],
         request: FetchRequest,
         by_id: bool,
-        names: TopicNames,
+        name_of: NameOf,
     ) -> None:
         targets = session.targets
         if by_id:
             for target in targets.values():
                 if target.topic is None:
-                    target.topic = names.of(target.topic_id)
+                    target.topic = name_of(target.topic_id)
         for key, wanted in asked.items():
             known = targets.get(key)
             if known is None:
@@ -355,12 +284,40 @@ class FetchSessionCache:
         privileged: bool,
         now_ms: int,
     ) -> int:
-        """Keep these targets as a new session of the next shard; its id, or 0 where there is no room."""
-        shard = next(self._next_shard)
-        if not shard.make_room(privileged=privileged, size=len(targets), now_ms=now_ms):
+        """Keep these targets as a new session; its id, or 0 where there is no room."""
+        if not self._make_room(privileged=privileged, size=len(targets), now_ms=now_ms):
             return INVALID_SESSION_ID
-        session_id = shard.new_id(self._rng)
-        shard.sessions[session_id] = FetchSession(
+        while (session_id := self._rng.randrange(1, 1 << 31)) in self._sessions:
+            pass
+        self._sessions[session_id] = FetchSession(
             session_id, targets, uses_topic_ids=uses_topic_ids, privileged=privileged, now_ms=now_ms
         )
         return session_id
+
+    def _make_room(self, *, privileged: bool, size: int, now_ms: int) -> bool:
+        """Whether there is a slot for a session of `size` partitions, once another has been evicted for it.
+
+        That is the one unused for longest, if for more than `eviction_ms`; or else the one worth least of
+        those that have been in use for so long, if it is worth less than the newcomer.
+        """
+        sessions = self._sessions
+        if len(sessions) < self._slots:
+            return True
+        if not sessions:
+            return False
+        evicted = next(iter(sessions.values()))
+        if now_ms - evicted.last_used_ms <= self._eviction_ms:
+            evictable = [session for session in sessions.values() if self._may_yield(session, privileged)]
+            if not evictable:
+                return False
+            evicted = min(evictable, key=_worth)
+            if (privileged, size, INVALID_SESSION_ID) < _worth(evicted):
+                return False
+        del sessions[evicted.id]
+        return True
+
+    def _may_yield(self, session: FetchSession, to_privileged: bool) -> bool:
+        if to_privileged and not session.privileged:
+            return True
+        # Its age is the one that it had when it was last used: one that is not used again does not get older.
+        return session.last_used_ms - session.created_ms > self._eviction_ms

@@ -45,10 +45,10 @@ FIRST_VERSION_WITH_LEADER_EPOCH = 4
 def handle(node: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Answer each partition by itself; the same partition twice is INVALID_REQUEST for it.
 
-    ApiError UNKNOWN_SERVER_ERROR: there is no such isolation level.
+    ApiError INVALID_REQUEST: there is no such isolation level.
     """
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
-        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        raise ApiError(ErrorCode.INVALID_REQUEST)
     asked = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )
@@ -84,7 +84,7 @@ def _look_up(
     if timestamp < 0 and version < SINCE_VERSION.get(timestamp, 1 << 15):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     partition = node.led_partition(topic, asked.partition_index)
-    node.check_leader_epoch(partition, asked.current_leader_epoch)
+    partition.check_leader_epoch(asked.current_leader_epoch)
     log = partition.log
     if request.replica_id != CONSUMER_REPLICA_ID:
         end_offset = log.log_end_offset

@@ -36,7 +36,7 @@ def handle(
 def _look_up(node: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
         partition = node.led_partition(topic, asked.partition)
-        node.check_leader_epoch(partition, asked.current_leader_epoch)
+        partition.check_leader_epoch(asked.current_leader_epoch)
     except ApiError as error:
         return EpochEndOffset(partition=asked.partition, error_code=error.code)
     epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)

@@ -7,14 +7,15 @@ log's own: size, CRC, records, sequence. A reply waits until all its partitions 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.transactions.checks import ToldError, check_transaction
 from kwire.broker.metadata.names import is_internal
-from kwire.broker.storage.log.validator import RecordErrors, check_produced, is_transactional
+from kwire.broker.storage.log.validator import RecordErrors, check_produced, leading_header
 from kwire.coordinator.transactions.machine import Producer
-from kwire.wire.batch import read_header
+from kwire.wire.batch import BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -24,16 +25,17 @@ from kwire.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
     TopicProduceResponse,
 )
 from kwire.wire.primitives import ZERO_UUID, Uuid
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import Broker
+    from kwire.broker.replication.partition import Partition
 
 logger = logging.getLogger("kwire.produce")
 
+ACKS_ALL = -1
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_THAT_ADDS_TO_TRANSACTIONS = 12
 FIRST_VERSION_WITH_ABORTABLE = 11
@@ -43,55 +45,39 @@ ADMIN_CLIENT_ID = "__admin_client"
 
 
 def handle(node: Broker, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Parked:
-    """Append to each partition; the reply follows when all are committed."""
+    """Append to each partition; the reply follows when what `acks` asks for is so of all of them."""
     produce = _Produce(node, context, request)
     try:
         # Before anything else, and for the whole request.
-        produce.in_transaction = _is_transactional(request)
-        if produce.in_transaction and request.transactional_id is None:
+        headers: list[BatchHeader | None] = []
+        in_transaction = False
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                records = data.records
+                assert records is None or isinstance(records, memoryview)  # as it is decoded
+                header = leading_header(records)
+                headers.append(header)
+                if header is not None and header.is_transactional:
+                    in_transaction = True
+        if len(headers) > 1:
+            _check_named_once(request, len(headers))
+        if in_transaction and request.transactional_id is None:
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     except ApiError as error:
         return produce.refuse_all(error)
-    topics, several = _once_each(request.topic_data)
-    for topic in topics:
-        produce.topic(topic, several)
-    produce.all_sent = True
-    produce.maybe_finish()
+    produce.append_all(headers)
     return PARKED
 
 
-def _is_transactional(request: ProduceRequest) -> bool:
-    return any(
-        is_transactional(data.records)
+def _check_named_once(request: ProduceRequest, count: int) -> None:
+    """ApiError INVALID_REQUEST: what is to be appended where a partition is named twice, nobody can tell."""
+    named = {
+        (topic.name, topic.topic_id, data.index)
         for topic in request.topic_data
         for data in topic.partition_data
-        if isinstance(data.records, memoryview)
-    )
-
-
-Several = dict[tuple[str, Uuid, int], list[PartitionProduceData]]
-"""What a request has for each partition that it names more than once: by topic name, topic id and index."""
-
-
-def _once_each(topics: list[TopicProduceData]) -> tuple[list[TopicProduceData], Several]:
-    """The topics that have partitions, each of them and of those once; and all that is for the same one."""
-    several: Several = {}
-    if len(topics) == 1 and len(topics[0].partition_data) == 1:
-        return topics, several
-    merged: dict[tuple[str, Uuid], dict[int, PartitionProduceData]] = {}
-    for topic in topics:
-        if not topic.partition_data:
-            continue
-        name, topic_id = topic.name, topic.topic_id
-        partitions = merged.setdefault((name, topic_id), {})
-        for data in topic.partition_data:
-            first = partitions.setdefault(data.index, data)
-            if first is not data:
-                several.setdefault((name, topic_id, data.index), [first]).append(data)
-    return [
-        TopicProduceData(name=name, topic_id=topic_id, partition_data=list(partitions.values()))
-        for (name, topic_id), partitions in merged.items()
-    ], several
+    }
+    if len(named) < count:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "A partition is named more than once.")
 
 
 class _Produce:
@@ -105,7 +91,6 @@ class _Produce:
         "_version",
         "_waiting",
         "all_sent",
-        "in_transaction",
     )
 
     def __init__(self, node: Broker, context: RequestContext, request: ProduceRequest) -> None:
@@ -116,31 +101,34 @@ class _Produce:
         self._response = ProduceResponse(responses=[])
         self._waiting = 0
         self.all_sent = False
-        self.in_transaction = False
 
-    def topic(self, topic: TopicProduceData, several: Several) -> None:
-        topic_id: Uuid = ZERO_UUID
-        name: str | None = topic.name
-        if self._version >= FIRST_VERSION_WITH_TOPIC_IDS:
-            topic_id = topic.topic_id
-            name = self._node.topic_names().of(topic_id)
-        answer = TopicProduceResponse(name=name or "", topic_id=topic_id, partition_responses=[])
-        self._response.responses.append(answer)
-        for data in topic.partition_data:
-            partition_answer = PartitionProduceResponse(index=data.index, base_offset=-1)
-            answer.partition_responses.append(partition_answer)
-            try:
-                if name is None:
-                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-                if not self._node.partition_exists(name, data.index):
-                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                alike = several.get((topic.name, topic.topic_id, data.index)) if several else None
-                if alike is None:
-                    self._append(name, data, partition_answer)
-                else:
-                    self._append_last(name, alike, partition_answer)
-            except ApiError as error:
-                self._refuse(name or "", partition_answer, error)
+    def append_all(self, headers: Sequence[BatchHeader | None]) -> None:
+        """Append what is for each partition, whose headers these are, one after the other."""
+        node = self._node
+        read = iter(headers)
+        for topic in self._request.topic_data:
+            topic_id: Uuid = ZERO_UUID
+            name: str | None = topic.name
+            if self._version >= FIRST_VERSION_WITH_TOPIC_IDS:
+                topic_id = topic.topic_id
+                name = node.image.name_of(topic_id)
+            answer = TopicProduceResponse(name=name or "", topic_id=topic_id, partition_responses=[])
+            self._response.responses.append(answer)
+            for data in topic.partition_data:
+                partition_answer = PartitionProduceResponse(index=data.index, base_offset=-1)
+                answer.partition_responses.append(partition_answer)
+                header = next(read)
+                try:
+                    if name is None:
+                        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+                    partition = node.partition(name, data.index)
+                    if partition is None and not node.partition_exists(name, data.index):
+                        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    self._append(name, partition, data, header, partition_answer)
+                except ApiError as error:
+                    self._refuse(name or "", partition_answer, error)
+        self.all_sent = True
+        self.maybe_finish()
 
     def refuse_all(self, error: ApiError) -> ProduceResponse | Parked:
         """The response that refuses every partition; with acks=0 a closed connection."""
@@ -162,58 +150,33 @@ class _Produce:
                     for data in topic.partition_data
                 ],
             )
-            for topic in _once_each(self._request.topic_data)[0]
+            for topic in self._request.topic_data
         ]
         return self._response
 
-    def _append_last(
-        self, topic: str, several: list[PartitionProduceData], answer: PartitionProduceResponse
+    def _append(
+        self,
+        topic: str,
+        partition: Partition | None,
+        data: PartitionProduceData,
+        header: BatchHeader | None,
+        answer: PartitionProduceResponse,
     ) -> None:
-        """Append the last of those for one partition that are a batch; the last one that is none is told of.
-
-        Kafka collects both by their partition, and what is refused at first sight has the last word.
-        """
-        kept: PartitionProduceData | None = None
-        refused: ApiError | None = None
-        for data in several:
-            assert data.records is None or isinstance(data.records, memoryview)
-            try:
-                check_produced(data.records, self._version)
-            except ApiError as error:
-                refused = error
-            else:
-                kept = data
-        if refused is None:
-            assert kept is not None
-            self._append(topic, kept, answer)
-            return
-        if kept is not None:
-            unseen = PartitionProduceResponse(index=kept.index)
-            try:
-                self._append(topic, kept, unseen)
-            except ApiError as error:
-                self._refuse(topic, unseen, error)
-        raise refused
-
-    def _append(self, topic: str, data: PartitionProduceData, answer: PartitionProduceResponse) -> None:
-        node = self._node
+        """Append what is for one partition; None where this broker does not hold it. ApiError: refused."""
         records = data.records
-        assert records is None or isinstance(records, memoryview)  # as it is decoded
-        records = check_produced(records, self._version)
-        if self._request.acks not in (-1, 0, 1):
+        assert records is None or isinstance(records, memoryview)
+        records = check_produced(records, header, self._version)
+        assert header is not None
+        if self._request.acks not in (ACKS_ALL, 0, 1):
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if is_internal(topic) and self._context.header.client_id != ADMIN_CLIENT_ID:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 "Clients may not append to the internal topic " + topic + ".",
             )
-        if not self.in_transaction or not is_transactional(records):
-            self._append_to_log(topic, records, answer)
-            return
-        header = read_header(records)
-        if not header.has_producer_id:
-            # Part of no transaction, whatever its attributes say.
-            self._append_to_log(topic, records, answer)
+        if not header.is_transactional or not header.has_producer_id:
+            # Without a producer it is part of no transaction, whatever its attributes say.
+            self._append_to_log(topic, partition, records, header, answer)
             return
         self._waiting += 1
 
@@ -221,14 +184,14 @@ class _Produce:
             try:
                 if error is not None:
                     raise error
-                self._append_to_log(topic, records, answer)
+                self._append_to_log(topic, partition, records, header, answer)
             except ApiError as refused:
                 self._refuse(topic, answer, refused)
             self._waiting -= 1
             self.maybe_finish()
 
         check_transaction(
-            node,
+            self._node,
             self._request.transactional_id or "",
             Producer(header.producer_id, header.producer_epoch),
             (topic, data.index),
@@ -238,19 +201,35 @@ class _Produce:
             header=header,
         )
 
-    def _append_to_log(self, topic: str, records: memoryview, answer: PartitionProduceResponse) -> None:
+    def _append_to_log(
+        self,
+        topic: str,
+        partition: Partition | None,
+        records: memoryview,
+        header: BatchHeader,
+        answer: PartitionProduceResponse,
+    ) -> None:
         """Append one batch that may be. ApiError: refused."""
-        partition = self._node.led_partition(topic, answer.index)
+        if partition is None:
+            partition = self._node.led_partition(topic, answer.index)
 
-        def committed(error: ApiError | None) -> None:
+        def done(error: ApiError | None) -> None:
             if error is not None:
                 self._refuse(topic, answer, error)
             self._waiting -= 1
             self.maybe_finish()
 
+        to_all = self._request.acks == ACKS_ALL
         self._waiting += 1
         try:
-            appended = partition.append(records, now_ms=self._context.arrived_ms, on_committed=committed)
+            appended = partition.append(
+                records,
+                now_ms=self._context.arrived_ms,
+                on_written=None if to_all else done,
+                on_replicated=done if to_all else None,
+                timeout_ms=self._request.timeout_ms,
+                header=header,
+            )
         except ApiError as error:
             self._waiting -= 1
             if error.code not in _WITHOUT_LOG_START:

@@ -29,7 +29,7 @@ from kwire.broker.storage.log.staging import Appended, Incoming, Staged, already
 from kwire.broker.storage.log.transaction_index import Aborted
 from kwire.broker.storage.log.trash import Trash
 from kwire.broker.storage.log.validator import validate
-from kwire.wire.batch import CorruptBatch
+from kwire.wire.batch import BatchHeader, CorruptBatch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 
@@ -153,16 +153,19 @@ class Log:
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         marker: MarkerTerms | None = None,
+        header: BatchHeader | None = None,
     ) -> Appended:
         """Check produced batches, give them offsets, and stage them; `commit` makes them part of the log.
 
-        `records` has to be writable and belongs to the log from here on. Raises ApiError with Kafka's code
-        when the batches are refused; nothing is staged then.
+        `records` has to be writable and belongs to the log from here on; `header` is theirs, where it was
+        read before. Raises ApiError with Kafka's code when the batches are refused; nothing is staged then.
         """
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         config = self.config
-        validated = validate(records, config, now_ms=now_ms, origin=origin, partition=self.name)
+        validated = validate(
+            records, config, now_ms=now_ms, origin=origin, partition=self.name, header=header
+        )
         if len(validated.data) > config.segment_bytes:
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -176,12 +179,8 @@ class Log:
             first, last = known.first_offset, known.last_offset
             return Appended(first, last, known.timestamp, self.log_start_offset, is_duplicate=True)
         self._stage(incoming, segment)
-        return Appended(
-            incoming.first_offset,
-            incoming.last_offset,
-            now_ms if config.uses_log_append_time else -1,
-            self.log_start_offset,
-        )
+        append_ms = now_ms if config.uses_log_append_time else -1
+        return Appended(incoming.first_offset, incoming.last_offset, append_ms, self.log_start_offset)
 
     def append_stored(self, records: memoryview, *, now_ms: int | None = None) -> Appended:
         """Stage batches that have their offsets and epochs: from a leader, or from the metadata quorum.
@@ -316,20 +315,20 @@ class Log:
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
         """How many bytes lie between two offsets. ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE."""
-        return self._look_up(
-            lambda: self._segments.size_between(max(offset, self.log_start_offset), up_to_offset)
-        )
+        start_offset = max(offset, self.log_start_offset)
+        return self._look_up(lambda: self._segments.size_between(start_offset, up_to_offset))
 
-    def segment_base(self, offset: int) -> int:
-        """The base offset of the segment where a read from `offset` begins. ApiError as below."""
-        return self._look_up(lambda: self._segments.base_of(offset))
+    def place_of(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
+        """Where a read from `offset` began that gave this region; None where that has to be looked for."""
+        return self._segments.place_of(region, offset)
 
-    def bytes_to(self, base: int, offset: int, up_to_offset: int) -> int | None:
-        """How many bytes lie between two offsets of the segment with this base; None if the second is not.
+    def place(self, offset: int) -> tuple[int, int]:
+        """Where a read from `offset` begins: a segment's base offset, and the position in it.."""
+        return self._look_up(lambda: self._segments.place(offset))
 
-        ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
-        """
-        return self._look_up(lambda: self._segments.bytes_to(base, offset, up_to_offset))
+    def bytes_to(self, base: int, position: int, up_to_offset: int) -> int | None:
+        """How many bytes lie between such a place and an offset; None if it is in another one. ApiError."""
+        return self._look_up(lambda: self._segments.bytes_to(base, position, up_to_offset))
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record that is not older than `timestamp`, in the first segment that ever had one.

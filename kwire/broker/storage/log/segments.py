@@ -187,26 +187,37 @@ class Segments:
             + self._position_within(self._segments[last - 1], up_to_offset)
         )
 
-    def base_of(self, offset: int) -> int:
-        """The base offset of the segment where a read from `offset` begins. StorageError, Invalid.
+    def place_of(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
+        """Where a read from `offset` began that gave this region; None where that has to be looked for."""
+        active = self.active
+        if offset < active.base_offset:
+            return None
+        if region.size_bytes:
+            return active.base_offset, region.position
+        return (active.base_offset, active.size_bytes) if offset >= self.end_offset else None
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Where a read from `offset` begins: a segment's base offset, and position. StorageError, Invalid.
 
         That is a later one where compaction has left nothing of that offset's own from there on.
         """
         if offset < self.end_offset:
             found = self._locate(offset)
-            return (self.active if found is None else found[0]).base_offset
-        return self.bases[max(0, bisect_right(self.bases, offset) - 1)]
+            segment, position = (self.active, self.active.size_bytes) if found is None else found
+        else:
+            segment = self._segments[max(0, bisect_right(self.bases, offset) - 1)]
+            position = segment.size_bytes
+        return segment.base_offset, position
 
-    def bytes_to(self, base: int, offset: int, up_to_offset: int) -> int | None:
-        """From one place to another in the segment that has this base; None if the other is not of it.
+    def bytes_to(self, base: int, position: int, up_to_offset: int) -> int | None:
+        """From a position to an offset in the segment that has this base; None if the offset is not of it.
 
         StorageError, Invalid.
         """
         number = bisect_right(self.bases, up_to_offset) - 1
         if number < 0 or self.bases[number] != base:
             return None
-        segment = self._segments[number]
-        return self._position_within(segment, up_to_offset) - self._position_within(segment, offset)
+        return self._position_within(self._segments[number], up_to_offset) - position
 
     def base_of_batch(self, offset: int) -> int:
         """Where the batch begins that holds `offset`, or the first one after it. StorageError, Invalid."""

@@ -21,7 +21,6 @@ from kwire.wire.batch import (
     MAGIC_AT,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
-    TRANSACTIONAL_MASK,
     BatchHeader,
     CorruptBatch,
     UnreadableBatch,
@@ -42,9 +41,6 @@ MIN_RECORD_BYTES: Final = 14
 
 MAX_DECOMPRESSED_BYTES: Final = 100 * 1024 * 1024
 """What a compressed batch may become: as much as a whole request may hold by default."""
-
-MAX_SIZE_BYTES: Final = (1 << 31) - 1
-"""Sizes are int32 in Kafka."""
 
 FIRST_VERSION_WITH_ZSTD: Final = 7
 ERRORS_SHOWN: Final = 3
@@ -77,49 +73,49 @@ class Validated(NamedTuple):
     batches: list[tuple[int, BatchHeader]]
 
 
-def check_produced(data: Buffer | None, api_version: int) -> memoryview:
-    """The one batch that a Produce request may carry for a partition.
+def leading_header(data: Buffer | None) -> BatchHeader | None:
+    """The header of the batch that a Produce request has for a partition; None where there is no whole one.
+
+    Kafka looks at those of all partitions before anything else. ApiError CORRUPT_MESSAGE for a batch whose
+    length or magic cannot be.
+    """
+    if data is None or len(data) < LOG_OVERHEAD_BYTES:
+        return None
+    if len(data) >= HEADER_BYTES:
+        header = read_header(data)
+        if header.magic == MAGIC and HEADER_BYTES <= header.size_bytes <= len(data):
+            return header
+    _whole_batch(data, 0)
+    return None
+
+
+def check_produced(data: Buffer | None, header: BatchHeader | None, api_version: int) -> memoryview:
+    """The one batch that a Produce request may carry for a partition, whose header was read.
 
     Raises ApiError: CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_COMPRESSION_TYPE. Bytes after the batch that
     are no batch are left off.
     """
-    size_bytes = None if data is None else _whole_batch(data, 0)
-    if data is None or size_bytes is None:
-        raise ApiError(
-            ErrorCode.INVALID_RECORD,
-            f"Produce requests with version {api_version} must have at least one record batch per partition.",
-        )
-    if data[MAGIC_AT] != MAGIC:
-        raise ApiError(
-            ErrorCode.INVALID_RECORD,
-            f"Produce requests with version {api_version} may only contain record batches with magic 2.",
-        )
-    if (
-        size_bytes >= HEADER_BYTES
-        and api_version < FIRST_VERSION_WITH_ZSTD
-        and _INT16.unpack_from(data, ATTRIBUTES_AT)[0] & CODEC_MASK == Codec.ZSTD
-    ):
+    if header is None or data is None:
+        size_bytes = None if data is None else _whole_batch(data, 0)
+        if data is None or size_bytes is None:
+            wanted = "must have at least one record batch per partition"
+        elif data[MAGIC_AT] != MAGIC:
+            wanted = "may only contain record batches with magic 2"
+        else:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, "A record batch is shorter than its header.")
+        raise ApiError(ErrorCode.INVALID_RECORD, f"Produce requests with version {api_version} {wanted}.")
+    if api_version < FIRST_VERSION_WITH_ZSTD and header.attributes & CODEC_MASK == Codec.ZSTD:
         raise ApiError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"Produce requests with version {api_version} may not use ZStandard compression.",
         )
+    size_bytes = header.size_bytes
     if len(data) > size_bytes and _whole_batch(data, size_bytes) is not None:
         raise ApiError(
             ErrorCode.INVALID_RECORD,
             f"Produce requests with version {api_version} must contain exactly one batch per partition.",
         )
     return memoryview(data)[:size_bytes]
-
-
-def is_transactional(data: Buffer) -> bool:
-    """Whether the first batch is part of a transaction.
-
-    Kafka looks before anything else; ApiError for a batch whose length or magic cannot be.
-    """
-    if _whole_batch(data, 0) is None or data[MAGIC_AT] != MAGIC:
-        return False
-    (attributes,) = _INT16.unpack_from(data, ATTRIBUTES_AT)
-    return bool(attributes & TRANSACTIONAL_MASK)
 
 
 def _whole_batch(data: Buffer, position: int) -> int | None:
@@ -136,9 +132,6 @@ def _whole_batch(data: Buffer, position: int) -> int | None:
     if magic > MAGIC:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"There is no record batch with magic {magic}.")
     size_bytes = LOG_OVERHEAD_BYTES + int(length)
-    if size_bytes > MAX_SIZE_BYTES:
-        # Kafka's own arithmetic overflows here, and fails without a code of its own.
-        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"A record batch cannot have length {length}.")
     return size_bytes if left_bytes >= size_bytes else None
 
 
@@ -149,15 +142,18 @@ def validate(
     now_ms: int,
     origin: AppendOrigin,
     partition: str = "",
+    header: BatchHeader | None = None,
 ) -> Validated:
     """Check one whole batch, and give it the timestamps and the compression that its topic asks for.
 
-    `partition` is for messages. Offsets are not assigned here. Raises ApiError with CORRUPT_MESSAGE,
-    MESSAGE_TOO_LARGE, INVALID_RECORD or INVALID_TIMESTAMP; RecordErrors where single records are at fault.
+    `partition` is for messages; `header` is the batch's, where it was read before. Offsets are not assigned
+    here. Raises ApiError with CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD or INVALID_TIMESTAMP;
+    RecordErrors where single records are at fault.
     """
-    if len(batch) < HEADER_BYTES:
-        raise _corrupt(partition)
-    header = read_header(batch)
+    if header is None:
+        if len(batch) < HEADER_BYTES:
+            raise _corrupt(partition)
+        header = read_header(batch)
     from_client = origin is AppendOrigin.CLIENT
     if from_client and header.base_offset != 0:
         raise ApiError(

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from kwire.broker.storage.log import validator
 from kwire.broker.storage.log.log_config import AppendOrigin, LogConfig
-from kwire.broker.storage.log.validator import RecordErrors, Validated, check_produced, validate
+from kwire.broker.storage.log.validator import (
+    RecordErrors,
+    Validated,
+    check_produced,
+    leading_header,
+    validate,
+)
 from kwire.wire.batch import Record, build, read_header, records, seal
 from kwire.wire.compression import Codec
 from kwire.wire.errors import ApiError, ErrorCode
@@ -271,7 +277,8 @@ def test_records_without_a_timestamp_are_not_out_of_bounds() -> None:
 
 
 def produced(*parts: memoryview | bytes, version: int = 9) -> memoryview:
-    return check_produced(b"".join(bytes(part) for part in parts), version)
+    data = memoryview(b"".join(bytes(part) for part in parts))
+    return check_produced(data, leading_header(data), version)
 
 
 def test_a_request_carries_one_batch() -> None:
@@ -292,7 +299,7 @@ def test_bytes_after_the_batch_that_are_none_are_left_off() -> None:
 )
 def test_a_request_without_a_whole_batch_is_an_invalid_record(data: bytes | None) -> None:
     with pytest.raises(ApiError) as refused:
-        check_produced(data, 9)
+        check_produced(data, leading_header(data), 9)
     assert refused.value.code == ErrorCode.INVALID_RECORD
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kwire.broker.storage.log.log import Log
 from kwire.wire.batch import build
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
@@ -100,6 +101,6 @@ def test_a_fetch_that_fails_when_it_is_read_again_is_answered(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = send(rig, fetch(0))
-    monkeypatch.setattr(rig.node, "led_partition", lambda *partition: 1 / 0)
+    monkeypatch.setattr(Log, "read", lambda *asked, **limits: 1 / 0)
     rig.node.begin_shutdown()
     assert answer(rig, waiting).error_code == ErrorCode.UNKNOWN_SERVER_ERROR

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from kwire.broker.api.records.fetch_sessions import (
-    IDS_PER_SHARD,
-    SHARDS,
     FetchContext,
     FetchSessionCache,
-    TopicNames,
+    NameOf,
     next_epoch,
 )
 from kwire.wire.errors import ApiError, ErrorCode
@@ -25,12 +23,12 @@ TOPIC_ID = Uuid(bytes(range(16)))
 EVICTION_MS = 120_000
 
 
-def cache(slots: int = 10 * SHARDS) -> FetchSessionCache:
+def cache(slots: int = 80) -> FetchSessionCache:
     return FetchSessionCache(slots, EVICTION_MS, random.Random(7))
 
 
-def names() -> TopicNames:
-    return TopicNames({TOPIC_ID: "t"})
+def names() -> NameOf:
+    return {TOPIC_ID: "t"}.get
 
 
 def request(session_id: int = 0, epoch: int = 0, *, partitions: dict[int, int] | None = None) -> FetchRequest:
@@ -140,19 +138,11 @@ def test_a_response_after_the_session_moved_on_is_an_error() -> None:
     assert error.value.code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
-def one_shard() -> FetchSessionCache:
-    """A cache with one slot in each shard, where every session is made in the same shard, as `make` does."""
-    return cache(slots=SHARDS)
-
-
 def make(sessions: FetchSessionCache, size: int, now_ms: int, *, replica_id: int = -1) -> int:
-    """The id of a new session of so many partitions, or 0; the turn comes back to its shard."""
+    """The id of a new session of so many partitions, or 0."""
     asking = request(partitions=dict.fromkeys(range(size), 0))
     asking.replica_id = replica_id
     made, _ = answer(sessions.context(asking, V12, names(), now_ms), now_ms)
-    for _ in range(SHARDS - 1):
-        other, _ = answer(sessions.context(request(), V12, names(), now_ms), now_ms)
-        sessions.context(request(other, -1), V12, names(), now_ms)
     return made
 
 
@@ -160,8 +150,8 @@ def use(sessions: FetchSessionCache, session_id: int, epoch: int, now_ms: int) -
     answer(sessions.context(request(session_id, epoch), V12, names(), now_ms), now_ms)
 
 
-def test_a_full_shard_gives_no_session_until_one_is_stale() -> None:
-    sessions = one_shard()
+def test_a_full_cache_gives_no_session_until_one_is_stale() -> None:
+    sessions = cache(slots=1)
     first = make(sessions, 1, 0)
     assert first
     assert make(sessions, 9, EVICTION_MS) == 0, "not used again, it does not get older"
@@ -171,7 +161,7 @@ def test_a_full_shard_gives_no_session_until_one_is_stale() -> None:
 
 
 def test_a_smaller_session_yields_when_it_was_old_at_its_last_use() -> None:
-    sessions = one_shard()
+    sessions = cache(slots=1)
     first = make(sessions, 2, 0)
     use(sessions, first, 1, EVICTION_MS)
     assert make(sessions, 9, EVICTION_MS + 1000) == 0, "it was not old enough then, whatever it is now"
@@ -185,7 +175,7 @@ def test_a_smaller_session_yields_when_it_was_old_at_its_last_use() -> None:
 
 
 def test_a_replica_evicts_any_consumer_and_no_young_replica() -> None:
-    sessions = one_shard()
+    sessions = cache(slots=1)
     assert make(sessions, 5, 0)
     of_a_replica = make(sessions, 1, 1, replica_id=7)
     assert of_a_replica
@@ -195,40 +185,36 @@ def test_a_replica_evicts_any_consumer_and_no_young_replica() -> None:
     assert make(sessions, 9, EVICTION_MS + 3, replica_id=7)
 
 
-def test_sessions_are_made_in_one_shard_after_the_other() -> None:
-    sessions = cache(slots=2 * SHARDS + 7)
-
-    def turn() -> int | None:
-        session_id, _ = answer(sessions.context(request(partitions={0: 0}), V12, names(), 0))
-        made.append(session_id)
-        return session_id // IDS_PER_SHARD if session_id else None
-
-    made: list[int] = []
-    assert [turn() for _ in range(2 * SHARDS)] == [*range(SHARDS), *range(SHARDS)]
-    assert turn() is None
-    sessions.context(request(made[3], -1), V12, names(), 0)
-    assert [turn() for _ in range(4)] == [None, None, 3, None]
+def test_there_are_as_many_sessions_as_slots() -> None:
+    sessions = cache(slots=3)
+    made = [make(sessions, 1, 0) for _ in range(4)]
+    assert len(set(made)) == 4
+    assert made[3] == 0
+    sessions.context(request(made[1], -1), V12, names(), 0)
+    assert make(sessions, 1, 0) not in made
 
 
-def test_too_few_slots_for_every_shard_are_none() -> None:
-    sessions = cache(slots=SHARDS - 1)
+def test_what_is_unused_for_longest_yields_first() -> None:
+    sessions = cache(slots=2)
+    first, second = make(sessions, 1, 0), make(sessions, 1, 1)
+    use(sessions, first, 1, 2)
+    assert make(sessions, 1, EVICTION_MS + 2)
+    with pytest.raises(ApiError) as error:
+        use(sessions, second, 1, EVICTION_MS + 2)
+    assert error.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    use(sessions, first, 2, EVICTION_MS + 2)
+
+
+def test_without_slots_there_are_no_sessions() -> None:
+    sessions = cache(slots=0)
     assert answer(sessions.context(request(partitions={0: 0}), V12, names(), 0)) == (0, [0])
 
 
-@pytest.mark.parametrize("epoch", [-2, -1, 0, 1])
-def test_an_id_of_no_shard_fails_the_request(epoch: int) -> None:
-    sessions = cache()
-    for session_id in (SHARDS * IDS_PER_SHARD, 2**31 - 1, -IDS_PER_SHARD, -(2**31)):
-        with pytest.raises(ApiError) as error:
-            sessions.context(request(session_id, epoch, partitions={0: 0}), V12, names(), 0)
-        assert error.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
-    for session_id in (SHARDS * IDS_PER_SHARD - 1, -IDS_PER_SHARD + 1):
-        if epoch in (0, -1):
-            assert answer(sessions.context(request(session_id, epoch), V12, names(), 0))[1] == []
-            continue
-        with pytest.raises(ApiError) as error:
-            sessions.context(request(session_id, epoch), V12, names(), 0)
-        assert error.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+@pytest.mark.parametrize("session_id", [2**31 - 1, -1, -(2**31)])
+def test_an_id_that_was_never_given_out_is_not_found(session_id: int) -> None:
+    with pytest.raises(ApiError) as error:
+        cache().context(request(session_id, 1), V12, names(), 0)
+    assert error.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_a_session_is_in_the_order_of_its_first_answer() -> None:
@@ -245,7 +231,7 @@ def test_a_session_is_in_the_order_of_its_first_answer() -> None:
 
 def test_an_unknown_topic_id_is_resolved_once_the_topic_is_there() -> None:
     sessions = cache()
-    nothing_known = TopicNames({})
+    nothing_known: NameOf = lambda topic_id: None  # noqa: E731
     full = sessions.context(request(partitions={0: 0}), V13, nothing_known, 0)
     assert [target.topic for target in full.targets.values()] == [None]
     session_id, _ = answer(full)

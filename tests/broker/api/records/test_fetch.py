@@ -1,0 +1,243 @@
+"""Fetch: codes, versions, limits, isolation, waiting, and what no client of today sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.broker.metadata.image import PartitionImage
+from kwire.wire.batch import build
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from kwire.wire.primitives import ZERO_UUID, Uuid
+from tests.broker.api.test_failures import Rig, produce_request
+
+NONE, INVALID = ErrorCode.NONE, ErrorCode.INVALID_REQUEST
+FENCED, UNKNOWN_EPOCH = ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+@pytest.fixture
+def rig() -> Rig:
+    made = Rig()
+    made.create("a")
+    for _ in range(3):
+        made.produce("a")
+    return made
+
+
+def fetch(offset: int | None = 0, *, partition: dict[str, Any] | None = None, **fields: Any) -> FetchRequest:
+    asked = FetchPartition(
+        partition=0, fetch_offset=offset or 0, partition_max_bytes=1 << 20, **(partition or {})
+    )
+    topics = [] if offset is None else [FetchTopic(topic="a", partitions=[asked])]
+    return FetchRequest(**{"max_bytes": 1 << 20, "session_epoch": -1, **fields}, topics=topics)
+
+
+@pytest.mark.parametrize("level", [-1, 2, 127])
+def test_a_level_that_is_none_is_refused(rig: Rig, level: int) -> None:
+    for version in (4, 7, 12):
+        answer = rig.call(version, fetch(isolation_level=level))
+        assert answer.error_code == (INVALID if version >= 7 else NONE)  # a field since version 7
+        (found,) = answer.responses[0].partitions
+        assert (found.error_code, found.high_watermark) == (INVALID, -1)
+
+
+def test_a_level_that_is_none_does_not_move_a_session_on(rig: Rig) -> None:
+    made = rig.call(12, fetch(session_epoch=0)).session_id
+    codes = [
+        rig.call(12, fetch(isolation_level=level, session_id=made, session_epoch=epoch)).error_code
+        for level, epoch in ((2, 1), (0, 1), (0, 2))
+    ]
+    assert codes == [INVALID, NONE, NONE]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"), [(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER), (0, UNKNOWN_EPOCH), (1, UNKNOWN_EPOCH)]
+)
+def test_a_replica_that_is_none_of_the_partition(rig: Rig, epoch: int, code: ErrorCode) -> None:
+    request = fetch(replica_id=1, partition={"current_leader_epoch": epoch})
+    assert rig.call(12, request).responses[0].partitions[0].error_code == code
+
+
+def test_a_replica_is_told_of_the_leader_and_not_where_it_is(rig: Rig) -> None:
+    topic_id = rig.node.image.topics["a"].topic_id
+    request = fetch(replica_state=ReplicaState(replica_id=1))
+    request.topics[0].topic_id = topic_id
+    answer = rig.call(16, request)
+    (found,) = answer.responses[0].partitions
+    assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert found.current_leader.leader_id == 1
+    assert answer.node_endpoints == []
+
+
+def test_a_divergence_that_the_version_has_no_field_for(rig: Rig) -> None:
+    at_its_epoch = {"last_fetched_epoch": 0}
+    made = rig.call(12, fetch(1, session_epoch=0, partition=at_its_epoch)).session_id
+    beyond = rig.call(12, fetch(9, session_id=made, session_epoch=1, partition=at_its_epoch))
+    assert beyond.responses[0].partitions[0].diverging_epoch.end_offset == 3
+    old = rig.call(11, fetch(None, session_id=made, session_epoch=2))
+    assert (old.error_code, old.session_id, old.responses) == (
+        ErrorCode.UNSUPPORTED_VERSION,
+        made,
+        [],
+    )
+    assert rig.call(12, fetch(None, session_id=made, session_epoch=3)).error_code == NONE
+
+
+def test_below_the_log_start_nothing_diverges(rig: Rig) -> None:
+    partitions = [DeleteRecordsPartition(partition_index=0, offset=2)]
+    rig.call(2, DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="a", partitions=partitions)]))
+    for offset, code in ((1, ErrorCode.OFFSET_OUT_OF_RANGE), (2, NONE)):
+        request = fetch(offset, partition={"last_fetched_epoch": 0})
+        assert rig.call(12, request).responses[0].partitions[0].error_code == code
+
+
+ONE = 73
+"""Bytes of a batch as `Rig.produce` sends it."""
+
+
+def sizes(answer: Any) -> list[int]:
+    return [len(one.records or b"") for topic in answer.responses for one in topic.partitions]
+
+
+def test_what_does_not_exist_is_told_of_behind_the_rest(rig: Rig) -> None:
+    known, unknown = rig.node.image.topics["a"].topic_id, Uuid(bytes(15) + b"\7")
+    request = fetch(None)
+    request.topics = [
+        FetchTopic(
+            topic_id=topic_id, partitions=[FetchPartition(partition=index, partition_max_bytes=1 << 20)]
+        )
+        for topic_id, index in ((known, 7), (unknown, 0), (ZERO_UUID, 1), (known, 0))
+    ]
+    answer = rig.call(13, request)
+    assert [
+        (one.partition_index, one.error_code) for topic in answer.responses for one in topic.partitions
+    ] == [
+        (0, NONE),
+        (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (0, ErrorCode.UNKNOWN_TOPIC_ID),
+        (1, ErrorCode.UNKNOWN_TOPIC_ID),
+    ]
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 13, 18])
+def test_a_partition_is_named_by_name_or_from_13_on_by_id(rig: Rig, version: int) -> None:
+    request = fetch(1)
+    request.topics[0].topic_id = rig.node.image.topics["a"].topic_id
+    answer = rig.call(version, request)
+    (found,) = answer.responses[0].partitions
+    assert (found.error_code, found.high_watermark, found.log_start_offset) == (
+        NONE,
+        3,
+        0 if version >= 5 else -1,
+    )
+    assert sizes(answer) == [2 * ONE]
+
+
+@pytest.mark.parametrize(
+    ("offset", "code"),
+    [(0, NONE), (3, NONE), (4, ErrorCode.OFFSET_OUT_OF_RANGE), (-1, ErrorCode.OFFSET_OUT_OF_RANGE)],
+)
+def test_offsets_up_to_the_end_can_be_asked_for(rig: Rig, offset: int, code: ErrorCode) -> None:
+    (found,) = rig.call(12, fetch(offset)).responses[0].partitions
+    assert found.error_code == code
+
+
+@pytest.mark.parametrize(("epoch", "code"), [(-1, NONE), (0, NONE), (1, UNKNOWN_EPOCH)])
+def test_a_client_that_knows_another_epoch_is_fenced(rig: Rig, epoch: int, code: ErrorCode) -> None:
+    request = fetch(partition={"current_leader_epoch": epoch})
+    assert rig.call(12, request).responses[0].partitions[0].error_code == code
+
+
+@pytest.mark.parametrize(
+    ("partition_bytes", "all_bytes", "size"),
+    [(1 << 20, 1 << 20, 3 * ONE), (ONE + 1, 1 << 20, ONE + 1), (1 << 20, 1, ONE), (0, 0, ONE), (-5, -5, ONE)],
+)
+def test_the_first_batch_comes_whole_and_the_rest_as_far_as_it_may(
+    rig: Rig, partition_bytes: int, all_bytes: int, size: int
+) -> None:
+    request = fetch(max_bytes=all_bytes)
+    request.topics[0].partitions[0].partition_max_bytes = partition_bytes
+    assert sizes(rig.call(12, request)) == [size]
+
+
+def test_readers_of_committed_records_stop_at_an_open_transaction(rig: Rig) -> None:
+    log = rig.node.log_manager.get("a", 0)
+    assert log is not None
+    opened = build(
+        [(1_700_000_000_000, None, b"open", [])],
+        base_offset=3,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    log.append_stored(memoryview(opened))
+    log.commit()
+    log.high_watermark = log.log_end_offset
+    uncommitted, committed = (rig.call(12, fetch(2, isolation_level=level)) for level in (0, 1))
+    assert (len(uncommitted.responses[0].partitions[0].records), sizes(committed)) == (
+        ONE + len(opened),
+        [ONE],
+    )
+    (found,) = committed.responses[0].partitions
+    assert (found.high_watermark, found.last_stable_offset, found.aborted_transactions) == (4, 3, [])
+    (found,) = rig.call(12, fetch(3, isolation_level=1, max_wait_ms=0)).responses[0].partitions
+    assert found.records in (b"", None)
+
+
+def test_enough_is_counted_over_all_partitions_and_only_once_located(rig: Rig) -> None:
+    rig.create("b")
+    rig.produce("b")
+    request = fetch(1, min_bytes=4 * ONE, max_wait_ms=60_000)
+    request.topics.append(
+        FetchTopic(topic="b", partitions=[FetchPartition(partition=0, partition_max_bytes=1 << 20)])
+    )
+    channel = rig.channel()
+    rig.send(channel, 12, request)
+    rig.turn()
+    assert rig.reply(channel, 12, FetchRequest) is None
+    rig.produce("b")
+    assert sizes(rig.reply(channel, 12, FetchRequest)) == [2 * ONE, 2 * ONE]
+
+
+def test_a_fetch_waits_no_longer_than_it_asks_for(rig: Rig) -> None:
+    channel = rig.channel()
+    rig.send(channel, 12, fetch(3, min_bytes=1, max_wait_ms=500))
+    rig.turn()
+    rig.host.advance(499)
+    assert rig.reply(channel, 12, FetchRequest) is None
+    rig.host.advance(1)
+    assert sizes(rig.reply(channel, 12, FetchRequest)) == [0]
+
+
+def test_a_leader_of_elsewhere_is_told_of_and_who_waits_is_sent_there(rig: Rig) -> None:
+    channel = rig.channel()
+    rig.send(channel, 12, fetch(3, min_bytes=1, max_wait_ms=60_000))
+    rig.turn()
+    partition = rig.node.partition("a", 0)
+    assert partition is not None
+    partition.follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
+    for answer in (rig.reply(channel, 12, FetchRequest), rig.call(12, fetch(0))):
+        (found,) = answer.responses[0].partitions
+        assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_consumers_see_what_is_replicated_and_no_more(rig: Rig) -> None:
+    partition = rig.node.partition("a", 0)
+    assert partition is not None
+    partition.lead(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1))
+    channel = rig.channel()
+    rig.send(channel, 12, fetch(3, min_bytes=1, max_wait_ms=60_000))
+    produced = rig.call(12, produce_request("a", acks=1)).responses[0].partition_responses[0]
+    assert (produced.error_code, produced.base_offset) == (NONE, 3)
+    assert rig.reply(channel, 12, FetchRequest) is None
+    partition.fetched(2, 4)
+    rig.turn()
+    assert sizes(rig.reply(channel, 12, FetchRequest)) == [ONE]

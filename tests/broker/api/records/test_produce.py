@@ -1,0 +1,252 @@
+"""Produce: codes and their order, acks, versions, what is replicated and how long it may take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kwire.broker.api.context import Channel
+from kwire.broker.metadata.image import PartitionImage
+from kwire.broker.replication.partition import Partition
+from kwire.wire.batch import build
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.api_versions import ApiVersionsRequest
+from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kwire.wire.primitives import ZERO_UUID
+from tests.broker.api.test_failures import Rig
+
+NONE, INVALID, CORRUPT = ErrorCode.NONE, ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+VERSION = 12
+
+Asked = list[tuple[str, list[tuple[int, int | None]]]]
+"""Topics, their partitions, and of each how many records; None: what is no batch, -1: one that is torn."""
+
+
+@pytest.fixture
+def rig() -> Rig:
+    made = Rig()
+    made.create("a", partitions=2)
+    return made
+
+
+def records(count: int | None) -> memoryview:
+    if count is None:
+        return memoryview(b"")
+    batch = bytearray(build([(1_700_000_000_000, None, b"value", [])] * abs(count)))
+    if count < 0:
+        batch[-1] ^= 1
+    return memoryview(batch)
+
+
+def request(asked: Asked, acks: int = -1) -> ProduceRequest:
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=1000,
+        topic_data=[
+            TopicProduceData(
+                name=name,
+                partition_data=[
+                    PartitionProduceData(index=index, records=records(count)) for index, count in partitions
+                ],
+            )
+            for name, partitions in asked
+        ],
+    )
+
+
+def answered(answer: Any) -> list[tuple[str, list[tuple[int, ErrorCode]]]]:
+    return [
+        (topic.name, [(partition.index, partition.error_code) for partition in topic.partition_responses])
+        for topic in answer.responses
+    ]
+
+
+def ends(rig: Rig) -> list[int]:
+    found = [rig.node.log_manager.get("a", index) for index in (0, 1)]
+    return [log.log_end_offset for log in found if log is not None]
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_each_partition_is_appended_to_and_answered(rig: Rig, acks: int) -> None:
+    asked: Asked = [("a", [(1, 1), (0, 3)]), ("b", [(0, 1)]), ("a", [(7, 1)])]
+    assert answered(rig.call(VERSION, request(asked, acks))) == [
+        ("a", [(1, NONE), (0, NONE)]),
+        ("b", [(0, UNKNOWN)]),
+        ("a", [(7, UNKNOWN)]),
+    ]
+    assert ends(rig) == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("partition", "acks", "code"),
+    [
+        ((7, None), 5, UNKNOWN),
+        ((0, None), 5, INVALID),
+        ((0, -1), 5, ErrorCode.INVALID_REQUIRED_ACKS),
+        ((0, -1), 1, CORRUPT),
+    ],
+    ids=["existence", "a batch", "acks", "what is in it"],
+)
+def test_what_is_looked_at_first(rig: Rig, partition: tuple[int, int | None], acks: int, code: int) -> None:
+    ((_, ((_, found),)),) = answered(rig.call(VERSION, request([("a", [partition])], acks)))
+    assert found == code
+    assert ends(rig) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [[("a", [(0, 1), (0, 3)])], [("a", [(0, 1)]), ("a", [(1, 1), (0, None)])], [("b", [(0, 1), (0, 1)])]],
+)
+@pytest.mark.parametrize("acks", [-1, 1, 0])
+def test_a_request_that_names_a_partition_twice_is_refused(rig: Rig, asked: Asked, acks: int) -> None:
+    channel = rig.channel()
+    rig.send(channel, VERSION, request(asked, acks))
+    rig.turn()
+    answer = rig.reply(channel, VERSION, ProduceRequest)
+    assert channel.closing == (acks == 0)
+    if acks:
+        assert {code for _, partitions in answered(answer) for _, code in partitions} == {
+            ErrorCode.INVALID_REQUEST
+        }
+    assert ends(rig) == [0, 0]
+
+
+@pytest.mark.parametrize("version", [3, 9, 12, 13])
+def test_a_topic_is_named_by_name_or_from_13_on_by_id(rig: Rig, version: int) -> None:
+    topic_id = rig.node.image.topics["a"].topic_id
+    asked = request([("a", [(0, 1)]), ("a", [(1, 1)])])
+    asked.topic_data[0].topic_id = topic_id
+    answer = rig.call(version, asked)
+    codes = [topic.partition_responses[0].error_code for topic in answer.responses]
+    assert codes == ([NONE, NONE] if version < 13 else [NONE, ErrorCode.UNKNOWN_TOPIC_ID])
+    by_id = [topic_id, ZERO_UUID]
+    assert [topic.topic_id for topic in answer.responses] == (by_id if version == 13 else [ZERO_UUID] * 2)
+
+
+def test_clients_do_not_write_internal_topics(rig: Rig) -> None:
+    rig.create("__consumer_offsets")
+    ((_, ((_, code),)),) = answered(rig.call(VERSION, request([("__consumer_offsets", [(0, 1)])])))
+    assert code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_without_acknowledgement_a_refused_one_closes_the_connection(rig: Rig, *, refused: bool) -> None:
+    channel = rig.channel()
+    rig.send(channel, VERSION, request([("a", [(0, 1), (1, None if refused else 1)])], acks=0))
+    assert channel.ending == refused, "what is behind it in the same turn would be done"
+    rig.turn()
+    assert channel.take_ready() == []
+    assert channel.closing == refused
+
+
+def test_what_comes_behind_a_refused_one_is_not_answered_and_what_came_before_is(rig: Rig) -> None:
+    channel = rig.channel()
+    rig.send(channel, VERSION, request([("a", [(1, 1)])]))
+    rig.send(channel, VERSION, request([("a", [(0, 1), (9, 1)])], acks=0))
+    rig.send(channel, 0, ApiVersionsRequest())
+    rig.turn()
+    answer = rig.reply(channel, VERSION, ProduceRequest)
+    assert answer.responses[0].partition_responses[0].error_code == NONE
+    assert channel.closing
+    assert (channel.pending, channel.pending_bytes, channel.queued_bytes) == (0, 0, 0)
+
+
+def test_a_transaction_needs_its_id(rig: Rig) -> None:
+    asked = request([("a", [(0, 1), (1, 1)]), ("b", [])])
+    asked.topic_data[0].partition_data[1].records = memoryview(
+        build(
+            [(1_700_000_000_000, None, b"value", [])],
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+    )
+    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert answered(rig.call(VERSION, asked)) == [("a", [(0, refused), (1, refused)]), ("b", [])]
+    assert ends(rig) == [0, 0]
+
+
+# Two replicas: the other one is made up.
+
+
+def led(rig: Rig, isr: tuple[int, ...] = (1, 2), epoch: int = 1) -> Partition:
+    partition = rig.node.partition("a", 0)
+    assert partition is not None
+    partition.lead(PartitionImage(replicas=(1, 2), isr=isr, leader=1, leader_epoch=epoch))
+    return partition
+
+
+def sent(rig: Rig, acks: int) -> Channel:
+    channel = rig.channel()
+    rig.send(channel, VERSION, request([("a", [(0, 1)])], acks))
+    rig.turn()
+    return channel
+
+
+def code_of(rig: Rig, channel: Channel) -> ErrorCode | None:
+    answer = rig.reply(channel, VERSION, ProduceRequest)
+    return None if answer is None else ErrorCode(answered(answer)[0][1][0][1])
+
+
+def test_what_is_written_is_answered_and_what_is_to_be_replicated_waits(rig: Rig) -> None:
+    partition = led(rig)
+    assert code_of(rig, sent(rig, acks=1)) == NONE
+    waiting = sent(rig, acks=-1)
+    timers = rig.host.timers
+    assert code_of(rig, waiting) is None
+    partition.fetched(2, 1)
+    assert (code_of(rig, waiting), partition.high_watermark) == (None, 1)
+    partition.fetched(2, 2)
+    assert (code_of(rig, waiting), partition.high_watermark) == (NONE, 2)
+    assert rig.host.timers == timers - 1
+
+
+def test_what_is_not_replicated_in_time_is_told_so_and_stays(rig: Rig) -> None:
+    partition = led(rig)
+    waiting = sent(rig, acks=-1)
+    rig.host.advance(999)
+    assert code_of(rig, waiting) is None
+    rig.host.advance(1)
+    assert code_of(rig, waiting) == ErrorCode.REQUEST_TIMED_OUT
+    partition.fetched(2, 1)
+    assert (partition.high_watermark, ends(rig)) == (1, [1, 0])
+
+
+def test_no_timer_is_made_for_what_is_replicated_within_the_turn(rig: Rig) -> None:
+    timers = rig.host.timers
+    channel = rig.channel()
+    for acks in (1, -1):
+        rig.send(channel, VERSION, request([("a", [(0, 1)])], acks))
+    rig.node.end_turn()
+    assert rig.host.timers == timers
+
+
+def test_too_few_in_sync_replicas_take_nothing_for_all(rig: Rig) -> None:
+    partition = led(rig, isr=(1,))
+    partition.log.config = replace(partition.log.config, min_insync_replicas=2)
+    assert code_of(rig, sent(rig, acks=-1)) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert ends(rig) == [0, 0]
+    assert code_of(rig, sent(rig, acks=1)) == NONE
+    assert partition.high_watermark == 0, "KIP-966: it does not rise"
+
+
+def test_min_insync_replicas_cannot_ask_for_more_than_there_are(rig: Rig) -> None:
+    partition = rig.node.partition("a", 0)
+    assert partition is not None
+    partition.log.config = replace(partition.log.config, min_insync_replicas=3)
+    assert code_of(rig, sent(rig, acks=-1)) == NONE
+
+
+def test_who_waits_is_sent_away_when_another_broker_leads(rig: Rig) -> None:
+    partition = led(rig)
+    waiting = sent(rig, acks=-1)
+    partition.follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=2))
+    assert code_of(rig, waiting) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert code_of(rig, sent(rig, acks=1)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    led(rig, isr=(1,), epoch=3)
+    assert code_of(rig, sent(rig, acks=-1)) == NONE
+    assert ends(rig) == [2, 0]
