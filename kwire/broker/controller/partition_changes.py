@@ -28,7 +28,7 @@ from kwire.broker.metadata.image import (
     PartitionImage,
     TopicImage,
 )
-from kwire.broker.metadata.records import DIRECTORIES_LEVEL, StoredRecord, change_record
+from kwire.broker.metadata.records import DIRECTORIES_LEVEL, StoredRecord, partition_record_version
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.metadata import PartitionChangeRecord
 
@@ -43,10 +43,10 @@ class PartitionChange:
     def __init__(self, image: MetadataImage, topic: TopicImage, index: int) -> None:
         partition = topic.partitions[index]
         self.election = Election.ONLINE
-        self.replicas = list(partition.replicas)
-        self.isr = list(partition.isr)
-        self.removing = list(partition.removing_replicas)
-        self.adding = list(partition.adding_replicas)
+        self.replicas: Sequence[int] = partition.replicas
+        self.isr: Sequence[int] = partition.isr
+        self.removing: Sequence[int] = partition.removing_replicas
+        self.adding: Sequence[int] = partition.adding_replicas
         self.going: int | None = None
         """Who cannot lead, though the image has it active."""
         self.coming: int | None = None
@@ -55,10 +55,11 @@ class PartitionChange:
         """Whether who is going may have lost what it had."""
         self._image = image
         self._elr_enabled = image.elr_enabled
+        self._level = image.metadata_version
         self._topic = topic
         self._index = index
         self._before = partition
-        self._elr = list(partition.elr)
+        self._elr: Sequence[int] = partition.elr
 
     def record(self) -> StoredRecord | None:
         """The record that makes the change; None where there is nothing to change."""
@@ -67,25 +68,25 @@ class PartitionChange:
         self._fill_elr()
         change = PartitionChangeRecord(partition_id=self._index, topic_id=self._topic.topic_id)
         self._elect(change)
-        if change.leader == NO_LEADER_CHANGE and not set(before.replicas) <= set(self.replicas):
+        if change.leader == NO_LEADER_CHANGE and not contains(self.replicas, before.replicas):
             # Whoever holds a replica no more must not be taken for one in the present epoch.
             change.leader = before.leader
         if change.isr is not None or not self._elr_enabled:
             self._elr = []
-        if self._elr != list(before.elr):
-            change.eligible_leader_replicas = self._elr
-        if change.isr is None and (self.isr or self._elr_enabled) and self.isr != list(before.isr):
-            change.isr = self.isr
+        if tuple(self._elr) != before.elr:
+            change.eligible_leader_replicas = list(self._elr)
+        if change.isr is None and (self.isr or self._elr_enabled) and tuple(self.isr) != before.isr:
+            change.isr = list(self.isr)
         if (
-            self._image.metadata_version < _SHRINK_BUMPS_EPOCH_BELOW
+            self._level < _SHRINK_BUMPS_EPOCH_BELOW
             and change.leader == NO_LEADER_CHANGE
             and change.isr is not None
-            and not set(before.isr) <= set(change.isr)
+            and not contains(change.isr, before.isr)
         ):
             change.leader = before.leader
         self._fill_last_known(change)
         self._fill_assignment(change)
-        return None if _is_nothing(change) else change_record(self._image, change)
+        return None if _is_nothing(change) else StoredRecord(change, partition_record_version(self._level))
 
     # --- the parts of a change
 
@@ -125,10 +126,8 @@ class PartitionChange:
     def _elected(self) -> tuple[int, bool]:
         """(who leads, whether something may be lost by it)."""
         before = self._before
-        order = [before.leader, *self.replicas]
-        if self.election is Election.PREFERRED:
-            order.insert(0, self.replicas[0])
-        for replica in order:
+        preferred = self.replicas[:1] if self.election is Election.PREFERRED else ()
+        for replica in (*preferred, before.leader, *self.replicas):
             if self._is_in_sync(replica) and self._can_lead(replica):
                 return replica, False
         if self._elr_enabled and not self._elr and not self.isr and len(before.last_known_elr) == 1:
@@ -167,21 +166,20 @@ class PartitionChange:
             change.last_known_elr = []
 
     def _fill_assignment(self, change: PartitionChangeRecord) -> None:
-        before, image = self._before, self._image
-        if self.replicas:
-            if image.metadata_version >= DIRECTORIES_LEVEL:
+        before = self._before
+        if self.replicas and tuple(self.replicas) != before.replicas:
+            change.replicas = list(self.replicas)
+            if self._level >= DIRECTORIES_LEVEL:
                 directories = [
-                    before.directory_of(replica) or default_directory(image, replica)
+                    before.directory_of(replica) or default_directory(self._image, replica)
                     for replica in self.replicas
                 ]
                 if directories != list(before.directories):
                     change.directories = directories
-            if self.replicas != list(before.replicas):
-                change.replicas = self.replicas
-        if self.removing != list(before.removing_replicas):
-            change.removing_replicas = self.removing
-        if self.adding != list(before.adding_replicas):
-            change.adding_replicas = self.adding
+        if tuple(self.removing) != before.removing_replicas:
+            change.removing_replicas = list(self.removing)
+        if tuple(self.adding) != before.adding_replicas:
+            change.adding_replicas = list(self.adding)
 
 
 def _is_nothing(change: PartitionChangeRecord) -> bool:
@@ -254,6 +252,11 @@ def find(image: MetadataImage, topic: str, index: int) -> tuple[TopicImage, Part
     if known is None or not 0 <= index < len(known.partitions):
         return None
     return known, known.partitions[index]
+
+
+def contains(replicas: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether all of the others are among the replicas."""
+    return replicas == others or set(others) <= set(replicas)
 
 
 def without(replicas: Sequence[int], others: Sequence[int]) -> list[int]:
