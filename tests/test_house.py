@@ -113,12 +113,7 @@ READS_FILES = {"kwire.broker.config.load"}
 SEEDED = {"random": "Random", "uuid": "UUID"}
 """Of these modules the one name that everyone may use: it makes chance of what it is given."""
 
-MODULE_CIRCLES: list[list[str]] = [
-    [
-        "kwire.broker.node.directories",
-        "kwire.broker.node.node",
-    ],
-]
+MODULE_CIRCLES: list[list[str]] = []
 FOLDER_CIRCLES: list[list[str]] = []
 """Modules, and folders, that still lead to each other. Both lists may only shrink."""
 

@@ -64,7 +64,7 @@ class ControllerRuntime:
         self._log = log
         self._publisher = publisher
         self._host = host
-        self._rng = host.rng
+        self._rng = host.random("controller")
         self._bootstrap = bootstrap
         self._epoch = -1
         self._latest = publisher.image

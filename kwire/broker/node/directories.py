@@ -6,35 +6,60 @@ have failed, and which take no new partitions (KIP-1066).
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
+from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.commands import AssignDirectories, UpdateDirectories
+from kwire.broker.controller.port import ControllerPort
+from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import RESOURCE_BROKER, MetadataImage
 from kwire.broker.metadata.records import DIRECTORIES_LEVEL
 from kwire.broker.replication.directory_moves import Assigned, DirectoryMoves
 from kwire.broker.replication.partition import Partition
+from kwire.broker.storage.cleaner.cleaner import Cleaner
 from kwire.broker.storage.dirs.log_dir import LogDirectory, can_move
+from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
-
-if TYPE_CHECKING:
-    from kwire.broker.node.node import Node
-
-logger = logging.getLogger("kwire.node")
 
 MOVE_LIMIT = "replica.alter.log.dirs.io.max.bytes.per.second"
 """No key of server.properties: it can be set on a running broker alone."""
 EVERY_DIRECTORY = "*"
 
 
+class Holder(Protocol):
+    """What the directories need of the node that holds them."""
+
+    node_id: int
+    config: BrokerConfig
+    host: Host
+    log_manager: LogManager
+    cleaner: Cleaner
+    controller: ControllerPort
+    stopping: bool
+
+    @property
+    def image(self) -> MetadataImage:
+        """The committed metadata."""
+
+    @property
+    def partition(self) -> Callable[[str, int], Partition | None]:
+        """The partition, if this broker holds it."""
+
+    @property
+    def led_partition(self) -> Callable[[str, int], Partition]:
+        """The partition, led by this broker and online. ApiError."""
+
+
 class Directories:
     """The log directories of one node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Holder) -> None:
         self._node = node
+        self._logger = node.host.logger("kwire.node")
         self._log_manager = node.log_manager
         self._reports = False
         self.moves = DirectoryMoves(
@@ -59,12 +84,12 @@ class Directories:
                     or topic.topic_id != future.topic_id
                     or not self._is_partition(image, future)
                 ):
-                    logger.warning("%s is not in the metadata: set aside as stray", future.directory)
+                    self._logger.warning("%s is not in the metadata: set aside as stray", future.directory)
                     self._log_manager.set_stray(future)
                 elif self._log_manager.get(future.topic, future.partition) is None:
                     self._adopt(image, future)
             except StorageError as error:
-                logger.error("%s cannot be put in its place: %s", future.directory, error)
+                self._logger.error("%s cannot be put in its place: %s", future.directory, error)
 
     def _is_partition(self, image: MetadataImage, log: Log) -> bool:
         return log.partition < len(image.topics[log.topic].partitions)
@@ -76,7 +101,7 @@ class Directories:
         is_told = image.metadata_version >= DIRECTORIES_LEVEL
         if place != directory.directory_id if is_told else self._log_manager.any_offline:
             return
-        logger.warning("%s takes the place of its log, which is gone", future.directory)
+        self._logger.warning("%s takes the place of its log, which is gone", future.directory)
         future.flush()
         future.close()
         self._log_manager.promote(future, self._node.host.now_ms())
@@ -163,7 +188,7 @@ class Directories:
         try:
             self.moves.cancel(partition)
         except StorageError as error:
-            logger.error("the copy of %s-%d stays: %s", partition.topic, partition.index, error)
+            self._logger.error("the copy of %s-%d stays: %s", partition.topic, partition.index, error)
 
     # --- failing and cordoned directories
 
@@ -184,9 +209,8 @@ class Directories:
         known = [directory for directory in self._log_manager.directories() if not directory.for_metadata]
         failed = [found.directory_id for found in known if found.offline and found.directory_id]
         cordoned = [found.directory_id for found in known if found.cordoned and found.directory_id]
-        self._node.controller.submit(UpdateDirectories(self._node.node_id, failed, cordoned), _reported)
+        self._node.controller.submit(UpdateDirectories(self._node.node_id, failed, cordoned), self._reported)
 
-
-def _reported(reply: object) -> None:
-    if isinstance(reply, ApiError):
-        logger.warning("the state of the log directories could not be written down: %s", reply)
+    def _reported(self, reply: object) -> None:
+        if isinstance(reply, ApiError):
+            self._logger.warning("the state of the log directories could not be written down: %s", reply)

@@ -87,14 +87,15 @@ class Metadata:
                 metadata_log_config(config), host.now_ms(), directory=self._home
             ),
             self._disk,
+            host.logger("kwire.raft"),
             node_id=config.node_id,
             directory_id=ids[self._home] or ZERO_UUID,
         )
         self.publisher.subscribe(self.life.image_changed)
         self.quorum.start(log, self._runtime)
-        features = registered_features()
+        features, rng = registered_features(), host.random("incarnations")
         self.controller.submit(
-            RegisterController(config.node_id, new_uuid(host.rng), controller_endpoints(config), features),
+            RegisterController(config.node_id, new_uuid(rng), controller_endpoints(config), features),
             lambda reply: None,
         )
         known = self.publisher.image.brokers.get(config.node_id)
@@ -102,7 +103,7 @@ class Metadata:
         self.life.start(
             RegisterBroker(
                 config.node_id,
-                new_uuid(host.rng),
+                new_uuid(rng),
                 broker_endpoints(config, bound_ports),
                 features,
                 config.broker_rack,

@@ -107,7 +107,7 @@ class Node:
         self.producer_ids = ProducerIds(
             self.controller, host, config.node_id, broker_epoch=lambda: self.life.broker_epoch
         )
-        self.directories = Directories(self)
+        self.directories: Directories = Directories(self)
         own_settings = GroupConfigs(config, lambda group_id: self.image.config(RESOURCE_GROUP, group_id))
         self.groups = GroupCoordinatorService(
             config, host, StateTopic(self, GROUP_METADATA_TOPIC), NodeTopics(lambda: self.image), own_settings

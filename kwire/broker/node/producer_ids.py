@@ -7,15 +7,12 @@ however long the broker has been up, and the next one when nine tenths of a bloc
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from kwire.broker.controller.commands import AllocateProducerIds, ProducerIdBlock
 from kwire.broker.controller.port import ControllerPort
 from kwire.broker.host.host import Host
 from kwire.wire.errors import ApiError, ErrorCode
-
-logger = logging.getLogger("kwire.transactions")
 
 RETRY_BACKOFF_MS = 50
 """How long the controller is left alone after it has refused."""
@@ -31,6 +28,7 @@ class ProducerIds:
         self._controller = controller
         self._broker_epoch = broker_epoch
         self._host = host
+        self._logger = host.logger("kwire.transactions")
         self._node_id = node_id
         self._block = ProducerIdBlock(0, 0)
         self._given = 0
@@ -63,7 +61,7 @@ class ProducerIds:
     def _answered(self, reply: ProducerIdBlock | ApiError) -> None:
         self._asked = False
         if isinstance(reply, ApiError):
-            logger.warning("the controller gives no producer ids: %s", reply.code.name)
+            self._logger.warning("the controller gives no producer ids: %s", reply.code.name)
             self._not_before_ms = self._host.monotonic_ms() + RETRY_BACKOFF_MS
         else:
             self._next_block, self._not_before_ms = reply, None

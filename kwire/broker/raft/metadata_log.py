@@ -12,11 +12,11 @@ now if that has changed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
 from kwire.broker.config import BrokerConfig
+from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch, decode_batches, size_of_whole
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.metadata.records import StoredRecord
@@ -46,8 +46,6 @@ from kwire.wire.stored.raft import (
     VotersVoter,
 )
 
-logger = logging.getLogger("kwire.raft")
-
 LEADER_CHANGE_TYPE: Final = 2
 
 MAX_BATCH_RECORDS: Final = 1_000
@@ -72,11 +70,11 @@ def metadata_log_config(config: BrokerConfig) -> LogConfig:
 class MetadataLog:
     """Reads the log at start, then leads it."""
 
-    def __init__(self, log: Log, disk: Disk, *, node_id: int, directory_id: Uuid) -> None:
+    def __init__(self, log: Log, disk: Disk, logger: NodeLogger, *, node_id: int, directory_id: Uuid) -> None:
         self.log = log
         self.epoch = 0
         """The epoch that this node leads; 0 before `lead`."""
-        self.snapshots = Snapshots(disk, log.directory)
+        self.snapshots = Snapshots(disk, log.directory, logger)
         self.unsnapshotted_bytes = 0
         """How much of the log no snapshot stands for."""
         self.last_timestamp_ms = -1
@@ -85,6 +83,7 @@ class MetadataLog:
         """Who votes, where the log says it."""
         self._voters_in_log = False
         self._disk = disk
+        self._logger = logger
         self._node_id = node_id
         self._directory_id = directory_id
 
@@ -102,7 +101,7 @@ class MetadataLog:
         self._restart_behind(snapshot)
         offset, end = self.log.log_start_offset, self.log.log_end_offset
         if snapshot is not None:
-            logger.info("metadata: starting from snapshot %s", snapshot.name)
+            self._logger.info("metadata: starting from snapshot %s", snapshot.name)
             for batch in decode_batches(self.snapshots.read(snapshot)):
                 self._note(batch.controls, in_log=snapshot.end_offset > 0)
                 # Offsets within a snapshot are its own; what it says holds up to its end offset.
@@ -134,7 +133,7 @@ class MetadataLog:
             return
         here = (self.log.latest_epoch or 0, self.log.log_end_offset)
         if (snapshot.epoch, snapshot.end_offset) > here:
-            logger.warning(
+            self._logger.warning(
                 "metadata: the log ends at offset %d of epoch %d; it starts anew at the snapshot %s",
                 here[1],
                 here[0],

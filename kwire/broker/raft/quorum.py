@@ -42,6 +42,7 @@ class Leadership(Protocol):
 class QuorumDescription(NamedTuple):
     """How a quorum is doing that has one voter."""
 
+    leader_id: int
     leader_epoch: int
     high_watermark: int
     log_end_offset: int
@@ -198,6 +199,7 @@ class Quorum:
         if log.voters is not None:
             voter = log.voters.voters[0]
             return QuorumDescription(
+                config.node_id,
                 log.epoch,
                 log.log.high_watermark,
                 log.end_offset,
@@ -210,4 +212,6 @@ class Quorum:
         if named and config.controller_listener_names:
             host, _, port = named[0].partition("@")[2].rpartition(":")
             endpoints = [(config.controller_listener_names[0], host.strip("[]"), int(port))]
-        return QuorumDescription(log.epoch, log.log.high_watermark, log.end_offset, ZERO_UUID, endpoints)
+        return QuorumDescription(
+            config.node_id, log.epoch, log.log.high_watermark, log.end_offset, ZERO_UUID, endpoints
+        )

@@ -8,12 +8,12 @@ footer.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.metadata.batches import CorruptMetadata, control_key, decode_batches
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.storage.disk import Disk, StorageError, join
@@ -28,8 +28,6 @@ from kwire.wire.stored.raft import (
     SnapshotHeaderRecord,
     VotersRecord,
 )
-
-logger = logging.getLogger("kwire.raft")
 
 SUFFIX: Final = ".checkpoint"
 PART_SUFFIX: Final = ".part"
@@ -145,8 +143,9 @@ class SnapshotFile:
 class Snapshots:
     """Which snapshots there are in the directory of a metadata log."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, logger: NodeLogger) -> None:
         self._disk = disk
+        self._logger = logger
         self._directory = directory
         self._known: list[Snapshot] = []
         self._timestamps_ms: dict[Snapshot, int] = {}
@@ -173,7 +172,7 @@ class Snapshots:
                 f"what came before: restore the missing file, or the whole directory, from a copy"
             )
         for name in useless:
-            logger.info("metadata: removing %s, which is not needed any more", name)
+            self._logger.info("metadata: removing %s, which is not needed any more", name)
             disk.remove(join(self._directory, name))
         self._known = known
 
@@ -238,4 +237,4 @@ class Snapshots:
         try:
             self._disk.remove(path)
         except StorageError as error:
-            logger.error("%s cannot be removed: %s", path, error)
+            self._logger.error("%s cannot be removed: %s", path, error)

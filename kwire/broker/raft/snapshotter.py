@@ -11,7 +11,6 @@ together, or when it is older than metadata.max.retention.ms. The log then start
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from kwire.broker.host.host import Host, Timer
     from kwire.broker.raft.metadata_log import MetadataLog
 
-logger = logging.getLogger("kwire.raft")
-
 REPLAYED_BYTES: Final = 1024 * 1024
 """What a start may replay, or twice a snapshot's size where that is more, before the next is spared it."""
 
@@ -46,6 +43,7 @@ class Snapshotter:
 
     def __init__(self, config: BrokerConfig, host: Host, log: MetadataLog) -> None:
         self._host = host
+        self._logger = host.logger("kwire.raft")
         self._log = log
         self._max_bytes = cast(int, config.value("metadata.log.max.record.bytes.between.snapshots"))
         self._interval_ms = cast(int, config.value("metadata.log.max.snapshot.interval.ms"))
@@ -116,7 +114,7 @@ class Snapshotter:
         snapshot = Snapshot(image.offset + 1, image.epoch)
         if snapshot in log.snapshots.known:
             return
-        logger.info("metadata: writing snapshot %s, because %s", snapshot.name, reason)
+        self._logger.info("metadata: writing snapshot %s, because %s", snapshot.name, reason)
         writer = SnapshotWriter(
             image.epoch,
             now_ms=self._host.now_ms(),
@@ -167,13 +165,13 @@ class Snapshotter:
             self._failed(file.snapshot, result)
             return
         self._log.snapshots.add(file.snapshot)
-        logger.info("metadata: snapshot %s is complete", file.snapshot.name)
+        self._logger.info("metadata: snapshot %s is complete", file.snapshot.name)
         self.clean()
         self._take_if_due()
 
     def _failed(self, snapshot: Snapshot, error: BaseException) -> None:
         """What a snapshot would have stood for is in the log: the next one will do."""
-        logger.error("metadata: snapshot %s cannot be written: %s", snapshot.name, error)
+        self._logger.error("metadata: snapshot %s cannot be written: %s", snapshot.name, error)
         if self._writing is not None:
             self._writing.abandon()
             self._writing = None
@@ -189,13 +187,13 @@ class Snapshotter:
         try:
             while (reason := self._too_much()) is not None:
                 oldest, following = self._log.snapshots.known[:2]
-                logger.info("metadata: snapshot %s goes, because %s", oldest.name, reason)
+                self._logger.info("metadata: snapshot %s goes, because %s", oldest.name, reason)
                 self._log.log.delete_records_before(following.end_offset)
                 self._log.log.delete_old_segments(self._host.now_ms())
                 for path in self._log.snapshots.set_aside_before(following):
                     self._remove_later(path)
         except (StorageError, ApiError, CorruptMetadata) as error:
-            logger.error("metadata: old snapshots cannot be removed: %s", error)
+            self._logger.error("metadata: old snapshots cannot be removed: %s", error)
 
     def _too_much(self) -> str | None:
         """Why the oldest snapshot is to go; None where it may stay."""

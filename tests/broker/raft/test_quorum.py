@@ -60,6 +60,7 @@ class Bench:
         self.log = MetadataLog(
             self.logs.open_metadata_log(metadata_log_config(config), 0),
             self.disk,
+            self.host.logger("kwire.raft"),
             node_id=1,
             directory_id=directory.directory_id or Uuid(bytes(16)),
         )

@@ -112,7 +112,7 @@ def describe_quorum(
     now_ms = node.host.now_ms()
     partition = ResponsePartitionData(
         partition_index=METADATA_PARTITION,
-        leader_id=node.node_id,
+        leader_id=quorum.leader_id,
         leader_epoch=quorum.leader_epoch,
         high_watermark=quorum.high_watermark,
         current_voters=[
