@@ -363,7 +363,7 @@ def loggers(broker: Broker) -> Any:
             seen[f"at {level}"] = describe(4, "1")
         for value in ("debug", "Warn", "OFF", "ALL", "", None, "LOUD"):
             seen[f"refused {value!r}"] = alter(("root", SET, value))
-        for operation in (DELETE, APPEND, SUBTRACT, 9):
+        for operation in (DELETE, APPEND, SUBTRACT):
             for name in ("root", "nope", ""):
                 for value in (None, "INFO"):
                     change = (name, operation, value)

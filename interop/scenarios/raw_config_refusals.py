@@ -1,8 +1,7 @@
-"""Changes of configurations that are refused for all resources of a request, and which faults come first.
+"""Changes of configurations that are refused, one by one or for all resources of a request.
 
 Apache Kafka's broker refuses some resources by itself and forwards the others to its controller. That one
-fails for all of these at an operation that it cannot name, which takes it a second each time, and where they
-are too many.
+fails for all of these where they are too many, or too long for a record.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ Change = tuple[str, int, str | None]
 Resource = tuple[int, str, list[Change]]
 
 GOOD: Resource = TOPIC, NAME, [("retention.ms", SET, "1000")]
-BAD: Resource = TOPIC, f"{NAME}-b", [("retention.ms", UNKNOWN, "1")]
 OTHERS: list[Resource] = [
     (TOPIC, "nope", [("retention.ms", SET, "1")]),
     (TOPIC, f"{NAME}-c", [("retention.ms", SET, None)]),
@@ -75,30 +73,15 @@ def values(client: RawClient, kind: int, resource: str, *names: str) -> list[Any
     return [(config["Name"], len(config["Value"] or ""), config["Value"]) for config in configs]
 
 
-@scenario(seconds=120)
-def unknown_operations(broker: Broker) -> Any:
-    """An operation that is none, beside others: in the same request, and in the same resource."""
+@scenario()
+def one_by_one(broker: Broker) -> Any:
+    """What is refused for each of its reasons, before and behind what is not."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        for name in (NAME, f"{NAME}-b", f"{NAME}-c"):
+        for name in (NAME, f"{NAME}-c"):
             create_topic(client, name)
-        for check in (True, False):
-            seen[f"one of two, {check}"] = alter(client, GOOD, BAD, check=check)
-            seen[f"the first of two, {check}"] = alter(client, BAD, GOOD, check=check)
-            seen[f"among refused ones, {check}"] = alter(client, GOOD, *OTHERS, BAD, check=check)
-        seen["nothing was changed"] = values(client, TOPIC, NAME, "retention.ms")
-        seen["without it"] = alter(client, GOOD, *OTHERS, check=True)
-        for operation in (-1, 4):
-            changed: Resource = TOPIC, NAME, [("retention.ms", operation, "1")]
-            seen[f"operation {operation}"] = alter(client, changed, check=True)
-        keys = "retention.ms", "retention.bytes", "cleanup.policy", "no.such.key"
-        for first, second in permutations(keys, 2):
-            changes: list[Change] = [(first, APPEND, "x"), (second, UNKNOWN, "1")]
-            for kind, resource in ((TOPIC, NAME), (BROKER, "1")):
-                seen[f"{kind} {first} {second}"] = alter(client, (kind, resource, changes), check=True)
-        many: list[Change] = [(f"key.{number}", SET, "1") for number in range(40)]
-        for end in (1, 12, 13, 24, 25, 40):
-            seen[f"the first of {end} unknown keys"] = alter(client, (TOPIC, NAME, many[:end]), check=True)
+        seen["before"] = alter(client, GOOD, *OTHERS, check=True)
+        seen["behind"] = alter(client, *OTHERS, GOOD, check=True)
     return seen
 
 
@@ -127,8 +110,6 @@ def too_long(broker: Broker) -> Any:
                 seen[f"{size} of {name}"] = alter(
                     client, (TOPIC, name, [(THROTTLED, APPEND, more)]), check=True
                 )
-        unnamed: Resource = TOPIC, f"{NAME}-long", [grown, ("retention.ms", UNKNOWN, "1")]
-        seen["beside an unknown operation"] = alter(client, unnamed, other, check=True)
         seen["refused"] = alter(client, (TOPIC, f"{NAME}-long", [grown]), other, check=False)
         seen["the other one"] = values(client, CLIENT_METRICS, NAME, "interval.ms")
         seen["undone"] = alter(client, (CLIENT_METRICS, NAME, [("interval.ms", DELETE, None)]), check=False)

@@ -279,9 +279,6 @@ class ConfigRules(Protocol):
     def is_known_broker_key(self, key: str) -> bool:
         """Whether a broker knows this key at all."""
 
-    def is_required_broker_key(self, key: str) -> bool:
-        """Whether a broker's key has no default, not even an empty one."""
-
     def default(self, resource_type: int, key: str) -> str | None:
         """The key's default as text: Kafka's own, whatever the broker's settings make of it."""
 

@@ -58,10 +58,6 @@ class BrokerConfigRules:
         """Whether a broker knows this key at all."""
         return key in BROKER_KEYS
 
-    def is_required_broker_key(self, key: str) -> bool:
-        """Whether a broker's key has no default, not even an empty one."""
-        return key in BROKER_KEYS and BROKER_KEYS[key].default == REQUIRED
-
     def default(self, resource_type: int, key: str) -> str | None:
         """The key's default as text: Kafka's own, whatever the broker's settings make of it."""
         known = _known(resource_type, key)

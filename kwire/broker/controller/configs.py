@@ -2,7 +2,7 @@
 
 A resource's changes succeed or fail together; resources do not hold back each other. What a request says of
 the broker that it came to, and what is wrong with its form, that broker has checked (`broker.api.configs`).
-Where an operation is none that there is, or the changes are too many, all of it is refused. KIP-226, KIP-339.
+Where the changes are too many, all of it is refused. KIP-226, KIP-339.
 """
 
 from __future__ import annotations
@@ -94,10 +94,7 @@ def _outgrows(stored: StoredRecord) -> bool:
 def alter_resource(
     resource: ResourceChange, image: MetadataImage, rules: ConfigRules, *, is_new: bool = False
 ) -> Fault | list[StoredRecord]:
-    """The records for one resource's changes. `is_new`: the resource is being created with them.
-
-    ApiError: UNKNOWN_SERVER_ERROR where an operation is none that there is.
-    """
+    """The records for one resource's changes. `is_new`: the resource is being created with them."""
     resource_type, resource_name, changes = resource
     before = {} if is_new else image.config(resource_type, resource_name)
     after = dict(before)
@@ -117,8 +114,7 @@ def alter_resource(
             current = rules.default(resource_type, change.name) if old_value is None else old_value
             new_value = _edit_list(current, change.operation, change.value or "")
         else:
-            # Kafka's controller cannot name the operation, and fails for all that the request asks of it.
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return Fault(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
         # A broker's settings are written again even when equal: it makes brokers reload key stores.
         if new_value != old_value or resource_type == RESOURCE_BROKER:
             records.extend(_config_records(image, resource_type, resource_name, change.name, new_value))

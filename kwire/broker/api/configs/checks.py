@@ -107,9 +107,6 @@ def _broker_fault(
                 return Fault(ErrorCode.INVALID_CONFIG, text)
             before = values.get(change.name)
             if before is None:
-                if rules.is_required_broker_key(change.name):
-                    # Kafka's broker takes the default that the key has not for a list, and fails.
-                    return Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
                 before = rules.default(RESOURCE_BROKER, change.name)
             values[change.name] = _edited(before or "", change.operation, change.value or "")
         else:

@@ -81,8 +81,7 @@ def _fault(change: ConfigChange, loggers: dict[str, logging.Logger]) -> Fault | 
         verb = AlterOperation(operation).name
         return _invalid(f"{verb} operation is not allowed for the BROKER_LOGGER resource")
     if operation not in (AlterOperation.SET, AlterOperation.DELETE):
-        # Apache Kafka cannot name the operation and fails; the code is what clients see of it.
-        return Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
+        return _invalid(f"Unknown operations type {operation}")
     if name not in loggers:
         return Fault(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
     if operation == AlterOperation.DELETE:

@@ -97,7 +97,7 @@ REFUSED = [
         ErrorCode.INVALID_REQUEST,
         "SUBTRACT operation is not allowed for the BROKER_LOGGER resource",
     ),
-    (("root", 9, "INFO"), ErrorCode.UNKNOWN_SERVER_ERROR, None),
+    (("root", 9, "INFO"), ErrorCode.INVALID_REQUEST, "Unknown operations type 9"),
 ]
 
 
