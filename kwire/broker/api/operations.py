@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-NOT_ASKED: Final = -(2**31)
-"""What a response carries when the request did not ask."""
-
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
 _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
 
@@ -24,3 +21,4 @@ TOPIC_OPERATIONS: Final = _bits(
 CLUSTER_OPERATIONS: Final = _bits(
     _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
 )
+GROUP_OPERATIONS: Final = _bits(_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
+    from logging import Logger
 
     from kwire.broker.api.records.fetch_sessions import FetchSessionCache
     from kwire.broker.config import BrokerConfig
@@ -79,6 +80,9 @@ class Metadata(Protocol):
 
     def features(self) -> Features:
         """Feature levels for ApiVersions."""
+
+    def loggers(self) -> Mapping[str, Logger]:
+        """The loggers whose levels are told and set, by name. KIP-412."""
 
 
 class DescribesQuorum(Protocol):

@@ -19,6 +19,7 @@ from kwire.broker.config.group import GroupConfigs
 from kwire.broker.controller.commands import AssignDirectories
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.host.host import Host, Timer
+from kwire.broker.host.loggers import known_loggers
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.features import KRAFT_VERSION, served_features
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, MetadataImage
@@ -260,6 +261,10 @@ class Node:
             for advertised in self.config.advertised_endpoints()
             if advertised.name == listener and self.node_id in node_ids
         ]
+
+    def loggers(self) -> dict[str, logging.Logger]:
+        """Those of the process: nodes in one share them."""
+        return known_loggers()
 
     def features(self) -> Features:
         """Feature levels for ApiVersions."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kwire.broker.api.ports import Broker
 
 UNKNOWN_LAG = -1
+logger = logging.getLogger("kwire.node")
 
 
 def describe_log_dirs(
@@ -92,9 +93,6 @@ def _offset_lag(node: Broker, log: Log) -> int:
     if current is log:
         return max(0, log.high_watermark - log.log_end_offset)
     return current.log_end_offset - log.log_end_offset
-
-
-logger = logging.getLogger("kwire.node")
 
 
 def alter_replica_log_dirs(

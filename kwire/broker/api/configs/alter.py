@@ -30,7 +30,7 @@ from kwire.wire.messages import alter_configs as legacy
 from kwire.wire.messages import incremental_alter_configs as incremental
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, Broker, Controller
+    from kwire.broker.api.ports import Asked, Broker, Controller, Metadata
 
 Request = incremental.IncrementalAlterConfigsRequest | legacy.AlterConfigsRequest
 Response = incremental.IncrementalAlterConfigsResponse | legacy.AlterConfigsResponse
@@ -47,7 +47,7 @@ def alter_configs(
     own: dict[int, Fault | None] = {at: fault for at, fault in enumerate(found) if fault is not None}
     for at, change in enumerate(changes):
         if at not in own and change.resource_type == RESOURCE_BROKER_LOGGER:
-            own[at] = _alter_loggers(node.node_id, change, request)
+            own[at] = _alter_loggers(node, change, request)
     left = [at for at in range(len(changes)) if at not in own]
     if not left:
         return _response(request, [own[at] for at in range(len(changes))])
@@ -78,7 +78,7 @@ def decide_configs(node: Controller, context: Asked, request: Request) -> Parked
     ]
     for at, change in enumerate(changes):
         if outcomes[at] is None and change.resource_type == RESOURCE_BROKER_LOGGER:
-            outcomes[at] = _alter_loggers(node.node_id, change, request)
+            outcomes[at] = _alter_loggers(node, change, request)
     left = [
         at
         for at, change in enumerate(changes)
@@ -125,8 +125,14 @@ def _type_fault(kind: int) -> Fault | None:
     return Fault(ErrorCode.UNSUPPORTED_VERSION, f"Unknown resource type {kind}.")
 
 
-def _alter_loggers(node_id: int, change: ResourceChange, request: Request) -> Fault | None:
-    return alter_loggers(node_id, change.resource_name, change.changes, validate_only=request.validate_only)
+def _alter_loggers(node: Metadata, change: ResourceChange, request: Request) -> Fault | None:
+    return alter_loggers(
+        node.loggers(),
+        node.node_id,
+        change.resource_name,
+        change.changes,
+        validate_only=request.validate_only,
+    )
 
 
 def _response(request: Request, outcomes: Sequence[Fault | None]) -> Response:

@@ -55,6 +55,7 @@ DESCRIBABLE: Final = {
     RESOURCE_CLIENT_METRICS,
     RESOURCE_GROUP,
 }
+FIRST_WITH_TYPES: Final = 1
 
 
 def describe_configs(
@@ -134,7 +135,7 @@ def _entries(node: Metadata, resource: DescribeConfigsResource) -> Iterable[Conf
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
         return describe_client_metrics(node.image.config(RESOURCE_CLIENT_METRICS, name))
-    return describe_loggers(node.node_id, name)
+    return describe_loggers(node.loggers(), node.node_id, name)
 
 
 def _broker_id(name: str) -> int:
@@ -142,9 +143,6 @@ def _broker_id(name: str) -> int:
     if broker_id is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
     return broker_id
-
-
-FIRST_WITH_TYPES: Final = 1
 
 
 def list_config_resources(

@@ -6,16 +6,18 @@ Levels have log4j's names. A logger's own level may be taken away, and its paren
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kwire.broker.config.definition import parse_integer
 from kwire.broker.config.describe import ConfigEntry, ConfigSource
 from kwire.broker.controller.commands import AlterOperation, ConfigChange, Fault
+from kwire.broker.host.loggers import ROOT
 from kwire.wire.errors import ApiError, ErrorCode
 
-ROOT: Final = "root"
-OURS: Final = "kwire"
+Loggers = Mapping[str, logging.Logger]
+"""By name: what a node says its loggers are."""
+
 TRACE: Final = 5
 LEVELS: Final = {
     "DEBUG": logging.DEBUG,
@@ -28,7 +30,7 @@ LEVELS: Final = {
 _NAMES: Final = sorted(((level, name) for name, level in LEVELS.items()), reverse=True)
 
 
-def describe_loggers(node_id: int, resource_name: str) -> list[ConfigEntry]:
+def describe_loggers(loggers: Loggers, node_id: int, resource_name: str) -> list[ConfigEntry]:
     """Every logger and the level that holds for it. ApiError where this is not the broker."""
     if not resource_name:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
@@ -50,12 +52,17 @@ def describe_loggers(node_id: int, resource_name: str) -> list[ConfigEntry]:
             is_sensitive=False,
             documentation=None,
         )
-        for name, logger in _loggers().items()
+        for name, logger in loggers.items()
     ]
 
 
 def alter_loggers(
-    node_id: int, resource_name: str, changes: Sequence[ConfigChange], *, validate_only: bool
+    loggers: Loggers,
+    node_id: int,
+    resource_name: str,
+    changes: Sequence[ConfigChange],
+    *,
+    validate_only: bool,
 ) -> Fault | None:
     """Set levels, or take them away: all of them, or, with what is wrong told, none."""
     broker_id = parse_integer(resource_name)
@@ -63,7 +70,6 @@ def alter_loggers(
         return _invalid(f"Node id must be an integer, but it is: {resource_name}")
     if broker_id != node_id:
         return _invalid(f"Unexpected node id. Expected {node_id}, but received {broker_id}")
-    loggers = _loggers()
     for change in changes:
         fault = _fault(change, loggers)
         if fault is not None:
@@ -75,7 +81,7 @@ def alter_loggers(
     return None
 
 
-def _fault(change: ConfigChange, loggers: dict[str, logging.Logger]) -> Fault | None:
+def _fault(change: ConfigChange, loggers: Loggers) -> Fault | None:
     name, operation, value = change
     if operation in (AlterOperation.APPEND, AlterOperation.SUBTRACT):
         verb = AlterOperation(operation).name
@@ -94,14 +100,6 @@ def _fault(change: ConfigChange, loggers: dict[str, logging.Logger]) -> Fault | 
         )
         return Fault(ErrorCode.INVALID_CONFIG, text)
     return None
-
-
-def _loggers() -> dict[str, logging.Logger]:
-    """The root, and what this broker logs to so far: names appear as the parts of it come to work."""
-    known = logging.root.manager.loggerDict
-    found = {name: one for name, one in sorted(known.items()) if name.partition(".")[0] == OURS}
-    ours = {name: one for name, one in found.items() if isinstance(one, logging.Logger)}
-    return {ROOT: logging.root, **ours}
 
 
 def _level_name(level: int) -> str:

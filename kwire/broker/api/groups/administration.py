@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.groups.membership import consumer_groups_enabled
+from kwire.broker.api.operations import GROUP_OPERATIONS
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -27,6 +28,8 @@ from kwire.wire.messages.list_groups import ListGroupsRequest, ListGroupsRespons
 if TYPE_CHECKING:
     from kwire.broker.api.ports import Broker
 
+FIRST_VERSION_WITH_NOT_FOUND = 6
+
 
 def list_groups(node: Broker, _context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """Answer with the groups that pass both filters; an empty filter lets all pass."""
@@ -37,14 +40,6 @@ def list_groups(node: Broker, _context: RequestContext, request: ListGroupsReque
     return ListGroupsResponse(groups=groups)
 
 
-FIRST_VERSION_WITH_NOT_FOUND = 6
-
-READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
-"""Codes of the operations that a group knows (KIP-430)."""
-
-ALL_OPERATIONS = sum(1 << code for code in (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS))
-
-
 def describe_groups(
     node: Broker, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
@@ -53,7 +48,7 @@ def describe_groups(
     if request.include_authorized_operations:
         for group in groups:
             if not group.error_code:
-                group.authorized_operations = ALL_OPERATIONS
+                group.authorized_operations = GROUP_OPERATIONS
     return DescribeGroupsResponse(groups=groups)
 
 
@@ -88,7 +83,7 @@ def consumer_group_describe(
 
     def described(at: int, group: DescribedConsumerGroup) -> None:
         if request.include_authorized_operations and not group.error_code:
-            group.authorized_operations = ALL_OPERATIONS
+            group.authorized_operations = GROUP_OPERATIONS
         found[at] = group
         if len(found) == len(asked):
             context.complete(ConsumerGroupDescribeResponse(groups=[found[at] for at in range(len(asked))]))

@@ -36,6 +36,9 @@ FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
 FIRST_VERSION_WITH_MEMBER_ID_FIRST = 4
 FIRST_VERSION_WITH_NULL_PROTOCOL = 7
 FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT = 9
+FIRST_VERSION_WITH_PROTOCOL = 5
+FIRST_VERSION_WITH_MEMBERS = 3
+CONSUMER_PROTOCOL = "consumer"
 
 
 def join_group(node: Broker, context: RequestContext, request: JoinGroupRequest) -> Parked:
@@ -73,9 +76,6 @@ def join_group(node: Broker, context: RequestContext, request: JoinGroupRequest)
     return PARKED
 
 
-FIRST_VERSION_WITH_PROTOCOL = 5
-
-
 def sync_group(
     node: Broker, context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | Parked:
@@ -109,9 +109,6 @@ def heartbeat(node: Broker, context: RequestContext, request: HeartbeatRequest) 
     return HeartbeatResponse(error_code=code)
 
 
-FIRST_VERSION_WITH_MEMBERS = 3
-
-
 def leave_group(node: Broker, context: RequestContext, request: LeaveGroupRequest) -> Parked:
     """Answer for each member, or before v3 for the one that leaves."""
     many = context.api_version >= FIRST_VERSION_WITH_MEMBERS
@@ -125,9 +122,6 @@ def leave_group(node: Broker, context: RequestContext, request: LeaveGroupReques
 
     node.groups.leave(request.group_id, members, done)
     return PARKED
-
-
-CONSUMER_PROTOCOL = "consumer"
 
 
 def consumer_group_heartbeat(

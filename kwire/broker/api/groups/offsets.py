@@ -49,6 +49,11 @@ if TYPE_CHECKING:
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 LAST_VERSION_WITH_RETENTION = 4
 DEFAULT_RETENTION = -1
+FIRST_VERSION_WITH_ERROR = 2
+FIRST_VERSION_WITH_GROUPS = 8
+Stored = Mapping[str, Mapping[int, CommittedOffset]]
+NONE_STORED: Stored = {}
+NOTHING_COMMITTED = CommittedOffset(NO_OFFSET, -1, "", -1)
 
 
 def offset_commit(
@@ -113,14 +118,6 @@ def offset_commit(
     )
     node.groups.commit_offsets(commit, done)
     return PARKED
-
-
-FIRST_VERSION_WITH_ERROR = 2
-FIRST_VERSION_WITH_GROUPS = 8
-
-Stored = Mapping[str, Mapping[int, CommittedOffset]]
-NONE_STORED: Stored = {}
-NOTHING_COMMITTED = CommittedOffset(NO_OFFSET, -1, "", -1)
 
 
 class _Wanted(NamedTuple):

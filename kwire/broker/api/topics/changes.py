@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from kwire.broker.api.ports import Asked, Controller
 
 CONFIGS_SINCE: Final = 5
+NOTHING = TopicToDelete(None, None)
+FIRST_WITH_IDS = 6
+FIRST_WITH_DISABLED_CODE = 3
 
 
 def create_topics(
@@ -100,11 +103,6 @@ def _add_configs(node: Controller, asked: list[CreatableTopic], results: list[Cr
             )
             for entry in sorted(describe_topic(node.config, given), key=lambda entry: entry.name)
         ]
-
-
-NOTHING = TopicToDelete(None, None)
-FIRST_WITH_IDS = 6
-FIRST_WITH_DISABLED_CODE = 3
 
 
 def delete_topics(node: Controller, context: Asked, request: DeleteTopicsRequest) -> Parked:

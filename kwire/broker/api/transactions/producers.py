@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     from kwire.broker.api.ports import Broker
 
 FIRST_INIT_WITH_FENCED = 4
+FIRST_VERSION_OF_BROKERS = 4
+FIRST_VERSION_WITH_FENCED = 2
+CLIENT_VERSION, BROKER_VERSION = 0, 2
+"""The transaction protocol of who asks: a broker does it for a client of version 2, when that produces."""
+Answered = Callable[[list[AddPartitionsToTxnTopicResult]], None]
+FIRST_VERSION_THAT_RAISES_EPOCHS = 5
 
 
 def init_producer_id(
@@ -74,12 +80,6 @@ def _refusal(code: int) -> InitProducerIdResponse:
     return InitProducerIdResponse(
         error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
     )
-
-
-FIRST_VERSION_OF_BROKERS = 4
-FIRST_VERSION_WITH_FENCED = 2
-CLIENT_VERSION, BROKER_VERSION = 0, 2
-"""The transaction protocol of who asks: a broker does it for a client of version 2, when that produces."""
 
 
 def add_partitions_to_txn(
@@ -132,9 +132,6 @@ def add_partitions_to_txn(
         else:
             _add(node, transaction.transactional_id, producer, topics, BROKER_VERSION, answered)
     return PARKED
-
-
-Answered = Callable[[list[AddPartitionsToTxnTopicResult]], None]
 
 
 def _add(
@@ -247,9 +244,6 @@ def add_offsets_to_txn(node: Broker, context: RequestContext, request: AddOffset
         done,
     )
     return PARKED
-
-
-FIRST_VERSION_THAT_RAISES_EPOCHS = 5
 
 
 def end_txn(node: Broker, context: RequestContext, request: EndTxnRequest) -> Parked:

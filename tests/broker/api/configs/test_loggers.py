@@ -9,6 +9,7 @@ import pytest
 
 from kwire.broker.api.configs.loggers import alter_loggers, describe_loggers
 from kwire.broker.controller.commands import AlterOperation, ConfigChange, Fault
+from kwire.broker.host.loggers import known_loggers
 from kwire.wire.errors import ApiError, ErrorCode
 
 NAME = "kwire.a-test-of-loggers"
@@ -25,11 +26,13 @@ def logger() -> Iterator[logging.Logger]:
 def alter(
     *changes: tuple[str, int, str | None], node: str = "1", validate_only: bool = False
 ) -> Fault | None:
-    return alter_loggers(1, node, [ConfigChange(*change) for change in changes], validate_only=validate_only)
+    return alter_loggers(
+        known_loggers(), 1, node, [ConfigChange(*change) for change in changes], validate_only=validate_only
+    )
 
 
 def described() -> dict[str, str | None]:
-    return {entry.name: entry.value for entry in describe_loggers(1, "1")}
+    return {entry.name: entry.value for entry in describe_loggers(known_loggers(), 1, "1")}
 
 
 def test_levels_are_set_and_taken_away(logger: logging.Logger) -> None:
@@ -59,7 +62,7 @@ def test_the_root_is_there() -> None:
 @pytest.mark.parametrize("node", ["1", "+1", "01", "\u0661"])
 def test_the_broker_is_named_by_a_number_as_java_reads_it(node: str) -> None:
     assert alter(("root", AlterOperation.SET, "INFO"), node=node, validate_only=True) is None
-    assert describe_loggers(1, node)
+    assert describe_loggers(known_loggers(), 1, node)
 
 
 @pytest.mark.parametrize("node", ["", " 1", "1 ", "1_0", "1\u00a0", "0x1", "99999999999", "1" * 5000])
@@ -67,7 +70,7 @@ def test_what_is_no_such_number_names_no_broker(node: str) -> None:
     text = f"Node id must be an integer, but it is: {node}"
     assert alter(("root", 0, "INFO"), node=node) == Fault(ErrorCode.INVALID_REQUEST, text)
     with pytest.raises(ApiError) as refused:
-        describe_loggers(1, node)
+        describe_loggers(known_loggers(), 1, node)
     said = f"Broker id must be an integer, but it is: {node}" if node else "Broker id must not be empty"
     assert (refused.value.code, refused.value.message) == (ErrorCode.INVALID_REQUEST, said)
 
@@ -124,6 +127,6 @@ def test_refusals(
 )
 def test_other_brokers(node: str, described_as: str, altered_as: str) -> None:
     with pytest.raises(ApiError) as found:
-        describe_loggers(1, node)
+        describe_loggers(known_loggers(), 1, node)
     assert (found.value.code, found.value.message) == (ErrorCode.INVALID_REQUEST, described_as)
     assert alter(("root", 0, "INFO"), node=node) == Fault(ErrorCode.INVALID_REQUEST, altered_as)
