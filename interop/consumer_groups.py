@@ -109,6 +109,7 @@ def named(topics: Topics, answer: Any) -> Any:
 def described(topics: Topics, *groups: str, version: int = 1, **fields: Any) -> Any:
     """ConsumerGroupDescribe, with everything in an order of its own."""
     answer = topics.client.call("ConsumerGroupDescribe", version, GroupIds=list(groups), **fields)
+    answer["Groups"].sort(key=lambda group: groups.index(group["GroupId"]))
     for group in answer["Groups"]:
         group["Members"].sort(key=lambda member: member["MemberId"])
         for member in group["Members"]:

@@ -261,12 +261,7 @@ def features(broker: Broker) -> Any:
                 [("group.version", -1, UPGRADE)],
                 [("", 1, UPGRADE)],
                 [("transaction.version", 0, UPGRADE)],
-                [
-                    ("nope.version", 2, UPGRADE),
-                    ("group.version", 2, UPGRADE),
-                    ("transaction.version", 9, UPGRADE),
-                ],
-                [("transaction.version", 9, UPGRADE), ("group.version", 2, UPGRADE)],
+                [("transaction.version", 9, UPGRADE), ("group.version", 1, UPGRADE)],
             ):
                 seen[f"{version} {updates}"] = update(*updates, version=version)
         for kind in (-1, 0, UPGRADE, SAFE, UNSAFE, 4):

@@ -1,6 +1,7 @@
-"""Who gets which partition in consumer groups whose members come and go. KIP-848, "Assignors".
+"""How partitions are shared out in consumer groups whose members come and go. KIP-848, "Assignors".
 
-Members choose their ids, so where several assignments are as good, Apache Kafka's choice can be compared.
+Which of several assignments that are as good Apache Kafka chooses is up to its hash maps: shown is how many
+partitions the members have, whoever they are, and of ranges who has which.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from interop.scenarios.raw_group_configs import SET, alter, own
 from interop.scenarios.raw_topics import until
 
 
-def targets(topics: Topics, group: str) -> dict[str, Any]:
+def targets(topics: Topics, group: str) -> Any:
+    """Who has which partition; of what the uniform assignor has made only how many each member has."""
     (found,) = described(topics, group)["Groups"]
-    return {member["MemberId"]: member["TargetAssignment"] for member in found["Members"]}
+    owned = {member["MemberId"]: member["TargetAssignment"] for member in found["Members"]}
+    if found["AssignorName"] == "range":
+        return owned
+    return sorted(sum(map(len, assignment.values())) for assignment in owned.values())
 
 
 def lives(

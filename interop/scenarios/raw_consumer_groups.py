@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from itertools import product
 from typing import Any
 
 from interop.brokers import Broker
@@ -130,7 +129,8 @@ def handing_over(broker: Broker) -> Any:
         wait_for_coordinator(client, group)
         topics = Topics(client)
         topics.create("raw-848-hand", 6)
-        first, second, third = (Member(topics, group, name) for name in ("first", "second", "third"))
+        # Of these ids Kafka, too, goes by the order in which they join.
+        first, second, third = (Member(topics, group, name) for name in "abc")
         seen.append(first.join("raw-848-hand"))
         seen.append(first.ack())
         time.sleep(INTERVAL_S)
@@ -464,20 +464,20 @@ def after_a_restart(broker: Broker) -> Any:
 
 
 @scenario()
-def assignors_tied(broker: Broker) -> Any:
-    """Two assignors that as many members name: which one is used, and which one is told of.
+def assignors_named(broker: Broker) -> Any:
+    """Which assignor is used, and which one is told of, while two members name one.
 
     One assignor gives all of these topics to the first member, the other half of them.
     """
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        wait_for_coordinator(client, "raw-848-tied")
+        wait_for_coordinator(client, "raw-848-named")
         topics = Topics(client)
-        names = [f"raw-848-tied-{letter}" for letter in "abcd"]
+        names = [f"raw-848-named-{letter}" for letter in "abcd"]
         for name in names:
             topics.create(name, 1)
-        for assignors in product(("uniform", "range"), repeat=2):
-            group = "-".join(["raw-848-tied", *assignors])
+        for assignor in ("uniform", "range"):
+            group = f"raw-848-named-{assignor}"
             members = [Member(topics, group, f"m{number}") for number in range(2)]
 
             def shown(group: str = group) -> Any:
@@ -488,22 +488,22 @@ def assignors_tied(broker: Broker) -> Any:
                     [
                         [
                             member["MemberId"],
-                            member["SubscribedTopicNames"],
+                            sorted(member["SubscribedTopicNames"]),
                             len(member["TargetAssignment"]["TopicPartitions"]),
                         ]
                         for member in sorted(answer["Members"], key=lambda one: one["MemberId"])
                     ],
                 ]
 
-            for member, assignor in zip(members, assignors, strict=True):
+            for member in members:
                 member.join(*names, ServerAssignor=assignor)
                 time.sleep(INTERVAL_S)
-                seen[f"{assignors}, {member.member_id} joined"] = shown()
+                seen[f"{assignor}, {member.member_id} joined"] = shown()
             for member in members:
                 member.send(SubscribedTopicNames=names[:3])
                 time.sleep(INTERVAL_S)
-                seen[f"{assignors}, {member.member_id} wants less"] = shown()
+                seen[f"{assignor}, {member.member_id} wants less"] = shown()
                 member.send(SubscribedTopicNames=names)
                 time.sleep(INTERVAL_S)
-                seen[f"{assignors}, {member.member_id} wants all"] = shown()
+                seen[f"{assignor}, {member.member_id} wants all"] = shown()
     return seen

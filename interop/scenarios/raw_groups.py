@@ -259,7 +259,7 @@ def two_members(broker: Broker) -> Any:
         seen["heartbeat of the first"] = beat
         seen["commit during the rebalance"] = first.commit(COMMITTED, 5)
         seen["describe"] = describe(first.client, group)["GroupState"]
-        first.send_join(Protocols=[PROTOCOLS[1], PROTOCOLS[0]])
+        first.send_join(Protocols=PROTOCOLS)
         answers = {"first": first.joined(), "second": second.joined()}
         seen["leader is the first"] = answers["second"]["Leader"] == first.member_id
         seen["answers"] = {name: comparable(answer) for name, answer in answers.items()}

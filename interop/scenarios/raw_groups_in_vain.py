@@ -230,5 +230,6 @@ def an_assignor_that_is_gone(broker: Broker) -> Any:
             first = {"RebalanceTimeoutMs": 60_000, "SubscribedTopicNames": [TOPIC], "TopicPartitions": []}
             who = {"GroupId": "any", "MemberId": "m", "MemberEpoch": 0}
             answer = client.call("ConsumerGroupHeartbeat", 1, **who, **first, ServerAssignor="another")
-            told["never heard of"] = [answer["ErrorCode"], answer["ErrorMessage"]]
+            said, _, supported = answer["ErrorMessage"].rstrip(".").partition(" assignors: ")
+            told["never heard of"] = [answer["ErrorCode"], said, sorted(supported.split(", "))]
     return told
