@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kwire.coordinator.groups.classic.classic import Join, Sync
-from kwire.coordinator.groups.classic.stored import stored_records
+from kwire.coordinator.groups.classic.rebalance import Join, Sync
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.coordinator.groups.service import GroupCoordinatorService
+from kwire.coordinator.groups.stored import stored_records
 from kwire.coordinator.ports import Topic
 from kwire.coordinator.runtime import partition_of
 from kwire.testing.virtual import VirtualHost

@@ -8,8 +8,8 @@ from kwire.broker.config import load
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
 from kwire.broker.node.node import Node
 from kwire.broker.node.state_topic import StateTopic
-from kwire.coordinator.groups.classic.stored import stored_records
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
+from kwire.coordinator.groups.stored import stored_records
 from kwire.coordinator.runtime import partition_of
 from kwire.coordinator.transactions.machine import Ending
 from kwire.testing.disk import MemoryDisk

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from kwire.coordinator.groups.classic.classic import ClassicConfig, ClassicGroups, Join, Sync
 from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, State
 from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
+from kwire.coordinator.groups.classic.rebalance import ClassicConfig, ClassicGroups, Join, Sync
 from kwire.coordinator.groups.consumer.describe import described
 from kwire.coordinator.groups.consumer.group import REPLAY, ConsumerGroup
 from kwire.coordinator.groups.consumer.group import State as ConsumerState

@@ -14,10 +14,10 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from kwire.coordinator.groups.classic.classic import ClassicGroups, Join, Sync, response_error
 from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
 from kwire.coordinator.groups.classic.member import Member as ClassicMember
+from kwire.coordinator.groups.classic.rebalance import ClassicGroups, Join, Sync, response_error
 from kwire.coordinator.groups.consumer.embedded import (
     CustomAssignor,
     Malformed,
@@ -71,7 +71,7 @@ class MigrationConfig(Protocol):
 
 
 class OnlineMigration:
-    """`hooks.Migration` for the groups of one partition of the offsets topic."""
+    """`migration_port.Migration` for the groups of one partition of the offsets topic."""
 
     def __init__(
         self,

@@ -13,14 +13,14 @@ from typing import Protocol, TypeVar
 
 from kwire.broker.host.host import Host
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
-from kwire.coordinator.groups.classic.classic import Join, Sync, response_error
 from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
-from kwire.coordinator.groups.classic.stored import offset_key, stored_records
+from kwire.coordinator.groups.classic.rebalance import Join, Sync, response_error
 from kwire.coordinator.groups.consumer.heartbeat import assignor_names
 from kwire.coordinator.groups.consumer.requests import Caller, check_request
 from kwire.coordinator.groups.consumer.settings import BrokerSettings, ConsumerDefaults
 from kwire.coordinator.groups.machine import GroupConfig, GroupMachine
 from kwire.coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair
+from kwire.coordinator.groups.stored import offset_key, stored_records
 from kwire.coordinator.machine import Committed, Result, SameHeartbeat, TopicPartition
 from kwire.coordinator.ports import GroupSettings, StatePorts, TopicsView
 from kwire.coordinator.runtime import Kind, Runtime, Shard, partition_of

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.coordinator.groups.classic.classic import Join, Sync
+from kwire.coordinator.groups.classic.rebalance import Join, Sync
 from kwire.coordinator.groups.consumer.requests import Caller
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import (

@@ -14,11 +14,10 @@ from typing import Protocol
 
 from kwire.broker.config.broker import ASSIGNORS as KNOWN_ASSIGNORS
 from kwire.coordinator.groups.assignors import ASSIGNORS
-from kwire.coordinator.groups.classic.classic import ClassicGroups
 from kwire.coordinator.groups.classic.group import ClassicGroup
 from kwire.coordinator.groups.classic.group import State as ClassicState
+from kwire.coordinator.groups.classic.rebalance import ClassicGroups
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
-from kwire.coordinator.groups.consumer.hooks import Migration
 from kwire.coordinator.groups.consumer.member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -29,6 +28,7 @@ from kwire.coordinator.groups.consumer.member import (
     removal_records,
     target_record,
 )
+from kwire.coordinator.groups.consumer.migration_port import Migration
 from kwire.coordinator.groups.consumer.reconciliation import Owned, Situation, next_step
 from kwire.coordinator.groups.consumer.requests import (
     Caller,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from kwire.coordinator.groups.classic.classic import Join, Sync
 from kwire.coordinator.groups.classic.group import ClassicGroup
 from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
+from kwire.coordinator.groups.classic.rebalance import Join, Sync
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
 from kwire.coordinator.groups.consumer.member import Member
 from kwire.coordinator.machine import Result, StoredRecord

@@ -18,7 +18,7 @@ from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, RequestTopicPartitions
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.primitives import Uuid
-from tests.coordinator.groups.consumer.test_migration import metadata
+from tests.coordinator.groups.test_migration import metadata
 from tests.coordinator.scripting import Cluster, Config, Reply
 
 GROUP = "g"
