@@ -134,7 +134,7 @@ def too_much_at_once(broker: Broker) -> Any:
     """More partitions or records than one request may make: who is told so, and what is looked at before."""
     name = "raw-topics-much"
     once, twice = topic(f"{name}-once"), [topic(f"{name}-twice")] * 2
-    metadata, many, most = topic("__cluster_metadata"), topic(f"{name}-x", 20_000), 2**31 - 1
+    metadata = topic("__cluster_metadata")
     asked: dict[str, list[dict[str, Any]]] = {
         "partitions": [once, *twice, topic(f"{name}-x", 10_000)],
         "partitions, of which none is good": [topic("a b", 10_000), topic(f"{name}-x", 1, 0)],
@@ -143,16 +143,6 @@ def too_much_at_once(broker: Broker) -> Any:
         "as many partitions as may be, but too many records": [topic(f"{name}-x", 10_000)],
         "as many records as may be": [topic(f"{name}-x", 9_999), topic("a b"), *twice, metadata],
         "partitions, and metadata": [metadata, once, topic(f"{name}-x", 10_000)],
-        "a sum that runs over, no replicas": [
-            topic(f"{name}-x", most, 0),
-            *twice,
-            topic(f"{name}-y", most, 0),
-        ],
-        "a sum that runs over, bad names": [topic("a b", most), topic("c d", most), once],
-        "a sum that runs over by one": [topic("a b", most), once],
-        "a sum that runs over, too many replicas": [topic(f"{name}-x", most, 2), topic("c d", most)],
-        "a sum that runs over, records": [once, topic("a b", most), topic(f"{name}-x", 20_000), *twice],
-        "a sum that runs over to above the limit": [once, topic("a b", most), topic("c d", most), many],
     }
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -202,7 +192,7 @@ def growth_too_much_at_once(broker: Broker) -> Any:
             "one topic more": [*most, ("a", 2)],
             "one topic more, and one twice": [*most, ("a", 2), ("b", 2), ("b", 2)],
         }.items():
-            answer = grow(3, *topics)
+            answer = sorted(grow(3, *topics), key=lambda result: result["Name"])
             seen[label] = len(answer), answer[:3], answer[-3:]
     return seen
 

@@ -49,11 +49,6 @@ def utf16_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2
 
 
-def wrapped_int32(value: int) -> int:
-    """What 32 bits keep of a number, with their sign: a sum of Java's ints that ran over."""
-    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
-
-
 def truncated(what: str, position: int, end: int) -> WireError:
     """The error for a field that reaches beyond the end."""
     return WireError(f"{what} at byte {position} reaches beyond the end at {end}")

@@ -40,7 +40,7 @@ from kwire.broker.metadata.records import StoredRecord, partition_record
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_partitions import CreatePartitionsTopic
 from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicResult
-from kwire.wire.primitives import Uuid, wrapped_int32
+from kwire.wire.primitives import Uuid
 from kwire.wire.stored.metadata import RemoveTopicRecord, TopicRecord
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
@@ -79,8 +79,7 @@ def create_topics(
     ApiError: POLICY_VIOLATION for all of them, where they are too much for one request.
     """
     asked = sum(_partition_count(topic, defaults) for topic in command.topics)
-    # Kafka counts in 32 bits. Where that runs over, topics have their own errors, or are too many records.
-    if wrapped_int32(asked) > MAX_PARTITIONS_PER_REQUEST:
+    if asked > MAX_PARTITIONS_PER_REQUEST:
         raise ApiError(*_TOO_MANY_PARTITIONS)
     records: list[StoredRecord] = []
     results: list[CreatableTopicResult] = []
