@@ -13,29 +13,17 @@ from kwire.broker.controller.commands import (
     UnregisterBroker,
 )
 from kwire.broker.controller.partition_changes import arrivals, departures
-from kwire.broker.metadata.image import (
-    MetadataImage,
-)
+from kwire.broker.metadata.image import BrokerImage, ControllerImage, MetadataImage
 from kwire.broker.metadata.records import (
     CONTROLLER_REGISTRATION_LEVEL,
     CORDONED_LEVEL,
-    DIRECTORIES_LEVEL,
     StoredRecord,
-    register_broker_version,
+    broker_record,
+    controller_record,
 )
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.stored.metadata import (
-    BrokerEndpoint,
-    BrokerFeature,
-    BrokerRegistrationChangeRecord,
-    ControllerEndpoint,
-    ControllerFeature,
-    RegisterBrokerRecord,
-    RegisterControllerRecord,
-    UnregisterBrokerRecord,
-)
+from kwire.wire.stored.metadata import BrokerRegistrationChangeRecord, UnregisterBrokerRecord
 
-RECOVERING: Final = 1
 FENCED: Final = 1
 UNFENCED: Final = -1
 
@@ -44,25 +32,13 @@ def register_controller(command: RegisterController, image: MetadataImage) -> Re
     """KIP-919; clusters before 3.7 have no such record."""
     if image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
         return Result([], None)
-    record = RegisterControllerRecord(
-        controller_id=command.controller_id,
-        incarnation_id=command.incarnation_id,
-        zk_migration_ready=False,
-        end_points=[
-            ControllerEndpoint(
-                name=endpoint.name,
-                host=endpoint.host,
-                port=endpoint.port,
-                security_protocol=endpoint.security_protocol,
-            )
-            for endpoint in command.endpoints
-        ],
-        features=[
-            ControllerFeature(name=name, min_supported_version=low, max_supported_version=high)
-            for name, (low, high) in command.features.items()
-        ],
+    controller = ControllerImage(
+        command.controller_id,
+        command.incarnation_id,
+        {endpoint.name: endpoint for endpoint in command.endpoints},
+        command.features,
     )
-    return Result([StoredRecord(record)], None)
+    return Result([controller_record(controller)], None)
 
 
 def register_broker(command: RegisterBroker, image: MetadataImage) -> Result[int]:
@@ -74,31 +50,16 @@ def register_broker(command: RegisterBroker, image: MetadataImage) -> Result[int
     records = []
     if known is not None:
         records = list(departures(image, command.broker_id, is_unclean=is_unclean))
-    level = image.metadata_version
-    record = RegisterBrokerRecord(
-        broker_id=command.broker_id,
-        incarnation_id=command.incarnation_id,
-        broker_epoch=broker_epoch,
-        end_points=[
-            BrokerEndpoint(
-                name=endpoint.name,
-                host=endpoint.host,
-                port=endpoint.port,
-                security_protocol=endpoint.security_protocol,
-            )
-            for endpoint in command.endpoints
-        ],
-        features=[
-            BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
-            for name, (low, high) in command.features.items()
-        ],
-        rack=command.rack,
-        fenced=True,
-        in_controlled_shutdown=False,
+    broker = BrokerImage(
+        command.broker_id,
+        broker_epoch,
+        command.incarnation_id,
+        {endpoint.name: endpoint for endpoint in command.endpoints},
+        command.features,
+        command.rack,
+        log_dirs=tuple(sorted(command.log_dirs)),
     )
-    if level >= DIRECTORIES_LEVEL:
-        record.log_dirs = sorted(command.log_dirs)
-    records.append(StoredRecord(record, register_broker_version(level)))
+    records.append(broker_record(broker, image.metadata_version))
     return Result(records, broker_epoch, atomic=False)
 
 

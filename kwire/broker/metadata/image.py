@@ -1,6 +1,6 @@
 """The cluster's metadata as it stands at one offset of the metadata log.
 
-An image never changes. Applying records gives a new one (`broker.controller.delta`), which shares with the
+An image never changes. Applying records gives a new one (`broker.metadata.delta`), which shares with the
 old one every part that the records did not touch. A part that they did touch is copied once for a whole batch
 of records, as a plain dict: for ten thousand topics that is some tenths of a millisecond, below the sync that
 the same batch waits for. Persistent maps would cost more on every read and save nothing here.

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kwire.broker.metadata.image import MetadataImage, PartitionImage
+from kwire.broker.metadata.image import BrokerImage, ControllerImage, MetadataImage, PartitionImage
 from kwire.wire.primitives import Uuid
 from kwire.wire.schema import Message
-from kwire.wire.stored.metadata import PartitionChangeRecord, PartitionRecord
+from kwire.wire.stored.metadata import (
+    BrokerEndpoint,
+    BrokerFeature,
+    ControllerEndpoint,
+    ControllerFeature,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+)
 
 
 class StoredRecord(NamedTuple):
@@ -73,3 +82,59 @@ def partition_record(
 def change_record(image: MetadataImage, record: PartitionChangeRecord) -> StoredRecord:
     """A change of a partition in the version that the cluster allows."""
     return StoredRecord(record, partition_record_version(image.metadata_version))
+
+
+def broker_record(broker: BrokerImage, level: int) -> StoredRecord:
+    """The record that makes a broker what `broker` says, at a level of metadata.version."""
+    record = RegisterBrokerRecord(
+        broker_id=broker.broker_id,
+        incarnation_id=broker.incarnation_id,
+        broker_epoch=broker.broker_epoch,
+        end_points=[
+            BrokerEndpoint(
+                name=endpoint.name,
+                host=endpoint.host,
+                port=endpoint.port,
+                security_protocol=endpoint.security_protocol,
+            )
+            for endpoint in broker.endpoints.values()
+        ],
+        features=[
+            BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in broker.features.items()
+        ],
+        rack=broker.rack,
+        fenced=broker.fenced,
+        in_controlled_shutdown=broker.in_controlled_shutdown,
+    )
+    if level >= MIGRATION_LEVEL:
+        record.is_migrating_zk_broker = broker.is_migrating
+    if level >= DIRECTORIES_LEVEL:
+        record.log_dirs = list(broker.log_dirs)
+    if level >= CORDONED_LEVEL and broker.cordoned_log_dirs is not None:
+        record.cordoned_log_dirs = list(broker.cordoned_log_dirs)
+    return StoredRecord(record, register_broker_version(level))
+
+
+def controller_record(controller: ControllerImage) -> StoredRecord:
+    """The record that makes a controller what `controller` says."""
+    return StoredRecord(
+        RegisterControllerRecord(
+            controller_id=controller.controller_id,
+            incarnation_id=controller.incarnation_id,
+            zk_migration_ready=controller.zk_migration_ready,
+            end_points=[
+                ControllerEndpoint(
+                    name=endpoint.name,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    security_protocol=endpoint.security_protocol,
+                )
+                for endpoint in controller.endpoints.values()
+            ],
+            features=[
+                ControllerFeature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, (low, high) in controller.features.items()
+            ],
+        )
+    )

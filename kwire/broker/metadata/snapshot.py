@@ -10,32 +10,22 @@ from collections.abc import Iterator, Mapping
 
 from kwire.broker.metadata.image import (
     METADATA_VERSION,
-    BrokerImage,
-    ControllerImage,
     MetadataImage,
     QuotaEntity,
 )
 from kwire.broker.metadata.records import (
     CONTROLLER_REGISTRATION_LEVEL,
-    CORDONED_LEVEL,
-    DIRECTORIES_LEVEL,
-    MIGRATION_LEVEL,
     StoredRecord,
+    broker_record,
+    controller_record,
     partition_record,
-    register_broker_version,
 )
 from kwire.wire.stored.metadata import (
-    BrokerEndpoint,
-    BrokerFeature,
     ClientQuotaRecord,
     ConfigRecord,
-    ControllerEndpoint,
-    ControllerFeature,
     EntityData,
     FeatureLevelRecord,
     ProducerIdsRecord,
-    RegisterBrokerRecord,
-    RegisterControllerRecord,
     TopicRecord,
 )
 
@@ -50,10 +40,10 @@ def snapshot_records(image: MetadataImage) -> Iterator[StoredRecord]:
     """
     yield from _features(image)
     for broker in image.brokers.values():
-        yield _broker(broker, image.metadata_version)
+        yield broker_record(broker, image.metadata_version)
     if image.metadata_version >= CONTROLLER_REGISTRATION_LEVEL:
         for controller in image.controllers.values():
-            yield _controller(controller)
+            yield controller_record(controller)
     for topic in image.topics.values():
         yield StoredRecord(TopicRecord(name=topic.name, topic_id=topic.topic_id))
         for index, partition in enumerate(topic.partitions):
@@ -80,60 +70,6 @@ def _features(image: MetadataImage) -> Iterator[StoredRecord]:
     for name in names:
         if name in image.features:
             yield StoredRecord(FeatureLevelRecord(name=name, feature_level=image.features[name]))
-
-
-def _broker(broker: BrokerImage, level: int) -> StoredRecord:
-    record = RegisterBrokerRecord(
-        broker_id=broker.broker_id,
-        incarnation_id=broker.incarnation_id,
-        broker_epoch=broker.broker_epoch,
-        end_points=[
-            BrokerEndpoint(
-                name=endpoint.name,
-                host=endpoint.host,
-                port=endpoint.port,
-                security_protocol=endpoint.security_protocol,
-            )
-            for endpoint in broker.endpoints.values()
-        ],
-        features=[
-            BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
-            for name, (low, high) in broker.features.items()
-        ],
-        rack=broker.rack,
-        fenced=broker.fenced,
-        in_controlled_shutdown=broker.in_controlled_shutdown,
-    )
-    if level >= MIGRATION_LEVEL:
-        record.is_migrating_zk_broker = broker.is_migrating
-    if level >= DIRECTORIES_LEVEL:
-        record.log_dirs = list(broker.log_dirs)
-    if level >= CORDONED_LEVEL and broker.cordoned_log_dirs is not None:
-        record.cordoned_log_dirs = list(broker.cordoned_log_dirs)
-    return StoredRecord(record, register_broker_version(level))
-
-
-def _controller(controller: ControllerImage) -> StoredRecord:
-    return StoredRecord(
-        RegisterControllerRecord(
-            controller_id=controller.controller_id,
-            incarnation_id=controller.incarnation_id,
-            zk_migration_ready=controller.zk_migration_ready,
-            end_points=[
-                ControllerEndpoint(
-                    name=endpoint.name,
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    security_protocol=endpoint.security_protocol,
-                )
-                for endpoint in controller.endpoints.values()
-            ],
-            features=[
-                ControllerFeature(name=name, min_supported_version=low, max_supported_version=high)
-                for name, (low, high) in controller.features.items()
-            ],
-        )
-    )
 
 
 def _quotas(entity: QuotaEntity, quotas: Mapping[str, float]) -> Iterator[StoredRecord]:
