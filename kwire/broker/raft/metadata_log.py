@@ -140,6 +140,7 @@ class MetadataLog:
                 snapshot.name,
             )
             self.log.restart_at(snapshot.end_offset)
+            self.log.flush()
             self.snapshots.forget_all_but_latest()
 
     def _note(self, controls: Sequence[Message], *, in_log: bool) -> None:

@@ -126,7 +126,7 @@ class DirectoryMoves:
         if limit is None:
             self._owed_bytes = 0
             return 0
-        now_ms = self.host.now_ms()
+        now_ms = self.host.monotonic_ms()
         passed_ms = max(0, now_ms - self._settled_ms)
         self._owed_bytes = max(0, self._owed_bytes - passed_ms * limit // 1000)
         self._settled_ms = now_ms
@@ -174,7 +174,7 @@ class _Move:
     def _step(self) -> None:
         copy, host = self._copy, self._moves.host
         piece = copy.next_piece(host.now_ms())
-        if copy.log.has_unflushed_segments:
+        if copy.log.has_unflushed_segments or copy.log.awaits_sync:
             self._flush()
         elif piece is not None and copy.missing_bytes > _LITTLE_BYTES:
             self._in_worker(piece.read, self._read)

@@ -241,7 +241,7 @@ class Partition:
         log = self.log
         try:
             log.commit()
-            must_flush = self._flush_under_way or log.needs_flush(self._host.now_ms())
+            must_flush = self._flush_under_way or log.needs_flush(self._host.monotonic_ms())
         except StorageError as error:
             self.fail(error)
             return

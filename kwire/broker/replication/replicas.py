@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Protocol
 
 from kwire.broker.config import BrokerConfig, log_config
@@ -16,7 +17,7 @@ from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import NO_LEADER, RESOURCE_TOPIC, MetadataImage, TopicImage
 from kwire.broker.replication.partition import UNKNOWN_EPOCH, OwnFailure, Partition
 from kwire.broker.replication.roles import Role
-from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
@@ -148,7 +149,7 @@ class Replicas:
 
     def flush_due(self) -> None:
         """flush.ms, and segments that rolled since the last flush, are due without an append, too."""
-        for log in self._log_manager.due_for_flush(self._host.now_ms()):
+        for log in self._log_manager.due_for_flush(self._host.monotonic_ms()):
             partition = self._partitions.get((log.topic, log.partition))
             if partition is not None and partition.role is not Role.OFFLINE:
                 partition.sync(lambda error: None)
@@ -206,7 +207,7 @@ class Replicas:
         for topic, index in gone:
             self._give_up(topic, index)
         if gone:
-            self._log_manager.sync_directories()
+            self._sync_directories()
             self._on_deleted()
         for created in delta.created_topics:
             for index in range(len(created.partitions)):
@@ -276,6 +277,16 @@ class Replicas:
             self._log_manager.delete(partition.log, self._host.now_ms(), sync=False)
         except StorageError as error:
             logger.error("%s-%d cannot be set aside: %s", topic, index, error)
+
+    def _sync_directories(self) -> None:
+        """Make the names of what was set aside durable. After a loss of power, what comes back is a stray."""
+        for directory in self._log_manager.directories():
+            if not directory.offline:
+                self._host.run_in_worker(directory.sync, partial(self._synced, directory))
+
+    def _synced(self, directory: LogDirectory, result: object) -> None:
+        if isinstance(result, StorageError):
+            self._log_manager.directory_failed(directory, result)
 
     def _tell_directories(self, topics: Iterable[TopicImage]) -> None:
         """Tell the controller where logs lie, if it does not know: with several directories it cannot."""

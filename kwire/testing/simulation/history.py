@@ -412,6 +412,8 @@ class History:
         promises.about_to_truncate(offset)
         if log.truncate_to(offset):
             promises.truncated(offset)
+            if log.awaits_sync:
+                self._flush(partition)
             for client in partition.clients.values():
                 if client.last is not None and client.last[1] >= offset:
                     client.epoch += 1

@@ -121,9 +121,7 @@ class LogDirectory:
         """Whether it is none of `log.dirs`, and holds the metadata log alone."""
         self.cordoned = False
         """Whether new partitions go elsewhere (KIP-1066)."""
-        self.offline = False
-        """Whether it failed: nothing in it is served any more."""
-        self.failure = ""
+        self.failure: str | None = None
         """Why it is offline."""
         self.was_clean = False
         """Whether the last shutdown left it complete."""
@@ -131,6 +129,11 @@ class LogDirectory:
         """What `meta.properties` says; None for a directory that is not formatted."""
         self._disk = disk
         self._lock: DiskLock | None = None
+
+    @property
+    def offline(self) -> bool:
+        """Whether it failed: nothing in it is served any more."""
+        return self.failure is not None
 
     def __repr__(self) -> str:
         return f"LogDirectory({self.path}{', offline' if self.offline else ''})"

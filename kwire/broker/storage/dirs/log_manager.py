@@ -110,7 +110,7 @@ class LogManager:
                 self._release()
                 raise
             except StorageError as error:
-                self._directory_failed(directory, error)
+                self.directory_failed(directory, error)
         self._check_any_online()
 
     def read_owners(self) -> None:
@@ -124,7 +124,7 @@ class LogManager:
                     directory.read_properties()
                     directory.was_clean = take_clean_shutdown(self._disk, directory.path) is not None
                 except StorageError as error:
-                    self._directory_failed(directory, error)
+                    self.directory_failed(directory, error)
         self._check_any_online()
 
     def open_logs(self, now_ms: int) -> None:
@@ -138,7 +138,7 @@ class LogManager:
             try:
                 self._open_directory(directory, now_ms)
             except StorageError as error:
-                self._directory_failed(directory, error)
+                self.directory_failed(directory, error)
         self._check_any_online()
 
     def _open_directory(self, directory: LogDirectory, now_ms: int) -> None:
@@ -337,7 +337,7 @@ class LogManager:
                     directory, topic, partition, config=config, clean=True, topic_id=topic_id, now_ms=now_ms
                 )
             except StorageError as error:
-                self._directory_failed(directory, error)
+                self.directory_failed(directory, error)
                 if wanted is not None:
                     raise
 
@@ -376,7 +376,7 @@ class LogManager:
                 now_ms=now_ms,
             )
         except StorageError as error:
-            self._directory_failed(directory, error)
+            self.directory_failed(directory, error)
             raise
 
     def promote(self, future: Log, now_ms: int) -> Log:
@@ -393,7 +393,7 @@ class LogManager:
         try:
             exchange.leave()
         except StorageError as error:
-            self._directory_failed(home, error)
+            self.directory_failed(home, error)
             raise
         del self._parents[future], self._futures[place]
         future.fail(StorageError(f"{future.directory} has taken the place of its log"))
@@ -411,7 +411,7 @@ class LogManager:
                 now_ms=now_ms,
             )
         except StorageError as error:
-            self._directory_failed(directory, error)
+            self.directory_failed(directory, error)
             exchange.undo()
             raise
         if source is not None:
@@ -422,20 +422,11 @@ class LogManager:
     def delete(self, log: Log, now_ms: int, *, sync: bool = True) -> None:
         """Set a log aside; its files are removed when file.delete.delay.ms have passed. StorageError.
 
-        Without `sync` the caller sees to `sync_directories` when all of a topic is set aside.
+        Without `sync` the caller sees to `LogDirectory.sync`, once for all logs of a topic.
         """
         renamed = self._set_aside(log, DELETE_SUFFIX, sync=sync)
         if renamed is not None:
             self._trash.add_directory(renamed, log.config.file_delete_delay_ms)
-
-    def sync_directories(self) -> None:
-        """Make the names of what is set aside durable. A directory that fails goes offline."""
-        for directory in self._directories:
-            if not directory.offline:
-                try:
-                    self._disk.sync_directory(directory.path)
-                except StorageError as error:
-                    self._directory_failed(directory, error)
 
     def set_stray(self, log: Log) -> None:
         """Set a log aside that the cluster does not know; its files stay to be looked at. StorageError."""
@@ -462,7 +453,7 @@ class LogManager:
                 self._disk.sync_directory(directory.path)
         except StorageError as error:
             if not was_offline:
-                self._directory_failed(directory, error)
+                self.directory_failed(directory, error)
             raise
         log.directory = path
         return path
@@ -495,17 +486,17 @@ class LogManager:
                     logger.error("%r: old segments cannot be deleted: %s", log, error)
         return deleted
 
-    def due_for_flush(self, now_ms: int) -> list[Log]:
+    def due_for_flush(self, monotonic_ms: int) -> list[Log]:
         """The logs whose flush.messages or flush.ms asks for a flush now, or that rolled since the last."""
         return [
             log
             for log in self._logs.values()
-            if log.failure is None and (log.needs_flush(now_ms) or log.has_unflushed_segments)
+            if log.failure is None and (log.needs_flush(monotonic_ms) or log.has_unflushed_segments)
         ]
 
-    def flush_due(self, now_ms: int) -> None:
+    def flush_due(self, monotonic_ms: int) -> None:
         """Flush what is due, waiting for the disk. Logs that fail go offline."""
-        for log in self.due_for_flush(now_ms):
+        for log in self.due_for_flush(monotonic_ms):
             try:
                 log.flush()
             except StorageError as error:
@@ -521,7 +512,7 @@ class LogManager:
             try:
                 self._write_checkpoints(directory, logs)
             except StorageError as error:
-                self._directory_failed(directory, error)
+                self.directory_failed(directory, error)
 
     def _write_checkpoints(self, directory: LogDirectory, logs: list[Log]) -> None:
         places = {(log.topic, log.partition): log for log in logs}
@@ -539,13 +530,15 @@ class LogManager:
     # --- failure and end
 
     def log_failed(self, log: Log, error: StorageError) -> None:
-        self._directory_failed(self._parents[log], error)
+        """Take the directory offline that this log lies in."""
+        self.directory_failed(self._parents[log], error)
 
-    def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
+    def directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
+        """Take a directory offline, with all of its logs."""
         if directory.offline:
             return
         logger.error("%s goes offline: %s", directory.path, error)
-        directory.offline, directory.failure = True, str(error)
+        directory.failure = str(error)
         for log in self.logs_in(directory.path):
             log.fail(error)
         self._on_directory_failed(directory, error)

@@ -60,9 +60,11 @@ class Durability:
         "_metadata_needs_sync",
         "_producers",
         "_renames",
+        "_seen_ms",
         "_segments",
         "_synced_base",
         "_tail_needs_sync",
+        "awaits_sync",
         "recovery_point",
     )
 
@@ -78,7 +80,6 @@ class Durability:
         metadata_needs_sync: bool,
         names_are_synced: bool,
         tail_needs_sync: bool,
-        now_ms: int,
     ) -> None:
         """`metadata_needs_sync`: `partition.metadata` was written, and the directory made, only just now.
 
@@ -92,22 +93,30 @@ class Durability:
         self._epochs = epochs
         self._producers = producers
         self._metadata_needs_sync = metadata_needs_sync
-        self._flushed_ms = now_ms
+        self._seen_ms: int | None = None
+        """When somebody last asked whether a flush is due, in monotonic time."""
+        self._flushed_ms: int | None = None
         self._synced_base = segments.active.base_offset if names_are_synced else -1
         self._tail_needs_sync = tail_needs_sync
+        self.awaits_sync = False
+        """Whether the log was cut, and a flush has to make that durable before anything is appended."""
         self._renames = 0
         self._cuts = 0
 
-    def is_due(self, config: LogConfig, now_ms: int) -> bool:
+    def is_due(self, config: LogConfig, monotonic_ms: int) -> bool:
         """Whether flush.messages or flush.ms asks for a flush."""
+        self._seen_ms = monotonic_ms
+        if self._flushed_ms is None:
+            self._flushed_ms = monotonic_ms
         unflushed = self._segments.end_offset - self.recovery_point
         return unflushed > 0 and (
-            unflushed >= config.flush_messages or now_ms - self._flushed_ms >= config.flush_ms
+            unflushed >= config.flush_messages or monotonic_ms - self._flushed_ms >= config.flush_ms
         )
 
     def cut_at(self, offset: int) -> None:
         """The log now ends there. What is appended next is not what an unfinished flush will call durable."""
         self._cuts += 1
+        self._tail_needs_sync = self.awaits_sync = True
         self.recovery_point = min(self.recovery_point, offset)
 
     def names_changed(self) -> None:
@@ -132,7 +141,7 @@ class Durability:
         if snapshots:
             self._disk.sync_directory(self._directory)
 
-    def begin_flush(self, now_ms: int) -> FlushTicket:
+    def begin_flush(self) -> FlushTicket:
         """What is to be synced for all that is in the files now. StorageError."""
         epochs, active = self._epochs, self._segments.active
         end_offset = self._segments.end_offset
@@ -157,11 +166,13 @@ class Durability:
         epochs.needs_sync = False
         self._metadata_needs_sync = False
         synced_base, cuts, renames = active.base_offset, self._cuts, self._renames
+        seen_ms = self._seen_ms
 
         def finish() -> None:
             if cuts == self._cuts:
                 self.recovery_point = max(self.recovery_point, end_offset)
-            self._flushed_ms = now_ms
+                self.awaits_sync = False
+            self._flushed_ms = seen_ms
             if renames == self._renames:
                 self._synced_base = max(self._synced_base, synced_base)
 

@@ -117,7 +117,6 @@ class Log:
             metadata_needs_sync=metadata_needs_sync,
             names_are_synced=names_are_synced,
             tail_needs_sync=tail_needs_sync,
-            now_ms=now_ms,
         )
         self._on_failure = on_failure
         self.staged = Staged()
@@ -214,6 +213,7 @@ class Log:
         return segment
 
     def _stage(self, incoming: Incoming, segment: Segment) -> None:
+        assert not self._durability.awaits_sync, f"{self.name} was cut, and that is not durable yet"
         epochs, producers = self._epochs, self.producers
         try:
             for epoch, start_offset in incoming.epochs:
@@ -366,8 +366,7 @@ class Log:
         return list(self._segments.bases)
 
     @property
-    def segments(self) -> list[Segment]:
-        """All segments, the active one last."""
+    def segments(self) -> list[Segment]:  # the active one last
         return list(self._segments)
 
     @property
@@ -420,10 +419,14 @@ class Log:
         """Everything before it is durable."""
         return self._durability.recovery_point
 
-    def needs_flush(self, now_ms: int) -> bool:
+    def needs_flush(self, monotonic_ms: int) -> bool:
         """Whether flush.messages or flush.ms asks for a flush of what is written."""
-        self._now_ms = now_ms
-        return self._durability.is_due(self.config, now_ms)
+        return self._durability.is_due(self.config, monotonic_ms)
+
+    @property
+    def awaits_sync(self) -> bool:
+        """Whether the log was cut: a flush has to be done before anything is appended."""
+        return self._durability.awaits_sync
 
     @property
     def has_unflushed_segments(self) -> bool:
@@ -436,7 +439,7 @@ class Log:
         `work` raises StorageError; the caller then gives this log up with `fail`. StorageError here too.
         """
         try:
-            return self._durability.begin_flush(self._now_ms)
+            return self._durability.begin_flush()
         except StorageError as error:
             self._fail(error)
             raise
@@ -456,7 +459,10 @@ class Log:
     # --- changing what there is
 
     def truncate_to(self, offset: int) -> bool:
-        """Forget every batch that reaches to `offset` or beyond. False if there is none. StorageError."""
+        """Forget every batch that reaches to `offset` or beyond. False if there is none. StorageError.
+
+        A flush comes next: what goes must not come back behind what is appended then (`awaits_sync`).
+        """
         self.commit()
         try:
             if offset >= self.log_end_offset:
@@ -465,15 +471,11 @@ class Log:
             if offset < self._segments.bases[0]:
                 self.restart_at(offset)
             else:
-                # The last goes first, so that a crash leaves no hole. What goes must not come back behind
-                # what is appended next, and no flush would see that there is something to sync.
+                # The last goes first, so that a crash leaves no hole.
                 beyond = [segment for segment in self._segments if segment.base_offset > offset]
                 self._drop_segments(beyond[::-1])
-                if beyond:
-                    self._disk.sync_directory(self.directory)
                 active = self._segments.active
                 active.truncate_to(offset, self.config, self._now_ms)
-                active.file.sync()
                 self._ends_at(offset)
                 self._epochs.truncate_from_end(offset)
                 self.log_start_offset = min(offset, self.log_start_offset)
@@ -491,10 +493,9 @@ class Log:
         self.high_watermark = min(self.high_watermark, offset)
 
     def restart_at(self, offset: int) -> None:
-        """Forget everything, and go on at `offset`. StorageError."""
+        """Forget everything, and go on at `offset`, after a flush. StorageError."""
         self._drop_segments(list(self._segments)[::-1])
         self._add_segment(offset, self._now_ms)
-        self._disk.sync_directory(self.directory)
         self._ends_at(offset)
         self.log_start_offset = offset
         self.high_watermark = offset

@@ -341,6 +341,7 @@ def test_what_is_known_of_producers_survives_roll_truncation_and_reopening(bench
     for sequence in range(8):
         bench.send(log, producing(sequence))
     log.truncate_to(5)
+    log.flush()
     assert bench.send(log, producing(5)).first_offset == 5
     bench.close(log)
     for reopened in (bench.open(clean=True), bench.open()):
@@ -390,6 +391,9 @@ def test_a_flush_that_ends_after_a_truncation_does_not_vouch_for_later_appends(b
     bench.append(log, b"a", b"b", b"c")
     ticket = log.begin_flush()
     log.truncate_to(0)
+    with pytest.raises(AssertionError, match="not durable yet"):
+        bench.append(log, b"too early")
+    log.flush()
     bench.append(log, b"x", b"y", b"z")
     ticket.work()
     ticket.finish()
@@ -399,7 +403,7 @@ def test_a_flush_that_ends_after_a_truncation_does_not_vouch_for_later_appends(b
 def test_flush_messages_and_flush_ms_ask_for_a_flush(bench: LogBench) -> None:
     log = bench.open()
     log.config = replace(log.config, flush_messages=2, flush_ms=1000)
-    assert not log.needs_flush(NOW_MS + 5000)
+    assert not log.needs_flush(NOW_MS)
     bench.append(log, b"a")
     assert not log.needs_flush(NOW_MS + 999)
     assert log.needs_flush(NOW_MS + 1000)

@@ -22,6 +22,7 @@ def test_truncation_keeps_what_ends_before_the_offset(filled: Log, bench: LogBen
     kept = list(range(offset - offset % 2))
     assert [each for each, _ in numbered(filled)] == kept
     assert filled.log_end_offset == offset
+    filled.flush()
     bench.append(filled, b"new")
     assert [each for each, _ in numbered(filled)] == [*kept, offset]
     assert [each for each, _ in numbered(bench.open())] == [*kept, offset]
@@ -33,6 +34,7 @@ def test_what_comes_after_a_truncation_is_found_in_its_own_place(bench: LogBench
     for _ in range(6):
         bench.append(log, VALUE)
     log.truncate_to(1)
+    log.flush()
     log.append(batch(*[VALUE * 2] * 5), leader_epoch=0, now_ms=NOW_MS)
     log.commit()
     for offset in range(1, 6):
@@ -46,6 +48,7 @@ def test_truncation_before_the_log_starts_anew_there(filled: Log, bench: LogBenc
     filled.truncate_to(4)
     assert (filled.log_start_offset, filled.log_end_offset) == (4, 4)
     assert filled.leader_epochs == []
+    filled.flush()
     bench.append(filled, b"new")
     assert numbered(filled) == [(4, b"new")]
 

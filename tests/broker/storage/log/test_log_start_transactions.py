@@ -221,6 +221,7 @@ class Model:
             log.delete_records_before(min(number, log.high_watermark))
         elif name == "truncate":
             log.truncate_to(number)
+            log.flush()
             self.written = {offset: who for offset, who in self.written.items() if offset < number}
             self.ended = [marker for marker in self.ended if marker[0] < number]
             self.is_exact = False
