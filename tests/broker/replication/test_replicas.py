@@ -1,0 +1,177 @@
+"""The replicas of a broker follow the metadata: taken up, led, followed, given up, offline with their logs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.broker.config.load import load
+from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.image import MetadataImage
+from kwire.broker.replication.partition import Partition
+from kwire.broker.replication.replicas import Places, Replicas
+from kwire.broker.replication.roles import Role
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.disk import StorageError
+from kwire.testing.disk import MemoryDisk
+from kwire.testing.virtual import VirtualHost
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import Uuid
+from kwire.wire.stored.metadata import (
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+
+TOPIC_ID = Uuid(bytes(15) + b"\1")
+STATE = "__consumer_offsets"
+
+
+class Coordinator:
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def elected(self, index: int, leader_epoch: int) -> None:
+        self.heard.append(("elected", index, leader_epoch))
+
+    def resigned(self, index: int, leader_epoch: int) -> None:
+        self.heard.append(("resigned", index, leader_epoch))
+
+
+class Rig:
+    """The replicas of broker 1, on one directory, and a log of metadata to write to."""
+
+    def __init__(self, disk: MemoryDisk | None = None, image: MetadataImage | None = None) -> None:
+        self.host = VirtualHost(seed=1)
+        self.disk = disk or MemoryDisk()
+        self.image = image or MetadataImage()
+        self.coordinator = Coordinator()
+        self.left: list[Partition] = []
+        self.places: list[Places] = []
+        self.logs = LogManager(
+            self.disk,
+            ["/d"],
+            rng=self.host.random("directories"),
+            on_directory_failed=lambda directory, error: self.replicas.directory_failed(error),
+        )
+        self.logs.open(self.host.now_ms())
+        self.replicas = Replicas(
+            load(None, {}, {"node.id": "1"}),
+            self.host,
+            self.logs,
+            image=lambda: self.image,
+            coordinators={STATE: self.coordinator},
+            assign_directories=self.places.append,
+            on_left=self.left.append,
+            on_deleted=lambda: None,
+        )
+        self.replicas.start()
+
+    def write(self, *records: Any) -> None:
+        delta = MetadataDelta(self.image)
+        for record in records:
+            delta.replay(record)
+        self.image = delta.finish(self.image.offset + len(records), 1)
+        self.replicas.changed(delta)
+        self.host.run_pending()
+
+    def create(self, name: str = "t", **fields: Any) -> None:
+        self.write(TopicRecord(name=name, topic_id=TOPIC_ID), partition(**fields))
+
+    def code(self, topic: str, index: int = 0) -> ErrorCode:
+        try:
+            self.replicas.led(topic, index)
+        except ApiError as error:
+            return ErrorCode(error.code)
+        return ErrorCode.NONE
+
+
+def partition(leader: int = 1, replicas: tuple[int, ...] = (1, 2), epoch: int = 0) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=0,
+        topic_id=TOPIC_ID,
+        replicas=list(replicas),
+        isr=list(replicas),
+        leader=leader,
+        leader_epoch=epoch,
+    )
+
+
+def change(**fields: Any) -> PartitionChangeRecord:
+    return PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, **fields)
+
+
+@pytest.mark.parametrize(
+    ("leader", "replicas", "role", "code"),
+    [
+        (1, (1, 2), Role.LEADER, ErrorCode.NONE),
+        (2, (1, 2), Role.FOLLOWER, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (-1, (1,), Role.FOLLOWER, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (2, (2, 3), Role.ABSENT, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+def test_the_metadata_gives_a_replica_its_role(
+    leader: int, replicas: tuple[int, ...], role: Role, code: ErrorCode
+) -> None:
+    rig = Rig()
+    rig.create(leader=leader, replicas=replicas)
+    assert (rig.replicas.role("t", 0), rig.code("t")) == (role, code)
+    assert (rig.logs.get("t", 0) is not None) == (1 in replicas)
+    assert rig.replicas.exists("t", 0)
+    assert rig.code("t", 1) == rig.code("u") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    rig.logs.shutdown(rig.host.now_ms())
+    again = Rig(rig.disk, rig.image)
+    assert again.replicas.role("t", 0) is role
+
+
+def test_coordinators_hear_of_the_lead_each_time_it_comes_and_goes() -> None:
+    rig = Rig()
+    rig.create(STATE)
+    rig.write(change(isr=[1]))
+    rig.write(change(leader=2))
+    rig.write(change(isr=[1, 2]))
+    rig.write(change(leader=1))
+    epoch = rig.image.topics[STATE].partitions[0].leader_epoch
+    assert epoch > 0
+    rig.write(RemoveTopicRecord(topic_id=TOPIC_ID))
+    told = rig.coordinator.heard
+    assert [what for what, *_ in told if what == "resigned"] == ["resigned"] * 2
+    assert (told[0], told[-2:]) == (("elected", 0, 0), [("elected", 0, epoch), ("resigned", 0, epoch)])
+    assert [epochs for _, _, epochs in told] == sorted(epochs for _, _, epochs in told)
+
+
+def test_a_replica_that_goes_elsewhere_takes_its_log_along() -> None:
+    rig = Rig()
+    rig.create()
+    rig.write(change(leader=2, replicas=[2, 3], isr=[2, 3]))
+    assert rig.replicas.role("t", 0) is Role.ABSENT
+    assert rig.code("t") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert ([one.role for one in rig.left], rig.logs.get("t", 0)) == ([Role.ABSENT], None)
+    rig.write(change(leader=1, replicas=[1, 2], isr=[1, 2]))
+    assert rig.replicas.role("t", 0) is Role.LEADER
+
+
+def test_what_fails_with_its_directory_stays_offline_until_it_is_deleted() -> None:
+    rig = Rig()
+    rig.create()
+    log = rig.logs.get("t", 0)
+    assert log is not None
+    rig.logs.log_failed(log, StorageError("broken"))
+    for leader in (1, 2, 1):
+        assert (rig.replicas.role("t", 0), rig.code("t")) == (Role.OFFLINE, ErrorCode.KAFKA_STORAGE_ERROR)
+        rig.write(change(leader=leader))
+    rig.write(RemoveTopicRecord(topic_id=TOPIC_ID))
+    assert rig.code("t") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_log_that_the_cluster_knows_elsewhere_is_a_stray() -> None:
+    rig = Rig()
+    rig.create()
+    rig.logs.shutdown(rig.host.now_ms())
+    delta = MetadataDelta(rig.image)
+    delta.replay(change(leader=2, replicas=[2, 3], isr=[2, 3]))
+    again = Rig(rig.disk, delta.finish(9, 1))
+    assert again.logs.get("t", 0) is None
+    assert [name for name in rig.disk.names("/d") if name.startswith("t-0")] != ["t-0"]
