@@ -136,7 +136,7 @@ class Records(Protocol):
         """Log a warning once."""
 
 
-class Directories(Protocol):
+class LogDirs(Protocol):
     """Where a broker's partitions lie."""
 
     def move(self, topic: str, index: int, path: str) -> None:
@@ -162,7 +162,7 @@ class Broker(Metadata, Records, Protocol):
     @property
     def log_manager(self) -> LogManager: ...
     @property
-    def directories(self) -> Directories: ...
+    def log_dirs(self) -> LogDirs: ...
 
     def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
         """Where these brokers are reached through a listener; those that are not are left out."""

@@ -16,7 +16,6 @@ from kwire.broker.api.ports import Endpoint, Features
 from kwire.broker.api.records.fetch_sessions import FetchSessionCache
 from kwire.broker.config import BrokerConfig
 from kwire.broker.config.group import GroupConfigs
-from kwire.broker.controller.commands import AssignDirectories
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.host.loggers import known_loggers
@@ -24,7 +23,6 @@ from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.features import KRAFT_VERSION, served_features
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, MetadataImage
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from kwire.broker.node.directories import Directories
 from kwire.broker.node.format import (
     all_directories,
     format_directories,
@@ -33,11 +31,13 @@ from kwire.broker.node.format import (
     separate_directory,
 )
 from kwire.broker.node.metadata import Metadata
+from kwire.broker.node.placement import Placement
 from kwire.broker.node.producer_ids import ProducerIds
 from kwire.broker.node.state_topic import StateTopic
 from kwire.broker.node.topics_view import NodeTopics
 from kwire.broker.node.transaction_ports import TransactionPorts
-from kwire.broker.replication.replicas import Places, Replicas
+from kwire.broker.replication.log_dirs import LogDirs
+from kwire.broker.replication.replicas import Replicas
 from kwire.broker.storage.cleaner.cleaner import Cleaner
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -92,7 +92,7 @@ class Node:
             all_directories(config),
             rng=host.random("directories"),
             config_for=lambda topic: self.replicas.log_config(topic),
-            place_of=lambda topic, index: self.directories.place_of(topic, index),
+            place_of=lambda topic, index: self.log_dirs.place_of(topic, index),
             metadata_dir=separate_directory(config),
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             on_directory_failed=self._directory_failed,
@@ -108,7 +108,8 @@ class Node:
         self.producer_ids = ProducerIds(
             self.controller, host, config.node_id, broker_epoch=lambda: self.life.broker_epoch
         )
-        self.directories: Directories = Directories(self)
+        self.placement = Placement(self.controller, self.node_id)
+        self.log_dirs: LogDirs = LogDirs(self)
         own_settings = GroupConfigs(config, lambda group_id: self.image.config(RESOURCE_GROUP, group_id))
         self.groups = GroupCoordinatorService(
             config, host, StateTopic(self, GROUP_METADATA_TOPIC), NodeTopics(lambda: self.image), own_settings
@@ -122,8 +123,8 @@ class Node:
             self.log_manager,
             image=lambda: self.image,
             coordinators={GROUP_METADATA_TOPIC: self.groups, TRANSACTION_STATE_TOPIC: self.transactions},
-            assign_directories=self._assign_directories,
-            on_left=self.directories.gone,
+            placement=self.placement,
+            on_left=self.log_dirs.gone,
             on_deleted=self.cleaner.logs_deleted,
         )
         self.partition = self.replicas.get
@@ -161,12 +162,12 @@ class Node:
         self.log_manager.open_logs(now_ms)
         with naming_metadata_directory(config):
             self.log_manager.check_online(home)
-        self.directories.adopt()
+        self.log_dirs.adopt()
         self.replicas.start()
         self._tell_what_is_offline()
         self.cleaner.start()
         self._metadata.publisher.subscribe(self._metadata_changed)
-        self.directories.start()
+        self.log_dirs.start()
         checkpoint_ms = min(
             config.log_flush_offset_checkpoint_interval_ms,
             config.log_flush_start_offset_checkpoint_interval_ms,
@@ -183,7 +184,7 @@ class Node:
         """Let everyone go who waits, so that connections can drain."""
         self.stopping = True
         self.cleaner.stop()
-        self.directories.stop()
+        self.log_dirs.stop()
         self.groups.shutdown()
         self.transactions.shutdown()
         for timer in self._timers.values():
@@ -302,13 +303,10 @@ class Node:
             image.config(RESOURCE_BROKER, ""), image.config(RESOURCE_BROKER, str(self.node_id))
         )
         self.log_manager.set_producer_expiration(self.config.producer_id_expiration_ms)
-        self.directories.take_config()
+        self.log_dirs.take_config()
         self.replicas.broker_config_changed()
         for changed in self.config_changed:
             changed()
-
-    def _assign_directories(self, places: Places) -> None:
-        self.controller.submit(AssignDirectories(self.node_id, places), lambda _: None)
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
         """Everything in a log directory goes offline at once.
@@ -321,6 +319,6 @@ class Node:
         elif directory.path == metadata_directory(self.config):
             reason = f"the directory of the metadata log has failed: {error}"
         else:
-            self.directories.failed()
+            self.log_dirs.failed()
             return
         self.host.call_soon(lambda: self._on_fatal(reason))

@@ -15,6 +15,7 @@ from kwire.broker.config import BrokerConfig, log_config
 from kwire.broker.host.host import Host
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import NO_LEADER, RESOURCE_TOPIC, MetadataImage, TopicImage
+from kwire.broker.replication.log_dirs import Placement
 from kwire.broker.replication.partition import UNKNOWN_EPOCH, OwnFailure, Partition
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, LogDirectory
@@ -30,9 +31,6 @@ logger = logging.getLogger("kwire.partition")
 MAX_TOLD = 20
 """How many partitions a line of the log names."""
 MAX_SHARED_CONFIGS = 1_000
-
-Places = Mapping[tuple[Uuid, int], Uuid]
-"""Partitions, by topic id and index, and the directories that they lie in."""
 
 
 class Elected(Protocol):
@@ -56,13 +54,13 @@ class Replicas:
         *,
         image: Callable[[], MetadataImage],
         coordinators: Mapping[str, Elected],
-        assign_directories: Callable[[Places], None],
+        placement: Placement,
         on_left: Callable[[Partition], None],
         on_deleted: Callable[[], None],
     ) -> None:
         """`image` gives the metadata as it is now. `coordinators`: by the topic that makes somebody one.
 
-        `assign_directories` tells the cluster where replicas lie. `on_left` is called with each partition
+        `placement` tells the cluster where replicas lie. `on_left` is called with each partition
         that is given up, before its log goes, `on_deleted` when all logs of a change are gone.
         """
         self._config = config
@@ -71,7 +69,7 @@ class Replicas:
         self._log_manager = log_manager
         self._image = image
         self._coordinators = coordinators
-        self._assign_directories = assign_directories
+        self._placement = placement
         self._on_left = on_left
         self._on_deleted = on_deleted
         self._partitions: dict[tuple[str, int], Partition] = {}
@@ -307,7 +305,7 @@ class Replicas:
                 if directory_id and image.directory_of(self._node_id) != directory_id:
                     found[topic.topic_id, index] = directory_id
         if found:
-            self._assign_directories(found)
+            self._placement.assign(found, lambda error: None)
 
     # --- configurations
 

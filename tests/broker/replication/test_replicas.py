@@ -1,7 +1,8 @@
-"""The replicas of a broker follow the metadata: taken up, led, followed, given up, offline with their logs."""
+"""A broker's replicas follow the metadata: taken up, led, followed, given up, offline with their logs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from kwire.broker.config.load import load
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
+from kwire.broker.replication.directory_moves import Assigned
+from kwire.broker.replication.log_dirs import Places
 from kwire.broker.replication.partition import Partition
-from kwire.broker.replication.replicas import Places, Replicas
+from kwire.broker.replication.replicas import Replicas
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
@@ -63,11 +66,17 @@ class Rig:
             self.logs,
             image=lambda: self.image,
             coordinators={STATE: self.coordinator},
-            assign_directories=self.places.append,
+            placement=self,
             on_left=self.left.append,
             on_deleted=lambda: None,
         )
         self.replicas.start()
+
+    def assign(self, places: Places, done: Assigned) -> None:
+        self.places.append(places)
+
+    def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: Assigned) -> None:
+        raise AssertionError("nobody asked for it")
 
     def write(self, *records: Any) -> None:
         delta = MetadataDelta(self.image)

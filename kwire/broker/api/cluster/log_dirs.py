@@ -109,7 +109,7 @@ def alter_replica_log_dirs(
     for (name, index), path in wanted.items():
         error = ErrorCode.NONE
         try:
-            node.directories.move(name, index, path)
+            node.log_dirs.move(name, index, path)
         except ApiError as refusal:
             error = refusal.code
             logger.warning("%s-%d does not move to %s: %s", name, index, path, refusal)

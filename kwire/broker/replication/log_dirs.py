@@ -1,17 +1,15 @@
 """What a broker does with its log directories: moves between them, those that fail, those that are cordoned.
 
-What the cluster must know of it goes to the controller: where a replica lies (KIP-858), which directories
+What the cluster must know of it is handed on: where a replica lies (KIP-858), which directories
 have failed, and which take no new partitions (KIP-1066).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.controller.commands import AssignDirectories, UpdateDirectories
-from kwire.broker.controller.port import ControllerPort
 from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import RESOURCE_BROKER, MetadataImage
 from kwire.broker.metadata.records import DIRECTORIES_LEVEL
@@ -30,16 +28,33 @@ MOVE_LIMIT = "replica.alter.log.dirs.io.max.bytes.per.second"
 EVERY_DIRECTORY = "*"
 
 
+Places = Mapping[tuple[Uuid, int], Uuid]
+"""Partitions, by topic id and index, and the directories that they lie in."""
+
+
+class Placement(Protocol):
+    """How the cluster is told of log directories."""
+
+    def assign(self, places: Places, done: Assigned) -> None:
+        """Tell in which directories replicas lie."""
+
+    def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: Assigned) -> None:
+        """Tell which directories have failed, and which take nothing new."""
+
+
 class Holder(Protocol):
-    """What the directories need of the node that holds them."""
+    """What they need of the node whose directories they are."""
 
     node_id: int
     config: BrokerConfig
     host: Host
     log_manager: LogManager
     cleaner: Cleaner
-    controller: ControllerPort
     stopping: bool
+
+    @property
+    def placement(self) -> Placement:
+        """How the cluster is told."""
 
     @property
     def image(self) -> MetadataImage:
@@ -54,8 +69,8 @@ class Holder(Protocol):
         """The partition, led by this broker and online. ApiError."""
 
 
-class Directories:
-    """The log directories of one node."""
+class LogDirs:
+    """What one broker does with its log directories."""
 
     def __init__(self, node: Holder) -> None:
         self._node = node
@@ -133,10 +148,7 @@ class Directories:
         if directory_id is None:
             self._node.host.call_soon(lambda: done(None))
             return
-        self._node.controller.submit(
-            AssignDirectories(self._node.node_id, {(log.topic_id, log.partition): directory_id}),
-            lambda reply: done(reply if isinstance(reply, ApiError) else None),
-        )
+        self._node.placement.assign({(log.topic_id, log.partition): directory_id}, done)
 
     # --- moving
 
@@ -209,8 +221,8 @@ class Directories:
         known = [directory for directory in self._log_manager.directories() if not directory.for_metadata]
         failed = [found.directory_id for found in known if found.offline and found.directory_id]
         cordoned = [found.directory_id for found in known if found.cordoned and found.directory_id]
-        self._node.controller.submit(UpdateDirectories(self._node.node_id, failed, cordoned), self._reported)
+        self._node.placement.update(failed, cordoned, self._reported)
 
-    def _reported(self, reply: object) -> None:
-        if isinstance(reply, ApiError):
-            self._logger.warning("the state of the log directories could not be written down: %s", reply)
+    def _reported(self, error: ApiError | None) -> None:
+        if error is not None:
+            self._logger.warning("the state of the log directories could not be written down: %s", error)

@@ -140,7 +140,7 @@ def test_a_partition_moves_with_all_that_is_in_it(rig: Rig) -> None:
     assert described(rig) == {"/d1": {}, "/d2": {"a-0": 0}}
     assert offsets(rig) == list(range(300))
     assert rig.produce("a").base_offset == 300
-    assert rig.node.directories.place_of("a", 0) == rig.node.log_manager.directories()[1].directory_id
+    assert rig.node.log_dirs.place_of("a", 0) == rig.node.log_manager.directories()[1].directory_id
     rig.host.advance(120_000)
     assert not rig.disk.tree("/d1/a-0")
     assert not [name for name in rig.disk.names("/d1") if name.startswith("a-0")]
