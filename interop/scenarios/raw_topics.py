@@ -167,13 +167,14 @@ def growth_too_much_at_once(broker: Broker) -> Any:
             create_topic(client, f"{name}-{one}")
 
         def grow(version: int, *topics: tuple[str, int], assign: Any = None) -> Any:
-            return client.call(
+            results = client.call(
                 "CreatePartitions",
                 version,
                 Topics=[{"Name": f"{name}-{one}", "Count": to, "Assignments": assign} for one, to in topics],
                 TimeoutMs=10_000,
                 ValidateOnly=True,
             )["Results"]
+            return sorted(results, key=lambda result: str(result["Name"]))
 
         for version in versions_of("CreatePartitions"):
             seen[f"by as many as may be, v{version}"] = grow(version, ("a", 10_001))
