@@ -1,9 +1,14 @@
-"""A host on virtual time: nothing happens unless a test makes it happen.
+"""Hosts on virtual time: nothing happens unless a test makes it happen.
 
 host = VirtualHost(seed=1)
 host.schedule(3_000, lambda: print("due"))
 host.advance(2_999)   # nothing
 host.advance(1)       # due
+
+Several hosts may share one `Events`: one clock, and one order in which things happen to all of them.
+
+Work for threads is done at once, unless races are looked for: a test holds it back (`hold_work`), and runs
+each work and delivers its result when it likes; or a seed decides when that happens (`work_delays`).
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kwire.broker.host.clock import ManualClock, QueuedTimer, TimerQueue
 from kwire.broker.host.loggers import NodeLogger
@@ -19,25 +24,90 @@ from kwire.broker.host.streams import RandomStreams
 
 T = TypeVar("T")
 
+LONGEST_WORK_MS = 50
+"""How long work takes at most where a seed decides."""
+
+
+class Events:
+    """What is to happen, in its order: calls that wait for no time, and those that do."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.clock = ManualClock(now_ms)
+        self.timers = TimerQueue(self.clock.monotonic_ms)
+        self.soon: deque[Callable[[], None]] = deque()
+
+    def run_pending(self) -> None:
+        """Make the calls that wait for no time, and what those ask for."""
+        while self.soon:
+            self.soon.popleft()()
+
+    def advance(self, delay_ms: int) -> None:
+        """Let `delay_ms` pass: each call that becomes due is made at its own moment, in order."""
+        self.run_pending()
+        clock, timers = self.clock, self.timers
+        target_ms = clock.monotonic_ms() + delay_ms
+        while (deadline_ms := timers.next_deadline_ms()) is not None and deadline_ms <= target_ms:
+            clock.advance(max(0, deadline_ms - clock.monotonic_ms()))
+            callback = timers.pop_due(deadline_ms)
+            assert callback is not None
+            callback()
+            self.run_pending()
+        clock.advance(target_ms - clock.monotonic_ms())
+
+
+class Work:
+    """Work for a thread, and what becomes of it."""
+
+    def __init__(self, host: VirtualHost, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._host = host
+        self._work = work
+        self._done = done
+        self._results: list[Any] = []
+
+    def run(self) -> None:
+        """Do it, once, unless its process has died; its result is not known on the loop yet."""
+        if not self._results and not self._host.is_dead:
+            try:
+                self._results.append(self._work())
+            except Exception as error:
+                self._results.append(error)
+
+    def deliver(self) -> None:
+        """Have the loop told of the result by the next `run_pending` or `advance`."""
+        self.run()
+        self._host.call_soon(lambda: self._done(self._results[0]))
+
 
 class VirtualHost:
-    """A `broker.host.Host` whose clock a test moves.
+    """A `kwire.broker.host.Host` whose clock a test moves.
 
     `end_turn`, where set (usually to a node's `end_turn`), is called after each callback that the host makes,
     as the shell does after each turn of its loop.
     """
 
-    def __init__(self, *, seed: int = 0, now_ms: int = 1_700_000_000_000, name: str = "") -> None:
-        """`name` is what the node is called in the log."""
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        now_ms: int = 1_700_000_000_000,
+        name: str = "",
+        events: Events | None = None,
+        work_delays: random.Random | None = None,
+    ) -> None:
+        """`name` is what the node is called in the log; `now_ms` counts where there are no `events` yet."""
         self.name = name
+        self.events = events if events is not None else Events(now_ms)
         self.rng = random.Random(seed)
-        self.clock = ManualClock(now_ms)
+        self.clock = self.events.clock
         self.now_ms = self.clock.now_ms
         self.monotonic_ms = self.clock.monotonic_ms
-        self._streams = RandomStreams(seed)
         self.end_turn: Callable[[], None] | None = None
-        self._timers = TimerQueue(self.clock.monotonic_ms)
-        self._soon: deque[Callable[[], None]] = deque()
+        self.held_work: list[Work] | None = None
+        """The work that is held back, oldest first; None while none is."""
+        self.is_dead = False
+        """Whether the process is gone: nothing of it happens any more."""
+        self._work_delays = work_delays
+        self._streams = RandomStreams(seed)
 
     def random(self, purpose: str) -> random.Random:
         return self._streams.of(purpose)
@@ -46,43 +116,55 @@ class VirtualHost:
         return NodeLogger(name, self.name)
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer:
-        return self._timers.add(delay_ms, callback)
+        return self.events.timers.add(delay_ms, lambda: self._call(callback))
 
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        """Run `work` now; its result is delivered by the next `run_pending` or `advance`."""
-        result: T | BaseException
-        try:
-            result = work()
-        except Exception as error:
-            result = error
-        self._soon.append(lambda: done(result))
+        """Do `work` now, or as the test or the seed decides; see the module."""
+        task = Work(self, work, done)
+        if self.held_work is not None:
+            self.held_work.append(task)
+        elif self._work_delays is None:
+            task.deliver()
+        else:
+            rng, timers = self._work_delays, self.events.timers
+            begins_ms = rng.randrange(LONGEST_WORK_MS)
+            timers.add(begins_ms, task.run)
+            timers.add(begins_ms + rng.randrange(LONGEST_WORK_MS), task.deliver)
+
+    def hold_work(self) -> list[Work]:
+        """From now on work waits in this list for the test to run and deliver it."""
+        self.held_work = []
+        return self.held_work
+
+    def release_work(self) -> None:
+        """Deliver what is held, in its order, and hold nothing back from now on."""
+        held, self.held_work = self.held_work or [], None
+        for task in held:
+            task.deliver()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        self._soon.append(callback)
+        self.events.soon.append(lambda: self._call(callback))
+
+    def die(self) -> None:
+        """The process is gone, with all that it had still to do."""
+        self.is_dead = True
 
     @property
     def timers(self) -> int:
         """How many calls are scheduled and not cancelled."""
-        return len(self._timers)
+        return len(self.events.timers)
 
     def run_pending(self) -> None:
         """Make the calls that wait for no time: worker results and `call_soon`, and what those ask for."""
-        while self._soon:
-            self._call(self._soon.popleft())
+        self.events.run_pending()
 
     def advance(self, delay_ms: int) -> None:
         """Let `delay_ms` pass: each call that becomes due is made at its own moment, in order."""
-        self.run_pending()
-        target_ms = self.clock.monotonic_ms() + delay_ms
-        while (deadline_ms := self._timers.next_deadline_ms()) is not None and deadline_ms <= target_ms:
-            self.clock.advance(max(0, deadline_ms - self.clock.monotonic_ms()))
-            callback = self._timers.pop_due(deadline_ms)
-            assert callback is not None
-            self._call(callback)
-            self.run_pending()
-        self.clock.advance(target_ms - self.clock.monotonic_ms())
+        self.events.advance(delay_ms)
 
     def _call(self, callback: Callable[[], None]) -> None:
+        if self.is_dead:
+            return
         callback()
         if self.end_turn is not None:
             self.end_turn()

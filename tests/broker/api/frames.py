@@ -9,15 +9,11 @@ import logging
 import random
 from collections import deque
 from collections.abc import Sequence
-from itertools import count
 from typing import Any, NamedTuple
 
 from kwire.broker.api.context import Channel
 from kwire.broker.api.table import SERVED
-from kwire.broker.config import load
-from kwire.broker.node.node import Node
-from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.world import VirtualNode, taken
 from kwire.wire.batch import HEADER_BYTES, build, read_header, records, seal
 from kwire.wire.compression import Codec
 from kwire.wire.errors import WireError
@@ -332,13 +328,9 @@ class Rig:
     """A node on virtual time and a disk in memory, that is sent whatever one likes."""
 
     def __init__(self) -> None:
-        self.host = VirtualHost(seed=1, now_ms=NOW_MS)
-        self.disk = MemoryDisk()
-        self.node = Node(load(None, {}, PROPERTIES), self.host, self.disk)
-        self.host.end_turn = self.node.end_turn
-        self.node.start()
-        self._ids = count(1)
-        self._well = self._channel()
+        self.around = VirtualNode(PROPERTIES, now_ms=NOW_MS)
+        self.host, self.disk, self.node = self.around.host, self.around.disk, self.around.node
+        self._well = self.around.connect()
         self._offset = 0
         self._listener = _Listener()
         configs = [CreatableTopicConfig(name=name, value=value) for name, value in SOUND_CONFIGS.items()]
@@ -351,24 +343,13 @@ class Rig:
         self.ask(4, FindCoordinatorRequest(coordinator_keys=["g"]))
         self.check_sound()
 
-    def _channel(self) -> Channel:
-        return Channel(
-            next(self._ids), peer_host="127.0.0.1", listener="PLAINTEXT", on_ready=lambda channel: None
-        )
-
-    def _turn(self) -> None:
-        self.node.end_turn()
-        self.host.run_pending()
-
     def ask(self, version: int, request: Message) -> Any:
         """What a client that behaves is answered."""
-        frame = encode_request(request.API_KEY, version, 1, "well", request)
-        self.node.handle_frame(self._well, memoryview(bytearray(frame))[4:])
-        self._turn()
-        reply = taken(self._well)
-        if not reply:
+        self._well.send(version, request)
+        answer = self._well.receive(version, type(request))
+        if answer is None:
             raise Broken(f"no answer to {request}")
-        return decode_response(request.API_KEY, version, reply[4:])[1]
+        return answer
 
     def send(self, frames: Sequence[bytes], *, advance_ms: int = 0) -> None:
         """Send frames over one connection, let time pass, and close it. Broken for what is our fault.
@@ -379,7 +360,8 @@ class Rig:
         propagate, logger.propagate = logger.propagate, False
         logger.addHandler(self._listener)
         self._listener.heard.clear()
-        channel = self._channel()
+        client = self.around.connect()
+        channel = client.channel
         asked: list[bytes] = []
         try:
             for number, sent in enumerate(frames):
@@ -387,13 +369,12 @@ class Rig:
                 frame = sent[:4] + number.to_bytes(4, "big") + sent[8:] if len(sent) >= 8 else sent
                 asked.append(frame)
                 try:
-                    # In the shell's buffer there is a size in front, and it may be written to.
-                    self.node.handle_frame(channel, memoryview(bytearray(b"size" + frame))[4:])
+                    client.put(b"size" + frame)
                 except WireError:
-                    self._turn()
+                    self.around.turn()
                     check_replies(channel, asked[:-1])
                     break
-                self._turn()
+                self.around.turn()
                 if channel.ending:
                     break
             else:
@@ -403,7 +384,7 @@ class Rig:
             logger.removeHandler(self._listener)
             logger.propagate = propagate
         self.node.channel_closed(channel)
-        self._turn()
+        self.around.turn()
         for heard in self._listener.heard:
             raise Broken(logging.Formatter().format(heard))
 
@@ -430,14 +411,6 @@ class Rig:
         if [(record.offset, record.value) for record in read] != [(self._offset, value)]:
             raise Broken(f"Fetch answers {fetched}")
         self._offset += 1
-
-
-def taken(channel: Channel) -> bytes:
-    """The bytes that the shell would send now."""
-    reply = b""
-    for piece in channel.take_ready():
-        reply += bytes(piece) if isinstance(piece, (bytes, bytearray, memoryview)) else piece.read()  # type: ignore[attr-defined]
-    return reply
 
 
 def check_replies(channel: Channel, asked: Sequence[bytes]) -> None:

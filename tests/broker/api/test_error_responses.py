@@ -17,7 +17,7 @@ from kwire.wire.messages.describe_groups import DescribeGroupsRequest
 from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.registry import API_VERSIONS
 from tests.broker.api.golden import RESPONSES
-from tests.broker.api.test_failures import Rig
+from tests.rig import Rig
 
 LONGEST = 32_767
 UNREGISTER_BROKER = 64

@@ -17,7 +17,7 @@ from kwire.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.broker.api.test_failures import FETCH_VERSION, PRODUCE_VERSION, Rig, fetch_request
+from tests.rig import FETCH_VERSION, PRODUCE_VERSION, Rig, fetch_request
 
 FAILING = "/d2/"
 MOST_OPERATIONS = 200

@@ -2,142 +2,26 @@
 
 from __future__ import annotations
 
-from itertools import count
-from typing import Any
-
 import pytest
 
-from kwire.broker.api.context import Channel
-from kwire.broker.config import load
-from kwire.broker.node.node import Node
 from kwire.broker.storage.disk import StorageError
-from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost
-from kwire.wire.batch import build
 from kwire.wire.errors import ErrorCode
-from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest
-from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.heartbeat import HeartbeatRequest
 from kwire.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kwire.wire.messages.produce import ProduceRequest
 from kwire.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from kwire.wire.registry import RequestHeader, decode_response, encode_request
-
-PRODUCE_VERSION, FETCH_VERSION = 12, 12
-
-
-class BrokenDisk(MemoryDisk):
-    """A disk below one of whose directories everything fails, once it is told to."""
-
-    broken: str | None = None
-
-    def _check(self, path: str) -> None:
-        if self.broken is not None and path.startswith(self.broken):
-            raise StorageError(f"Input/output error ({path})")
-
-    def open(self, path: str, *, create: bool = False) -> Any:
-        self._check(path)
-        return super().open(path, create=create)
-
-    def read(self, path: str) -> bytes:
-        self._check(path)
-        return super().read(path)
-
-    def rename(self, old: str, new: str) -> None:
-        self._check(old)
-        super().rename(old, new)
-
-    def names(self, path: str) -> list[str]:
-        self._check(path)
-        return super().names(path)
-
-
-class Rig:
-    """A node with two log directories, and connections to it."""
-
-    def __init__(self, disk: BrokenDisk | None = None, **settings: str) -> None:
-        self.disk = disk or BrokenDisk()
-        self.host = VirtualHost(seed=1)
-        self.fatal: list[str] = []
-        config = load(None, {}, {"log.dirs": "/d1,/d2", "log.segment.bytes": "1048576", **settings})
-        self.node = Node(config, self.host, self.disk, on_fatal=self.fatal.append)
-        self.host.end_turn = self.node.end_turn
-        self.node.start()
-        self._ids = count(1)
-
-    def channel(self) -> Channel:
-        return Channel(next(self._ids), peer_host="127.0.0.1", listener="PLAINTEXT", on_ready=lambda _: None)
-
-    def send(self, channel: Channel, version: int, request: Any) -> None:
-        frame = encode_request(request.API_KEY, version, next(self._ids), "me", request)
-        self.node.handle_frame(channel, memoryview(bytearray(frame))[4:])
-
-    def turn(self) -> None:
-        self.node.end_turn()
-        self.host.run_pending()
-
-    def reply(self, channel: Channel, version: int, request_class: Any) -> Any:
-        pieces = channel.take_ready()
-        frame = b"".join(
-            bytes(piece) if isinstance(piece, bytes | bytearray | memoryview) else piece.read()
-            for piece in pieces
-        )
-        return decode_response(request_class.API_KEY, version, frame[4:])[1] if frame else None
-
-    def call(self, version: int, request: Any) -> Any:
-        channel = self.channel()
-        self.send(channel, version, request)
-        self.turn()
-        return self.reply(channel, version, type(request))
-
-    def create(self, *names: str, partitions: int = 1) -> None:
-        topics = [
-            CreatableTopic(name=name, num_partitions=partitions, replication_factor=1) for name in names
-        ]
-        answer = self.call(7, CreateTopicsRequest(topics=topics, timeout_ms=1000))
-        assert [topic.error_code for topic in answer.topics] == [0] * len(names)
-
-    def directory_of(self, topic: str, index: int = 0) -> str:
-        log = self.node.log_manager.get(topic, index)
-        assert log is not None
-        return log.directory
-
-    def produce(self, topic: str, index: int = 0) -> Any:
-        answer = self.call(PRODUCE_VERSION, produce_request(topic, index))
-        return None if answer is None else answer.responses[0].partition_responses[0]
-
-    def latest(self, topic: str) -> Any:
-        partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
-        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
-        return self.call(5, request).topics[0].partitions[0]
-
-
-def produce_request(topic: str, index: int = 0, *, acks: int = -1, **batch: Any) -> ProduceRequest:
-    records = memoryview(build([(1_700_000_000_000, None, b"value", [])], **batch))
-    data = PartitionProduceData(index=index, records=records)
-    return ProduceRequest(
-        acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
-    )
-
-
-def fetch_request(topic: str) -> FetchRequest:
-    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-    return FetchRequest(
-        max_wait_ms=60_000,
-        min_bytes=1 << 20,
-        max_bytes=1 << 20,
-        topics=[FetchTopic(topic=topic, partitions=[partition])],
-    )
+from kwire.wire.registry import RequestHeader
+from tests.rig import FETCH_VERSION, PRODUCE_VERSION, Rig, fetch_request, produce_request
 
 
 @pytest.fixture

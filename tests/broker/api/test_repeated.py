@@ -164,7 +164,7 @@ def test_they_learn_that_the_coordinator_is_elsewhere(kind: str, request: pytest
         beating.client.node.groups.resigned(index, 0)
     assert beating.beat()[0].error_code == ErrorCode.NOT_COORDINATOR
     # Nothing of the coordinator that was is kept alive.
-    assert beating.client._channel.repeated is None
+    assert beating.client.channel.repeated is None
 
 
 @pytest.mark.parametrize("kind", ["classic", "consumer"])
@@ -212,9 +212,9 @@ def test_they_wait_until_what_was_decided_before_is_stored(consumer: Beating) ->
         generation_id_or_member_epoch=consumer.request.member_epoch,
         topics=topics,
     )
-    node.handle_frame(other._channel, memoryview(encode_request(8, 9, 1, "me", commit))[4:])
+    node.handle_frame(other.channel, memoryview(encode_request(8, 9, 1, "me", commit))[4:])
     frame = encode_request(68, 1, 2, "me", consumer.request)
-    node.handle_frame(client._channel, memoryview(frame)[4:])
+    node.handle_frame(client.channel, memoryview(frame)[4:])
     assert client.receive(1, ConsumerGroupHeartbeatRequest) is None
     node.end_turn()
     client.host.run_pending()
@@ -250,7 +250,7 @@ def test_they_wait_for_their_turn_behind_a_long_poll(classic: Beating) -> None:
     client.send(4, poll)
     client.send(3, classic.request)
     # The poll was ended by what came behind it, and is answered first.
-    frames = b"".join(bytes(piece) for piece in client._channel.take_ready())  # type: ignore[arg-type]
+    frames = b"".join(bytes(piece) for piece in client.channel.take_ready())  # type: ignore[arg-type]
     size = int.from_bytes(frames[:4], "big")
     ids = [int.from_bytes(frames[at : at + 4], "big") for at in (4, 4 + size + 4)]
     assert ids[1] == ids[0] + 1
@@ -291,7 +291,7 @@ def test_what_is_long_is_not_remembered(classic: Beating) -> None:
         # Header and body each end with their tags, of which there are none: a tag of the body, then.
         assert frame[-1] == 0
         frame[-1:] = b"\1\7" + bytes([0x80 | tag_bytes & 0x7F, tag_bytes >> 7]) + bytes(tag_bytes)
-        classic.client.node.handle_frame(classic.client._channel, memoryview(frame))
+        classic.client.node.handle_frame(classic.client.channel, memoryview(frame))
         assert classic.client.receive(4, HeartbeatRequest).error_code == ErrorCode.NONE
         return len(frame)
 
@@ -303,7 +303,7 @@ def test_what_is_long_is_not_remembered(classic: Beating) -> None:
 
 
 def test_a_closed_channel_keeps_none(classic: Beating) -> None:
-    channel: Channel = classic.client._channel
+    channel: Channel = classic.client.channel
     node: Node = classic.client.node
     assert channel.repeated is not None
     node.channel_closed(channel)

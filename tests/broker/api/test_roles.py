@@ -21,7 +21,7 @@ from kwire.wire.messages.incremental_alter_configs import (
 )
 from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest
-from tests.broker.api.test_failures import Rig
+from tests.rig import Rig
 
 TOPIC, BROKER, LOGGER, NOTHING = 2, 4, 8, 99
 FORWARDED = {

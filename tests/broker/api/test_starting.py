@@ -17,7 +17,7 @@ from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from tests.broker.api.test_failures import BrokenDisk, Rig
+from tests.rig import BrokenDisk, Rig
 
 TOPICS = ("t", "u")
 

@@ -26,7 +26,7 @@ from kwire.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from tests.broker.api.test_failures import Rig
+from tests.rig import Rig
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE = 0, 1

@@ -11,7 +11,7 @@ from kwire.wire.messages.consumer_group_describe import ConsumerGroupDescribeReq
 from kwire.wire.messages.describe_groups import DescribeGroupsRequest
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest
 from kwire.wire.messages.join_group import JoinGroupRequest
-from tests.broker.api.test_failures import Rig
+from tests.rig import Rig
 
 NOWHERE = ErrorCode.NOT_COORDINATOR
 

@@ -8,7 +8,7 @@ import pytest
 
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tests.broker.api.test_failures import Rig
+from tests.rig import Rig
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

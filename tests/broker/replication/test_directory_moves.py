@@ -29,7 +29,7 @@ from kwire.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.broker.api.test_failures import (
+from tests.rig import (
     FETCH_VERSION,
     PRODUCE_VERSION,
     BrokenDisk,
@@ -156,8 +156,8 @@ def test_a_partition_is_written_to_while_it_moves(rig: Rig) -> None:
     while rig.directory_of("a") == "/d1/a-0":
         # Each turn of the move is followed by a request, and the move ends all the same.
         for _ in range(3):
-            if rig.host._soon:
-                rig.host._call(rig.host._soon.popleft())
+            if rig.host.events.soon:
+                rig.host.events.soon.popleft()()
         channel = rig.channel()
         rig.send(channel, PRODUCE_VERSION, produce_request("a"))
         rig.node.end_turn()

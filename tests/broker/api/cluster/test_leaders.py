@@ -12,7 +12,7 @@ from kwire.wire.messages.alter_partition_reassignments import (
 )
 from kwire.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from kwire.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
-from tests.broker.api.test_failures import Rig
+from tests.rig import Rig
 
 
 @pytest.fixture

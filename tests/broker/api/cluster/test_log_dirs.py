@@ -11,7 +11,7 @@ from kwire.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from kwire.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from tests.broker.api.test_failures import Rig
+from tests.rig import Rig
 
 
 @pytest.mark.parametrize("version", range(1, 6))

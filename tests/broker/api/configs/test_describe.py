@@ -7,7 +7,7 @@ import pytest
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kwire.wire.messages.list_config_resources import ListConfigResourcesRequest
-from tests.broker.api.test_failures import Rig
+from tests.rig import Rig
 
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 

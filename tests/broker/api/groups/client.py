@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any
 
 import pytest
 
-from kwire.broker.api.context import Channel
-from kwire.broker.config import load
-from kwire.broker.node.node import Node
-from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost
+from kwire.testing import world
+from kwire.testing.world import VirtualNode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
 from kwire.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -24,7 +20,6 @@ from kwire.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
 )
-from kwire.wire.registry import decode_response, encode_request
 
 PROPERTIES = {
     "log.dirs": "/data",
@@ -39,41 +34,11 @@ DELAY_MS = 3_000
 PROTOCOLS = [JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")]
 
 
-class Client:
-    """A connection to a node on virtual time: to one of its own, or to that of another client."""
+class Client(world.Client):
+    """A connection to a node of its own, or to that of another client."""
 
     def __init__(self, other: Client | None = None) -> None:
-        self.host: VirtualHost = VirtualHost(seed=1) if other is None else other.host
-        self.node: Node = self._start() if other is None else other.node
-        self._channel = Channel(
-            1, peer_host="127.0.0.1", listener="PLAINTEXT", on_ready=lambda _channel: None
-        )
-        self._ids = count(1)
-
-    def _start(self) -> Node:
-        config = load(None, {}, PROPERTIES)
-        node = Node(config, self.host, MemoryDisk())
-        self.host.end_turn = node.end_turn
-        node.start()
-        return node
-
-    def send(self, version: int, request: Any) -> None:
-        """Send a request, and let everything happen that takes no time."""
-        frame = encode_request(request.API_KEY, version, next(self._ids), "me", request)
-        self.node.handle_frame(self._channel, memoryview(frame)[4:])
-        self.node.end_turn()
-        self.host.run_pending()
-
-    def receive(self, version: int, request_class: Any) -> Any:
-        """The answer to the request that was sent; None while there is none."""
-        frame = b"".join(bytes(piece) for piece in self._channel.take_ready())  # type: ignore[arg-type]
-        return decode_response(request_class.API_KEY, version, frame[4:])[1] if frame else None
-
-    def call(self, version: int, request: Any) -> Any:
-        self.send(version, request)
-        answer = self.receive(version, type(request))
-        assert answer is not None
-        return answer
+        super().__init__(VirtualNode(PROPERTIES) if other is None else other.around, 1)
 
 
 @pytest.fixture

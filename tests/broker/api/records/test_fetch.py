@@ -16,7 +16,7 @@ from kwire.wire.messages.delete_records import (
 )
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from kwire.wire.primitives import ZERO_UUID, Uuid
-from tests.broker.api.test_failures import Rig, produce_request
+from tests.rig import Rig, produce_request
 
 NONE, INVALID = ErrorCode.NONE, ErrorCode.INVALID_REQUEST
 FENCED, UNKNOWN_EPOCH = ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH

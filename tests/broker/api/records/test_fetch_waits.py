@@ -10,7 +10,7 @@ from kwire.broker.storage.log.log import Log
 from kwire.wire.batch import build
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from tests.broker.api.test_failures import FETCH_VERSION, Rig
+from tests.rig import FETCH_VERSION, Rig
 
 READ_COMMITTED = 1
 

@@ -15,7 +15,7 @@ from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import ApiVersionsRequest
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kwire.wire.primitives import ZERO_UUID
-from tests.broker.api.test_failures import Rig
+from tests.rig import Rig
 
 NONE, INVALID, CORRUPT = ErrorCode.NONE, ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -8,7 +8,7 @@ from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from tests.broker.api.test_failures import Rig
+from tests.rig import Rig
 
 
 @pytest.fixture

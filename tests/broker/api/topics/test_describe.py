@@ -12,7 +12,7 @@ from kwire.wire.messages.describe_topic_partitions import (
     RequestCursor,
     TopicRequest,
 )
-from tests.broker.api.test_failures import Rig
+from tests.rig import Rig
 
 
 @pytest.fixture

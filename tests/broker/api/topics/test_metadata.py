@@ -10,7 +10,7 @@ from kwire.broker.api.context import Channel
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kwire.wire.primitives import Uuid
-from tests.broker.api.test_failures import Rig
+from tests.rig import Rig
 
 
 @pytest.mark.parametrize(

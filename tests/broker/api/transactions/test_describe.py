@@ -6,7 +6,7 @@ import pytest
 
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from tests.broker.api.test_failures import Rig
+from tests.rig import Rig
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
