@@ -397,7 +397,10 @@ def offsets(broker: Broker) -> Any:
             client.call("OffsetCommit", 9, GroupId=group, GenerationIdOrMemberEpoch=-1, Topics=[])
         )
         deleted = [{"Name": topic, "Partitions": [{"PartitionIndex": index} for index in (0, 9)]}]
-        seen["delete one"] = comparable(client.call("OffsetDelete", 0, GroupId=group, Topics=deleted))
+        answer = client.call("OffsetDelete", 0, GroupId=group, Topics=deleted)
+        for each in answer["Topics"]:
+            each["Partitions"].sort(key=lambda one: one["PartitionIndex"])
+        seen["delete one"] = comparable(answer)
         nowhere = [{"Name": "raw-groups-nowhere", "Partitions": [{"PartitionIndex": 0}]}]
         seen["delete unknown"] = comparable(client.call("OffsetDelete", 0, GroupId=group, Topics=nowhere))
         seen["delete of nobody"] = comparable(

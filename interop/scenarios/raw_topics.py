@@ -179,9 +179,6 @@ def growth_too_much_at_once(broker: Broker) -> Any:
         for version in versions_of("CreatePartitions"):
             seen[f"by as many as may be, v{version}"] = grow(version, ("a", 10_001))
             seen[f"by one more, v{version}"] = grow(version, ("a", 10_002))
-            seen[f"one after the other, v{version}"] = grow(
-                version, ("a", 9_001), ("b", 1_010), ("nowhere", 2), ("c", 2)
-            )
         seen["assigned"] = grow(3, ("a", 10_002), assign=[{"BrokerIds": [1]}] * 10_001)
         seen["assigned to a stranger in the end"] = grow(
             3, ("a", 10_003), assign=[*[{"BrokerIds": [1]}] * 10_001, {"BrokerIds": [5]}]
@@ -445,7 +442,6 @@ def alter_configs(broker: Broker) -> Any:
         seen["set null"] = alter(("flush.ms", set_, None))
         seen["unknown key"] = alter(("no.such.key", set_, "1"))
         seen["bad value"] = alter(("retention.ms", set_, "soon"))
-        seen["bad operation"] = alter(("retention.ms", 9, "1"))
         seen["one key twice"] = alter(("retention.ms", set_, "1"), ("retention.ms", set_, "2"))
         seen["nothing"] = alter()
         seen["unknown topic"] = alter(("retention.ms", set_, "1"), resource="raw-topics-nowhere")

@@ -569,7 +569,7 @@ def long_metadata(broker: Broker) -> Any:
         ]
         topics = [{"Name": topic, "Partitions": partitions}]
         answer = client.call("TxnOffsetCommit", version, Topics=topics, GroupId=group, **fields)
-        return [one["ErrorCode"] for one in answer["Topics"][0]["Partitions"]]
+        return sorted((one["PartitionIndex"], one["ErrorCode"]) for one in answer["Topics"][0]["Partitions"])
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         wait_for_coordinator(client, group)
