@@ -1,0 +1,120 @@
+"""Flushes that complete late, in another order, or never: what was acknowledged is there all the same."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from kwire.testing.world import Client, VirtualNode
+from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kwire.wire.messages.produce import ProduceRequest
+from tests.rig import PRODUCE_VERSION, produce_request
+
+SETTINGS = {"log.dirs": "/d1,/d2", "log.flush.interval.messages": "1"}
+TOPICS = ("a", "b", "c")
+
+
+def started(**more: Any) -> VirtualNode:
+    """A node that syncs each append before it acknowledges it."""
+    node = VirtualNode(SETTINGS, **more)
+    topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in TOPICS]
+    client = node.connect()
+    client.send(7, CreateTopicsRequest(topics=topics, timeout_ms=1000))
+    node.host.advance(1000)
+    assert [topic.error_code for topic in client.receive(7, CreateTopicsRequest).topics] == [0] * len(TOPICS)
+    return node
+
+
+def produce(node: VirtualNode, topic: str) -> Client:
+    client = node.connect()
+    client.send(PRODUCE_VERSION, produce_request(topic))
+    return client
+
+
+def acknowledged(client: Client) -> int | None:
+    """The offset that was answered, if anything was."""
+    answer = client.receive(PRODUCE_VERSION, ProduceRequest)
+    if answer is None:
+        return None
+    [partition] = answer.responses[0].partition_responses
+    assert partition.error_code == 0
+    return int(partition.base_offset)
+
+
+def end_of(node: VirtualNode, topic: str) -> int:
+    partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
+    return int(node.call(5, request).topics[0].partitions[0].offset)
+
+
+def after_a_power_cut(node: VirtualNode, seed: int) -> VirtualNode:
+    node.host.die()
+    node.disk.power_cut(random.Random(seed))
+    again = VirtualNode(SETTINGS, disk=node.disk, seed=2)
+    again.host.advance(1000)
+    return again
+
+
+def test_nothing_is_acknowledged_before_its_flush_is_known_to_be_done() -> None:
+    node = started()
+    held = node.host.hold_work()
+    client = produce(node, "a")
+    assert acknowledged(client) is None
+    assert end_of(node, "a") == 0
+    held[0].run()
+    node.turn()
+    assert acknowledged(client) is None
+    held[0].deliver()
+    node.turn()
+    assert acknowledged(client) == 0
+    assert end_of(node, "a") == 1
+
+
+def test_flushes_of_two_logs_may_complete_in_the_other_order() -> None:
+    node = started()
+    held = node.host.hold_work()
+    one, other = produce(node, "a"), produce(node, "b")
+    first, second = held
+    second.deliver()
+    node.turn()
+    assert (acknowledged(one), acknowledged(other)) == (None, 0)
+    first.deliver()
+    node.turn()
+    assert acknowledged(one) == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_appended_during_a_flush_waits_for_the_next(seed: int) -> None:
+    node = started()
+    held = node.host.hold_work()
+    one, other = produce(node, "a"), produce(node, "a")
+    assert len(held) == 1  # they share the next
+    held[0].deliver()
+    node.turn()
+    assert (acknowledged(one), acknowledged(other)) == (0, None)
+    assert end_of(node, "a") == 1
+    assert len(held) == 2
+    again = after_a_power_cut(node, seed)
+    assert end_of(again, "a") in (1, 2)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_the_order_a_loss_of_power_takes_nothing_that_was_acknowledged(seed: int) -> None:
+    rng = random.Random(seed)
+    node = started(work_delays=random.Random(seed))
+    sent: list[tuple[str, Client]] = []
+    ends = dict.fromkeys(TOPICS, 0)
+    for _ in range(rng.randrange(1, 40)):
+        topic = rng.choice(TOPICS)
+        sent.append((topic, produce(node, topic)))
+        node.host.advance(rng.randrange(20))
+    for topic, client in sent:
+        offset = acknowledged(client)
+        if offset is not None:
+            ends[topic] = max(ends[topic], offset + 1)
+    again = after_a_power_cut(node, seed)
+    for topic, end in ends.items():
+        assert end_of(again, topic) >= end
