@@ -173,7 +173,7 @@ class Log:
         incoming = with_offsets(validated, self.log_end_offset, leader_epoch)
         # As in Kafka, a batch that is refused from here on, or known already, has rolled the segment too.
         segment = self._roll_if_due(incoming, now_ms)
-        known = self.producers.check_all(validated.batches, origin, marker)
+        known = self.producers.check_batch(validated.header, origin, marker)
         if known is not None:
             first, last = known.first_offset, known.last_offset
             return Appended(first, last, known.timestamp, self.log_start_offset, is_duplicate=True)

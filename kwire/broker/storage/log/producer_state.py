@@ -186,23 +186,14 @@ class ProducerStateManager:
         """A batch is about to be appended that may begin its transaction here, after `check_epoch`."""
         self.verifications.begin(header, raises_epochs=raises_epochs, now_ms=now_ms)
 
-    def check_all(
-        self,
-        batches: Iterable[tuple[int, BatchHeader]],
-        origin: AppendOrigin,
-        marker: MarkerTerms | None = None,
+    def check_batch(
+        self, header: BatchHeader, origin: AppendOrigin, marker: MarkerTerms | None = None
     ) -> BatchMetadata | None:
-        """`check` for each that has a producer, up to the first duplicate; or `check_marker` for a marker.
-
-        Batches by where they lie.
-        """
-        for _, header in batches:
-            if marker is not None:
-                self.check_marker(header.producer_id, header.producer_epoch, *marker)
-            elif header.producer_id >= 0:
-                duplicate = self.check(header, origin=origin)
-                if duplicate is not None:
-                    return duplicate
+        """`check` for a batch that has a producer; or `check_marker` for a marker."""
+        if marker is not None:
+            self.check_marker(header.producer_id, header.producer_epoch, *marker)
+        elif header.producer_id >= 0:
+            return self.check(header, origin=origin)
         return None
 
     def check(

@@ -76,26 +76,21 @@ class Staged:
 
 
 def with_offsets(validated: Validated, first_offset: int, leader_epoch: int) -> Incoming:
-    """Stamp checked batches with offsets and the leader's epoch."""
-    data = validated.data
-    offset = first_offset
-    max_timestamp, offset_of_max = -1, -1
+    """Stamp a checked batch with offsets and the leader's epoch."""
+    data, header = validated
+    stamp(data, 0, first_offset, leader_epoch)
+    last_offset = first_offset + header.last_offset_delta
     from_producers: list[tuple[int, BatchHeader]] = []
-    for position, header in validated.batches:
-        stamp(data, position, offset, leader_epoch)
-        if header.producer_id >= 0:
-            stamped = BatchHeader(offset, header.batch_length, leader_epoch, *header[3:])
-            from_producers.append((position, stamped))
-        offset += header.last_offset_delta + 1
-        if header.max_timestamp > max_timestamp:
-            max_timestamp, offset_of_max = header.max_timestamp, offset - 1
+    if header.producer_id >= 0:
+        from_producers.append((0, BatchHeader(first_offset, header.batch_length, leader_epoch, *header[3:])))
+    has_time = header.max_timestamp >= 0
     return Incoming(
         data,
         len(data),
         first_offset,
-        offset - 1,
-        max_timestamp,
-        offset_of_max,
+        last_offset,
+        header.max_timestamp if has_time else -1,
+        last_offset if has_time else -1,
         from_producers,
         [(leader_epoch, first_offset)],
     )

@@ -67,10 +67,10 @@ class RecordErrors(ApiError):
 
 
 class Validated(NamedTuple):
-    """Batches that may be appended: the bytes to keep, and where each lies in them."""
+    """A batch that may be appended: the bytes to keep, and its header."""
 
     data: bytearray | memoryview
-    batches: list[tuple[int, BatchHeader]]
+    header: BatchHeader
 
 
 def leading_header(data: Buffer | None) -> BatchHeader | None:
@@ -167,7 +167,7 @@ def validate(
         _check_client_batch(header, partition)
     elif origin is AppendOrigin.COORDINATOR and _stays_as_it_is(header, config):
         # This broker has built its records a moment ago; the CRC tells that they are still those.
-        return Validated(batch, [(0, header)])
+        return Validated(batch, header)
     try:
         return _check_records(batch, header, config, now_ms, partition)
     except CorruptBatch as error:
@@ -251,7 +251,7 @@ def _check_records(
             )
             rebuilt_header = read_header(rebuilt)
             _check_size(rebuilt_header, config, partition)
-            return Validated(rebuilt, [(0, rebuilt_header)])
+            return Validated(rebuilt, rebuilt_header)
     else:
         count = count_records(batch, 0, header, MAX_DECOMPRESSED_BYTES)
         if count != header.records_count:
@@ -259,12 +259,12 @@ def _check_records(
                 f"The batch says it has {header.records_count} records and holds another number"
             )
     if append_time:
-        return Validated(batch, [(0, stamp_append_time(batch, 0, header, now_ms))])
+        return Validated(batch, stamp_append_time(batch, 0, header, now_ms))
     if header.has_log_append_time:
         attributes = header.attributes & ~TIMESTAMP_TYPE_MASK
         _INT16.pack_into(batch, ATTRIBUTES_AT, attributes)
         header = header._replace(attributes=attributes, crc=seal(batch, 0, header.size_bytes))
-    return Validated(batch, [(0, header)])
+    return Validated(batch, header)
 
 
 def _timestamps_matter(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:

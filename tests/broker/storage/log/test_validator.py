@@ -53,7 +53,7 @@ def changed(sent: memoryview, position: int, layout: str, *values: int) -> memor
 
 
 def contents(validated: Validated) -> list[Record]:
-    header = validated.batches[0][1]
+    header = validated.header
     assert header == read_header(validated.data)
     return list(records(validated.data, 0, header))
 
@@ -67,7 +67,7 @@ def test_a_sound_batch_is_taken_as_it_is(codec: Codec) -> None:
     before = bytes(sent)
     taken = checked(sent)
     assert bytes(taken.data) == before
-    assert [position for position, _ in taken.batches] == [0]
+    assert taken.header == read_header(taken.data)
     assert [record.value for record in contents(taken)] == [b"a", b"b" * 500]
 
 
@@ -83,7 +83,7 @@ def test_batches_are_compressed_as_the_topic_says(source: Codec, target: str) ->
     )
     before = [record[1:] for record in records(sent, 0, read_header(sent))]
     taken = checked(sent, replace(CONFIG, compression_type=target))
-    header = taken.batches[0][1]
+    header = taken.header
     assert header.codec == (source if target == "producer" else validator.CODEC_NAMES[target])
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 9)
     assert (header.base_timestamp, header.max_timestamp, header.last_offset_delta) == (NOW_MS, NOW_MS + 5, 1)
@@ -109,7 +109,7 @@ def test_what_another_compression_makes_of_a_batch_has_the_same_bound(source: Co
 def test_log_append_time_replaces_all_timestamps(codec: Codec, compression_type: str) -> None:
     config = replace(APPEND_TIME, compression_type=compression_type)
     taken = checked(batch(b"a", b"b", timestamp=5, codec=codec), config)
-    header = taken.batches[0][1]
+    header = taken.header
     assert (header.has_log_append_time, header.max_timestamp) == (True, NOW_MS)
     assert [record.timestamp for record in contents(taken)] == [NOW_MS, NOW_MS]
 
@@ -118,7 +118,7 @@ def test_a_claim_of_log_append_time_is_taken_back() -> None:
     sent = batch(b"a", timestamp=NOW_MS - 5)
     claimed = changed(sent, 21, ">h", 8)
     taken = checked(claimed)
-    assert not taken.batches[0][1].has_log_append_time
+    assert not taken.header.has_log_append_time
     assert [record.timestamp for record in contents(taken)] == [NOW_MS - 5]
 
 
@@ -360,6 +360,6 @@ def test_garbage_is_refused_with_a_code_or_taken_whole(
         taken = checked(sent, config)
     except ApiError:
         return
-    header = taken.batches[0][1]
+    header = taken.header
     assert header.size_bytes == len(taken.data)
     assert header.last_offset_delta == header.records_count - 1
