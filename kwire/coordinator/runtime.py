@@ -157,7 +157,7 @@ class Shard(Generic[M]):
         return self._host.now_ms()
 
     def new_uuid(self) -> str:
-        return str(uuid.UUID(int=self._host.rng.getrandbits(128), version=4))
+        return str(uuid.UUID(int=self._host.random("member ids").getrandbits(128), version=4))
 
     def later(self, delay_ms: int, command: Callable[[], Result]) -> TimerHandle:
         def due() -> None:

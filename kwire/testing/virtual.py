@@ -97,7 +97,6 @@ class VirtualHost:
         """`name` is what the node is called in the log; `now_ms` counts where there are no `events` yet."""
         self.name = name
         self.events = events if events is not None else Events(now_ms)
-        self.rng = random.Random(seed)
         self.clock = self.events.clock
         self.now_ms = self.clock.now_ms
         self.monotonic_ms = self.clock.monotonic_ms

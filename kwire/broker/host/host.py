@@ -36,9 +36,6 @@ class Timer(Protocol):
 class Host(Protocol):
     """The world as a node sees it."""
 
-    rng: random.Random
-    """Chance for whatever has no stream of its own yet."""
-
     def random(self, purpose: str) -> random.Random:
         """The source of every random choice for some purpose; seeded, each on its own, in simulations."""
 

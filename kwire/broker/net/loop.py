@@ -71,7 +71,6 @@ class Loop:
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.name = name
         self._streams = RandomStreams(seed if seed is not None else int.from_bytes(os.urandom(16)))
-        self.rng = self.random("everything else")
         self.now_ms = self.clock.now_ms
         self.monotonic_ms = self.clock.monotonic_ms
         self._logger = self.logger("kwire.net")

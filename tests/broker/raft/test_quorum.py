@@ -52,8 +52,8 @@ class Bench:
         self.told: list[object] = []
         self.echo: list[StoredRecord] = []
         """What is appended when the next offset is committed."""
-        format_directories(config, self.disk, self.host.rng, 0, ignore_formatted=True)
-        self.logs = LogManager(self.disk, all_directories(config), rng=self.host.rng)
+        format_directories(config, self.disk, self.host.random("directories"), 0, ignore_formatted=True)
+        self.logs = LogManager(self.disk, all_directories(config), rng=self.host.random("directories"))
         self.logs.lock()
         self.logs.read_owners()
         [directory] = self.logs.directories()

@@ -44,8 +44,10 @@ class Bench:
         # Topics get other ids than those of the last run.
         self.host = VirtualHost(seed=self.starts, now_ms=self.now_ms)
         now_ms = self.host.now_ms()
-        format_directories(self.config, self.disk, self.host.rng, now_ms, ignore_formatted=True)
-        self.logs = LogManager(self.disk, all_directories(self.config), rng=self.host.rng)
+        format_directories(
+            self.config, self.disk, self.host.random("directories"), now_ms, ignore_formatted=True
+        )
+        self.logs = LogManager(self.disk, all_directories(self.config), rng=self.host.random("directories"))
         self.logs.lock()
         self.logs.read_owners()
         self.metadata = Metadata(self.config, self.host, self.logs, self.disk)
