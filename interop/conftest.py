@@ -77,9 +77,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     found = config.stash[FOUND]
     unexplained = [difference for difference in found if not difference.reason]
     known = [difference for difference in found if difference.reason]
-    for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.section(f"failed at first: {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext)
     if known:
         terminalreporter.section(f"{len(known)} known differences from Apache Kafka")
         terminalreporter.write_line(table(known))

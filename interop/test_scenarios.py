@@ -20,15 +20,6 @@ for module in sorted((HERE / "scenarios").glob("*.py")):
         importlib.import_module(f"interop.scenarios.{module.stem}")
 
 
-def _another(broker: Broker | None) -> Broker | None:
-    """A fresh broker of the same kind, if there is one; it ends with all others."""
-    if broker is None:
-        return None
-    other = type(broker)()
-    other.start()
-    return other
-
-
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS.keys())
 def test_kwire_does_what_apache_kafka_does(
     scenario: Scenario,
@@ -36,11 +27,7 @@ def test_kwire_does_what_apache_kafka_does(
     kwire: Broker | None,
     record: Record,
     differences: list[Difference],
-    request: pytest.FixtureRequest,
 ) -> None:
-    if getattr(request.node, "execution_count", 1) > 1:
-        # What the first attempt has left would be in the way.
-        apache, kwire = _another(apache), _another(kwire)
     if apache is not None:
         expected = run(scenario, apache)
         record.save(scenario.name, expected)
