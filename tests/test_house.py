@@ -117,6 +117,9 @@ MODULE_CIRCLES: list[list[str]] = []
 FOLDER_CIRCLES: list[list[str]] = []
 """Modules, and folders, that still lead to each other. Both lists may only shrink."""
 
+DECLARATIONS = {"kwire.wire.messages", "kwire.wire.stored"}
+"""Rooms that only declare what others are tested with: each message is held to Kafka's own definition."""
+
 LONGEST = 600
 MAY_BE_LONGER: dict[str, int] = {}
 """Modules over the limit, and their length at most. The list may only shrink."""
@@ -372,6 +375,17 @@ def test_types_seen_upwards_are_still_needed() -> None:
         if found.for_types
     }
     assert seen >= SEEN_BY_TYPES
+
+
+def test_each_room_has_its_tests_under_its_own_name() -> None:
+    rooms = {name for name, is_package, _ in modules() if is_package and is_in(name, "kwire")}
+    with_modules = {name.rpartition(".")[0] for name, is_package, _ in modules() if not is_package}
+    missing = [
+        room
+        for room in sorted(rooms & with_modules - DECLARATIONS - {"kwire"})
+        if not any((ROOT / "tests" / Path(*room.split(".")[1:])).glob("test_*.py"))
+    ]
+    assert not missing
 
 
 def test_modules_are_short() -> None:

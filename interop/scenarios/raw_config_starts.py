@@ -95,11 +95,11 @@ def started_again(broker: Broker) -> Any:
 
 @scenario(seconds=150)
 def seldom_set(broker: Broker) -> Any:
-    """A key that is shown only where it is set, a retention below -1, and slots too few for any session."""
+    """A key that is shown only where it is set, a retention below -1, and few slots for sessions."""
     settings = {
         "log.initial.task.delay.ms": "100",
         "log.retention.ms": "-5",
-        "max.incremental.fetch.session.cache.slots": "7",
+        "max.incremental.fetch.session.cache.slots": "8",
     }
     own = type(broker)(settings)
     own.start()
@@ -112,7 +112,7 @@ def seldom_set(broker: Broker) -> Any:
                 ),
                 "topic": entries(client, TOPIC, "t", ["retention.ms"]),
             }
-            for slots in ("7", "8"):
+            for slots in ("0", "8"):
                 own.stop()
                 own.properties["max.incremental.fetch.session.cache.slots"] = slots
                 own.start()

@@ -224,6 +224,8 @@ def of_brokers(broker: Broker) -> Any:
             for value in VALUES:
                 answer = change(client, BROKER, resource, [(name, SET, value)])
                 seen[f"{name}={value!r} of {resource!r}"] = told(name, value, answer)
+            if name == "process.roles":
+                continue  # a list without a default: Kafka trips over what is added to it (decision 0007)
             for how, value in product((APPEND, SUBTRACT), EDITS):
                 answer = change(client, BROKER, resource, [(name, how, value)])
                 seen[f"{name} {how} {value!r} of {resource!r}"] = told(name, None, answer)
