@@ -46,9 +46,6 @@ from kwire.broker.storage.disk import Disk, StorageError
 from kwire.coordinator.groups.service import GroupCoordinatorService
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
 
-logger = logging.getLogger("kwire.node")
-
-
 FETCH_SESSION_EVICTION_MS = 120_000
 HOUSEKEEPING_MS = 10_000
 """How often what is set aside long enough is removed."""
@@ -75,6 +72,7 @@ class Node:
         """
         self.config = config
         self.host = host
+        self._logger = host.logger("kwire.node")
         self.node_id = config.node_id
         self.fetch_sessions = FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots,
@@ -151,7 +149,7 @@ class Node:
         self.log_manager.lock()
         if is_new:
             for line in format_directories(config, self._disk, rng, now_ms, ignore_formatted=True):
-                logger.info("%s", line)
+                self._logger.info("%s", line)
         else:
             give_directory_ids(self._disk, owners, lambda: new_uuid(rng))
         self.log_manager.read_owners()
@@ -238,7 +236,7 @@ class Node:
         """Log a warning once; of only so many texts, since a client could make up ever new ones."""
         if text not in self._warned and len(self._warned) < MAX_WARNINGS:
             self._warned.add(text)
-            logger.warning("%s", text)
+            self._logger.warning("%s", text)
 
     # --- what clients are told
 
@@ -282,7 +280,7 @@ class Node:
         """After a start, what of the data nobody can read."""
         for directory in self.log_manager.directories():
             if directory.offline:
-                logger.error("%s is served without: %s", directory.path, directory.failure)
+                self._logger.error("%s is served without: %s", directory.path, directory.failure)
         self.replicas.tell_offline()
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:

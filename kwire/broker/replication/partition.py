@@ -9,7 +9,6 @@ then. With one replica both are kept at once.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -24,8 +23,6 @@ from kwire.broker.storage.log.producer_state import MarkerTerms
 from kwire.wire.batch import BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
-
-logger = logging.getLogger("kwire.partition")
 
 Told = Callable[[ApiError | None], None]
 """Told once what was promised of an append is so (None), or that it failed."""
@@ -247,7 +244,7 @@ class Partition:
             return
         except Exception as error:
             # Ours: what the log holds now is in doubt, so it serves no more.
-            logger.exception("%s-%d cannot be written", self.topic, self.index)
+            self._host.logger("kwire.partition").exception("%s-%d cannot be written", self.topic, self.index)
             failure = OwnFailure(f"an unexpected failure: {error}")
             log.fail(failure)
             self.fail(failure)
@@ -363,7 +360,9 @@ class Partition:
             tell(error)
         except Exception:
             # Nobody else's acknowledgement may hang on this one.
-            logger.exception("%s-%d: an acknowledgement failed", self.topic, self.index)
+            self._host.logger("kwire.partition").exception(
+                "%s-%d: an acknowledgement failed", self.topic, self.index
+            )
 
     # --- waiting
 
@@ -373,7 +372,9 @@ class Partition:
             try:
                 waiter.partition_grew()
             except Exception:
-                logger.exception("%s-%d: a long poll failed", self.topic, self.index)
+                self._host.logger("kwire.partition").exception(
+                    "%s-%d: a long poll failed", self.topic, self.index
+                )
                 self.waiters.pop(waiter, None)
 
     def end_waits(self) -> None:
@@ -382,4 +383,6 @@ class Partition:
             try:
                 waiter.complete()
             except Exception:
-                logger.exception("%s-%d: a long poll failed", self.topic, self.index)
+                self._host.logger("kwire.partition").exception(
+                    "%s-%d: a long poll failed", self.topic, self.index
+                )
