@@ -24,6 +24,8 @@ from kwire.testing.virtual import Events, VirtualHost
 from kwire.wire.registry import decode_response, encode_request
 
 NOW_MS = 1_700_000_000_000
+INDEX_BYTES = 64 * 1024
+"""An index takes all of its size at once, which is memory here: Kafka's default is 10 MiB for each of two."""
 
 
 def taken(channel: Channel) -> bytes:
@@ -45,8 +47,11 @@ class VirtualNode:
         events: Events | None = None,
         work_delays: random.Random | None = None,
     ) -> None:
-        """`settings` are Kafka's keys. For the rest see `VirtualHost`."""
-        config = load(None, {}, dict(settings))
+        """`settings` are Kafka's keys, whose defaults are Kafka's but for small indexes.
+
+        For the rest see `VirtualHost`.
+        """
+        config = load(None, {}, {"log.index.size.max.bytes": str(INDEX_BYTES), **settings})
         self.disk = MemoryDisk() if disk is None else disk
         self.fatal: list[str] = []
         """Why the node cannot go on, where it has said so."""
