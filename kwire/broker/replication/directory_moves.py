@@ -227,8 +227,9 @@ class _Move:
             logger.error("%s cannot be set aside: %s", old.directory, error)
 
         def synced(result: object) -> None:
-            if isinstance(result, StorageError) and promoted.failure is None:
-                moves.log_manager.log_failed(promoted, result)
+            if isinstance(result, BaseException) and promoted.failure is None:
+                error = result if isinstance(result, StorageError) else StorageError(str(result))
+                moves.log_manager.log_failed(promoted, error)
 
         # Where it holds up nobody: after a loss of power the cluster knows which of the two to take.
         moves.host.run_in_worker(self._directory.sync, synced)

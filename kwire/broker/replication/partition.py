@@ -122,7 +122,9 @@ class Partition:
             self.leader_epoch = image.leader_epoch
         if role is not self.role:
             self.role = role
-            self._written_offset = self.log.log_end_offset
+            # What it appended when it led before may still be on its way to the disk.
+            log = self.log
+            self._written_offset = log.recovery_point if self._flush_under_way else log.log_end_offset
         if role is Role.LEADER:
             self._in_sync.take(image)
             self._replicated()
@@ -138,9 +140,9 @@ class Partition:
         self.leader_epoch = max(self.leader_epoch, image.leader_epoch)
         self._become(moved(self.role, Move.FOLLOW), ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def leave(self) -> None:
-        """This broker has no replica of it any more."""
-        self._become(moved(self.role, Move.LEAVE), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    def leave(self, code: ErrorCode) -> None:
+        """This broker has no replica of it any more; `code` tells who waits why."""
+        self._become(moved(self.role, Move.LEAVE), code)
 
     def fail(self, error: StorageError) -> None:
         """The log has failed, or its directory."""

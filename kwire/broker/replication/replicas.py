@@ -269,7 +269,10 @@ class Replicas:
         coordinator = self._coordinators.get(topic)
         if coordinator is not None:
             coordinator.resigned(index, partition.leader_epoch)
-        partition.leave()
+        is_deleted = self._image().partition(topic, index) is None
+        partition.leave(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
         self._on_left(partition)
         try:
             self._log_manager.delete(partition.log, self._host.now_ms(), sync=False)
@@ -283,8 +286,9 @@ class Replicas:
                 self._host.run_in_worker(directory.sync, partial(self._synced, directory))
 
     def _synced(self, directory: LogDirectory, result: object) -> None:
-        if isinstance(result, StorageError):
-            self._log_manager.directory_failed(directory, result)
+        if isinstance(result, BaseException):
+            error = result if isinstance(result, StorageError) else StorageError(str(result))
+            self._log_manager.directory_failed(directory, error)
 
     def _tell_directories(self, topics: Iterable[TopicImage]) -> None:
         """Tell the controller where logs lie, if it does not know: with several directories it cannot."""

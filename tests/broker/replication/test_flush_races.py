@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from kwire.testing.world import Client, VirtualNode
+from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kwire.wire.messages.produce import ProduceRequest
 from tests.rig import PRODUCE_VERSION, produce_request
@@ -71,6 +73,26 @@ def test_nothing_is_acknowledged_before_its_flush_is_known_to_be_done() -> None:
     node.turn()
     assert acknowledged(client) == 0
     assert end_of(node, "a") == 1
+
+
+def test_whose_topic_is_deleted_during_its_flush_is_told_so() -> None:
+    node = started()
+    held = node.host.hold_work()
+    client = produce(node, "a")
+    deleting = node.connect()
+    deleting.send(6, DeleteTopicsRequest(topics=[DeleteTopicState(name="a")], timeout_ms=1000))
+    held[1].run()
+    held[1].deliver()
+    node.turn()
+    answer = client.receive(PRODUCE_VERSION, ProduceRequest)
+    assert answer is not None
+    assert answer.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, (
+        "as Kafka, where a delayed produce looks for its partition again"
+    )
+    held[0].run()
+    held[0].deliver()
+    node.turn()
+    assert deleting.receive(6, DeleteTopicsRequest).responses[0].error_code == 0
 
 
 def test_flushes_of_two_logs_may_complete_in_the_other_order() -> None:

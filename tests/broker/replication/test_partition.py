@@ -251,10 +251,26 @@ def test_a_log_that_has_failed_is_not_taken_up(
 def test_a_replica_that_has_left_takes_no_role_again(rig: Rig) -> None:
     rig.partition.lead(ALONE)
     rig.append("staged", to_all=False)
-    rig.partition.leave()
-    assert rig.commit() == [("staged", ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+    rig.partition.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert rig.commit() == [("staged", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
     with pytest.raises(AssertionError):
-        rig.partition.leave()
+        rig.partition.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def test_who_leads_again_shows_nothing_that_is_still_on_its_way_to_the_disk(rig: Rig) -> None:
+    rig.log.config = replace(rig.log.config, flush_messages=1)
+    held = rig.host.hold_work()
+    rig.partition.lead(ALONE)
+    rig.append("one", to_all=False)
+    assert rig.commit() == []
+    rig.partition.follow(ELSEWHERE)
+    assert rig.news() == [("one", ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+    rig.partition.lead(ALONE._replace(leader_epoch=2))
+    assert rig.partition.high_watermark == 0
+    held[0].run()
+    held[0].deliver()
+    rig.host.run_pending()
+    assert (rig.partition.high_watermark, rig.news()) == (1, [])
 
 
 def test_an_acknowledgement_that_fails_holds_up_nobody(rig: Rig) -> None:

@@ -184,7 +184,8 @@ class _Produce:
             try:
                 if error is not None:
                     raise error
-                self._append_to_log(topic, partition, records, header, answer)
+                # Meanwhile the topic may have been made anew: who leads it is looked up again.
+                self._append_to_log(topic, None, records, header, answer)
             except ApiError as refused:
                 self._refuse(topic, answer, refused)
             self._waiting -= 1
