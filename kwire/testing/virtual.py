@@ -135,12 +135,6 @@ class VirtualHost:
         self.held_work = []
         return self.held_work
 
-    def release_work(self) -> None:
-        """Deliver what is held, in its order, and hold nothing back from now on."""
-        held, self.held_work = self.held_work or [], None
-        for task in held:
-            task.deliver()
-
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.events.soon.append(lambda: self._call(callback))
 

@@ -1,4 +1,4 @@
-"""The numbers of Kafka's APIs by name. Which of them are served is said in `broker.api.dispatch`."""
+"""The numbers of Kafka's APIs by name. Which of them are served is said in `broker.api.table`."""
 
 from __future__ import annotations
 

@@ -132,9 +132,6 @@ class Records(Protocol):
     ) -> None:
         """Write a transaction's end into a partition that it touched."""
 
-    def warn_once(self, text: str) -> None:
-        """Log a warning once."""
-
 
 class LogDirs(Protocol):
     """Where a broker's partitions lie."""

@@ -21,7 +21,6 @@ from kwire.wire.stored.metadata import (
 
 NO_LEADER: Final = -1
 
-RESOURCE_UNKNOWN: Final = 0
 RESOURCE_TOPIC: Final = 2
 RESOURCE_BROKER: Final = 4
 RESOURCE_BROKER_LOGGER: Final = 8
@@ -180,10 +179,6 @@ class MetadataImage:
     def topic(self, name: str) -> TopicImage | None:
         """The topic of this name, if there is one."""
         return self.topics.get(name)
-
-    def topic_by_id(self, topic_id: Uuid) -> TopicImage | None:
-        """The topic with this id, if there is one."""
-        return self.topics_by_id.get(topic_id)
 
     def name_of(self, topic_id: Uuid) -> str | None:
         """The name of the topic with this id, if there is one."""

@@ -49,7 +49,6 @@ from kwire.coordinator.transactions.service import TransactionCoordinatorService
 FETCH_SESSION_EVICTION_MS = 120_000
 HOUSEKEEPING_MS = 10_000
 """How often what is set aside long enough is removed."""
-MAX_WARNINGS = 100
 HOUSEKEEPING_PAUSE_MS = 20
 FLUSH_CHECK_MS = 1_000
 
@@ -131,7 +130,6 @@ class Node:
         self.current_leader = self.replicas.current_leader
         self.end_turn = self.replicas.end_turn
         self._dispatcher = Dispatcher(self)
-        self._warned: set[str] = set()
         self._timers: dict[object, Timer] = {}
         self.stopping = False
 
@@ -212,7 +210,7 @@ class Node:
         self.log_manager.expire_producers(self.host.now_ms())
 
     def _keep_house(self) -> None:
-        if self.log_manager.tick(self.host.now_ms()) and not self.stopping:
+        if self.log_manager.tick(self.host.monotonic_ms()) and not self.stopping:
             self._timers["more housekeeping"] = self.host.schedule(HOUSEKEEPING_PAUSE_MS, self._keep_house)
 
     # --- the turn
@@ -231,12 +229,6 @@ class Node:
         channel.close()
         if interrupt is not None:
             interrupt()
-
-    def warn_once(self, text: str) -> None:
-        """Log a warning once; of only so many texts, since a client could make up ever new ones."""
-        if text not in self._warned and len(self._warned) < MAX_WARNINGS:
-            self._warned.add(text)
-            self._logger.warning("%s", text)
 
     # --- what clients are told
 

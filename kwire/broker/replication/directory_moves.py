@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from kwire.broker.host.host import Host, T
 from kwire.broker.replication.partition import Partition
@@ -91,7 +92,15 @@ class DirectoryMoves:
         future = self.log_manager.future(partition.topic, partition.index)
         if future is not None:
             logger.info("%s stays where it is, the copy in %s goes", partition.log.name, future.directory)
-            self.log_manager.delete(future, self.host.now_ms())
+            directory = self.log_manager.directory_of(future)
+            self.log_manager.delete(future, self.host.now_ms(), sync=False)
+            # In vain after a loss of power: then the copy is there again, and goes on where it was.
+            self.host.run_in_worker(directory.sync, partial(self._synced, directory))
+
+    def _synced(self, directory: LogDirectory, result: object) -> None:
+        if isinstance(result, BaseException):
+            error = result if isinstance(result, StorageError) else StorageError(str(result))
+            self.log_manager.directory_failed(directory, error)
 
     def resume(self, partition: Partition) -> None:
         """Go on with what a restart has interrupted, if there is anything. Never raises."""
@@ -105,7 +114,6 @@ class DirectoryMoves:
 
     def stop(self) -> None:
         """Do nothing more: the broker ends. What was copied stays for the next start."""
-
         for move in self._moves.values():
             move.ended = True
         self._moves.clear()

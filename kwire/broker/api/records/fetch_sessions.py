@@ -108,11 +108,6 @@ class FetchContext:
         self._uses_topic_ids = uses_topic_ids
         self._privileged = privileged
 
-    @property
-    def is_incremental(self) -> bool:
-        """Whether the request goes on with a session, and is answered with what is new."""
-        return self._session is not None
-
     def trim(
         self, fetched: Sequence[tuple[FetchTarget, PartitionData]], now_ms: int
     ) -> tuple[int, Sequence[tuple[FetchTarget, PartitionData]]]:

@@ -140,7 +140,7 @@ class Cleaner:
         now_ms = self.host.now_ms()
         found: Candidate | None = None
         for log in self._compacted():
-            if log in self._running or self._is_set_aside(log, now_ms):
+            if log in self._running or self._is_set_aside(log):
                 continue
             try:
                 candidate = assess(log, self._cleaned_offsets.get(log), now_ms)
@@ -153,11 +153,11 @@ class Cleaner:
                 found = candidate
         return found
 
-    def _is_set_aside(self, log: Log, now_ms: int) -> bool:
+    def _is_set_aside(self, log: Log) -> bool:
         if log not in self._set_aside:
             return False
         until_ms = self._set_aside[log]
-        if until_ms is None or now_ms < until_ms:
+        if until_ms is None or self.host.monotonic_ms() < until_ms:
             return True
         del self._set_aside[log]
         return False
@@ -166,7 +166,7 @@ class Cleaner:
         logger.warning(
             "%s cannot be cleaned%s: %s", log.name, " until a restart" if for_good else " for now", why
         )
-        self._set_aside[log] = None if for_good else self.host.now_ms() + _LATER_MS
+        self._set_aside[log] = None if for_good else self.host.monotonic_ms() + _LATER_MS
 
     def _apply_retention(self) -> None:
         """What lies before the start of a compacted log, and is too old where it is also to be deleted."""
