@@ -66,9 +66,6 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """What each room may import, beside itself. Imports run downwards only."""
 
-SEEN_BY_TYPES: set[tuple[str, str]] = set()
-"""Rooms whose types a lower room names in annotations: under TYPE_CHECKING, so not there when it runs."""
-
 THIRD_PARTY: dict[str, set[str]] = {
     "kwire.wire": {"crc32c", "lz4", "snappy", "zstandard"},
     "kwire.wire.columns": {"numpy", "pyarrow"},
@@ -76,7 +73,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.coordinator": {"re2", "xxhash"},
     "kwire.broker.net": {"trio"},
     "kwire.broker.cli": {"trio"},
-    "kwire.testing": {"trio", "pytest"},
+    "kwire.testing": {"trio"},
 }
 """What a room may use from outside of the standard library. Strangers may use what they like."""
 
@@ -112,10 +109,6 @@ READS_FILES = {"kwire.broker.config.load"}
 
 SEEDED = {"random": "Random", "uuid": "UUID"}
 """Of these modules the one name that everyone may use: it makes chance of what it is given."""
-
-MODULE_CIRCLES: list[list[str]] = []
-FOLDER_CIRCLES: list[list[str]] = []
-"""Modules, and folders, that still lead to each other. Both lists may only shrink."""
 
 DECLARATIONS = {"kwire.wire.messages", "kwire.wire.stored"}
 """Rooms that only declare what others are tested with: each message is held to Kafka's own definition."""
@@ -184,10 +177,7 @@ def import_faults(module: str, source: str, *, is_package: bool = False) -> list
             if target_room is None:
                 faults.append(f"{where}, which is in no room")
             elif target_room != room and not any(is_in(target, allowed) for allowed in MAY_IMPORT[room]):
-                if not for_types:
-                    faults.append(f"{where}: {room} may not import {target_room}")
-                elif (room, target_room) not in SEEN_BY_TYPES:
-                    faults.append(f"{where} for its types: say so in SEEN_BY_TYPES")
+                faults.append(f"{where}: {room} may not import {target_room}")
         elif top in LINKS:
             faults.append(f"{where}: a link to a room, not a package")
         elif for_types or room in STRANGERS:
@@ -358,23 +348,13 @@ def test_imports_run_downwards() -> None:
 
 def test_no_modules_and_no_folders_import_in_circles() -> None:
     graph = module_graph()
-    assert circles(graph) == MODULE_CIRCLES
-    assert circles(folder_graph(graph)) == FOLDER_CIRCLES
+    assert circles(graph) == []
+    assert circles(folder_graph(graph)) == []
 
 
 def test_only_the_shell_touches_the_world() -> None:
     faults = [fault for name, _, source in modules() for fault in world_faults(name, source)]
     assert not faults, "\n" + "\n".join(faults)
-
-
-def test_types_seen_upwards_are_still_needed() -> None:
-    seen = {
-        (room_of(name), room_of(found.target))
-        for name, is_package, source in modules()
-        for found in imports_of(name, ast.parse(source), is_package=is_package)
-        if found.for_types
-    }
-    assert seen >= SEEN_BY_TYPES
 
 
 def test_each_room_has_its_tests_under_its_own_name() -> None:

@@ -1,4 +1,4 @@
-"""The process that cleans logs: `python -m kwire.broker.storage.cleaner.worker`, with jobs on its standard input.
+"""The process that cleans logs: `python -m kwire.broker.storage.cleaner.worker`, its jobs on standard input.
 
 It prints a line for each segment that is complete, and one at the end of each job, and lives no longer than
 whoever holds the other end of its input: the broker, which may have been killed.
