@@ -368,6 +368,14 @@ def test_each_room_has_its_tests_under_its_own_name() -> None:
     assert not missing
 
 
+def test_the_map_names_every_room() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`(?:kwire/)?([a-z/]+)/`", text.partition("## The map")[2].partition("\n## ")[0])
+    parents = ("kwire", "kwire.broker")
+    rooms = {name for name, is_package, _ in modules() if is_package and name.rpartition(".")[0] in parents}
+    assert rooms - {"kwire.broker"} <= {"kwire." + name.replace("/", ".") for name in named}
+
+
 def test_modules_are_short() -> None:
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
