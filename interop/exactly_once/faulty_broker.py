@@ -15,7 +15,7 @@ from typing import Any
 from kwire.broker.api.records import produce
 from kwire.broker.cli import main as cli
 from kwire.broker.host.host import Host
-from kwire.broker.node.transaction_ports import TransactionPorts
+from kwire.broker.node.transaction_ports import NodeTransactionPorts
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import BatchMetadata, ProducerState, ProducerStateManager
 from kwire.broker.storage.log.transaction_index import Aborted
@@ -34,15 +34,15 @@ CUT_BYTES = 900
 TOPIC_PREFIX = "exactly-once-"
 
 Written = Callable[[ApiError | None], None]
-write_marker = TransactionPorts.write_marker
+write_marker = NodeTransactionPorts.write_marker
 
 
 def slow_markers() -> None:
-    def write(self: TransactionPorts, *arguments: Any) -> None:
+    def write(self: NodeTransactionPorts, *arguments: Any) -> None:
         host: Host = self._node.host
         host.schedule(SLOW_MARKER_MS, lambda: write_marker(self, *arguments))
 
-    setattr(TransactionPorts, "write_marker", write)  # noqa: B010
+    setattr(NodeTransactionPorts, "write_marker", write)  # noqa: B010
 
 
 def slow_answers() -> None:
@@ -64,27 +64,27 @@ def marker_skips_a_partition() -> None:
     calls = count()
 
     def write(
-        self: TransactionPorts, partition: TopicPartition, ending: Ending, epoch: int, done: Written
+        self: NodeTransactionPorts, partition: TopicPartition, ending: Ending, epoch: int, done: Written
     ) -> None:
         if partition[1] == 1 and partition[0].startswith("exactly") and next(calls) % 4 == 3:
             self._node.host.call_soon(lambda: done(None))
         else:
             write_marker(self, partition, ending, epoch, done)
 
-    setattr(TransactionPorts, "write_marker", write)  # noqa: B010
+    setattr(NodeTransactionPorts, "write_marker", write)  # noqa: B010
 
 
 def marker_of_the_wrong_kind() -> None:
     calls = count()
 
     def write(
-        self: TransactionPorts, partition: TopicPartition, ending: Ending, epoch: int, done: Written
+        self: NodeTransactionPorts, partition: TopicPartition, ending: Ending, epoch: int, done: Written
     ) -> None:
         if partition[1] == 1 and not ending.commit and next(calls) % 3 == 2:
             ending = ending._replace(commit=True)
         write_marker(self, partition, ending, epoch, done)
 
-    setattr(TransactionPorts, "write_marker", write)  # noqa: B010
+    setattr(NodeTransactionPorts, "write_marker", write)  # noqa: B010
 
 
 def commit_told_too_early() -> None:

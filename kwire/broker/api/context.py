@@ -14,7 +14,7 @@ from typing import Final
 
 from kwire.broker.api.error_responses import error_response
 from kwire.broker.api.repeated import Again, Repeated
-from kwire.broker.api.table import Role
+from kwire.broker.api.table import ListenerRole
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion
 from kwire.wire.primitives import Buffer, Region
 from kwire.wire.registry import RequestHeader, encode_response
@@ -69,7 +69,7 @@ class Channel:
         on_ready: Callable[[Channel], None],
         principal: str = "User:ANONYMOUS",
         local_host: str = "",
-        role: Role = Role.BROKER,
+        role: ListenerRole = ListenerRole.BROKER,
     ) -> None:
         self.id = channel_id
         self.peer_host = peer_host

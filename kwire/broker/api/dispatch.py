@@ -12,32 +12,32 @@ from typing import TYPE_CHECKING, Any
 
 from kwire.broker.api.context import PARKED, Channel, Parked, RequestContext
 from kwire.broker.api.repeated import LONGEST_REPEATED_BYTES, Repeated
-from kwire.broker.api.table import Role, Served, served_by
+from kwire.broker.api.table import ListenerRole, Served, served_by
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.registry import decode_request, decode_request_header
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, Node
+    from kwire.broker.api.ports import Asked, BothRoles
 
 logger = logging.getLogger("kwire.dispatch")
 
-Handler = Callable[["Node", RequestContext, Any], Message | Parked]
+Handler = Callable[["BothRoles", RequestContext, Any], Message | Parked]
 Routes = tuple[dict[int, Served], dict[int, Handler]]
 """What a role serves, and the handlers of what it was asked so far."""
 
-_CONTROLLER = Role.CONTROLLER
+_CONTROLLER = ListenerRole.CONTROLLER
 """By a name of its own: a member of an enumeration takes longer to look up, for each request."""
 
 
 class Dispatcher:
     """Sends each frame of a node's connections to the handler of its API."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: BothRoles) -> None:
         self._node = node
-        self._as_broker: Routes = served_by(Role.BROKER), {}
-        self._as_controller: Routes = served_by(Role.CONTROLLER), {}
+        self._as_broker: Routes = served_by(ListenerRole.BROKER), {}
+        self._as_controller: Routes = served_by(ListenerRole.CONTROLLER), {}
 
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
         """Whether a frame has to wait until what its connection has asked before is answered.
@@ -110,7 +110,7 @@ class Dispatcher:
             # This reply waits behind a long poll of the same connection: end that poll now.
             interrupt()
 
-    def _handler(self, served: Served, role: Role) -> Handler:
+    def _handler(self, served: Served, role: ListenerRole) -> Handler:
         """What answers an API on a listener of this role, directly or by forwarding it."""
         handler = _imported(served.handler)
         if role in served.by.value:

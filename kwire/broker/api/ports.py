@@ -1,6 +1,6 @@
 """What handlers need of the node that they are part of: as a broker, and as a controller.
 
-Handlers of a broker are given a `Broker`, those of a controller a `Controller`. A node of both roles is both.
+Handlers of a broker are given the node in a `BrokerRole`, those of a controller in a `ControllerRole`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Asked(Protocol):
         """Answer with an error of the whole request."""
 
 
-class Metadata(Protocol):
+class ClusterView(Protocol):
     """The cluster as this node knows it."""
 
     @property
@@ -95,7 +95,7 @@ class DescribesQuorum(Protocol):
         """How it is doing."""
 
 
-class Controller(Metadata, Protocol):
+class ControllerRole(ClusterView, Protocol):
     """A node as its handlers of the controller's APIs see it."""
 
     @property
@@ -133,21 +133,21 @@ class Records(Protocol):
         """Write a transaction's end into a partition that it touched."""
 
 
-class LogDirs(Protocol):
+class MovesLogs(Protocol):
     """Where a broker's partitions lie."""
 
     def move(self, topic: str, index: int, path: str) -> None:
         """Begin to move a partition, or remember where it is to be made. ApiError."""
 
 
-class ProducerIds(Protocol):
+class GivesProducerIds(Protocol):
     """Producer ids that the controller has given to this broker."""
 
     def next(self) -> int:
         """One that nobody has. ApiError where there is none yet."""
 
 
-class Broker(Metadata, Records, Protocol):
+class BrokerRole(ClusterView, Records, Protocol):
     """A node as its handlers of the brokers' APIs see it."""
 
     @property
@@ -155,15 +155,15 @@ class Broker(Metadata, Records, Protocol):
     @property
     def transactions(self) -> TransactionCoordinatorService: ...
     @property
-    def producer_ids(self) -> ProducerIds: ...
+    def producer_ids(self) -> GivesProducerIds: ...
     @property
     def log_manager(self) -> LogManager: ...
     @property
-    def log_dirs(self) -> LogDirs: ...
+    def log_dirs(self) -> MovesLogs: ...
 
     def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
         """Where these brokers are reached through a listener; those that are not are left out."""
 
 
-class Node(Broker, Controller, Protocol):
+class BothRoles(BrokerRole, ControllerRole, Protocol):
     """A node of both roles."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from kwire.wire.api_keys import ApiKey
 
 
-class Role(Enum):
+class ListenerRole(Enum):
     """What a node is to whom it listens to."""
 
     BROKER = "broker"
@@ -23,10 +23,10 @@ class Role(Enum):
 class By(Enum):
     """Who answers an API."""
 
-    BROKER = frozenset({Role.BROKER})
-    EACH = frozenset({Role.BROKER, Role.CONTROLLER})
+    BROKER = frozenset({ListenerRole.BROKER})
+    EACH = frozenset({ListenerRole.BROKER, ListenerRole.CONTROLLER})
     """Broker and controller, each of itself."""
-    CONTROLLER = frozenset({Role.CONTROLLER})
+    CONTROLLER = frozenset({ListenerRole.CONTROLLER})
     """Brokers forward it to the active one."""
 
 
@@ -108,6 +108,6 @@ SERVED: Final[dict[int, Served]] = {
 }
 
 
-def served_by(role: Role) -> dict[int, Served]:
+def served_by(role: ListenerRole) -> dict[int, Served]:
     """The APIs of a controller's listener, or of a broker's, with what brokers forward."""
-    return {key: one for key, one in SERVED.items() if role is Role.BROKER or role in one.by.value}
+    return {key: one for key, one in SERVED.items() if role is ListenerRole.BROKER or role in one.by.value}

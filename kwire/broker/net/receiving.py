@@ -51,7 +51,7 @@ _SIZE = Struct(">i")
 _PREFIX_BYTES = 4
 
 
-class Node(Protocol):
+class TakesFrames(Protocol):
     """What the shell asks of a node."""
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None: ...
@@ -67,7 +67,7 @@ class Around(Protocol):
     @property
     def loop(self) -> Loop: ...
     @property
-    def node(self) -> Node: ...
+    def node(self) -> TakesFrames: ...
     @property
     def settings(self) -> Settings: ...
     @property

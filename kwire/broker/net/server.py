@@ -19,7 +19,7 @@ from kwire.broker.net.connection import Connection
 from kwire.broker.net.limits import ConnectionLimits
 from kwire.broker.net.listeners import BindError, Listener, bind
 from kwire.broker.net.loop import Loop
-from kwire.broker.net.receiving import SCRATCH_BYTES, Node
+from kwire.broker.net.receiving import SCRATCH_BYTES, TakesFrames
 from kwire.broker.net.settings import SYSTEM_DEFAULT, Settings
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ DRAIN_MS = 5_000
 class Server:
     """The connections of one node."""
 
-    def __init__(self, loop: Loop, node: Node, settings: Settings) -> None:
+    def __init__(self, loop: Loop, node: TakesFrames, settings: Settings) -> None:
         self.loop = loop
         self.node = node
         self.settings = settings

@@ -35,7 +35,7 @@ from kwire.broker.node.placement import Placement
 from kwire.broker.node.producer_ids import ProducerIds
 from kwire.broker.node.state_topic import StateTopic
 from kwire.broker.node.topics_view import NodeTopics
-from kwire.broker.node.transaction_ports import TransactionPorts
+from kwire.broker.node.transaction_ports import NodeTransactionPorts
 from kwire.broker.replication.log_dirs import LogDirs
 from kwire.broker.replication.replicas import Replicas
 from kwire.broker.storage.cleaner.cleaner import Cleaner
@@ -111,7 +111,7 @@ class Node:
         self.groups = GroupCoordinatorService(
             config, host, StateTopic(self, GROUP_METADATA_TOPIC), NodeTopics(lambda: self.image), own_settings
         )
-        ports = TransactionPorts(self)
+        ports = NodeTransactionPorts(self)
         self.transactions = TransactionCoordinatorService(config, host, ports)
         self.write_marker = ports.write_marker
         self.replicas: Replicas = Replicas(

@@ -36,7 +36,7 @@ class TransactionNode(StateTopicNode, Protocol):
         """A partition that this broker leads. ApiError: it does not."""
 
 
-class TransactionPorts(StateTopic):
+class NodeTransactionPorts(StateTopic):
     """`coordinator.transactions.ports.TransactionPorts` on a node."""
 
     def __init__(self, node: TransactionNode) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.api.context import Channel
-from kwire.broker.api.table import SERVED, By, Role, served_by
+from kwire.broker.api.table import SERVED, By, ListenerRole, served_by
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest
@@ -45,7 +45,11 @@ class Roles(Rig):
 
     def ask_controller(self, version: int, request: Any, listener: str = "CONTROLLER") -> Any:
         channel = Channel(
-            99, peer_host="127.0.0.1", listener=listener, on_ready=lambda _: None, role=Role.CONTROLLER
+            99,
+            peer_host="127.0.0.1",
+            listener=listener,
+            on_ready=lambda _: None,
+            role=ListenerRole.CONTROLLER,
         )
         self.send(channel, version, request)
         self.turn()
@@ -65,14 +69,14 @@ def rig() -> Roles:
 def test_every_api_has_its_role() -> None:
     assert {key for key, served in SERVED.items() if served.by is By.CONTROLLER} == FORWARDED
     assert {key for key, served in SERVED.items() if served.by is By.EACH} == OF_EACH
-    assert served_by(Role.BROKER).keys() == SERVED.keys()
-    assert served_by(Role.CONTROLLER).keys() == FORWARDED | OF_EACH
+    assert served_by(ListenerRole.BROKER).keys() == SERVED.keys()
+    assert served_by(ListenerRole.CONTROLLER).keys() == FORWARDED | OF_EACH
 
 
 def test_api_versions_tells_those_of_the_listener(rig: Roles) -> None:
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     told = {one.api_key for one in rig.ask_controller(4, request).api_keys}
-    assert told == served_by(Role.CONTROLLER).keys()
+    assert told == served_by(ListenerRole.CONTROLLER).keys()
     assert {one.api_key for one in rig.call(4, request).api_keys} == SERVED.keys()
 
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 from kwire.broker.api.transactions.checks import check_transaction
 from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
 from kwire.broker.node.node import Node
-from kwire.broker.node.transaction_ports import TransactionPorts
+from kwire.broker.node.transaction_ports import NodeTransactionPorts
 from kwire.broker.storage.log.log import AppendOrigin, Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.producer_state import MarkerTerms
@@ -187,7 +187,7 @@ class World:
     def write_marker(self, number: int = 0) -> None:
         """Write one of the markers that wait."""
         partition, ending, coordinator_epoch, done = self.markers.pop(number)
-        TransactionPorts(self._node).write_markers([partition], ending, coordinator_epoch, done)
+        NodeTransactionPorts(self._node).write_markers([partition], ending, coordinator_epoch, done)
         self.host.run_pending()
 
     def settle(self) -> None:

@@ -22,12 +22,12 @@ from kwire.wire.messages.update_features import (
 if TYPE_CHECKING:
     from kwire.broker.api.context import RequestContext
     from kwire.broker.api.forwarding import Forward
-    from kwire.broker.api.ports import Asked, Broker, Controller
+    from kwire.broker.api.ports import Asked, BrokerRole, ControllerRole
 
 LAST_WITH_RESULTS = 1
 
 
-def update_features(node: Controller, context: Asked, request: UpdateFeaturesRequest) -> Parked:
+def update_features(node: ControllerRole, context: Asked, request: UpdateFeaturesRequest) -> Parked:
     """All levels are set or none; version 0 allows no downgrade, whatever it asks, as in Apache Kafka."""
 
     def done(reply: Fault | ApiError | None) -> None:
@@ -58,7 +58,7 @@ def update_features(node: Controller, context: Asked, request: UpdateFeaturesReq
 
 
 def spare_this_broker(
-    node: Broker, context: RequestContext, request: UnregisterBrokerRequest, forward: Forward
+    node: BrokerRole, context: RequestContext, request: UnregisterBrokerRequest, forward: Forward
 ) -> Parked:
     """The broker that is asked is not forgotten."""
     if request.broker_id == node.node_id:
@@ -67,7 +67,7 @@ def spare_this_broker(
     return forward(context, request)
 
 
-def unregister_broker(node: Controller, context: Asked, request: UnregisterBrokerRequest) -> Parked:
+def unregister_broker(node: ControllerRole, context: Asked, request: UnregisterBrokerRequest) -> Parked:
     """Whether the broker is forgotten."""
 
     def done(reply: ApiError | None) -> None:

@@ -23,14 +23,16 @@ from kwire.wire.messages.api_versions import (
 from kwire.wire.registry import encode_response
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Metadata
+    from kwire.broker.api.ports import ClusterView
 
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 FIRST_VERSION_WITH_SOFTWARE = 3
 FIRST_VERSION_WITH_ZERO_MINIMUM = 4
 
 
-def api_versions(node: Metadata, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+def api_versions(
+    node: ClusterView, context: RequestContext, request: ApiVersionsRequest
+) -> ApiVersionsResponse:
     """All APIs that are served on this listener, and the feature levels of its cluster."""
     version = context.api_version
     if version >= FIRST_VERSION_WITH_SOFTWARE:

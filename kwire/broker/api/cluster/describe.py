@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
 from kwire.broker.api.operations import CLUSTER_OPERATIONS
-from kwire.broker.api.table import Role
+from kwire.broker.api.table import ListenerRole
 from kwire.broker.api.topics.metadata import NO_CONTROLLER, controller_id
 from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
 from kwire.wire.errors import ErrorCode
@@ -30,7 +30,7 @@ from kwire.wire.messages.describe_quorum import (
 from kwire.wire.messages.describe_quorum import Node as QuorumNode
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, Broker, Controller, Node
+    from kwire.broker.api.ports import Asked, BothRoles, BrokerRole, ControllerRole
 
 ENDPOINTS = {1: "BROKER", 2: "CONTROLLER"}
 BROKERS, CONTROLLERS = ENDPOINTS
@@ -40,10 +40,10 @@ METADATA_PARTITION = 0
 
 
 def describe_cluster(
-    node: Node, context: RequestContext, request: DescribeClusterRequest
+    node: BothRoles, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """Of a broker the brokers, of a controller the controllers: each is asked on its own listeners."""
-    own = CONTROLLERS if context.channel.role is Role.CONTROLLER else BROKERS
+    own = CONTROLLERS if context.channel.role is ListenerRole.CONTROLLER else BROKERS
     wanted = request.endpoint_type
     if wanted != own:
         if wanted in ENDPOINTS:
@@ -73,7 +73,7 @@ def describe_cluster(
     return response
 
 
-def _brokers(node: Broker, listener: str, with_fenced: bool) -> list[DescribeClusterBroker]:
+def _brokers(node: BrokerRole, listener: str, with_fenced: bool) -> list[DescribeClusterBroker]:
     known = node.image.brokers
     shown = [broker.broker_id for broker in known.values() if with_fenced or not broker.fenced]
     return [
@@ -88,7 +88,7 @@ def _brokers(node: Broker, listener: str, with_fenced: bool) -> list[DescribeClu
     ]
 
 
-def _controllers(node: Controller, listener: str) -> list[DescribeClusterBroker]:
+def _controllers(node: ControllerRole, listener: str) -> list[DescribeClusterBroker]:
     return [
         DescribeClusterBroker(broker_id=node.node_id, host=host, port=port)
         for name, host, port in node.quorum.describe().endpoints
@@ -97,7 +97,7 @@ def _controllers(node: Controller, listener: str) -> list[DescribeClusterBroker]
 
 
 def describe_quorum(
-    node: Controller, context: Asked, request: DescribeQuorumRequest
+    node: ControllerRole, context: Asked, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
     """There is one quorum: who asks for anything else, or for anything beside it, is told of nothing."""
     asked = [

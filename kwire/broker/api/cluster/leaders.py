@@ -32,13 +32,13 @@ from kwire.wire.messages.list_partition_reassignments import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, Controller
+    from kwire.broker.api.ports import Asked, ControllerRole
 
 ELECTIONS = {int(one): one for one in (Election.PREFERRED, Election.UNCLEAN)}
 
 
 def elect_leaders(
-    node: Controller, context: Asked, request: ElectLeadersRequest
+    node: ControllerRole, context: Asked, request: ElectLeadersRequest
 ) -> ElectLeadersResponse | Parked:
     """One outcome a partition; what concerns the whole request is said for each of them, too."""
     if request.topic_partitions == []:
@@ -63,7 +63,7 @@ def elect_leaders(
 
 
 def alter_partition_reassignments(
-    node: Controller, context: Asked, request: AlterPartitionReassignmentsRequest
+    node: ControllerRole, context: Asked, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse | Parked:
     """One outcome a partition, in the order asked."""
     asked = [
@@ -112,7 +112,7 @@ def _response(
 
 
 def list_partition_reassignments(
-    node: Controller, _context: Asked, request: ListPartitionReassignmentsRequest
+    node: ControllerRole, _context: Asked, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """The moves under way among the partitions asked for; a null list asks for all."""
     image = node.image

@@ -31,14 +31,14 @@ from kwire.wire.messages.describe_log_dirs import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
 
 UNKNOWN_LAG = -1
 logger = logging.getLogger("kwire.node")
 
 
 def describe_log_dirs(
-    node: Broker, context: RequestContext, request: DescribeLogDirsRequest
+    node: BrokerRole, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Sizes of the asked partitions by directory; a null list of topics asks for all of them."""
     wanted = None
@@ -81,11 +81,11 @@ def describe_log_dirs(
     return DescribeLogDirsResponse(results=results)
 
 
-def _is_future(node: Broker, log: Log) -> bool:
+def _is_future(node: BrokerRole, log: Log) -> bool:
     return node.log_manager.future(log.topic, log.partition) is log
 
 
-def _offset_lag(node: Broker, log: Log) -> int:
+def _offset_lag(node: BrokerRole, log: Log) -> int:
     """How far a log is behind its high watermark, or a copy on its way behind what it is copied from."""
     current = node.log_manager.get(log.topic, log.partition)
     if current is None or current.failure is not None:
@@ -96,7 +96,7 @@ def _offset_lag(node: Broker, log: Log) -> int:
 
 
 def alter_replica_log_dirs(
-    node: Broker, context: RequestContext, request: AlterReplicaLogDirsRequest
+    node: BrokerRole, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
     """Begin the moves. They go on long after the answer: DescribeLogDirs tells how far they are."""
     wanted = {

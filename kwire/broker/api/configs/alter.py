@@ -30,7 +30,7 @@ from kwire.wire.messages import alter_configs as legacy
 from kwire.wire.messages import incremental_alter_configs as incremental
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, Broker, Controller, Metadata
+    from kwire.broker.api.ports import Asked, BrokerRole, ClusterView, ControllerRole
 
 Request = incremental.IncrementalAlterConfigsRequest | legacy.AlterConfigsRequest
 Response = incremental.IncrementalAlterConfigsResponse | legacy.AlterConfigsResponse
@@ -38,7 +38,7 @@ REPEATED = Fault(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
 
 
 def alter_configs(
-    node: Broker, context: RequestContext, request: Request, forward: Forward
+    node: BrokerRole, context: RequestContext, request: Request, forward: Forward
 ) -> Response | Parked:
     """One outcome a resource. What this broker refuses, or does itself, is not forwarded."""
     changes = _changes(request)
@@ -66,7 +66,7 @@ def alter_configs(
     return forward(Part(context, rest, answered), rest)
 
 
-def decide_configs(node: Controller, context: Asked, request: Request) -> Parked:
+def decide_configs(node: ControllerRole, context: Asked, request: Request) -> Parked:
     """What the controller makes of it, which may have been asked by somebody else than a broker."""
     changes = _changes(request)
     times = Counter((change.resource_type, change.resource_name) for change in changes)
@@ -125,7 +125,7 @@ def _type_fault(kind: int) -> Fault | None:
     return Fault(ErrorCode.UNSUPPORTED_VERSION, f"Unknown resource type {kind}.")
 
 
-def _alter_loggers(node: Metadata, change: ResourceChange, request: Request) -> Fault | None:
+def _alter_loggers(node: ClusterView, change: ResourceChange, request: Request) -> Fault | None:
     return alter_loggers(
         node.loggers(),
         node.node_id,

@@ -46,7 +46,7 @@ from kwire.wire.messages.list_config_resources import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Metadata
+    from kwire.broker.api.ports import ClusterView
 
 DESCRIBABLE: Final = {
     RESOURCE_TOPIC,
@@ -59,7 +59,7 @@ FIRST_WITH_TYPES: Final = 1
 
 
 def describe_configs(
-    node: Metadata, context: RequestContext, request: DescribeConfigsRequest
+    node: ClusterView, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """One result a resource; a resource that cannot be described has its error.
 
@@ -109,7 +109,7 @@ def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConf
     return result
 
 
-def _entries(node: Metadata, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
+def _entries(node: ClusterView, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
     kind, name = resource.resource_type, resource.resource_name
     if kind == RESOURCE_TOPIC:
         fault = name_fault(name)
@@ -146,7 +146,7 @@ def _broker_id(name: str) -> int:
 
 
 def list_config_resources(
-    node: Metadata, context: RequestContext, request: ListConfigResourcesRequest
+    node: ClusterView, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
     """The resources of the types asked for, of all types where none is named."""
     wanted = set(request.resource_types) or set(NAMES)

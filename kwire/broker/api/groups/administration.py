@@ -26,12 +26,12 @@ from kwire.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRe
 from kwire.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
 
 FIRST_VERSION_WITH_NOT_FOUND = 6
 
 
-def list_groups(node: Broker, _context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+def list_groups(node: BrokerRole, _context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """Answer with the groups that pass both filters; an empty filter lets all pass."""
     try:
         groups = node.groups.listed(request.states_filter, request.types_filter)
@@ -41,7 +41,7 @@ def list_groups(node: Broker, _context: RequestContext, request: ListGroupsReque
 
 
 def describe_groups(
-    node: Broker, context: RequestContext, request: DescribeGroupsRequest
+    node: BrokerRole, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     """Answer for each group."""
     groups = [_described(node, context, group_id) for group_id in request.groups]
@@ -52,7 +52,7 @@ def describe_groups(
     return DescribeGroupsResponse(groups=groups)
 
 
-def _described(node: Broker, context: RequestContext, group_id: str) -> DescribedGroup:
+def _described(node: BrokerRole, context: RequestContext, group_id: str) -> DescribedGroup:
     try:
         return node.groups.describe(group_id)
     except ApiError as error:
@@ -66,7 +66,7 @@ def _described(node: Broker, context: RequestContext, group_id: str) -> Describe
 
 
 def consumer_group_describe(
-    node: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
+    node: BrokerRole, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse | Parked:
     """Answer for each group once all that is shown is stored."""
     if not consumer_groups_enabled(node):
@@ -93,7 +93,7 @@ def consumer_group_describe(
     return PARKED
 
 
-def delete_groups(node: Broker, context: RequestContext, request: DeleteGroupsRequest) -> Parked:
+def delete_groups(node: BrokerRole, context: RequestContext, request: DeleteGroupsRequest) -> Parked:
     """Answer for each group once all of them are gone or refused."""
 
     def done(outcome: dict[str, ErrorCode]) -> None:

@@ -13,7 +13,7 @@ from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kwire.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
 
 KINDS = GROUP, TRANSACTION, SHARE = range(3)
 FIRST_VERSION_WITH_KEYS = 4
@@ -38,7 +38,7 @@ NOBODY = _Found(NO_NODE, "", -1)
 
 
 def find_coordinator(
-    node: Broker, context: RequestContext, request: FindCoordinatorRequest
+    node: BrokerRole, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     """Answer with one coordinator (before v4) or with one for each key."""
     if context.api_version < FIRST_VERSION_WITH_KEYS:
@@ -68,7 +68,7 @@ def find_coordinator(
     return FindCoordinatorResponse(coordinators=coordinators)
 
 
-def _find(node: Broker, context: RequestContext, key_type: int, key: str) -> tuple[ErrorCode, _Found]:
+def _find(node: BrokerRole, context: RequestContext, key_type: int, key: str) -> tuple[ErrorCode, _Found]:
     if key_type not in (GROUP, TRANSACTION):
         return ErrorCode.INVALID_REQUEST, NOBODY
     try:

@@ -29,7 +29,7 @@ from kwire.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupRespons
 from kwire.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
     from kwire.broker.api.repeated import Again
 
 FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
@@ -41,7 +41,7 @@ FIRST_VERSION_WITH_MEMBERS = 3
 CONSUMER_PROTOCOL = "consumer"
 
 
-def join_group(node: Broker, context: RequestContext, request: JoinGroupRequest) -> Parked:
+def join_group(node: BrokerRole, context: RequestContext, request: JoinGroupRequest) -> Parked:
     """Answer when the join ends, or at once where it is refused."""
     version = context.api_version
     rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -77,7 +77,7 @@ def join_group(node: Broker, context: RequestContext, request: JoinGroupRequest)
 
 
 def sync_group(
-    node: Broker, context: RequestContext, request: SyncGroupRequest
+    node: BrokerRole, context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | Parked:
     """Answer when the assignment is stored. From v5 on the protocol must be named (KIP-559)."""
     if context.api_version >= FIRST_VERSION_WITH_PROTOCOL and (
@@ -99,7 +99,7 @@ def sync_group(
     return PARKED
 
 
-def heartbeat(node: Broker, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+def heartbeat(node: BrokerRole, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     """Renew the session, and tell whether the generation is still good."""
     code = node.groups.heartbeat(
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
@@ -109,7 +109,7 @@ def heartbeat(node: Broker, context: RequestContext, request: HeartbeatRequest) 
     return HeartbeatResponse(error_code=code)
 
 
-def leave_group(node: Broker, context: RequestContext, request: LeaveGroupRequest) -> Parked:
+def leave_group(node: BrokerRole, context: RequestContext, request: LeaveGroupRequest) -> Parked:
     """Answer for each member, or before v3 for the one that leaves."""
     many = context.api_version >= FIRST_VERSION_WITH_MEMBERS
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
@@ -125,7 +125,7 @@ def leave_group(node: Broker, context: RequestContext, request: LeaveGroupReques
 
 
 def consumer_group_heartbeat(
-    node: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+    node: BrokerRole, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Parked:
     """Answer once what the heartbeat changed is stored."""
     if not consumer_groups_enabled(node):
@@ -139,7 +139,7 @@ def consumer_group_heartbeat(
     return PARKED
 
 
-def _while_configured_so(node: Broker, again: Again) -> Again:
+def _while_configured_so(node: BrokerRole, again: Again) -> Again:
     image = node.image
     configs, features = image.configs, image.features
 
@@ -150,7 +150,7 @@ def _while_configured_so(node: Broker, again: Again) -> Again:
     return so_far
 
 
-def consumer_groups_enabled(node: Broker) -> bool:
+def consumer_groups_enabled(node: BrokerRole) -> bool:
     """Whether the cluster has consumer groups of KIP-848."""
     if node.image.features.get("group.version", 0) < 1:
         return False

@@ -43,7 +43,7 @@ from kwire.wire.messages.offset_fetch import (
 from kwire.wire.primitives import ZERO_UUID, Uuid, utf16_length
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
 
 
 FIRST_VERSION_WITH_TOPIC_IDS = 10
@@ -57,7 +57,7 @@ NOTHING_COMMITTED = CommittedOffset(NO_OFFSET, -1, "", -1)
 
 
 def offset_commit(
-    node: Broker, context: RequestContext, request: OffsetCommitRequest
+    node: BrokerRole, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Parked:
     """Answer for each partition once the offsets are committed."""
     version = context.api_version
@@ -129,7 +129,7 @@ class _Wanted(NamedTuple):
 
 
 def offset_fetch(
-    node: Broker, context: RequestContext, request: OffsetFetchRequest
+    node: BrokerRole, context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse | Parked:
     """Answer for one group, or from v8 on for each of several."""
     if context.api_version < FIRST_VERSION_WITH_GROUPS:
@@ -156,7 +156,7 @@ class _Group:
 
     def __init__(
         self,
-        node: Broker,
+        node: BrokerRole,
         context: RequestContext,
         group: OffsetFetchRequestGroup,
         response: OffsetFetchResponse,
@@ -221,7 +221,7 @@ class _Group:
         self._answered()
 
 
-def _one_group(node: Broker, context: RequestContext, request: OffsetFetchRequest) -> None:
+def _one_group(node: BrokerRole, context: RequestContext, request: OffsetFetchRequest) -> None:
     def read(stored: Stored) -> list[OffsetFetchResponseTopic]:
         if request.topics is None:
             wanted = [_Wanted(name, ZERO_UUID, list(partitions)) for name, partitions in stored.items()]
@@ -268,12 +268,12 @@ def _offsets(
             yield index, of_topic.get(index, NOTHING_COMMITTED), ErrorCode.NONE
 
 
-def _unstable(node: Broker, group_id: str, require_stable: bool) -> Collection[TopicPartition]:
+def _unstable(node: BrokerRole, group_id: str, require_stable: bool) -> Collection[TopicPartition]:
     """Partitions whose offsets wait for a transaction to end, where the client wants to know. KIP-447."""
     return node.groups.unstable(group_id) if require_stable else ()
 
 
-def offset_delete(node: Broker, context: RequestContext, request: OffsetDeleteRequest) -> Parked:
+def offset_delete(node: BrokerRole, context: RequestContext, request: OffsetDeleteRequest) -> Parked:
     """Answer for each partition once the offsets are gone."""
     named = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
 

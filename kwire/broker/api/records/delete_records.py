@@ -15,13 +15,13 @@ from kwire.wire.messages.delete_records import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
 
 UP_TO_HIGH_WATERMARK = -1
 INVALID_LOW_WATERMARK = -1
 
 
-def handle(node: Broker, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+def handle(node: BrokerRole, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete what lies before each offset; the low watermark is the new log start offset."""
     # What is named twice has one answer, to what was asked last; a topic without partitions has none.
     asked = {
@@ -41,7 +41,7 @@ def handle(node: Broker, context: RequestContext, request: DeleteRecordsRequest)
     return DeleteRecordsResponse(topics=list(topics.values()))
 
 
-def _delete(node: Broker, topic: str, index: int, offset: int) -> int:
+def _delete(node: BrokerRole, topic: str, index: int, offset: int) -> int:
     if not node.partition_exists(topic, index):
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if is_internal(topic):

@@ -35,7 +35,7 @@ from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
     from kwire.broker.replication.partition import Partition
 
 logger = logging.getLogger("kwire.dispatch")
@@ -49,7 +49,7 @@ LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
 Fetched = list[tuple[FetchTarget, PartitionData]]
 
 
-def handle(node: Broker, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
+def handle(node: BrokerRole, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
     """Answer at once, or park until the partitions have grown or the wait is over.
 
     ApiError INVALID_REQUEST: there is no such isolation level.
@@ -90,7 +90,7 @@ class _Fetch:
     )
 
     def __init__(
-        self, node: Broker, context: RequestContext, request: FetchRequest, session: FetchContext
+        self, node: BrokerRole, context: RequestContext, request: FetchRequest, session: FetchContext
     ) -> None:
         self._node = node
         self._context = context

@@ -20,7 +20,7 @@ from kwire.wire.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
 
 LATEST = -1
 EARLIEST = -2
@@ -42,7 +42,7 @@ CONSUMER_REPLICA_ID = -1
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
 
 
-def handle(node: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def handle(node: BrokerRole, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Answer each partition by itself; the same partition twice is INVALID_REQUEST for it.
 
     ApiError INVALID_REQUEST: there is no such isolation level.
@@ -78,7 +78,7 @@ def handle(node: Broker, context: RequestContext, request: ListOffsetsRequest) -
 
 
 def _look_up(
-    node: Broker, version: int, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
+    node: BrokerRole, version: int, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     timestamp = asked.timestamp
     if timestamp < 0 and version < SINCE_VERSION.get(timestamp, 1 << 15):

@@ -15,11 +15,11 @@ from kwire.wire.messages.offset_for_leader_epoch import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
 
 
 def handle(
-    node: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
+    node: BrokerRole, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """For each partition the largest epoch up to the one asked for, and its end offset (-1, -1 if none)."""
     return OffsetForLeaderEpochResponse(
@@ -33,7 +33,7 @@ def handle(
     )
 
 
-def _look_up(node: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _look_up(node: BrokerRole, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
         partition = node.led_partition(topic, asked.partition)
         partition.check_leader_epoch(asked.current_leader_epoch)

@@ -30,7 +30,7 @@ from kwire.wire.messages.produce import (
 from kwire.wire.primitives import ZERO_UUID, Uuid
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
     from kwire.broker.replication.partition import Partition
 
 logger = logging.getLogger("kwire.produce")
@@ -44,7 +44,7 @@ ADMIN_CLIENT_ID = "__admin_client"
 """The client id that may write internal topics, as Kafka's own tools do."""
 
 
-def handle(node: Broker, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Parked:
+def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Parked:
     """Append to each partition; the reply follows when what `acks` asks for is so of all of them."""
     produce = _Produce(node, context, request)
     try:
@@ -93,7 +93,7 @@ class _Produce:
         "all_sent",
     )
 
-    def __init__(self, node: Broker, context: RequestContext, request: ProduceRequest) -> None:
+    def __init__(self, node: BrokerRole, context: RequestContext, request: ProduceRequest) -> None:
         self._node = node
         self._context = context
         self._request = request

@@ -37,7 +37,7 @@ from kwire.wire.messages.delete_topics import DeletableTopicResult, DeleteTopics
 from kwire.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, Controller
+    from kwire.broker.api.ports import Asked, ControllerRole
 
 CONFIGS_SINCE: Final = 5
 NOTHING = TopicToDelete(None, None)
@@ -46,7 +46,7 @@ FIRST_WITH_DISABLED_CODE = 3
 
 
 def create_topics(
-    node: Controller, context: Asked, request: CreateTopicsRequest
+    node: ControllerRole, context: Asked, request: CreateTopicsRequest
 ) -> CreateTopicsResponse | Parked:
     """One outcome a topic name, unless the request is refused as a whole."""
     times = Counter(topic.name for topic in request.topics)
@@ -86,7 +86,9 @@ def _refused(name: str, error: ApiError) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=error.code, error_message=error.message)
 
 
-def _add_configs(node: Controller, asked: list[CreatableTopic], results: list[CreatableTopicResult]) -> None:
+def _add_configs(
+    node: ControllerRole, asked: list[CreatableTopic], results: list[CreatableTopicResult]
+) -> None:
     """KIP-525: what was created is told with the configuration that holds for it."""
     overrides = {topic.name: {config.name: config.value for config in topic.configs} for topic in asked}
     for result in results:
@@ -105,7 +107,7 @@ def _add_configs(node: Controller, asked: list[CreatableTopic], results: list[Cr
         ]
 
 
-def delete_topics(node: Controller, context: Asked, request: DeleteTopicsRequest) -> Parked:
+def delete_topics(node: ControllerRole, context: Asked, request: DeleteTopicsRequest) -> Parked:
     """One outcome a topic. ApiError where delete.topic.enable is off, or there is no time for any of them."""
     version = context.api_version
     if version >= FIRST_WITH_IDS:
@@ -150,7 +152,7 @@ def _response(topics: list[DeletedTopic]) -> DeleteTopicsResponse:
 
 
 def create_partitions(
-    node: Controller, context: Asked, request: CreatePartitionsRequest
+    node: ControllerRole, context: Asked, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse | Parked:
     """One outcome a topic name, unless the request is refused as a whole."""
     times = Counter(topic.name for topic in request.topics)

@@ -22,11 +22,11 @@ from kwire.wire.messages.describe_topic_partitions import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
 
 
 def describe_topic_partitions(
-    node: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
+    node: BrokerRole, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """No topics asked for means all of them, and then those that are missing are not mentioned."""
     image = node.image

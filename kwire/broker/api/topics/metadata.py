@@ -29,7 +29,7 @@ from kwire.wire.messages.metadata import (
 from kwire.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
 
 logger = logging.getLogger("kwire.metadata")
 
@@ -37,7 +37,7 @@ NO_CONTROLLER = -1
 FIRST_WITH_IDS_IN_REQUESTS = 12
 
 
-def metadata(node: Broker, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+def metadata(node: BrokerRole, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Everything from one image, so that the answer is consistent."""
     version = context.header.api_version
     image = node.image
@@ -83,7 +83,7 @@ def metadata(node: Broker, context: RequestContext, request: MetadataRequest) ->
     return response
 
 
-def brokers(node: Broker, image: MetadataImage, listener: str) -> list[MetadataResponseBroker]:
+def brokers(node: BrokerRole, image: MetadataImage, listener: str) -> list[MetadataResponseBroker]:
     """The live brokers and where this listener's clients reach them."""
     alive = [broker.broker_id for broker in image.brokers.values() if not broker.fenced]
     return [
@@ -94,7 +94,7 @@ def brokers(node: Broker, image: MetadataImage, listener: str) -> list[MetadataR
     ]
 
 
-def controller_id(node: Broker, image: MetadataImage) -> int:
+def controller_id(node: BrokerRole, image: MetadataImage) -> int:
     """Any live broker, also of other listeners: with KRaft all of them pass requests on to the controller."""
     alive = image.alive_brokers()
     return node.host.random("metadata answers").choice(alive).broker_id if alive else NO_CONTROLLER
@@ -110,7 +110,7 @@ def _check(request: MetadataRequest, version: int) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST)
 
 
-def _missing(node: Broker, names: list[str], allow_creation: bool) -> list[MetadataResponseTopic]:
+def _missing(node: BrokerRole, names: list[str], allow_creation: bool) -> list[MetadataResponseTopic]:
     """Topics that are not there, those of them that may be created being created."""
     out: list[MetadataResponseTopic] = []
     wanted: list[str] = []

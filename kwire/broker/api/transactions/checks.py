@@ -16,7 +16,7 @@ from kwire.wire.batch import BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
 
 VERSION_THAT_ADDS = 2
 
@@ -37,7 +37,7 @@ class ToldError(ApiError):
 
 
 def check_transaction(
-    node: Broker,
+    node: BrokerRole,
     transactional_id: str,
     producer: Producer,
     partition: TopicPartition,

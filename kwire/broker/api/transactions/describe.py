@@ -35,11 +35,11 @@ from kwire.wire.messages.list_transactions import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
 
 
 def describe_producers(
-    node: Broker, context: RequestContext, request: DescribeProducersRequest
+    node: BrokerRole, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     """The producers of each partition, or why they cannot be told."""
     topics = []
@@ -50,7 +50,7 @@ def describe_producers(
     return DescribeProducersResponse(topics=topics)
 
 
-def _topic_fault(node: Broker, topic: str) -> ApiError | None:
+def _topic_fault(node: BrokerRole, topic: str) -> ApiError | None:
     """What is wrong with all partitions of a topic, which is told in words; nothing where it is there."""
     name_error = name_fault(topic)
     if name_error is not None:
@@ -61,7 +61,7 @@ def _topic_fault(node: Broker, topic: str) -> ApiError | None:
     return None
 
 
-def _partition(node: Broker, topic: str, index: int, topic_fault: ApiError | None) -> PartitionResponse:
+def _partition(node: BrokerRole, topic: str, index: int, topic_fault: ApiError | None) -> PartitionResponse:
     try:
         if topic_fault is not None:
             raise topic_fault
@@ -85,7 +85,7 @@ def _partition(node: Broker, topic: str, index: int, topic_fault: ApiError | Non
 
 
 def describe_transactions(
-    node: Broker, context: RequestContext, request: DescribeTransactionsRequest
+    node: BrokerRole, context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     """One state an id, or why it cannot be told."""
     return DescribeTransactionsResponse(
@@ -93,7 +93,7 @@ def describe_transactions(
     )
 
 
-def _state(node: Broker, transactional_id: str) -> TransactionState:
+def _state(node: BrokerRole, transactional_id: str) -> TransactionState:
     try:
         found = node.transactions.describe(transactional_id)
     except ApiError as error:
@@ -113,7 +113,7 @@ def _state(node: Broker, transactional_id: str) -> TransactionState:
 
 
 def list_transactions(
-    node: Broker, context: RequestContext, request: ListTransactionsRequest
+    node: BrokerRole, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
     """Each id with its producer and its state."""
     titles = {state.title: state for state in State}

@@ -22,13 +22,13 @@ from kwire.wire.messages.write_txn_markers import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
 
 
 Results = dict[int, dict[TopicPartition, ErrorCode]]
 
 
-def write_txn_markers(node: Broker, context: RequestContext, request: WriteTxnMarkersRequest) -> Parked:
+def write_txn_markers(node: BrokerRole, context: RequestContext, request: WriteTxnMarkersRequest) -> Parked:
     """Answer when every marker is in its log, or refused. A producer has one answer for all its markers."""
     results: Results = {}
     left = 1

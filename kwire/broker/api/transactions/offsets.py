@@ -23,7 +23,7 @@ from kwire.wire.messages.txn_offset_commit import (
 from kwire.wire.primitives import utf16_length
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
 
 FIRST_VERSION_THAT_ADDS = 5
 FIRST_VERSION_WITH_LOADING = 2
@@ -31,7 +31,7 @@ FIRST_VERSION_WITH_ABORTABLE = 4
 
 
 def txn_offset_commit(
-    node: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+    node: BrokerRole, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse | Parked:
     """Answer for each partition once the offsets are stored."""
     response = TxnOffsetCommitResponse()

@@ -34,7 +34,7 @@ from kwire.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Broker
+    from kwire.broker.api.ports import BrokerRole
 
 FIRST_INIT_WITH_FENCED = 4
 FIRST_VERSION_OF_BROKERS = 4
@@ -46,7 +46,7 @@ FIRST_VERSION_THAT_RAISES_EPOCHS = 5
 
 
 def init_producer_id(
-    node: Broker, context: RequestContext, request: InitProducerIdRequest
+    node: BrokerRole, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Parked:
     """Answer with the next producer id; COORDINATOR_LOAD_IN_PROGRESS until the controller gave some."""
     knows_id = request.producer_id != NO_PRODUCER_ID
@@ -83,7 +83,7 @@ def _refusal(code: int) -> InitProducerIdResponse:
 
 
 def add_partitions_to_txn(
-    node: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
+    node: BrokerRole, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Parked:
     """Answer when each transaction's partitions are stored."""
     if context.api_version < FIRST_VERSION_OF_BROKERS:
@@ -135,7 +135,7 @@ def add_partitions_to_txn(
 
 
 def _add(
-    node: Broker,
+    node: BrokerRole,
     transactional_id: str,
     producer: Producer,
     topics: Sequence[AddPartitionsToTxnTopic],
@@ -149,7 +149,7 @@ def _add(
 
 
 def _verify(
-    node: Broker,
+    node: BrokerRole,
     transactional_id: str,
     producer: Producer,
     topics: Sequence[AddPartitionsToTxnTopic],
@@ -166,7 +166,7 @@ def _verify(
 
 
 def _refused(
-    node: Broker, topics: Sequence[AddPartitionsToTxnTopic], *, of_client: bool
+    node: BrokerRole, topics: Sequence[AddPartitionsToTxnTopic], *, of_client: bool
 ) -> list[AddPartitionsToTxnTopicResult] | None:
     """The answer to a transaction that cannot have some of its partitions; None where it can have all.
 
@@ -230,7 +230,7 @@ def fenced_for(code: int, version: int, since: int = FIRST_VERSION_WITH_FENCED) 
     return code
 
 
-def add_offsets_to_txn(node: Broker, context: RequestContext, request: AddOffsetsToTxnRequest) -> Parked:
+def add_offsets_to_txn(node: BrokerRole, context: RequestContext, request: AddOffsetsToTxnRequest) -> Parked:
     """The group's partition of the offsets topic becomes part of the transaction."""
 
     def done(code: ErrorCode) -> None:
@@ -246,7 +246,7 @@ def add_offsets_to_txn(node: Broker, context: RequestContext, request: AddOffset
     return PARKED
 
 
-def end_txn(node: Broker, context: RequestContext, request: EndTxnRequest) -> Parked:
+def end_txn(node: BrokerRole, context: RequestContext, request: EndTxnRequest) -> Parked:
     """Answer when it is decided; the markers are written meanwhile."""
     version = context.api_version
 
