@@ -88,10 +88,27 @@ class OffsetCheckpoints(NamedTuple):
         """GarbledCheckpoint, as Kafka fails the directory; StorageError."""
         return cls(*(read_offsets(disk, join(directory, name)) for name in _CHECKPOINTS))
 
-    def write(self, disk: Disk, directory: str) -> None:
-        """Replace them, durably. StorageError."""
+    def write(self, disk: Disk, directory: str, written: dict[str, Mapping[TopicPartition, int]]) -> None:
+        """Replace those that say anything else than what was `written`, durably. StorageError.
+
+        The others are looked at: a directory that nobody writes to is found to have gone, all the same.
+        """
         for name, offsets in zip(_CHECKPOINTS, self, strict=True):
-            write_offsets(disk, join(directory, name), offsets)
+            path = join(directory, name)
+            if written.get(name) == offsets and _is_there(disk, path):
+                continue
+            # Of a write that fails nobody knows what it has left.
+            written.pop(name, None)
+            write_offsets(disk, path, offsets)
+            written[name] = offsets
+
+
+def _is_there(disk: Disk, path: str) -> bool:
+    try:
+        disk.size(path)
+    except FileMissing:
+        return False
+    return True
 
 
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS)

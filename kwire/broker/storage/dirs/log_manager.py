@@ -525,7 +525,9 @@ class LogManager:
         }
         recovery_points = {place: log.recovery_point for place, log in places.items()}
         high_watermarks = {place: log.high_watermark for place, log in places.items()}
-        OffsetCheckpoints(recovery_points, starts, high_watermarks).write(self._disk, directory.path)
+        OffsetCheckpoints(recovery_points, starts, high_watermarks).write(
+            self._disk, directory.path, directory.checkpoints
+        )
 
     # --- failure and end
 

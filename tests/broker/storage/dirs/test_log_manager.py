@@ -6,12 +6,19 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kwire.broker.storage.checkpoints import write_topic_id
+from kwire.broker.storage.checkpoints import (
+    HIGH_WATERMARKS,
+    RECOVERY_POINTS,
+    OffsetCheckpoints,
+    read_offsets,
+    write_topic_id,
+)
 from kwire.broker.storage.dirs.log_dir import DirectoryInUse, parse_name, set_aside_name
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, RealDisk, StorageError
@@ -318,6 +325,40 @@ def test_a_new_topic_of_an_old_name_has_nothing_of_the_old_one(disk: MemoryDisk)
     again = crash(disk).get("t", 0)
     assert again is not None
     assert numbered(again) == [(0, b"new")]
+
+
+def test_checkpoints_are_written_again_where_they_differ_or_are_gone(disk: MemoryDisk) -> None:
+    logs = opened(disk)
+    log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
+    append(log, b"a")
+    log.high_watermark = 1
+    logs.write_checkpoints()
+    recovery_points, high_watermarks = f"/a/{RECOVERY_POINTS}", f"/a/{HIGH_WATERMARKS}"
+    for path in recovery_points, high_watermarks:
+        disk.write(path, b"not ours", sync=True)
+    logs.write_checkpoints()
+    assert disk.read(recovery_points) == disk.read(high_watermarks) == b"not ours"
+    log.flush()
+    logs.write_checkpoints()
+    assert read_offsets(disk, recovery_points) == {("t", 0): 1}
+    assert disk.read(high_watermarks) == b"not ours"
+    disk.remove(high_watermarks)
+    logs.write_checkpoints()
+    assert read_offsets(disk, high_watermarks) == {("t", 0): 1}
+
+
+def test_what_a_failed_write_left_counts_as_unknown(disk: MemoryDisk) -> None:
+    written: dict[str, Mapping[tuple[str, int], int]] = {}
+    before = OffsetCheckpoints({("t", 0): 1}, {}, {("t", 0): 1})
+    disk.make_directory("/a")
+    before.write(disk, "/a", written)
+    disk.fails_after = 1  # of its operations
+    with pytest.raises(StorageError):
+        before._replace(recovery_points={("t", 0): 2}).write(disk, "/a", written)
+    disk.fails_after = None
+    disk.write(f"/a/{RECOVERY_POINTS}", b"who knows", sync=True)
+    before.write(disk, "/a", written)
+    assert OffsetCheckpoints.read(disk, "/a") == before
 
 
 def test_a_stray_log_is_kept_but_not_opened_again(disk: MemoryDisk) -> None:
