@@ -20,6 +20,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
+MAY_GET_LOGGERS = {
+    "kwire.broker.host.loggers",
+    "kwire.broker.cli",
+    "kwire.broker.config",  # read before there is a node
+    "kwire.pipeline",
+}
+"""Who may log without saying for which node: `logging.getLogger`. Others are handed a `NodeLogger`."""
+
 LOW = {"kwire.wire", "kwire.broker.host", "kwire.broker.config"}
 STORED = {*LOW, "kwire.broker.storage"}
 KNOWN = {*STORED, "kwire.broker.metadata"}
@@ -282,6 +290,17 @@ def chance_faults(module: str, line: int, origin: str | None, name: str) -> list
     return []
 
 
+def logger_faults(module: str, source: str) -> list[str]:
+    """Loggers that do not say which node speaks."""
+    if not is_in(module, "kwire") or any(is_in(module, place) for place in MAY_GET_LOGGERS):
+        return []
+    return [
+        f"{module}:{node.lineno} logging.getLogger: a logger comes of Host.logger, or as an argument"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Attribute, ast.ImportFrom)) and "getLogger" in ast.unparse(node)
+    ]
+
+
 def length_faults(lengths: dict[str, int], may_be_longer: dict[str, int]) -> list[str]:
     """Modules that are too long, and entries in the list of exceptions that have outlived their reason."""
     faults = []
@@ -506,6 +525,15 @@ def test_a_package_resolves_its_relative_imports_from_itself() -> None:
 def test_touching_the_world_is_found(source: str) -> None:
     assert len(world_faults("kwire.coordinator.made_up", source)) == 1
     assert world_faults("kwire.broker.net.made_up", source) == []
+
+
+@pytest.mark.parametrize(
+    "source", ["import logging\nlogger = logging.getLogger('kwire')", "from logging import getLogger"]
+)
+def test_a_logger_of_no_node_is_found(source: str) -> None:
+    assert len(logger_faults("kwire.broker.storage.made_up", source)) == 1
+    assert logger_faults("kwire.pipeline.made_up", source) == []
+    assert logger_faults("kwire.broker.api.made_up", "self._logger = host.logger('kwire.x')") == []
 
 
 def test_chance_from_a_seed_is_let_be() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from kwire.broker.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError
 from kwire.wire.schema import Message
 
@@ -82,3 +83,6 @@ class Surroundings(Protocol):
 
     def new_uuid(self) -> str:
         """A random UUID in its usual text form."""
+
+    def logger(self, name: str) -> NodeLogger:
+        """The logger of that name, for the node that the machine is on."""

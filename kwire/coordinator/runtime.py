@@ -15,7 +15,6 @@ as nothing of it is under way: its partition may be well.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -23,6 +22,7 @@ from functools import lru_cache
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from kwire.broker.host.host import Host, Timer
+from kwire.broker.host.loggers import NodeLogger
 from kwire.coordinator.committed_records import CommittedRecords
 from kwire.coordinator.machine import Committed, Result, StoredRecord, TimerHandle
 from kwire.coordinator.ports import StatePorts
@@ -31,8 +31,6 @@ from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.java import string_hash
 from kwire.wire.registry import encode_stored
 from kwire.wire.schema import Message
-
-logger = logging.getLogger("kwire.coordinator")
 
 LOAD_STEP_BYTES = 1 << 20
 """How much of a log is replayed before the loop gets to do something else."""
@@ -126,6 +124,8 @@ class Shard(Generic[M]):
         on_refused: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_refused` is called once if the log has refused what was gathered, and has all the rest."""
+        self._kind = kind
+        self._host = host
         self.index = index
         self.leader_epoch = leader_epoch
         self.loading = True
@@ -137,8 +137,6 @@ class Shard(Generic[M]):
             kind.key_in_transactions,
             lambda record: record[1] is None,
         )
-        self._kind = kind
-        self._host = host
         self._ports = ports
         self._waiting: deque[_Waiting] = deque()
         self._watch: Timer | None = None
@@ -158,6 +156,9 @@ class Shard(Generic[M]):
 
     def new_uuid(self) -> str:
         return str(uuid.UUID(int=self._host.random("member ids").getrandbits(128), version=4))
+
+    def logger(self, name: str) -> NodeLogger:
+        return self._host.logger(name)
 
     def later(self, delay_ms: int, command: Callable[[], Result]) -> TimerHandle:
         def due() -> None:
@@ -193,7 +194,9 @@ class Shard(Generic[M]):
                         return
                     self._append(part, waiting, result.producer)
         except ApiError as error:
-            logger.warning("%s-%d: an append was refused: %s", self._kind.topic, self.index, error.code.name)
+            self.logger("kwire.coordinator").warning(
+                "%s-%d: an append was refused: %s", self._kind.topic, self.index, error.code.name
+            )
             if not waiting.appends:
                 self._waiting.remove(waiting)
             waiting.tell(error)
@@ -249,7 +252,7 @@ class Shard(Generic[M]):
 
     def _failed(self, written_for: Sequence[_Waiting]) -> None:
         """By a fault of ours. The machine may know what its log does not, and nobody behind is to wait."""
-        logger.exception("%s-%d: an append failed", self._kind.topic, self.index)
+        self.logger("kwire.coordinator").exception("%s-%d: an append failed", self._kind.topic, self.index)
         self._refused = True
         self._reload_ms = RELOAD_MS
         self._lost(written_for, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
@@ -308,7 +311,9 @@ class Shard(Generic[M]):
 
     def _lost(self, written_for: Sequence[_Waiting], error: ApiError) -> None:
         """The machine knows what its log will never hold."""
-        logger.error("%s-%d: an append was lost: %s", self._kind.topic, self.index, error.code.name)
+        self.logger("kwire.coordinator").error(
+            "%s-%d: an append was lost: %s", self._kind.topic, self.index, error.code.name
+        )
         for waiting in written_for:
             waiting.tell(error)
         self.end(ErrorCode.NOT_COORDINATOR)
@@ -447,7 +452,7 @@ class Runtime(Generic[M]):
                     return
         except Exception as error:
             is_known = isinstance(error, ApiError | WireError | batch.CorruptBatch)
-            logger.error(
+            self._host.logger("kwire.coordinator").error(
                 "%s-%d cannot be loaded: %s", self._kind.topic, shard.index, error, exc_info=not is_known
             )
             shard.end(ErrorCode.NOT_COORDINATOR)

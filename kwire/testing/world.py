@@ -87,7 +87,11 @@ class Client:
         self.node = node.node
         self.host = node.host
         self.channel = Channel(
-            channel_id, peer_host="127.0.0.1", listener="PLAINTEXT", on_ready=lambda _channel: None
+            channel_id,
+            peer_host="127.0.0.1",
+            listener="PLAINTEXT",
+            on_ready=lambda _channel: None,
+            logger=node.host.logger("kwire.dispatch"),
         )
         self._ids = count(1)
 

@@ -7,7 +7,6 @@ the socket, and asks `take_ready` for what may be sent.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -15,12 +14,11 @@ from typing import Final
 from kwire.broker.api.error_responses import error_response
 from kwire.broker.api.repeated import Again, Repeated
 from kwire.broker.api.table import ListenerRole
+from kwire.broker.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion
 from kwire.wire.primitives import Buffer, Region
 from kwire.wire.registry import RequestHeader, encode_response
 from kwire.wire.schema import Message
-
-logger = logging.getLogger("kwire.dispatch")
 
 
 class Parked:
@@ -50,6 +48,7 @@ class Channel:
         "interrupt",
         "listener",
         "local_host",
+        "logger",
         "on_ready",
         "peer_host",
         "pending_bytes",
@@ -67,6 +66,7 @@ class Channel:
         peer_host: str,
         listener: str,
         on_ready: Callable[[Channel], None],
+        logger: NodeLogger,
         principal: str = "User:ANONYMOUS",
         local_host: str = "",
         role: ListenerRole = ListenerRole.BROKER,
@@ -79,6 +79,7 @@ class Channel:
         """Whose listener it is: a broker's, or a controller's."""
         self.principal = principal
         self.on_ready = on_ready
+        self.logger = logger
         self.client_software_name = "unknown"
         self.client_software_version = "unknown"
         self.slots: deque[RequestContext] = deque()
@@ -209,13 +210,15 @@ class RequestContext:
         try:
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, response)
         except NotInVersion as error:
-            logger.info("%s to %s is refused: %s", header, self.channel.peer_host, error)
+            self.channel.logger.info("%s to %s is refused: %s", header, self.channel.peer_host, error)
             self._complete_with_error(ErrorCode.UNSUPPORTED_VERSION)
             return
         except Exception:
             # A reply that its version has no room for: mostly a string beyond 32767 bytes, as clients can
             # have texts of errors made that long. Whoever waits for others must not wait for this one.
-            logger.exception("a reply cannot be written: %s to %s", header, self.channel.peer_host)
+            self.channel.logger.exception(
+                "a reply cannot be written: %s to %s", header, self.channel.peer_host
+            )
             self._complete_with_error(ErrorCode.UNKNOWN_SERVER_ERROR)
             return
         self.complete_encoded(encoded)
@@ -236,7 +239,7 @@ class RequestContext:
             failed = self.error_response(ApiError(code))
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, failed)
         except Exception as error:
-            logger.warning("%s to %s is not answered: %s", header, self.channel.peer_host, error)
+            self.channel.logger.warning("%s to %s is not answered: %s", header, self.channel.peer_host, error)
             self.close_connection()
             return
         self.complete_encoded(encoded)

@@ -5,7 +5,6 @@ Handlers are imported when their API is first called.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,6 @@ from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import Asked, BothRoles
-
-logger = logging.getLogger("kwire.dispatch")
 
 Handler = Callable[["BothRoles", RequestContext, Any], Message | Parked]
 Routes = tuple[dict[int, Served], dict[int, Handler]]
@@ -98,7 +95,9 @@ class Dispatcher:
             raise
         except Exception:
             # Ours, not the client's: it is logged with its request, and the broker lives on.
-            logger.exception("request failed: %s from %s: %.2000r", header, channel.peer_host, request)
+            self._node.host.logger("kwire.dispatch").exception(
+                "request failed: %s from %s: %.2000r", header, channel.peer_host, request
+            )
             reply = context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         if not isinstance(reply, Parked):
             context.complete(reply)

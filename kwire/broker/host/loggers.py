@@ -11,6 +11,22 @@ from typing import Any, Final
 
 ROOT: Final = "root"
 OURS: Final = "kwire"
+NAMES: Final = (
+    "kwire.cleaner",
+    "kwire.config",
+    "kwire.coordinator",
+    "kwire.dispatch",
+    "kwire.groups",
+    "kwire.metadata",
+    "kwire.net",
+    "kwire.node",
+    "kwire.partition",
+    "kwire.produce",
+    "kwire.raft",
+    "kwire.storage",
+    "kwire.transactions",
+)
+"""What the parts of a node log to."""
 
 
 class NodeLogger(logging.LoggerAdapter[logging.Logger]):
@@ -25,8 +41,14 @@ class NodeLogger(logging.LoggerAdapter[logging.Logger]):
         return f"{self._prefix}{msg}", kwargs
 
 
+OF_NO_NODE: Final = NodeLogger("kwire.storage", "")
+"""What storage tells where no node has it work: in jobs that write logs, say."""
+
+
 def known_loggers() -> dict[str, logging.Logger]:
-    """The root, and what is logged to so far: names appear as the parts of a node come to work."""
+    """The root, and those of a node and its process: what may be told later can be asked for by now."""
+    for name in NAMES:
+        logging.getLogger(name)
     known = logging.root.manager.loggerDict
     found = {name: one for name, one in sorted(known.items()) if name.partition(".")[0] == OURS}
     return {

@@ -7,6 +7,7 @@ from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import TYPE_CHECKING, Protocol, cast
 
 from kwire.broker.api.context import Channel, size_of
+from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.net.receiving import Around, Receiver
 from kwire.broker.net.send_queue import RegionTruncated, Sent
 
@@ -20,6 +21,8 @@ class Keeper(Around, Protocol):
 
     @property
     def draining(self) -> bool: ...
+    @property
+    def requests_logger(self) -> NodeLogger: ...
     def look_at(self, connection: Connection) -> None: ...
     def close(self, connection: Connection, reason: str) -> None: ...
     def refuse(self, connection: Connection, reason: str) -> None: ...
@@ -39,6 +42,7 @@ class Connection(Receiver):
             local_host=sock.getsockname()[0],
             listener=listener,
             on_ready=self._reply_ready,
+            logger=server.requests_logger,
         )
         super().__init__(server, sock, channel)
         self._server = server

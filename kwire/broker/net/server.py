@@ -39,6 +39,7 @@ class Server:
         self.node = node
         self.settings = settings
         self.logger = loop.logger("kwire.net")
+        self.requests_logger = loop.logger("kwire.dispatch")
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         """Where every connection receives; copied from before the next one does."""
         self.draining = False

@@ -88,6 +88,7 @@ class Node:
             disk,
             all_directories(config),
             rng=host.random("directories"),
+            logger=host.logger("kwire.storage"),
             config_for=lambda topic: self.replicas.log_config(topic),
             place_of=lambda topic, index: self.log_dirs.place_of(topic, index),
             metadata_dir=separate_directory(config),
@@ -149,7 +150,7 @@ class Node:
             for line in format_directories(config, self._disk, rng, now_ms, ignore_formatted=True):
                 self._logger.info("%s", line)
         else:
-            give_directory_ids(self._disk, owners, lambda: new_uuid(rng))
+            give_directory_ids(self._disk, owners, lambda: new_uuid(rng), self._logger)
         self.log_manager.read_owners()
         # The metadata comes first: logs are opened with the configurations of their topics.
         with naming_metadata_directory(config):

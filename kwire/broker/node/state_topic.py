@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -19,8 +18,6 @@ from kwire.broker.storage.log.log_config import AppendOrigin
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopicResult
-
-logger = logging.getLogger("kwire.coordinator")
 
 READ_BYTES = 1 << 20
 
@@ -128,6 +125,7 @@ class StateTopic:
 
     def _created(self, reply: Sequence[CreatableTopicResult] | ApiError) -> None:
         self._creating = False
+        logger = self._node.host.logger("kwire.coordinator")
         if isinstance(reply, ApiError):
             logger.error("%s was not created: %s", self._topic, reply)
             return

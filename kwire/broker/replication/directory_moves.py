@@ -8,7 +8,6 @@ within one turn. Whoever dies in between finds both, and the copy goes on being 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 
@@ -21,8 +20,6 @@ from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.wire.errors import ApiError, ErrorCode
-
-logger = logging.getLogger("kwire.partition")
 
 _PAUSE_MS = 200
 """How long a move waits that may not go on now."""
@@ -57,6 +54,7 @@ class DirectoryMoves:
         """
         self.log_manager = log_manager
         self.host = host
+        self.logger = host.logger("kwire.partition")
         self.assign = assign
         self.is_cleaned = is_cleaned
         self.on_moved = on_moved
@@ -81,7 +79,7 @@ class DirectoryMoves:
         if partition in self._moves:
             return
         move = self._moves[partition] = _Move(self, partition, directory)
-        logger.info("%s moves to %s", partition.log.name, directory.path)
+        self.logger.info("%s moves to %s", partition.log.name, directory.path)
         self.host.call_soon(move.go_on)
 
     def cancel(self, partition: Partition) -> None:
@@ -91,7 +89,9 @@ class DirectoryMoves:
             move.cancel()
         future = self.log_manager.future(partition.topic, partition.index)
         if future is not None:
-            logger.info("%s stays where it is, the copy in %s goes", partition.log.name, future.directory)
+            self.logger.info(
+                "%s stays where it is, the copy in %s goes", partition.log.name, future.directory
+            )
             directory = self.log_manager.directory_of(future)
             self.log_manager.delete(future, self.host.now_ms(), sync=False)
             # In vain after a loss of power: then the copy is there again, and goes on where it was.
@@ -110,7 +110,7 @@ class DirectoryMoves:
         try:
             self.begin(partition, self.log_manager.directory_of(future))
         except (StorageError, ApiError) as error:
-            logger.error("%s cannot go on moving: %s", partition.log.name, error)
+            self.logger.error("%s cannot go on moving: %s", partition.log.name, error)
 
     def stop(self) -> None:
         """Do nothing more: the broker ends. What was copied stays for the next start."""
@@ -214,7 +214,9 @@ class _Move:
         if self.ended:
             return
         if error is not None:
-            logger.warning("%s: the cluster cannot be told of its move: %s", self.partition.log.name, error)
+            self._moves.logger.warning(
+                "%s: the cluster cannot be told of its move: %s", self.partition.log.name, error
+            )
             self._moves.host.schedule(_MOST_WAIT_MS, self.go_on)
             return
         self._is_assigned = True
@@ -228,11 +230,11 @@ class _Move:
         self.ended = True
         moves.ended(self)
         moves.on_moved(old, promoted)
-        logger.info("%s has moved to %s", promoted.name, self._directory.path)
+        self._moves.logger.info("%s has moved to %s", promoted.name, self._directory.path)
         try:
             moves.log_manager.delete(old, now_ms, sync=False)
         except StorageError as error:
-            logger.error("%s cannot be set aside: %s", old.directory, error)
+            self._moves.logger.error("%s cannot be set aside: %s", old.directory, error)
 
         def synced(result: object) -> None:
             if isinstance(result, BaseException) and promoted.failure is None:
@@ -268,6 +270,8 @@ class _Move:
         """It cannot go on; the copy stays, for a restart or for another attempt."""
         if self.ended:
             return
-        logger.error("%s cannot move to %s: %s", self.partition.log.name, self._directory.path, error)
+        self._moves.logger.error(
+            "%s cannot move to %s: %s", self.partition.log.name, self._directory.path, error
+        )
         self.cancel()
         self._moves.ended(self)

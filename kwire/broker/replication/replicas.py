@@ -6,7 +6,6 @@ partition's with one call.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
@@ -25,8 +24,6 @@ from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
-
-logger = logging.getLogger("kwire.partition")
 
 MAX_TOLD = 20
 """How many partitions a line of the log names."""
@@ -66,6 +63,7 @@ class Replicas:
         self._config = config
         self._node_id = config.node_id
         self._host = host
+        self._logger = host.logger("kwire.partition")
         self._log_manager = log_manager
         self._image = image
         self._coordinators = coordinators
@@ -128,7 +126,9 @@ class Replicas:
         )
         if names:
             more = f" and {len(names) - MAX_TOLD} more" if len(names) > MAX_TOLD else ""
-            logger.error("%d partitions are offline: %s%s", len(names), ", ".join(names[:MAX_TOLD]), more)
+            self._logger.error(
+                "%d partitions are offline: %s%s", len(names), ", ".join(names[:MAX_TOLD]), more
+            )
 
     # --- the turn
 
@@ -184,7 +184,7 @@ class Replicas:
             or known is None
             or self._node_id not in known.replicas
         ):
-            logger.warning("%s-%d is not in the metadata: set aside as stray", log.topic, log.partition)
+            self._logger.warning("%s-%d is not in the metadata: set aside as stray", log.topic, log.partition)
             self._log_manager.set_stray(log)
 
     def changed(self, delta: MetadataDelta) -> None:
@@ -237,7 +237,7 @@ class Replicas:
             else:
                 partition.lead(image)
         except StorageError as error:
-            logger.error("%s-%d is offline: %s", topic.name, index, error)
+            self._logger.error("%s-%d is offline: %s", topic.name, index, error)
             return
         self._partitions[topic.name, index] = partition
         now = partition.role, partition.leader_epoch
@@ -277,7 +277,7 @@ class Replicas:
         try:
             self._log_manager.delete(partition.log, self._host.now_ms(), sync=False)
         except StorageError as error:
-            logger.error("%s-%d cannot be set aside: %s", topic, index, error)
+            self._logger.error("%s-%d cannot be set aside: %s", topic, index, error)
 
     def _sync_directories(self) -> None:
         """Make the names of what was set aside durable. After a loss of power, what comes back is a stray."""
@@ -346,7 +346,7 @@ class Replicas:
 
     def _went_offline(self, partition: Partition, error: StorageError) -> None:
         if self._partitions.get((partition.topic, partition.index)) is partition:  # it was not given up
-            logger.error("%s-%d is offline: %s", partition.topic, partition.index, error)
+            self._logger.error("%s-%d is offline: %s", partition.topic, partition.index, error)
             if not isinstance(error, OwnFailure):
                 # A sync that failed is the disk's failure, too: nothing in its directory can be relied upon.
                 self._log_manager.log_failed(partition.log, error)

@@ -6,7 +6,6 @@ someone joins with the other protocol; what happens while it has members is up t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
@@ -37,8 +36,6 @@ from kwire.wire.stored.groups import (
     OffsetCommitValue,
 )
 
-logger = logging.getLogger("kwire.groups")
-
 CLASSIC_TYPE = "classic"
 CONSUMER_TYPE = "consumer"
 FIRST_COMMIT_VERSION_WITH_GROUP_NOT_FOUND = 9
@@ -61,6 +58,7 @@ class GroupMachine:
     ) -> None:
         self._config = config
         self._around = around
+        self._logger = around.logger("kwire.groups")
         self._topics = topics
         self.classic = ClassicGroups(config, around)
         self.consumer = ConsumerGroups(
@@ -215,7 +213,7 @@ class GroupMachine:
             )
             records += expired
             if expired:
-                logger.info("group %s: %d offsets have expired", group.id, len(expired))
+                self._logger.info("group %s: %d offsets have expired", group.id, len(expired))
             if none_left and _is_empty(group):
                 records += _tombstones(group)
         return records
@@ -319,7 +317,7 @@ class GroupMachine:
             classic = self.classic.groups.get(group_id)
             if classic is not None:
                 self.classic.forget(classic)
-            group = self.consumer.groups[group_id] = ConsumerGroup(group_id)
+            group = self.consumer.groups[group_id] = ConsumerGroup(group_id, self._logger)
         group.replay(key, value)
 
     def _ensure_group(self, group_id: str) -> None:

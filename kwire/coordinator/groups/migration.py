@@ -10,7 +10,6 @@ says which of this may be. KIP-848, "Upgrading" and "Downgrading".
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, Protocol
 
@@ -38,8 +37,6 @@ from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.sync_group import SyncGroupResponse
 from kwire.wire.stored.consumer_groups import ClassicMemberMetadata, ClassicProtocol
-
-logger = logging.getLogger("kwire.groups")
 
 NOTHING: Final = Result()
 
@@ -83,6 +80,7 @@ class OnlineMigration:
     ) -> None:
         self._config = config
         self._around = around
+        self._logger = around.logger("kwire.groups")
         self._topics = topics
         self._classic = classic
         self._consumer = consumer
@@ -105,7 +103,7 @@ class OnlineMigration:
         cannot = f"Cannot upgrade classic group {classic.id} to consumer group because"
         fault = self._upgrade_fault(classic)
         if fault is not None:
-            logger.info("group %s is not upgraded: %s", classic.id, fault)
+            self._logger.info("group %s is not upgraded: %s", classic.id, fault)
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{cannot} {fault}.")
         for waiting in list(classic.members.values()):
             classic.answer_join(
@@ -118,21 +116,21 @@ class OnlineMigration:
         if classic.protocol is None:
             # Nobody has got a generation yet. Apache Kafka fails here, too.
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        group = ConsumerGroup(classic.id)
+        group = ConsumerGroup(classic.id, self._logger)
         group.epoch = group.assignment_epoch = classic.generation
         try:
             for member in classic.members.values():
                 self._take_over(group, member, classic.protocol)
         except WireError as error:
-            logger.warning("group %s is not upgraded: %s", classic.id, error)
+            self._logger.warning("group %s is not upgraded: %s", classic.id, error)
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR) from None
         except Malformed as error:
-            logger.warning("group %s is not upgraded: %s", classic.id, error)
+            self._logger.warning("group %s is not upgraded: %s", classic.id, error)
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"{cannot} the embedded consumer protocol is malformed."
             ) from None
         except CustomAssignor:
-            logger.warning("group %s is not upgraded: it has an assignor of its own", classic.id)
+            self._logger.warning("group %s is not upgraded: it has an assignor of its own", classic.id)
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND,
                 f"{cannot} an unsupported custom assignor is in use. Please refer to the documentation or "
@@ -144,7 +142,7 @@ class OnlineMigration:
         for taken in group.members.values():
             assert taken.classic is not None
             self._consumer.start_session(group.id, taken.id, taken.classic.session_timeout_ms)
-        logger.info("group %s becomes a consumer group with %d members", group.id, len(group.members))
+        self._logger.info("group %s becomes a consumer group with %d members", group.id, len(group.members))
         return group
 
     def _upgrade_fault(self, classic: ClassicGroup) -> str | None:
@@ -207,15 +205,15 @@ class OnlineMigration:
                 group, members, [], rebalance="its last consumer of the new protocol is gone"
             )
         except ApiError as error:
-            logger.warning("group %s is not downgraded: %s", group.id, error)
+            self._logger.warning("group %s is not downgraded: %s", group.id, error)
             return None
 
     def _may_downgrade(self, group: ConsumerGroup, members: int) -> bool:
         if not self._policy.downgrade:
-            logger.info("group %s is not downgraded: that is disabled", group.id)
+            self._logger.info("group %s is not downgraded: that is disabled", group.id)
             return False
         if members > self._config.group_max_size:
-            logger.info("group %s is not downgraded: %d members are too many", group.id, members)
+            self._logger.info("group %s is not downgraded: %d members are too many", group.id, members)
             return False
         return True
 
@@ -262,7 +260,7 @@ class OnlineMigration:
             self._consumer.stop_timers(group.id, member_id)
         del self._consumer.groups[group.id]
         rebalanced = self._classic.take_over(classic, rebalance)
-        logger.info("group %s becomes a classic group with %d members", group.id, len(classic.members))
+        self._logger.info("group %s becomes a classic group with %d members", group.id, len(classic.members))
 
         def committed(error: ApiError | None) -> None:
             if error is not None and self._classic.groups.get(group.id) is classic:

@@ -7,7 +7,6 @@ NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
@@ -38,8 +37,6 @@ from kwire.wire.messages.list_groups import ListedGroup
 from kwire.wire.messages.sync_group import SyncGroupResponse
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.groups import OffsetCommitKey, OffsetCommitValue
-
-logger = logging.getLogger("kwire.groups")
 
 R = TypeVar("R")
 

@@ -6,11 +6,11 @@ method names, any may be NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDI
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
 from kwire.broker.host.host import Host, Timer
+from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
 from kwire.coordinator.machine import Result, TimerHandle, TopicPartition
 from kwire.coordinator.runtime import Kind, Runtime, Shard, StoredPair
@@ -27,8 +27,6 @@ from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.registry import decode_stored
 from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue
-
-logger = logging.getLogger("kwire.transactions")
 
 MARKER_RETRY_MS = 100
 MAX_MARKER_RETRY_MS = 10_000
@@ -65,6 +63,9 @@ class _Around:
     def new_uuid(self) -> str:
         return self._shard.new_uuid()
 
+    def logger(self, name: str) -> NodeLogger:
+        return self._shard.logger(name)
+
     def transaction_version(self) -> int:
         return self._service.transaction_version()
 
@@ -82,6 +83,7 @@ class TransactionCoordinatorService:
         self._config = config
         self._host = host
         self._ports = ports
+        self._logger = host.logger("kwire.transactions")
         self._runtime: Runtime[TransactionMachine] = Runtime(
             Kind(
                 TRANSACTION_STATE_TOPIC,
@@ -313,10 +315,11 @@ class TransactionCoordinatorService:
 
         self._ports.write_markers(sorted(partitions), ending, shard.leader_epoch, written)
 
-    @staticmethod
-    def _log_marker(what: str, ending: Ending, partition: TopicPartition, code: int) -> None:
+    def _log_marker(self, what: str, ending: Ending, partition: TopicPartition, code: int) -> None:
         name = ErrorCode(code).name
-        logger.warning("the marker of %s for %s-%d %s: %s", ending.transactional_id, *partition, what, name)
+        self._logger.warning(
+            "the marker of %s for %s-%d %s: %s", ending.transactional_id, *partition, what, name
+        )
 
     def _all_written(self, shard: Shard[TransactionMachine], ending: Ending) -> None:
         if not shard.ended:
@@ -334,7 +337,7 @@ class TransactionCoordinatorService:
             result = shard.machine.abort_timed_out(transactional_id)
         except ApiError as error:
             # The next time, there may be a producer id to go on with.
-            logger.warning("the transaction of %s is not aborted yet: %s", transactional_id, error)
+            self._logger.warning("the transaction of %s is not aborted yet: %s", transactional_id, error)
             return
         shard.execute(result)
 

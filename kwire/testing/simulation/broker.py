@@ -138,6 +138,7 @@ class SimulatedBroker:
             self.disk,
             [DATA],
             rng=random.Random(self._rng.getrandbits(32)),
+            logger=host.logger("kwire.storage"),
             config_for=configs.__getitem__,
         )
         self.manager.open(host.now_ms())

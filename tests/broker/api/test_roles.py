@@ -49,6 +49,7 @@ class Roles(Rig):
             peer_host="127.0.0.1",
             listener=listener,
             on_ready=lambda _: None,
+            logger=self.host.logger("kwire.dispatch"),
             role=ListenerRole.CONTROLLER,
         )
         self.send(channel, version, request)

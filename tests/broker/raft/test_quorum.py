@@ -53,7 +53,12 @@ class Bench:
         self.echo: list[StoredRecord] = []
         """What is appended when the next offset is committed."""
         format_directories(config, self.disk, self.host.random("directories"), 0, ignore_formatted=True)
-        self.logs = LogManager(self.disk, all_directories(config), rng=self.host.random("directories"))
+        self.logs = LogManager(
+            self.disk,
+            all_directories(config),
+            logger=self.host.logger("kwire.storage"),
+            rng=self.host.random("directories"),
+        )
         self.logs.lock()
         self.logs.read_owners()
         [directory] = self.logs.directories()

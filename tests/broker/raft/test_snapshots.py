@@ -47,7 +47,12 @@ class Bench:
         format_directories(
             self.config, self.disk, self.host.random("directories"), now_ms, ignore_formatted=True
         )
-        self.logs = LogManager(self.disk, all_directories(self.config), rng=self.host.random("directories"))
+        self.logs = LogManager(
+            self.disk,
+            all_directories(self.config),
+            logger=self.host.logger("kwire.storage"),
+            rng=self.host.random("directories"),
+        )
         self.logs.lock()
         self.logs.read_owners()
         self.metadata = Metadata(self.config, self.host, self.logs, self.disk)
@@ -61,7 +66,12 @@ class Bench:
 
     def cut_log(self, offset: int) -> None:
         """While it is stopped, lose the end of the metadata log."""
-        logs = LogManager(self.disk, all_directories(self.config), rng=random.Random(0))
+        logs = LogManager(
+            self.disk,
+            all_directories(self.config),
+            logger=self.host.logger("kwire.storage"),
+            rng=random.Random(0),
+        )
         logs.lock()
         logs.read_owners()
         log = logs.open_metadata_log(metadata_log_config(self.config), self.now_ms)

@@ -56,6 +56,7 @@ class Rig:
         self.logs = LogManager(
             self.disk,
             ["/d"],
+            logger=self.host.logger("kwire.storage"),
             rng=self.host.random("directories"),
             on_directory_failed=lambda directory, error: self.replicas.directory_failed(error),
         )

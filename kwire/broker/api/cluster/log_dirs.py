@@ -9,7 +9,6 @@ made in that directory.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole
 
 UNKNOWN_LAG = -1
-logger = logging.getLogger("kwire.node")
 
 
 def describe_log_dirs(
@@ -112,7 +110,9 @@ def alter_replica_log_dirs(
             node.log_dirs.move(name, index, path)
         except ApiError as refusal:
             error = refusal.code
-            logger.warning("%s-%d does not move to %s: %s", name, index, path, refusal)
+            node.host.logger("kwire.node").warning(
+                "%s-%d does not move to %s: %s", name, index, path, refusal
+            )
         topic = results.setdefault(name, AlterReplicaLogDirTopicResult(topic_name=name, partitions=[]))
         topic.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error))
     return AlterReplicaLogDirsResponse(results=list(results.values()))

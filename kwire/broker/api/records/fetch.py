@@ -7,7 +7,6 @@ and is then read afresh. Records go out as regions of the segment file, never th
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
@@ -37,8 +36,6 @@ from kwire.wire.schema import Message
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole
     from kwire.broker.replication.partition import Partition
-
-logger = logging.getLogger("kwire.dispatch")
 
 READ_UNCOMMITTED, READ_COMMITTED = range(2)
 FUTURE_REPLICA_ID = -3
@@ -307,7 +304,7 @@ class _Fetch:
             response: Message = self.response(fetched)
         except Exception:
             # Nobody else would ever answer it.
-            logger.exception("a fetch that has waited cannot be answered")
+            self._node.host.logger("kwire.dispatch").exception("a fetch that has waited cannot be answered")
             response = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         self._context.complete(response)
 

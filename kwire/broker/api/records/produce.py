@@ -6,7 +6,6 @@ log's own: size, CRC, records, sequence. A reply waits until all its partitions 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -32,8 +31,6 @@ from kwire.wire.primitives import ZERO_UUID, Uuid
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole
     from kwire.broker.replication.partition import Partition
-
-logger = logging.getLogger("kwire.produce")
 
 ACKS_ALL = -1
 FIRST_VERSION_WITH_TOPIC_IDS = 13
@@ -284,7 +281,7 @@ class _Produce:
         ]
         if failed:
             # With acks=0 nobody reads an error: a closed connection makes the producer refresh its metadata.
-            logger.info(
+            self._node.host.logger("kwire.produce").info(
                 "closing the connection of %s: acks=0 and %s",
                 self._context.channel.peer_host,
                 ", ".join(failed),

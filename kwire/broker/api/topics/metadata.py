@@ -8,14 +8,15 @@ UNKNOWN_TOPIC_OR_PARTITION: clients ask again. KIP-4, KIP-430, KIP-516.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
 from kwire.broker.api.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from kwire.broker.controller.commands import CreateTopics
 from kwire.broker.controller.new_topics import creatable_topic
+from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.metadata.image import NO_LEADER, BrokerImage, MetadataImage, PartitionImage, TopicImage
 from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC, is_internal, name_fault
 from kwire.wire.errors import ApiError, ErrorCode
@@ -30,8 +31,6 @@ from kwire.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole
-
-logger = logging.getLogger("kwire.metadata")
 
 NO_CONTROLLER = -1
 FIRST_WITH_IDS_IN_REQUESTS = 12
@@ -123,12 +122,13 @@ def _missing(node: BrokerRole, names: list[str], allow_creation: bool) -> list[M
         out.append(MetadataResponseTopic(error_code=code, name=name, is_internal=is_internal(name)))
     if wanted and allow_creation and node.config.auto_create_topics_enable:
         node.controller.submit(
-            CreateTopics([creatable_topic(name, node.config) for name in wanted]), _log_refusals
+            CreateTopics([creatable_topic(name, node.config) for name in wanted]),
+            partial(_log_refusals, node.host.logger("kwire.metadata")),
         )
     return out
 
 
-def _log_refusals(reply: object) -> None:
+def _log_refusals(logger: NodeLogger, reply: object) -> None:
     if isinstance(reply, ApiError):
         logger.warning("topics were not created on first use: %s", reply)
         return

@@ -5,7 +5,6 @@ All of this is on the loop and short, but for waiting on workers and for syncs, 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -27,8 +26,6 @@ from kwire.broker.storage.disk import Disk, StorageError, join
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.scan import Invalid
 from kwire.broker.storage.log.segment import CLEANED_SUFFIX, Segment
-
-logger = logging.getLogger("kwire.cleaner")
 
 _LEAST_READ_BYTES = 64 * 1024
 _ROUNDS_WITHOUT = 7
@@ -64,6 +61,7 @@ class Cleaner:
         self.log_manager = log_manager
         self.config = config
         self.host = host
+        self.logger = host.logger("kwire.cleaner")
         self.disk = disk
         self.workers = workers_for(disk) if workers is None else workers
         self.stopped = False
@@ -163,7 +161,7 @@ class Cleaner:
         return False
 
     def _set_log_aside(self, log: Log, why: str, *, for_good: bool) -> None:
-        logger.warning(
+        self.logger.warning(
             "%s cannot be cleaned%s: %s", log.name, " until a restart" if for_good else " for now", why
         )
         self._set_aside[log] = None if for_good else self.host.monotonic_ms() + _LATER_MS
@@ -175,7 +173,7 @@ class Cleaner:
                 try:
                     log.delete_old_segments(self.host.now_ms())
                 except StorageError as error:
-                    logger.error("%r: old segments cannot be deleted: %s", log, error)
+                    self.logger.error("%r: old segments cannot be deleted: %s", log, error)
 
     # --- how far logs are clean
 
@@ -212,9 +210,9 @@ class Cleaner:
                     self.disk.write(path, b"", sync=False)
                 offsets = self._files[directory.path] = read_offsets(self.disk, path)
             except GarbledCheckpoint as error:
-                logger.warning("%s; it is taken as empty", error)
+                self.logger.warning("%s; it is taken as empty", error)
             except StorageError as error:
-                logger.warning("%s; it is taken as empty", error)
+                self.logger.warning("%s; it is taken as empty", error)
                 continue
             for log in self.log_manager.logs_in(directory.path):
                 offset = offsets.get((log.topic, log.partition))
@@ -240,7 +238,7 @@ class Cleaner:
         try:
             write_offsets(self.disk, join(path, CLEANED_OFFSETS), offsets)
         except StorageError as error:
-            logger.error("%s of %s cannot be written: %s", CLEANED_OFFSETS, path, error)
+            self.logger.error("%s of %s cannot be written: %s", CLEANED_OFFSETS, path, error)
             for log in self.log_manager.logs_in(path)[:1]:
                 self.log_manager.log_failed(log, error)
         else:
@@ -278,7 +276,7 @@ class Cleaner:
                 self._from_the_beginning[log] -= 1
             else:
                 self._from_the_beginning[log] = _ROUNDS_WITHOUT
-            logger.info(
+            self.logger.info(
                 "%s is clean up to offset %d: %d of %d bytes and %d of %d records stay, %d keys",
                 log.name,
                 outcome.end_offset,
@@ -454,4 +452,4 @@ class _Cleaning:
                 if name.endswith(CLEANED_SUFFIX):
                     self._disk.remove(join(self._directory, name))
         except StorageError as error:
-            logger.warning("%s: what was left of a cleaning stays: %s", self._log.name, error)
+            self._cleaner.logger.warning("%s: what was left of a cleaning stays: %s", self._log.name, error)

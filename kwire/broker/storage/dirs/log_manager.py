@@ -6,10 +6,10 @@ its recovery point on. Which logs the cluster still knows is for the node to say
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 
+from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.storage.checkpoints import (
     UNKNOWN_BROKER_EPOCH,
     OffsetCheckpoints,
@@ -40,8 +40,6 @@ from kwire.broker.storage.log.recovery import open_log
 from kwire.broker.storage.log.trash import Trash
 from kwire.wire.primitives import ZERO_UUID, Uuid
 
-logger = logging.getLogger("kwire.storage")
-
 _MAX_PREFERENCES = 10_000
 """For how many partitions it is remembered where they are to lie once they are made."""
 
@@ -55,6 +53,7 @@ class LogManager:
         log_dirs: Sequence[str],
         *,
         rng: random.Random,
+        logger: NodeLogger,
         config_for: Callable[[str], LogConfig] | None = None,
         place_of: Callable[[str, int], Uuid | None] = lambda topic, partition: None,
         metadata_dir: str | None = None,
@@ -71,6 +70,7 @@ class LogManager:
         self._on_directory_failed = on_directory_failed
         self._disk = disk
         self._rng = rng
+        self._logger = logger
         self._config_for = config_for
         self._place_of = place_of
         self._producer_id_expiration_ms = producer_id_expiration_ms
@@ -83,7 +83,7 @@ class LogManager:
         """Copies in the making, each to take the place of a log in another directory."""
         self._preferences: dict[TopicPartition, LogDirectory] = {}
         self._parents: dict[Log, LogDirectory] = {}
-        self._trash = Trash(disk)
+        self._trash = Trash(disk, logger)
         self._checkpointed: set[TopicPartition] = set()
         """The partitions that the checkpoint files may still tell offsets of."""
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -153,7 +153,7 @@ class LogManager:
                 self._trash.add_directory(where, self._config(found.topic).file_delete_delay_ms)
                 continue
             if found.suffix and found.suffix != FUTURE_SUFFIX:
-                logger.warning("%s is set aside: not opened", where)
+                self._logger.warning("%s is set aside: not opened", where)
                 continue
             if found.topic == METADATA_TOPIC:
                 continue
@@ -186,7 +186,7 @@ class LogManager:
             self._write_checkpoints(directory, self.logs_in(path))
         if opened:
             how = "" if directory.was_clean else " and recovered"
-            logger.info("%s: %d logs opened%s", path, len(opened), how)
+            self._logger.info("%s: %d logs opened%s", path, len(opened), how)
 
     def _second(self, directory: LogDirectory, found: PartitionDirectory) -> None:
         """Set one of two directories of a partition aside, for someone to look at. StorageError.
@@ -202,12 +202,12 @@ class LogManager:
         if read_topic_id(self._disk, path) is None or (
             log.topic_id != ZERO_UUID and place is not None and place == other.directory_id
         ):
-            logger.warning("%s lies in %s: set aside as stray", path, other.path)
+            self._logger.warning("%s lies in %s: set aside as stray", path, other.path)
             stray = set_aside_name(found.topic, found.partition, STRAY_SUFFIX, self._rng)
             self._disk.rename(path, join(directory.path, stray))
             self._disk.sync_directory(directory.path)
         elif log.topic_id == ZERO_UUID or (place is not None and place == directory.directory_id):
-            logger.warning("%s lies in %s: set aside as stray", log.directory, directory.path)
+            self._logger.warning("%s lies in %s: set aside as stray", log.directory, directory.path)
             self.set_stray(log)
         else:
             raise StorageError(f"{path} is a second directory of {log.directory}")
@@ -240,6 +240,7 @@ class LogManager:
             log_start_offset=log_start_offset,
             topic_id=topic_id,
             producer_id_expiration_ms=self._producer_id_expiration_ms,
+            logger=self._logger,
             trash=self._trash,
             rng=self._rng,
             now_ms=now_ms,
@@ -483,7 +484,7 @@ class LogManager:
                 try:
                     deleted += log.delete_old_segments(now_ms)
                 except StorageError as error:
-                    logger.error("%r: old segments cannot be deleted: %s", log, error)
+                    self._logger.error("%r: old segments cannot be deleted: %s", log, error)
         return deleted
 
     def due_for_flush(self, monotonic_ms: int) -> list[Log]:
@@ -500,7 +501,7 @@ class LogManager:
             try:
                 log.flush()
             except StorageError as error:
-                logger.error("%r cannot be flushed: %s", log, error)
+                self._logger.error("%r cannot be flushed: %s", log, error)
 
     def write_checkpoints(self) -> None:
         """Write recovery points, log start offsets and high watermarks of every online directory."""
@@ -539,7 +540,7 @@ class LogManager:
         """Take a directory offline, with all of its logs."""
         if directory.offline:
             return
-        logger.error("%s goes offline: %s", directory.path, error)
+        self._logger.error("%s goes offline: %s", directory.path, error)
         directory.failure = str(error)
         for log in self.logs_in(directory.path):
             log.fail(error)
@@ -576,14 +577,14 @@ class LogManager:
                     log.close()
                 except StorageError as error:
                     complete = False
-                    logger.error("%r cannot be closed: %s", log, error)
+                    self._logger.error("%r cannot be closed: %s", log, error)
             if complete:
                 try:
                     logs = [log for log in self.logs_in(directory.path) if log.topic != METADATA_TOPIC]
                     self._write_checkpoints(directory, logs)
                     write_clean_shutdown(self._disk, directory.path, broker_epoch)
                 except StorageError as error:
-                    logger.error("%s cannot be marked as shut down: %s", directory.path, error)
+                    self._logger.error("%s cannot be marked as shut down: %s", directory.path, error)
             directory.release()
         self._logs.clear()
         self._futures.clear()

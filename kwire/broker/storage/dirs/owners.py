@@ -11,10 +11,10 @@ kwire alone also formats directories by itself on a first start: where no trace 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.storage.checkpoints import (
     MetaProperties,
     NoOwner,
@@ -25,8 +25,6 @@ from kwire.broker.storage.checkpoints import (
 from kwire.broker.storage.dirs.log_dir import FUTURE_SUFFIX, METADATA_TOPIC, parse_name
 from kwire.broker.storage.disk import Disk, FileMissing, StorageError, join
 from kwire.wire.primitives import Uuid, uuid_to_text
-
-logger = logging.getLogger("kwire.storage")
 
 BOOTSTRAP = "bootstrap.checkpoint"
 """What formatting leaves in the directory of the metadata log, before anything else."""
@@ -214,7 +212,7 @@ def _traces(disk: Disk, directory: str) -> Iterator[str]:
             yield path
 
 
-def give_directory_ids(disk: Disk, owners: Owners, new_id: Callable[[], Uuid]) -> None:
+def give_directory_ids(disk: Disk, owners: Owners, new_id: Callable[[], Uuid], logger: NodeLogger) -> None:
     """Write a `directory.id` into each `meta.properties` without (KIP-858). StorageError."""
     for directory, properties in owners.formatted.items():
         if properties.directory_id is None:

@@ -10,13 +10,11 @@ be. Flushing the log syncs it.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 
+from kwire.broker.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.broker.storage.checkpoints import LEADER_EPOCHS, GarbledCheckpoint, read_epochs, write_epochs
 from kwire.broker.storage.disk import Disk, join
-
-logger = logging.getLogger("kwire.storage")
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
@@ -25,9 +23,10 @@ UNDEFINED_OFFSET = -1
 class LeaderEpochs:
     """The epochs of one log, in its `leader-epoch-checkpoint`."""
 
-    __slots__ = ("_disk", "_entries", "_path", "_written", "is_behind", "is_garbled", "needs_sync")
+    __slots__ = ("_disk", "_entries", "_logger", "_path", "_written", "is_behind", "is_garbled", "needs_sync")
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, logger: NodeLogger = OF_NO_NODE) -> None:
+        self._logger = logger
         self._disk = disk
         self._path = join(directory, LEADER_EPOCHS)
         self._entries: list[tuple[int, int]] = []
@@ -45,7 +44,7 @@ class LeaderEpochs:
             stored = read_epochs(self._disk, self._path)
             self.is_garbled = False
         except GarbledCheckpoint as error:
-            logger.warning("%s: the leader epochs are read from the batches instead", error)
+            self._logger.warning("%s: the leader epochs are read from the batches instead", error)
             stored, self.is_garbled = [], True
         self._entries = []
         for epoch, start_offset in stored:

@@ -8,7 +8,6 @@ before was refused. State is kept in `.snapshot` files, so that recovery has to 
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from struct import Struct
@@ -16,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
+from kwire.broker.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.broker.storage.disk import Disk, DiskFile
 from kwire.broker.storage.log.log_config import AppendOrigin
 from kwire.broker.storage.log.transaction_index import Aborted
@@ -34,8 +34,6 @@ from kwire.wire.batch import (
 )
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Buffer
-
-logger = logging.getLogger("kwire.storage")
 
 BATCHES_KEPT: Final = 5
 GREATEST_EPOCH: Final = 0x7FFF
@@ -139,6 +137,7 @@ class ProducerStateManager:
     __slots__ = (
         "_aborted",
         "_disk",
+        "_logger",
         "_partition",
         "_snapshots",
         "_unsynced",
@@ -158,7 +157,9 @@ class ProducerStateManager:
         *,
         partition: str = "",
         expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+        logger: NodeLogger = OF_NO_NODE,
     ) -> None:
+        self._logger = logger
         self._disk = disk
         self.directory = directory
         """Where the snapshot files lie; it changes when the log's directory is renamed."""
@@ -480,7 +481,9 @@ class ProducerStateManager:
                 self.load_snapshot(self._disk.read(self.snapshot_path(offset)), offset, now_ms=now_ms)
             except CorruptSnapshot as error:
                 path = self.snapshot_path(offset)
-                logger.warning("%s is removed, producers are read from the batches instead: %s", path, error)
+                self._logger.warning(
+                    "%s is removed, producers are read from the batches instead: %s", path, error
+                )
                 self._remove_snapshot(offset)
                 continue
             return offset

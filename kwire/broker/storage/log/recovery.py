@@ -8,11 +8,11 @@ Indexes, leader epochs and producers of what was read are made afresh from it.
 
 from __future__ import annotations
 
-import logging
 import random
 from bisect import bisect_left
 from collections.abc import Callable
 
+from kwire.broker.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.broker.storage.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
 from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, join
 from kwire.broker.storage.log.index import MAX_RELATIVE_OFFSET, CorruptIndex
@@ -33,8 +33,6 @@ from kwire.broker.storage.log.sound_run import SoundRun
 from kwire.broker.storage.log.trash import Trash
 from kwire.wire.batch import MAGIC, BatchHeader, CorruptBatch, crc_is_valid, read_header
 from kwire.wire.primitives import ZERO_UUID, Uuid
-
-logger = logging.getLogger("kwire.storage")
 
 _LEFTOVER_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX, DELETED_SUFFIX)
 _RAFT_SNAPSHOT_DELETED = ".checkpoint" + DELETED_SUFFIX
@@ -57,6 +55,7 @@ def open_log(
     log_start_offset: int = 0,
     topic_id: Uuid | None = None,
     producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+    logger: NodeLogger = OF_NO_NODE,
 ) -> Log:
     """Open the log in `directory`, or make it there.
 
@@ -79,11 +78,11 @@ def open_log(
     else:
         raise StorageError(f"{join(directory, PARTITION_METADATA)} names another topic's id")
 
-    opening = _Opening(disk, directory, f"{topic}-{partition}", config, trash, now_ms, names)
+    opening = _Opening(disk, directory, f"{topic}-{partition}", config, trash, now_ms, names, logger)
     opening.remove_leftovers()
     opening.find_segments(log_start_offset)
     producers = ProducerStateManager(
-        disk, directory, partition=opening.name, expiration_ms=producer_id_expiration_ms
+        disk, directory, partition=opening.name, expiration_ms=producer_id_expiration_ms, logger=logger
     )
     producers.find_snapshots(opening.names)
     if clean:
@@ -154,7 +153,9 @@ class _Opening:
         trash: Trash,
         now_ms: int,
         names: list[str],
+        logger: NodeLogger,
     ) -> None:
+        self._logger = logger
         self._disk = disk
         self._directory = directory
         self._config = config
@@ -166,7 +167,7 @@ class _Opening:
         self.is_changed = False
         """Whether a file came or went. A log in which none did is left without a wait for the disk."""
         self.segments: list[Segment] = []
-        self.epochs = LeaderEpochs(disk, directory)
+        self.epochs = LeaderEpochs(disk, directory, logger)
 
     # --- leftovers
 
@@ -214,7 +215,7 @@ class _Opening:
         # The log comes last: its name alone decides whether the swap is still to be completed.
         for name in sorted(swaps, key=lambda name: name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
             disk.rename(join(directory, name), join(directory, name.removesuffix(SWAP_SUFFIX)))
-        logger.warning("%s: %d files of an interrupted swap put in place", self.name, len(swaps))
+        self._logger.warning("%s: %d files of an interrupted swap put in place", self.name, len(swaps))
 
     def _end_of_swap(self, base_offset: int) -> int:
         path = join(self._directory, f"{base_offset:020d}{LOG_SUFFIX}{SWAP_SUFFIX}")
@@ -223,7 +224,7 @@ class _Opening:
             for whole in whole_batches(self._disk.open(path), 0, self._disk.size(path)):
                 end = whole.place.last_offset + 1
         except Invalid as error:
-            logger.warning("%s: %s", path, error)
+            self._logger.warning("%s: %s", path, error)
         except LegacyFormat as error:
             raise StorageError(f"{path} has {error}, which is not supported") from error
         return end
@@ -237,7 +238,7 @@ class _Opening:
         bases = sorted({_base_offset(name) for name in names if name.endswith(LOG_SUFFIX)})
         for name in names:
             if _base_offset(name) not in bases:
-                logger.warning("%s: removing %s, which has no log", self.name, name)
+                self._logger.warning("%s: removing %s, which has no log", self.name, name)
                 self.is_changed = True
                 disk.remove(join(self._directory, name))
         self.segments = [self._existing(base) for base in bases]
@@ -276,7 +277,7 @@ class _Opening:
                 if after_crash and segment.size_bytes and not self._disk.size(segment.time_index.path):
                     raise CorruptIndex("the time index is empty, the log is not")
             except (CorruptIndex, FileMissing) as error:
-                logger.warning("%s: rebuilding the indexes of %r: %s", self.name, segment, error)
+                self._logger.warning("%s: rebuilding the indexes of %r: %s", self.name, segment, error)
                 self.is_changed = True
                 _rebuild_indexes(segment)
 
@@ -336,7 +337,7 @@ class _Opening:
                     self.epochs.note_later(place.leader_epoch, place.base_offset)
             except Invalid as error:
                 # Whoever reads it is told; the log stays.
-                logger.warning("%s: %s", segment.log_path, error)
+                self._logger.warning("%s: %s", segment.log_path, error)
         for epoch, start_offset in known:
             self.epochs.note_later(epoch, start_offset)
 
@@ -381,7 +382,7 @@ class _Opening:
         except LegacyFormat as error:
             raise StorageError(f"{segment.log_path} has {error}, which is not supported") from error
         if problem is not None:
-            logger.warning(
+            self._logger.warning(
                 "%s: %r is cut to %d bytes, up to offset %d: %s",
                 self.name,
                 segment,
@@ -425,7 +426,7 @@ class _Opening:
     def _set_aside(self, segments: list[Segment]) -> None:
         """Take them out of the log, for good. The last goes first: a crash leaves no hole."""
         for segment in reversed(segments):
-            logger.warning("%s: %r does not follow the end of the log: set aside", self.name, segment)
+            self._logger.warning("%s: %r does not follow the end of the log: set aside", self.name, segment)
             self._trash.rename_files(segment.paths, self._config.file_delete_delay_ms)
             self.segments.remove(segment)
         if segments:
@@ -437,7 +438,7 @@ class _Opening:
         active.open_for_appends(self._config)
         end_offset = active.next_offset()
         if end_offset < log_start_offset:
-            logger.warning(
+            self._logger.warning(
                 "%s: ends at %d, before its start at %d: emptied", self.name, end_offset, log_start_offset
             )
             self._set_aside(self.segments[:])

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
+from kwire.broker.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.broker.storage.disk import Disk, FileMissing, StorageError
 from kwire.broker.storage.log.segment import DELETED_SUFFIX
-
-logger = logging.getLogger("kwire.storage")
-
 
 REMOVALS_AT_ONCE = 8
 """A directory takes some milliseconds to remove, and the loop does nothing else meanwhile."""
@@ -17,7 +13,8 @@ REMOVALS_AT_ONCE = 8
 class Trash:
     """What is to be removed, and when. One for all logs of a broker."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, logger: NodeLogger = OF_NO_NODE) -> None:
+        self._logger = logger
         self._disk = disk
         self._arrived: list[tuple[int, str, bool]] = []
         """(delay_ms, path, is_directory) of what has come since the last tick."""
@@ -65,6 +62,6 @@ class Trash:
                 else:
                     self._disk.remove(path)
             except StorageError as error:
-                logger.error("%s cannot be removed: %s", path, error)
+                self._logger.error("%s cannot be removed: %s", path, error)
         self._due = keep
         return more

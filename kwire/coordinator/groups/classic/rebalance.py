@@ -8,7 +8,6 @@ timeout), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member ids
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -19,8 +18,6 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.wire.messages.sync_group import SyncGroupResponse
-
-logger = logging.getLogger("kwire.groups")
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """How long a member that never got a generation may wait in a join; Kafka's constant."""
@@ -89,6 +86,7 @@ class ClassicGroups:
     def __init__(self, config: ClassicConfig, around: Surroundings) -> None:
         self._config = config
         self._around = around
+        self._logger = around.logger("kwire.groups")
         self.groups: dict[str, ClassicGroup] = {}
 
     # --- requests
@@ -417,7 +415,7 @@ class ClassicGroups:
         self._stop_sync_timer(group)
         is_first = group.state is State.EMPTY
         group.move(State.PREPARING_REBALANCE, self._around.now_ms())
-        logger.info("group %s rebalances after generation %d: %s", group.id, group.generation, reason)
+        self._logger.info("group %s rebalances after generation %d: %s", group.id, group.generation, reason)
         if is_first:
             # Consumers of one application start one after the other: wait a little, rebalance once.
             delay_ms = self._config.group_initial_rebalance_delay_ms
@@ -459,9 +457,9 @@ class ClassicGroups:
         group.next_generation(self._around.now_ms())
         group.grew_while_waiting = False
         if not group.members:
-            logger.info("group %s is empty at generation %d", group.id, group.generation)
-            return Result([group.record({})], lambda error: _warn_not_stored(group, error))
-        logger.info(
+            self._logger.info("group %s is empty at generation %d", group.id, group.generation)
+            return Result([group.record({})], lambda error: self._warn_not_stored(group, error))
+        self._logger.info(
             "group %s is at generation %d with %d members", group.id, group.generation, len(group.members)
         )
         for member in list(group.members.values()):
@@ -531,10 +529,17 @@ class ClassicGroups:
         group.answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.id)
 
+    def _warn_not_stored(self, group: ClassicGroup, error: ApiError | None) -> None:
+        # A restart would bring the last stored generation back, whose members would then time out.
+        if error is not None:
+            self._logger.warning(
+                "group %s: the empty generation was not stored: %s", group.id, error.code.name
+            )
+
     def _session_over(self, group: ClassicGroup, member: Member) -> Result:
         if group.members.get(member.id) is not member or member.may_outlive_session:
             return NOTHING
-        logger.info("group %s: the session of %s is over", group.id, member.id)
+        self._logger.info("group %s: the session of %s is over", group.id, member.id)
         self._drop(group, member)
         if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
             return self._rebalance(group, f"the session of {member.id} is over")
@@ -585,9 +590,3 @@ def _sync_response(group: ClassicGroup, member: Member) -> SyncGroupResponse:
     return SyncGroupResponse(
         protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
     )
-
-
-def _warn_not_stored(group: ClassicGroup, error: ApiError | None) -> None:
-    # A restart would bring the last stored generation back, whose members would then time out.
-    if error is not None:
-        logger.warning("group %s: the empty generation was not stored: %s", group.id, error.code.name)

@@ -8,11 +8,11 @@ changes what is stored; everything else here reads it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from kwire.broker.host.loggers import NodeLogger
 from kwire.coordinator.groups.consumer.member import (
     Assigned,
     Member,
@@ -35,8 +35,6 @@ from kwire.wire.stored.consumer_groups import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
-
-logger = logging.getLogger("kwire.groups")
 
 FIRST_EPOCH: Final = 1
 """The group and assignment epoch of a group that has stored none yet."""
@@ -70,6 +68,7 @@ class ConsumerGroup:
     """One consumer group."""
 
     __slots__ = (
+        "_logger",
         "assignment_epoch",
         "assignment_timestamp",
         "assignor_counts",
@@ -90,8 +89,9 @@ class ConsumerGroup:
         "targets",
     )
 
-    def __init__(self, group_id: str) -> None:
+    def __init__(self, group_id: str, logger: NodeLogger) -> None:
         self.id = group_id
+        self._logger = logger
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
         self.assignment_epoch = FIRST_EPOCH
@@ -324,7 +324,7 @@ class ConsumerGroup:
     def _replay_assignment(self, key: ConsumerGroupCurrentMemberAssignmentKey, value: Any) -> None:
         known = self.members.get(key.member_id)
         if value is not None:
-            self.put((Member(key.member_id) if known is None else known).with_assignment(value))
+            self.put((Member(key.member_id) if known is None else known).with_assignment(value, self._logger))
         elif known is not None:
             self.put(known.without_assignment())
 
@@ -382,7 +382,7 @@ class ConsumerGroup:
             owners = self.owner_epochs.setdefault(topic_id, {})
             for partition in partitions:
                 if partition in owners and owners[partition] >= member.epoch:
-                    logger.error(
+                    self._logger.error(
                         "group %s: partition %d of %s goes to %s at epoch %d, and was not released",
                         self.id, partition, topic_id.hex(), member.id, member.epoch,
                     )  # fmt: skip

@@ -7,7 +7,6 @@ timers watch each member: its session, and, while it has partitions to give up, 
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
@@ -52,8 +51,6 @@ from kwire.wire.messages.consumer_group_heartbeat import (
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.wire.primitives import Uuid, uuid_to_text
 
-logger = logging.getLogger("kwire.groups")
-
 NOTHING = Result()
 
 
@@ -84,6 +81,7 @@ class ConsumerGroups:
         self.subscriptions = Subscriptions(config, around, topics, self.groups)
         self._config = config
         self._around = around
+        self._logger = around.logger("kwire.groups")
         self._topics = topics
         self._settings = settings
         self._classic = classic
@@ -120,7 +118,7 @@ class ConsumerGroups:
         if request.instance_id is None:
             member = group.members.get(member_id) if joins else group.member(member_id)
             if member is None:
-                logger.info("group %s: member %s joins", group.id, member_id)
+                self._logger.info("group %s: member %s joins", group.id, member_id)
                 member = Member(member_id)
             _check_epoch(member, request.member_epoch, owned)
         elif joins:
@@ -216,10 +214,10 @@ class ConsumerGroups:
         if not joins:
             raise _not_found(group_id, classic, f"Consumer group {group_id} not found.")
         if classic is None:
-            return ConsumerGroup(group_id)
+            return ConsumerGroup(group_id, self._logger)
         if classic.state is ClassicState.EMPTY:
             records.append(classic.tombstone())
-            return ConsumerGroup(group_id)
+            return ConsumerGroup(group_id, self._logger)
         return self.migration.upgraded(classic, records)
 
     def check_room(self, group: ConsumerGroup, member_id: str) -> None:
@@ -239,8 +237,8 @@ class ConsumerGroups:
                 # A command line tool would take it for an option.
                 return text
 
-    @staticmethod
     def joining_static_member(
+        self,
         group: ConsumerGroup,
         member_id: str,
         instance_id: str,
@@ -254,7 +252,7 @@ class ConsumerGroups:
         """
         existing = group.static_member(instance_id)
         if existing is None:
-            logger.info("group %s: static member %s joins as %s", group.id, instance_id, member_id)
+            self._logger.info("group %s: static member %s joins as %s", group.id, instance_id, member_id)
             return group.members.get(member_id) or Member(member_id)
         if not is_classic and not existing.is_classic and existing.epoch != STATIC_LEAVING_EPOCH:
             raise ApiError(
@@ -267,7 +265,7 @@ class ConsumerGroups:
         records.append(new.metadata_record(group.id))
         records.append(target_record(group.id, member_id, group.targets.get(existing.id, {})))
         records.append(new.assignment_record(group.id))
-        logger.info("group %s: static member %s is back as %s", group.id, instance_id, member_id)
+        self._logger.info("group %s: static member %s is back as %s", group.id, instance_id, member_id)
         return new
 
     def targeted(
@@ -292,7 +290,9 @@ class ConsumerGroups:
                 if name not in assignor_names(self._config.group_consumer_assignors):
                     # The broker had it when the members named it. They wait until one names another, as they
                     # would with Kafka.
-                    logger.error("group %s prefers the assignor %s, which is not configured", group.id, name)
+                    self._logger.error(
+                        "group %s prefers the assignor %s, which is not configured", group.id, name
+                    )
                     raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
                 new_records, target = new_target(
                     group,
@@ -304,7 +304,7 @@ class ConsumerGroups:
                     now_ms=now_ms,
                 )
                 records += new_records
-                logger.info("group %s: a new target for epoch %d by %s", group.id, epoch, name)
+                self._logger.info("group %s: a new target for epoch %d by %s", group.id, epoch, name)
                 return epoch, target
         return group.assignment_epoch, group.target(updated.id, updated.instance_id)
 
@@ -356,7 +356,7 @@ class ConsumerGroups:
             return self.remove(group, [group.member(request.member_id)]), response
         member = known_static_member(group, request.member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVING_EPOCH:
-            logger.info("group %s: static member %s is away", group.id, request.instance_id)
+            self._logger.info("group %s: static member %s is away", group.id, request.instance_id)
             return Result([member.away().assignment_record(group.id)]), response
         return self.remove(group, [member]), response
 
@@ -387,7 +387,7 @@ class ConsumerGroups:
             return downgraded
         records: list[StoredRecord] = []
         for member in members:
-            logger.info("group %s: member %s goes", group.id, member.id)
+            self._logger.info("group %s: member %s goes", group.id, member.id)
             records += removal_records(group.id, member.id)
         records += self.subscriptions.without(group, members)
         for member in members:
@@ -424,7 +424,7 @@ class ConsumerGroups:
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
             return NOTHING
-        logger.info("group %s: member %s is fenced: %s", group_id, member_id, reason)
+        self._logger.info("group %s: member %s is fenced: %s", group_id, member_id, reason)
         return self.remove(group, [member])
 
     def stop_timers(self, group_id: str, member_id: str) -> None:

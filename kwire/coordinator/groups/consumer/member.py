@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
+from kwire.broker.host.loggers import NodeLogger
 from kwire.coordinator.machine import StoredRecord
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.consumer_groups import (
@@ -20,8 +20,6 @@ from kwire.wire.stored.consumer_groups import (
     TopicPartition,
     TopicPartitions,
 )
-
-logger = logging.getLogger("kwire.groups")
 
 JOINING_EPOCH: Final = 0
 LEAVING_EPOCH: Final = -1
@@ -158,14 +156,14 @@ class Member(NamedTuple):
             classic=value.classic_member_metadata,
         )
 
-    def with_assignment(self, value: ConsumerGroupCurrentMemberAssignmentValue) -> Member:
+    def with_assignment(self, value: ConsumerGroupCurrentMemberAssignmentValue, logger: NodeLogger) -> Member:
         """The member as this record says."""
         return self._replace(
             epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
             state=MemberState.of(value.state),
-            assigned=_loaded(value.assigned_partitions, value.member_epoch),
-            pending_revocation=_loaded(value.partitions_pending_revocation, value.member_epoch),
+            assigned=_loaded(value.assigned_partitions, value.member_epoch, logger),
+            pending_revocation=_loaded(value.partitions_pending_revocation, value.member_epoch, logger),
         )
 
     def without_assignment(self) -> Member:
@@ -213,7 +211,7 @@ def _stored(assigned: Assigned) -> list[TopicPartitions]:
     return stored
 
 
-def _loaded(stored: Iterable[TopicPartitions], member_epoch: int) -> Assigned:
+def _loaded(stored: Iterable[TopicPartitions], member_epoch: int, logger: NodeLogger) -> Assigned:
     """Before KIP-1251 the epochs of single partitions were not stored: then it is the member's."""
     default_epoch = max(member_epoch, 0)
     assigned: dict[bytes, Mapping[int, int]] = {}

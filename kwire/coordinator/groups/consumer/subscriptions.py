@@ -7,7 +7,6 @@ brings them, since that may take long, and again when topics are created, or aft
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
@@ -18,8 +17,6 @@ from kwire.coordinator.groups.consumer.topic_hash import group_hash, topic_hash
 from kwire.coordinator.machine import Result, StoredRecord, Surroundings
 from kwire.coordinator.ports import Topic, TopicsView
 from kwire.wire.errors import ApiError
-
-logger = logging.getLogger("kwire.groups")
 
 MIN_RESOLVE_INTERVAL_MS: Final = 10_000
 """How long at least lies between two matchings of one group's expressions; Kafka's constant."""
@@ -55,6 +52,7 @@ class Subscriptions:
     ) -> None:
         self._config = config
         self._around = around
+        self._logger = around.logger("kwire.groups")
         self._topics = topics
         self._groups = groups
         self._hashes: dict[Topic, int] = {}
@@ -174,7 +172,7 @@ class Subscriptions:
         version, now_ms = self._topics.version, self._around.now_ms()
         names = list(self._topics.names())
         found = {
-            expression: Resolved(_matching(expression, names), version, now_ms)
+            expression: Resolved(self._matching(expression, names), version, now_ms)
             for expression in expressions
             if expression in group.regex_counts
         }
@@ -217,12 +215,11 @@ class Subscriptions:
             if not gone.isdisjoint(group.counts):
                 group.request_refresh()
 
-
-def _matching(expression: str, names: Collection[str]) -> frozenset[str]:
-    try:
-        regex.check(expression)
-    except ApiError as error:
-        # It was stored by another broker, which had other rules.
-        logger.error("%s: it matches nothing", error)
-        return frozenset()
-    return regex.matching(expression, names)
+    def _matching(self, expression: str, names: Collection[str]) -> frozenset[str]:
+        try:
+            regex.check(expression)
+        except ApiError as error:
+            # It was stored by another broker, which had other rules.
+            self._logger.error("%s: it matches nothing", error)
+            return frozenset()
+        return regex.matching(expression, names)

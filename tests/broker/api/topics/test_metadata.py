@@ -132,7 +132,13 @@ def test_operations_are_told_to_who_asks(rig: Rig) -> None:
 
 
 def test_another_listener_has_no_leaders(rig: Rig) -> None:
-    channel = Channel(9, peer_host="127.0.0.1", listener="ELSEWHERE", on_ready=lambda _: None)
+    channel = Channel(
+        9,
+        peer_host="127.0.0.1",
+        listener="ELSEWHERE",
+        on_ready=lambda _: None,
+        logger=rig.host.logger("kwire.dispatch"),
+    )
     rig.send(channel, 9, MetadataRequest(topics=[MetadataRequestTopic(name="a")]))
     rig.turn()
     answer = rig.reply(channel, 9, MetadataRequest)

@@ -65,7 +65,11 @@ class Bench:
     def open(self) -> None:
         self.host = VirtualHost()
         self.manager = LogManager(
-            self.disk, self.log_dirs, rng=random.Random(1), config_for=lambda topic: self.config
+            self.disk,
+            self.log_dirs,
+            logger=self.host.logger("kwire.storage"),
+            rng=random.Random(1),
+            config_for=lambda topic: self.config,
         )
         self.manager.open(self.host.now_ms())
         self.cleaner = Cleaner(self.manager, self.settings, self.host, self.disk)

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from kwire.broker.host.loggers import OF_NO_NODE
 from kwire.broker.storage.dirs.future import FutureLog
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -27,7 +28,7 @@ def test_its_files_are_those_of_the_source(index_interval_bytes: int, largest_va
     """Every entry of the indexes is for one batch, as it was appended: kafka-dump-log verifies that."""
     rng = random.Random(largest_value_bytes)
     disk = MemoryDisk()
-    manager = LogManager(disk, ["/one", "/two"], rng=rng)
+    manager = LogManager(disk, ["/one", "/two"], logger=OF_NO_NODE, rng=rng)
     manager.open(0)
     config = LogConfig(index_interval_bytes=index_interval_bytes, segment_bytes=64 * 1024)
     source = manager.create("t", 0, TOPIC_ID, config, 0)
@@ -53,7 +54,7 @@ def test_wherever_it_ends_there_are_never_two_directories_of_the_partition() -> 
     for operations in range(60):
         rng = random.Random(operations)
         disk = MemoryDisk()
-        manager = LogManager(disk, ["/one", "/two"], rng=rng)
+        manager = LogManager(disk, ["/one", "/two"], logger=OF_NO_NODE, rng=rng)
         manager.open(0)
         source = manager.create("t", 0, TOPIC_ID, LogConfig(), 0)
         target = manager.directory("/two")
@@ -84,7 +85,7 @@ def test_wherever_it_ends_there_are_never_two_directories_of_the_partition() -> 
 def test_an_open_transaction_begins_with_the_first_batch_that_was_copied(
     log_start_offset: int, first_offset: int | None, stable_offset: int
 ) -> None:
-    manager = LogManager(MemoryDisk(), ["/one", "/two"], rng=random.Random(0))
+    manager = LogManager(MemoryDisk(), ["/one", "/two"], logger=OF_NO_NODE, rng=random.Random(0))
     manager.open(0)
     source = manager.create("t", 0, TOPIC_ID, LogConfig(), 0)
     target = manager.directory("/two")
@@ -126,7 +127,7 @@ def batches_of_ten(manager: LogManager, count: int) -> tuple[Log, LogDirectory]:
 
 @pytest.mark.parametrize("log_start_offset", [0, 5, 9, 10, 25, 29, 30])
 def test_a_log_that_begins_within_a_batch_moves(log_start_offset: int) -> None:
-    manager = LogManager(MemoryDisk(), ["/one", "/two"], rng=random.Random(0))
+    manager = LogManager(MemoryDisk(), ["/one", "/two"], logger=OF_NO_NODE, rng=random.Random(0))
     source, target = batches_of_ten(manager, 3)
     source.delete_records_before(log_start_offset)
     copy = FutureLog(manager, source, target, 0).take_the_place(0)
@@ -139,7 +140,7 @@ def test_a_log_that_begins_within_a_batch_moves(log_start_offset: int) -> None:
 @pytest.mark.parametrize("pieces", [0, 1, 2, 5])
 @pytest.mark.parametrize("log_start_offset", [5, 10, 25, 39, 61, 99, 100])
 def test_its_source_may_forget_records_on_the_way(pieces: int, log_start_offset: int) -> None:
-    manager = LogManager(MemoryDisk(), ["/one", "/two"], rng=random.Random(0))
+    manager = LogManager(MemoryDisk(), ["/one", "/two"], logger=OF_NO_NODE, rng=random.Random(0))
     source, target = batches_of_ten(manager, 10)
     copy = FutureLog(manager, source, target, 0)
     for _ in range(pieces):

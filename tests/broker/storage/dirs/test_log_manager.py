@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kwire.broker.host.loggers import OF_NO_NODE
 from kwire.broker.storage.checkpoints import (
     HIGH_WATERMARKS,
     RECOVERY_POINTS,
@@ -35,7 +36,9 @@ HOUR_MS = 60 * 60 * 1000
 
 
 def manager(disk: Disk, *paths: str) -> LogManager:
-    return LogManager(disk, paths or ("/a",), rng=random.Random(0), config_for=lambda topic: CONFIG)
+    return LogManager(
+        disk, paths or ("/a",), logger=OF_NO_NODE, rng=random.Random(0), config_for=lambda topic: CONFIG
+    )
 
 
 def opened(disk: Disk, *paths: str) -> LogManager:

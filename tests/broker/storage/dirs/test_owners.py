@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 
+from kwire.broker.host.loggers import OF_NO_NODE
 from kwire.broker.storage.checkpoints import (
     MetaProperties,
     read_meta_properties,
@@ -218,6 +219,6 @@ def test_a_directory_without_an_id_gets_one_and_nothing_else_changes(version: in
     disk.make_directory("/b")
     write_meta_properties(disk, "/b", MetaProperties("c", 1, None, version))
     before, ids = disk.read("/a/meta.properties"), count(1)
-    give_directory_ids(disk, read_owners(disk, PATHS), lambda: Uuid(bytes([next(ids)]) * 16))
+    give_directory_ids(disk, read_owners(disk, PATHS), lambda: Uuid(bytes([next(ids)]) * 16), OF_NO_NODE)
     assert disk.read("/a/meta.properties") == before
     assert read_meta_properties(disk, "/b") == MetaProperties("c", 1, Uuid(b"\1" * 16), version)

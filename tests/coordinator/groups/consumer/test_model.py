@@ -355,7 +355,7 @@ def stored_state(group: ConsumerGroup | None) -> Any:
     """Everything of a group that a restart must bring back."""
     if group is None:
         return None
-    left_out = ("refresh_at_ms", "refresh_epoch")
+    left_out = ("_logger", "refresh_at_ms", "refresh_epoch")
     return {name: getattr(group, name) for name in ConsumerGroup.__slots__ if name not in left_out}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kwire.broker.host.loggers import NodeLogger
 from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
 from kwire.coordinator.groups.consumer.member import Member, MemberState
 from kwire.coordinator.groups.consumer.reconciliation import Situation, next_step
@@ -38,7 +39,7 @@ def test_partitions_to_give_up_join_those_of_before() -> None:
 def test_the_assignor_that_most_members_name(
     votes: dict[str, int], old: str | None, new: str | None, used: str | None
 ) -> None:
-    group = ConsumerGroup("g")
+    group = ConsumerGroup("g", NodeLogger("kwire.groups", ""))
     group.assignor_counts = votes
     stored = dict(votes)
     assert group.preferred_assignor_after(Member("m", assignor=old), Member("m", assignor=new)) == used
