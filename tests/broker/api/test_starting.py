@@ -9,13 +9,12 @@ import logging
 
 import pytest
 
-from kwire.broker.config import load
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.node.node import Node
 from kwire.broker.storage.dirs.owners import StartRefused
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.world import VirtualNode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.rig import BrokenDisk, Rig
 
@@ -38,11 +37,9 @@ def start(disk: MemoryDisk, **settings: str) -> Node:
         "log.dirs": "/d1,/d2",
         **{name.replace("_", "."): value for name, value in settings.items()},
     }
-    host = VirtualHost(seed=2)
-    node = Node(load(None, {}, properties), host, disk)
-    node.start()
-    host.run_pending()
-    return node
+    again = VirtualNode(properties, disk=disk, seed=2)
+    again.host.run_pending()
+    return again.node
 
 
 def names(disk: MemoryDisk) -> list[str]:

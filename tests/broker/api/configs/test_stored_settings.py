@@ -18,7 +18,6 @@ from kwire.broker.config.group_keys import GROUP_KEYS
 from kwire.broker.config.topic_keys import TOPIC_KEYS
 from kwire.broker.controller.config_rules import BrokerConfigRules
 from kwire.broker.node.node import Node
-from kwire.testing.virtual import VirtualHost
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kwire.wire.messages.incremental_alter_configs import (
@@ -84,10 +83,8 @@ def stored(settings: Mapping[tuple[int, str], Mapping[str, str]], monkeypatch: p
 
 def start(rig: Rig) -> Node:
     """A new node on the same disk."""
-    rig.host = VirtualHost(seed=2)
-    rig.node = Node(load(None, {}, {"log.dirs": "/d1,/d2"}), rig.host, rig.disk)
-    rig.host.end_turn = rig.node.end_turn
-    rig.node.start()
+    again = Rig(rig.disk)
+    rig.host, rig.node = again.host, again.node
     rig.host.run_pending()
     return rig.node
 

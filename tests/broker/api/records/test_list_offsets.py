@@ -1,4 +1,4 @@
-"""ListOffsets of levels that do not exist, and of partitions named twice."""
+"""ListOffsets: its levels of isolation, those that do not exist, and partitions that are named twice."""
 
 from __future__ import annotations
 
