@@ -136,7 +136,6 @@ def refused(broker: Broker) -> Any:
         seen["append"] = alter(client, group, (key, APPEND, "1"))
         seen["subtract"] = alter(client, group, (key, SUBTRACT, "1"))
         seen["no value"] = alter(client, group, (key, SET, None))
-        seen["operation 9"] = alter(client, group, (key, 9, "50000"))
         seen["twice"] = alter(client, group, (key, SET, "50000"), (key, SET, "51000"))
         seen["no name"] = alter(client, "", (key, SET, "50000"))
         seen["replace: no value"] = replace(client, group, {key: None})

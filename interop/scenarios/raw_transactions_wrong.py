@@ -342,7 +342,7 @@ def markers(broker: Broker) -> Any:
             for transaction_version in versions:
                 fields = {"TransactionVersion": transaction_version} if version >= 2 else {}
                 steps: list[Any] = []
-                for epoch in (-1, 0, 1):
+                for epoch in (0, 1):
                     one = Id(client, f"raw-markers-{version}-{transaction_version}-{epoch}")
                     one.init()
                     one.init()
@@ -353,7 +353,7 @@ def markers(broker: Broker) -> Any:
                     steps.append(["open", epoch, sent, marked, stable[0] == stable[1]])
                     one.end(commit=False)
                     settle(one)
-                for epoch in (-2, -1, 0, 1, 2, 32_767):
+                for epoch in (-2, 0, 1, 2, 32_767):
                     producer_id = plain(1)
                     first = mark(producer_id, epoch, 0, version, **fields)
                     steps.append(["not open", epoch, first, mark(producer_id, epoch, 0, version, **fields)])
@@ -363,9 +363,7 @@ def markers(broker: Broker) -> Any:
                 for number, epoch in enumerate((0, -1, -2, -(2**31))):
                     nobody = NO_SUCH_PRODUCER + number
                     steps.append(["nobody", epoch, mark(nobody, 0, epoch, version, **fields)])
-                for producer_id, epoch in itertools.product(
-                    (NO_SUCH_PRODUCER, -1, -2, -(2**63)), (-2, -1, 0)
-                ):
+                for producer_id, epoch in itertools.product((NO_SUCH_PRODUCER, -2, -(2**63)), (-2, 0)):
                     steps.append([producer_id, epoch, mark(producer_id, epoch, 0, version, **fields)])
                 seen[f"v{version} of version {transaction_version}"] = steps
         seen["stable"] = [stable == last for stable, last in [offsets(client, topic)]]
