@@ -159,7 +159,7 @@ class BrokerConfig:
         return shown + [name for name in given if name not in BROKER_KEYS or BROKER_KEYS[name].internal]
 
     def listener_endpoints(self) -> list[ListenerEndpoint]:
-        """Where to accept connections when starting: every listener but the controllers'."""
+        """Where the broker accepts connections when starting: every listener but the controllers'."""
         controllers = self.controller_listener_names
         return [listener for listener in self._listeners if listener.name not in controllers]
 
@@ -172,7 +172,7 @@ class BrokerConfig:
         return [one for one in listening.of_brokers() if listening.protocols[one.name] in SERVED_PROTOCOLS]
 
     def controller_endpoints(self) -> list[ListenerEndpoint]:
-        """The listeners that belong to the quorum of controllers."""
+        """Where the controller accepts connections."""
         return [listener for listener in self._listeners if listener.name in self.controller_listener_names]
 
     def advertised_endpoints(self) -> list[ListenerEndpoint]:

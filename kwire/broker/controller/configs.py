@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from kwire.broker.config.definition import parse_integer
 from kwire.broker.controller.client_metrics import subscription_fault
 from kwire.broker.controller.commands import (
     MAX_RECORDS_PER_REQUEST,
@@ -177,6 +178,13 @@ def _values_fault(resource: ResourceChange, rules: ConfigRules, values: dict[str
         if not name:
             return Fault(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
         return subscription_fault(values)
+    elif resource_type == RESOURCE_BROKER and name:
+        # A broker has looked at its values; who asks the controller is asked for no more than an id.
+        broker_id = parse_integer(name)
+        if broker_id is None:
+            return Fault(ErrorCode.INVALID_REQUEST, "Unable to parse broker name as a base 10 number.")
+        if broker_id < 0:
+            return Fault(ErrorCode.INVALID_REQUEST, "Invalid negative broker ID.")
     return None if text is None else Fault(ErrorCode.INVALID_CONFIG, text)
 
 
@@ -184,6 +192,10 @@ def _existence_fault(resource: ResourceChange, image: MetadataImage) -> Fault | 
     resource_type, name, _ = resource
     if resource_type == RESOURCE_TOPIC and name not in image.topics:
         return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    if resource_type == RESOURCE_BROKER and name:
+        node_id = int(name)
+        if node_id not in image.brokers and node_id not in image.controllers:
+            return Fault(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {node_id} found.")
     return None
 
 

@@ -13,6 +13,7 @@ from kwire.broker.net.send_queue import RegionTruncated, Sent
 
 if TYPE_CHECKING:
     from kwire.broker.host.host import Timer
+    from kwire.broker.net.listeners import Listener
     from kwire.broker.net.send_queue import Piece
 
 
@@ -34,19 +35,20 @@ class Connection(Receiver):
     __slots__ = ("_reading_ahead", "_server", "dirty", "idle_timer", "listener", "peer")
 
     def __init__(
-        self, server: Keeper, sock: socket.socket, channel_id: int, listener: str, peer: tuple[str, int]
+        self, server: Keeper, sock: socket.socket, channel_id: int, listener: Listener, peer: tuple[str, int]
     ) -> None:
         channel = Channel(
             channel_id,
             peer_host=peer[0],
             local_host=sock.getsockname()[0],
-            listener=listener,
+            listener=listener.name,
             on_ready=self._reply_ready,
             logger=server.requests_logger,
+            role=listener.role,
         )
         super().__init__(server, sock, channel)
         self._server = server
-        self.listener = listener
+        self.listener = listener.name
         self.peer = peer
         self.dirty = False
         """In the server's list of connections to look at when the turn ends."""

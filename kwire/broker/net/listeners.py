@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
+from kwire.broker.api.table import ListenerRole
 from kwire.broker.net.settings import SYSTEM_DEFAULT, Settings
 
 MAX_PORT = 65_535
@@ -17,8 +18,10 @@ class BindError(Exception):
 class Listener:
     """A socket that accepts, under the name that the configuration gives it."""
 
-    def __init__(self, name: str, sock: socket.socket) -> None:
+    def __init__(self, name: str, sock: socket.socket, role: ListenerRole) -> None:
         self.name = name
+        self.role = role
+        """What the node is to those who connect here."""
         self.sock = sock
         self.fd = sock.fileno()
         host, port = sock.getsockname()[:2]
@@ -32,7 +35,9 @@ class Listener:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def bind(name: str, host: str, port: int, settings: Settings) -> Listener:
+def bind(
+    name: str, host: str, port: int, settings: Settings, role: ListenerRole = ListenerRole.BROKER
+) -> Listener:
     """Take an address, without listening yet. An empty host is every address. BindError."""
     where = f"{host or '*'}:{port}"
     if not 0 <= port <= MAX_PORT:
@@ -59,4 +64,13 @@ def bind(name: str, host: str, port: int, settings: Settings) -> Listener:
         sock.close()
         reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror
         raise BindError(f"cannot listen on {where} (listener {name}): {reason}") from error
-    return Listener(name, sock)
+    return Listener(name, sock, role)
+
+
+def own_host_name() -> str:
+    """What others call this machine, or else its address: Java's canonical host name of the local host."""
+    name = socket.gethostname()
+    try:
+        return socket.getnameinfo((socket.gethostbyname(name), 0), 0)[0]
+    except OSError:
+        return name

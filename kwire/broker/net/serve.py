@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from kwire.broker.api.table import ListenerRole
 from kwire.broker.host.clock import Clock
 from kwire.broker.host.loggers import NodeLogger
-from kwire.broker.net.listeners import Listener, bind
+from kwire.broker.net.listeners import Listener, bind, own_host_name
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.server import DRAIN_MS, Server
 from kwire.broker.net.settings import settings_of
 from kwire.broker.node.node import Node
+from kwire.broker.raft.endpoints import controller_endpoints
 from kwire.broker.storage.disk import Disk, RealDisk
 
 if TYPE_CHECKING:
@@ -57,8 +59,10 @@ class RunningNode:
         self.server = server
         self.clock = loop.clock
         self.failure = failure
-        self.bootstrap = ",".join(listener.address for listener in server.listeners)
-        """Where clients connect: every listener's address, the first one first."""
+        self.bootstrap = ",".join(
+            listener.address for listener in server.listeners if listener.role is ListenerRole.BROKER
+        )
+        """Where clients connect: the address of every listener of the broker, the first one first."""
 
 
 @asynccontextmanager
@@ -79,8 +83,14 @@ async def serve(
     disk = disk if disk is not None else RealDisk()
     listeners: list[Listener] = []
     try:
-        for name, host, port in config.listener_endpoints():
-            listeners += [bind(name, host, port, settings)]  # one by one: closed below if the next one fails
+        wanted = {
+            ListenerRole.BROKER: config.listener_endpoints(),
+            ListenerRole.CONTROLLER: config.controller_endpoints(),
+        }
+        for role, endpoints in wanted.items():
+            for name, host, port in endpoints:
+                # One by one: closed below if the next one fails.
+                listeners += [bind(name, host, port, settings, role)]
         failure = Failure(loop.logger("kwire.net"))
         known = trio.Event()
 
@@ -90,6 +100,8 @@ async def serve(
 
         node = Node(config, loop, disk, on_unfenced=known.set, on_fatal=fail)
         node.bound_ports.update({listener.name: listener.port for listener in listeners})
+        if not all(endpoint.host for endpoint in controller_endpoints(config)):
+            node.host_name = own_host_name()
         server = Server(loop, node, settings)
         node.config_changed.append(lambda: server.change_limits(settings_of(config)))
         node.start()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from kwire.broker.api.table import ListenerRole
 from kwire.broker.net.connection import Connection
 from kwire.broker.net.limits import ConnectionLimits
 from kwire.broker.net.listeners import BindError, Listener, bind
@@ -31,6 +32,17 @@ DRAIN_MS = 5_000
 """How long a stopping broker waits for its clients to take their last replies."""
 
 
+def limits_of(settings: Settings) -> ConnectionLimits:
+    """Counts of nobody yet."""
+    return ConnectionLimits(
+        max_connections=settings.max_connections,
+        max_connections_per_ip=settings.max_connections_per_ip,
+        max_connections_per_ip_overrides=settings.max_connections_per_ip_overrides,
+        max_connections_by_listener=settings.max_connections_by_listener,
+        inter_broker_listener=settings.inter_broker_listener,
+    )
+
+
 class Server:
     """The connections of one node."""
 
@@ -43,13 +55,8 @@ class Server:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         """Where every connection receives; copied from before the next one does."""
         self.draining = False
-        self.limits = ConnectionLimits(
-            max_connections=settings.max_connections,
-            max_connections_per_ip=settings.max_connections_per_ip,
-            max_connections_per_ip_overrides=settings.max_connections_per_ip_overrides,
-            max_connections_by_listener=settings.max_connections_by_listener,
-            inter_broker_listener=settings.inter_broker_listener,
-        )
+        self.limits = {role: limits_of(settings) for role in ListenerRole}
+        """Broker and controller each count their own connections: neither can keep the other's away."""
         self.listeners: list[Listener] = []
         self._wanted: dict[str, object] = {}
         """What was asked for under each name, last: it may not have come to that."""
@@ -65,11 +72,11 @@ class Server:
 
     def change_limits(self, settings: Settings) -> None:
         """Go by other connection limits from now on (KIP-402). Who is connected stays."""
-        limits = self.limits
-        limits.max_connections = settings.max_connections
-        limits.max_connections_per_ip = settings.max_connections_per_ip
-        limits.max_connections_per_ip_overrides = dict(settings.max_connections_per_ip_overrides)
-        limits.max_connections_by_listener = dict(settings.max_connections_by_listener)
+        for limits in self.limits.values():
+            limits.max_connections = settings.max_connections
+            limits.max_connections_per_ip = settings.max_connections_per_ip
+            limits.max_connections_per_ip_overrides = dict(settings.max_connections_per_ip_overrides)
+            limits.max_connections_by_listener = dict(settings.max_connections_by_listener)
         for listener in self.listeners:
             self._start_accepting(listener)
 
@@ -81,14 +88,16 @@ class Server:
             listener.sock.listen(self.settings.listen_backlog)
         except OSError as error:
             raise BindError(f"cannot listen on {listener.address}: {error.strerror}") from error
-        self._wanted.setdefault(listener.name, listener)
+        if listener.role is ListenerRole.BROKER:
+            self._wanted.setdefault(listener.name, listener)
         self.listeners.append(listener)
-        self.limits.listeners = len(self.listeners)
+        self._count_listeners()
         self._start_accepting(listener)
 
     def change_listeners(self, endpoints: Iterable[ListenerEndpoint]) -> None:
         """Take up those whose names are new, and give up those that are not among these. KIP-226.
 
+        Those of the controller stay as they were at the start.
         As Kafka: one that is there stays where it is, and one that cannot have its address is told in the
         log, and not tried again before it was given up. What it takes to look hosts up is done beside.
         """
@@ -128,16 +137,20 @@ class Server:
             self.listeners.remove(listener)
             listener.sock.close()
             self.logger.info("%s is no longer served at %s", name, listener.address)
-        self.limits.listeners = len(self.listeners)
+        self._count_listeners()
         left_over = [connection for connection in self.connections.values() if connection.listener == name]
         self._left_over += left_over
         if left_over and not self.loop.in_turn:
             self.loop.wake()
 
+    def _count_listeners(self) -> None:
+        for role, limits in self.limits.items():
+            limits.listeners = sum(listener.role is role for listener in self.listeners)
+
     def _start_accepting(self, listener: Listener) -> None:
         if listener not in self.listeners or self.draining:
             return
-        if not listener.accepting and self.limits.has_room(listener.name):
+        if not listener.accepting and self.limits[listener.role].has_room(listener.name):
             listener.accepting = True
             self.loop.watch(listener.fd, EPOLLIN, lambda mask: self._accept(listener))
 
@@ -147,7 +160,7 @@ class Server:
             self.loop.unwatch(listener.fd)
 
     def _accept(self, listener: Listener) -> None:
-        limits = self.limits
+        limits = self.limits[listener.role]
         for _ in range(ACCEPTS_PER_TURN):
             if not limits.has_room(listener.name):
                 self.logger.info(
@@ -186,12 +199,12 @@ class Server:
         if self.settings.send_buffer_bytes != SYSTEM_DEFAULT:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.settings.send_buffer_bytes)
         self._next_channel_id += 1
-        connection = Connection(self, sock, self._next_channel_id, listener.name, peer)
+        connection = Connection(self, sock, self._next_channel_id, listener, peer)
         self.connections[connection.channel.id] = connection
         self._watch_idle(connection, self.settings.max_idle_ms)
         self.logger.debug("%r connected", connection)
-        if self.limits.is_exceeded():
-            self._close_least_recently_used()
+        if self.limits[listener.role].is_exceeded():
+            self._close_least_recently_used(listener.role)
 
     def _watch_idle(self, connection: Connection, delay_ms: int) -> None:
         """One timer a connection, looked at once in its idle time: activity costs nothing but a note."""
@@ -208,9 +221,14 @@ class Server:
         if self.settings.max_idle_ms >= 0:
             connection.idle_timer = self.loop.schedule(delay_ms, look)
 
-    def _close_least_recently_used(self) -> None:
+    def _close_least_recently_used(self, role: ListenerRole) -> None:
         """A protected listener went beyond `max.connections`: somebody else's connection makes room."""
-        others = [c for c in self.connections.values() if not self.limits.is_protected(c.listener)]
+        limits = self.limits[role]
+        others = [
+            connection
+            for connection in self.connections.values()
+            if connection.channel.role is role and not limits.is_protected(connection.listener)
+        ]
         if others:
             oldest = min(others, key=lambda connection: connection.last_active_ms)
             self.close(oldest, "it was the least recently used, and max.connections is exceeded")
@@ -271,7 +289,7 @@ class Server:
         connection.release()
         self._closed_in_turn = True
         del self.connections[connection.channel.id]
-        self.limits.release(connection.listener, connection.peer[0])
+        self.limits[connection.channel.role].release(connection.listener, connection.peer[0])
         try:
             self.node.channel_closed(connection.channel)
         except Exception:

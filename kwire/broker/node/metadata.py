@@ -74,10 +74,11 @@ class Metadata:
             on_unfenced=on_unfenced,
         )
 
-    def start(self, bound_ports: Mapping[str, int]) -> None:
+    def start(self, bound_ports: Mapping[str, int], host_name: str = "") -> None:
         """Replay the log, take the lead in a new epoch, and make this node known; all of it with one sync.
 
-        `bound_ports` tells the port of each listener by its name. CorruptMetadata, StorageError.
+        `bound_ports` tells the port of each listener by its name, `host_name` what this machine is called.
+        CorruptMetadata, StorageError.
         """
         config, host = self._config, self._host
         directories = self._log_manager.directories()
@@ -92,10 +93,12 @@ class Metadata:
             directory_id=ids[self._home] or ZERO_UUID,
         )
         self.publisher.subscribe(self.life.image_changed)
-        self.quorum.start(log, self._runtime)
+        # Voters do not change the hosts that they are known by, where their listeners have every address.
+        self.quorum.start(log, self._runtime, controller_endpoints(config, bound_ports))
+        endpoints = controller_endpoints(config, bound_ports, host_name)
         features, rng = registered_features(), host.random("incarnations")
         self.controller.submit(
-            RegisterController(config.node_id, new_uuid(rng), controller_endpoints(config), features),
+            RegisterController(config.node_id, new_uuid(rng), endpoints, features),
             lambda reply: None,
         )
         known = self.publisher.image.brokers.get(config.node_id)

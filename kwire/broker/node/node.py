@@ -80,6 +80,8 @@ class Node:
         )
         self.bound_ports: dict[str, int] = {}
         """The port that each listener is bound to, by listener name: the shell fills it in."""
+        self.host_name = ""
+        """What this machine is called, where a listener of the controller's needs it: of the shell, too."""
         self._disk = disk
         self._on_fatal = on_fatal
         self.config_changed: list[Callable[[], None]] = []
@@ -154,7 +156,7 @@ class Node:
         self.log_manager.read_owners()
         # The metadata comes first: logs are opened with the configurations of their topics.
         with naming_metadata_directory(config):
-            self._metadata.start(self.bound_ports)
+            self._metadata.start(self.bound_ports, self.host_name)
         self._take_broker_configs()
         self.log_manager.open_logs(now_ms)
         with naming_metadata_directory(config):

@@ -25,10 +25,13 @@ def broker_endpoints(config: BrokerConfig, bound_ports: Mapping[str, int]) -> li
     ]
 
 
-def controller_endpoints(config: BrokerConfig) -> list[EndpointImage]:
+def controller_endpoints(
+    config: BrokerConfig, bound_ports: Mapping[str, int] = {}, host_name: str = ""
+) -> list[EndpointImage]:
     """Where the listeners of the quorum are reached, in the order of controller.listener.names.
 
-    As advertised (KIP-853), or else as in listeners; the host is empty where that is every interface.
+    As advertised (KIP-853), or else as in listeners. Port 0 is the one that the listener was bound to, and
+    `host_name` is the host where that is every interface.
     """
     advertised = cast("list[str] | None", config.value("advertised.listeners")) or []
     found = {listener.name: listener for listener in config.controller_endpoints()}
@@ -36,8 +39,8 @@ def controller_endpoints(config: BrokerConfig) -> list[EndpointImage]:
     return [
         EndpointImage(
             name,
-            "" if found[name].host == META_ADDRESS else found[name].host,
-            found[name].port,
+            host_name if found[name].host in ("", META_ADDRESS) else found[name].host,
+            found[name].port or bound_ports.get(name, 0),
             PROTOCOL_IDS[config.protocol(name)],
         )
         for name in config.controller_listener_names

@@ -18,8 +18,8 @@ from kwire.broker.config import BrokerConfig
 from kwire.broker.host.host import Host
 from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch
 from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.metadata.records import StoredRecord
-from kwire.broker.raft.endpoints import controller_endpoints
 from kwire.broker.raft.metadata_log import MetadataLog
 from kwire.broker.storage.disk import StorageError
 from kwire.wire.errors import ApiError, ErrorCode
@@ -78,6 +78,7 @@ class Quorum:
         self._on_committed = on_committed
         self._on_failed = on_failed
         self._leadership: Leadership | None = None
+        self._endpoints: Sequence[EndpointImage] = ()
         self._appended: deque[MetadataBatch] = deque()
         self._is_settled = False
         self._write_asked = False
@@ -86,14 +87,16 @@ class Quorum:
 
     # --- life
 
-    def start(self, log: MetadataLog, leadership: Leadership) -> None:
+    def start(
+        self, log: MetadataLog, leadership: Leadership, endpoints: Sequence[EndpointImage] = ()
+    ) -> None:
         """Replay the log, and take the lead of it in a new epoch. To be followed by `settle`.
 
-        CorruptMetadata, StorageError.
+        `endpoints` are where this voter is reached. CorruptMetadata, StorageError.
         """
-        self.log, self._leadership = log, leadership
+        self.log, self._leadership, self._endpoints = log, leadership, endpoints
         self._on_committed(self.log.read())
-        self.log.lead(self._host.now_ms(), controller_endpoints(self._config))
+        self.log.lead(self._host.now_ms(), endpoints)
         self.leads = True
         leadership.became_leader(self.log.epoch)
 
@@ -143,7 +146,7 @@ class Quorum:
 
     def become_dynamic(self) -> None:
         """Append what makes the quorum dynamic (kraft.version 1), to be committed with what follows."""
-        self.log.become_dynamic(self._host.now_ms(), controller_endpoints(self._config))
+        self.log.become_dynamic(self._host.now_ms(), self._endpoints)
 
     def _write(self) -> None:
         """Write what this turn appended, and sync it in a worker."""
@@ -208,7 +211,7 @@ class Quorum:
             )
         # The only voter is this node, in whatever way it is written in controller.quorum.voters.
         named = cast("list[str]", config.value("controller.quorum.voters"))
-        endpoints = [(one.name, one.host, one.port) for one in controller_endpoints(config)]
+        endpoints = [(one.name, one.host, one.port) for one in self._endpoints]
         if named and config.controller_listener_names:
             host, _, port = named[0].partition("@")[2].rpartition(":")
             endpoints = [(config.controller_listener_names[0], host.strip("[]"), int(port))]

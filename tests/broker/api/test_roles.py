@@ -183,18 +183,24 @@ def test_a_controller_looks_at_what_no_broker_has_looked_at(rig: Roles) -> None:
             (TOPIC, "u", "retention.ms", "1"),
             (TOPIC, "u", "retention.ms", "2"),
             (BROKER, "77", "log.retention.ms", "1"),
+            (BROKER, "x", "log.retention.ms", "1"),
+            (BROKER, "-1", "log.retention.ms", "1"),
+            (BROKER, str(rig.node.node_id), "log.retention.ms", "1"),
         ),
     )
     assert outcomes(answer) == [
         (TOPIC, "t", ErrorCode.NONE),
         (NOTHING, "x", ErrorCode.UNSUPPORTED_VERSION),
         (TOPIC, "u", ErrorCode.INVALID_REQUEST),
-        (TOPIC, "u", ErrorCode.INVALID_REQUEST),
-        (BROKER, "77", ErrorCode.NONE),
+        (BROKER, "77", ErrorCode.BROKER_ID_NOT_REGISTERED),
+        (BROKER, "x", ErrorCode.INVALID_REQUEST),
+        (BROKER, "-1", ErrorCode.INVALID_REQUEST),
+        (BROKER, str(rig.node.node_id), ErrorCode.NONE),
     ]
 
 
 def test_a_broker_does_not_forget_itself(rig: Roles) -> None:
-    answer = rig.call(0, UnregisterBrokerRequest(broker_id=rig.node.node_id))
-    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    for ask in (rig.call, rig.ask_controller):
+        answer = ask(0, UnregisterBrokerRequest(broker_id=rig.node.node_id))
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
     assert rig.call(0, UnregisterBrokerRequest(broker_id=77)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED

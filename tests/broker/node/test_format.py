@@ -472,6 +472,7 @@ def test_a_broker_starts_on_what_was_formatted(tmp_path: Path, flags: list[str])
     assert format_("-c", dynamic(tmp_path), "-t", CLUSTER, *flags) == 0
     settings = {
         "listeners": LISTENERS.replace("25093", "0"),
+        "advertised.listeners": LISTENERS,
         "controller.listener.names": "CONTROLLER",
         "node.id": "1",
     }

@@ -22,7 +22,7 @@ from kwire.wire.messages.update_features import (
 if TYPE_CHECKING:
     from kwire.broker.api.context import RequestContext
     from kwire.broker.api.forwarding import Forward
-    from kwire.broker.api.ports import Asked, BrokerRole, ControllerRole
+    from kwire.broker.api.ports import Asked, BrokerRole, ClusterView, ControllerRole
 
 LAST_WITH_RESULTS = 1
 
@@ -61,14 +61,14 @@ def spare_this_broker(
     node: BrokerRole, context: RequestContext, request: UnregisterBrokerRequest, forward: Forward
 ) -> Parked:
     """The broker that is asked is not forgotten."""
-    if request.broker_id == node.node_id:
-        text = f"Broker {node.node_id} runs, and is the one that was asked to forget it."
-        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    _spare(node, request)
     return forward(context, request)
 
 
 def unregister_broker(node: ControllerRole, context: Asked, request: UnregisterBrokerRequest) -> Parked:
-    """Whether the broker is forgotten."""
+    """Whether the broker is forgotten; not if it is this very node, which is a broker, too."""
+    if request.broker_id in node.image.brokers:
+        _spare(node, request)
 
     def done(reply: ApiError | None) -> None:
         response = UnregisterBrokerResponse()
@@ -78,3 +78,9 @@ def unregister_broker(node: ControllerRole, context: Asked, request: UnregisterB
 
     node.controller.submit(UnregisterBroker(request.broker_id), done)
     return PARKED
+
+
+def _spare(node: ClusterView, request: UnregisterBrokerRequest) -> None:
+    if request.broker_id == node.node_id:
+        text = f"Broker {node.node_id} runs, and is the one that was asked to forget it."
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)

@@ -13,7 +13,8 @@ from kwire.broker.api.operations import CLUSTER_OPERATIONS
 from kwire.broker.api.table import ListenerRole
 from kwire.broker.api.topics.metadata import NO_CONTROLLER, controller_id
 from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
-from kwire.wire.errors import ErrorCode
+from kwire.broker.metadata.records import CONTROLLER_REGISTRATION_LEVEL
+from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -37,6 +38,7 @@ BROKERS, CONTROLLERS = ENDPOINTS
 FIRST_WITH_ENDPOINTS = 1
 FIRST_WITH_FENCED = 2
 METADATA_PARTITION = 0
+TOO_EARLY = "Direct-to-controller communication is not supported with the current MetadataVersion."
 
 
 def describe_cluster(
@@ -44,6 +46,8 @@ def describe_cluster(
 ) -> DescribeClusterResponse:
     """Of a broker the brokers, of a controller the controllers: each is asked on its own listeners."""
     own = CONTROLLERS if context.channel.role is ListenerRole.CONTROLLER else BROKERS
+    if own == CONTROLLERS and node.image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, TOO_EARLY)
     wanted = request.endpoint_type
     if wanted != own:
         if wanted in ENDPOINTS:
@@ -58,7 +62,7 @@ def describe_cluster(
             code = ErrorCode.INVALID_REQUEST
         return DescribeClusterResponse(error_code=code, error_message=text)
     if own == CONTROLLERS:
-        nodes, controller = _controllers(node, context.listener), node.node_id
+        nodes, controller = _controllers(node, context.listener), node.quorum.describe().leader_id
     else:
         with_fenced = context.api_version >= FIRST_WITH_FENCED and request.include_fenced_brokers
         nodes, controller = _brokers(node, context.listener, with_fenced), controller_id(node, node.image)
@@ -90,9 +94,13 @@ def _brokers(node: BrokerRole, listener: str, with_fenced: bool) -> list[Describ
 
 def _controllers(node: ControllerRole, listener: str) -> list[DescribeClusterBroker]:
     return [
-        DescribeClusterBroker(broker_id=node.node_id, host=host, port=port)
-        for name, host, port in node.quorum.describe().endpoints
-        if name == listener
+        DescribeClusterBroker(
+            broker_id=known.controller_id,
+            host=known.endpoints[listener].host,
+            port=known.endpoints[listener].port,
+        )
+        for known in node.image.controllers.values()
+        if listener in known.endpoints
     ]
 
 

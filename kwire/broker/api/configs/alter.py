@@ -68,8 +68,11 @@ def alter_configs(
 
 def decide_configs(node: ControllerRole, context: Asked, request: Request) -> Parked:
     """What the controller makes of it, which may have been asked by somebody else than a broker."""
+    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    # What is named twice is answered once.
+    named = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    request.resources = list(named.values())  # type: ignore[assignment]
     changes = _changes(request)
-    times = Counter((change.resource_type, change.resource_name) for change in changes)
     outcomes = [
         REPEATED
         if times[change.resource_type, change.resource_name] > 1

@@ -1,0 +1,271 @@
+"""The controller's own listener: what it serves, and tools with `--bootstrap-controller` (KIP-919)."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import by_api, comparable
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_config_values import BROKER, SET, TOPIC
+from interop.scenarios.tools_cluster import FEATURES, QUORUM, without_later
+from interop.tools import TOOLS, another, errors_only, lines_of, run, until
+from interop.wire import Fields, api_keys, encode_request, versions_of
+
+CONTROLLER_APIS = (
+    *("ApiVersions", "CreateTopics", "DeleteTopics", "DescribeConfigs", "AlterConfigs", "CreatePartitions"),
+    *("ElectLeaders", "IncrementalAlterConfigs", "AlterPartitionReassignments", "DescribeQuorum"),
+    *("ListPartitionReassignments", "UpdateFeatures", "DescribeCluster", "UnregisterBroker"),
+)
+"""Those that kwire has. Apache Kafka has more, most of them for other nodes."""
+BROKER_APIS = ("Produce", "ListOffsets", "Metadata", "FindCoordinator", "DescribeTopicPartitions")
+LOGGER = 8
+METADATA = "__cluster_metadata"
+
+
+def controller_of(broker: Broker) -> str:
+    return f"127.0.0.1:{broker.controller_port}"
+
+
+def told(broker: Broker, main: str, *arguments: str) -> list[str]:
+    """What a tool says that was pointed at the controller."""
+    return lines_of(run(main, "--bootstrap-controller", controller_of(broker), *arguments))
+
+
+@scenario()
+def api_versions(broker: Broker) -> Any:
+    """What is advertised to each version of the question, of what both have."""
+    seen: dict[str, Any] = {}
+    for version in versions_of("ApiVersions"):
+        fields = {"ClientSoftwareName": "interop", "ClientSoftwareVersion": "1.0"} if version >= 3 else {}
+        with RawClient(controller_of(broker)) as client:
+            answer = client.call("ApiVersions", version, **fields)
+        ranges = by_api(answer)
+        features = {
+            kind: {entry["Name"]: entry for entry in answer.get(kind, ()) if entry["Name"] in SERVED_FEATURES}
+            for kind in ("SupportedFeatures", "FinalizedFeatures")
+        }
+        seen[f"v{version}"] = {
+            "error": answer["ErrorCode"],
+            "apis": {name: ranges.get(name) for name in (*CONTROLLER_APIS, *BROKER_APIS)},
+            "unknown at the epoch": answer.get("FinalizedFeaturesEpoch", 0) < 0,
+            **features,
+        }
+    return seen
+
+
+SERVED_FEATURES = ("group.version", "kraft.version", "metadata.version", "transaction.version")
+
+
+@scenario()
+def what_is_a_brokers(broker: Broker) -> Any:
+    """An API of the brokers alone ends the connection, and so does a version that is not served."""
+    seen: dict[str, Any] = {}
+    for api in BROKER_APIS:
+        with RawClient(controller_of(broker)) as client:
+            seen[api] = client.outcome(
+                encode_request(api, versions_of(api)[-1], {}), api, versions_of(api)[-1]
+            )
+    for api in CONTROLLER_APIS[1:]:
+        version = versions_of(api).stop
+        frame = api_keys()[api].to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0" * 16
+        with RawClient(controller_of(broker)) as client:
+            seen[f"{api} {version}"] = client.outcome(frame, api, version - 1)
+    with RawClient(controller_of(broker)) as client:
+        client.send("ApiVersions", 0)
+        client.send("Metadata", 12, Topics=[])
+        seen["before it"] = [client.receive("ApiVersions", 0)["ErrorCode"], client.answer("Metadata", 12)]
+    return seen
+
+
+@scenario()
+def cluster_and_quorum(broker: Broker) -> Any:
+    """DescribeCluster in each version and of each kind, and DescribeQuorum."""
+    seen: dict[str, Any] = {}
+    with RawClient(controller_of(broker)) as client:
+        for version in versions_of("DescribeCluster"):
+            for kind in (1, 2, 3) if version else (1,):
+                for flag in (False, True):
+                    fields: dict[str, Any] = {"IncludeClusterAuthorizedOperations": flag}
+                    fields |= {"EndpointType": kind} if version else {}
+                    fields |= {"IncludeFencedBrokers": flag} if version > 1 else {}
+                    answer = client.call("DescribeCluster", version, **fields)
+                    seen[f"v{version} {kind} {flag}"] = comparable(ports_named(broker, answer))
+        for version in versions_of("DescribeQuorum"):
+            for index in (0, 1):
+                asked = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": index}]}]
+                answer = client.call("DescribeQuorum", version, Topics=asked)
+                partition = answer["Topics"][0]["Partitions"][0]
+                del partition["HighWatermark"], partition["LeaderEpoch"]
+                for voter in partition["CurrentVoters"]:
+                    for name in ("LogEndOffset", "LastFetchTimestamp", "LastCaughtUpTimestamp"):
+                        voter.pop(name, None)
+                seen[f"quorum v{version} {index}"] = ports_named(broker, answer)
+    return seen
+
+
+def in_order(value: Any) -> Any:
+    """An answer whose lists do not depend on the order of a Java map."""
+    if isinstance(value, dict):
+        return {key: in_order(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return sorted(map(in_order, value), key=repr)
+    return value
+
+
+def ports_named(broker: Broker, value: Any) -> Any:
+    """An answer with `controller` or `broker` where it has one of the two ports."""
+    if isinstance(value, dict):
+        return {
+            "At" if key == "Port" else key: named_port(broker, item)
+            if key == "Port"
+            else ports_named(broker, item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [ports_named(broker, item) for item in value]
+    return value
+
+
+def named_port(broker: Broker, port: int) -> Any:
+    return {broker.port: "broker", broker.controller_port: "controller"}.get(port, port)
+
+
+@scenario(seconds=60)
+def changes(broker: Broker) -> Any:
+    """Topics, settings, leaders, moves and features through the controller."""
+    name = "tools-controller"
+    seen: dict[str, Any] = {}
+    with RawClient(controller_of(broker)) as client, RawClient(broker.bootstrap) as other:
+
+        def ask(label: str, api: str, version: int, **fields: Any) -> None:
+            seen[label] = in_order(comparable(client.call(api, version, **fields)))
+
+        def topic(name: str, partitions: int = 2, replicas: int = 1) -> dict[str, Any]:
+            return {"Name": name, "NumPartitions": partitions, "ReplicationFactor": replicas}
+
+        def settings(*resources: tuple[int, str, str, str]) -> list[dict[str, Any]]:
+            return [
+                {
+                    "ResourceType": kind,
+                    "ResourceName": resource,
+                    "Configs": [{"Name": key, "ConfigOperation": SET, "Value": value}],
+                }
+                for kind, resource, key, value in resources
+            ]
+
+        asked = [topic(name), topic(name + "/x"), topic(name + "-3", replicas=3), topic(name + "-0", 0)]
+        ask("create, only looked at", "CreateTopics", 7, Topics=asked, timeoutMs=10_000, validateOnly=True)
+        ask("create", "CreateTopics", 7, Topics=asked, timeoutMs=10_000)
+        ask("create again", "CreateTopics", 5, Topics=asked[:1], timeoutMs=10_000)
+        more = [{"Name": name, "Count": 3}, {"Name": "tools-nothing", "Count": 3}]
+        ask("partitions", "CreatePartitions", 3, Topics=more, TimeoutMs=10_000)
+        ask("fewer", "CreatePartitions", 3, Topics=[{"Name": name, "Count": 1}], TimeoutMs=10_000)
+        for label, one in {
+            "topic": (TOPIC, name, "retention.ms", "1000"),
+            "topic that is none": (TOPIC, "tools-nothing", "retention.ms", "1000"),
+            "no number": (TOPIC, name, "retention.ms", "many"),
+            "another broker": (BROKER, "77", "log.retention.ms", "1000"),
+            "no broker": (BROKER, "x", "log.retention.ms", "1000"),
+            "nothing": (99, "x", "a", "b"),
+            "another's logger": (LOGGER, "77", "kwire", "INFO"),
+        }.items():
+            asked_for = settings(one)
+            ask(f"set {label}", "IncrementalAlterConfigs", 1, Resources=asked_for)
+        twice = settings((TOPIC, name, "retention.ms", "1"), (TOPIC, name, "retention.ms", "2"))
+        ask("set twice", "IncrementalAlterConfigs", 1, Resources=twice)
+        ask("leaders", "ElectLeaders", 2, ElectionType=0, TimeoutMs=10_000, TopicPartitions=[
+            {"Topic": name, "Partitions": [0, 7]},
+            {"Topic": "tools-nothing", "Partitions": [0]}])  # fmt: skip
+        ask("moves", "ListPartitionReassignments", 0, TimeoutMs=10_000, Topics=None)
+        ask("move", "AlterPartitionReassignments", 1, TimeoutMs=10_000, Topics=[
+            {"Name": name, "Partitions": [
+                {"PartitionIndex": 0, "Replicas": [1]}, {"PartitionIndex": 1, "Replicas": [7]},
+                {"PartitionIndex": 2, "Replicas": None}]}])  # fmt: skip
+        ask("feature", "UpdateFeatures", 2, timeoutMs=10_000, ValidateOnly=True, FeatureUpdates=[
+            {"Feature": "transaction.version", "MaxVersionLevel": 1, "UpgradeType": 2}])  # fmt: skip
+        ask("unregister a stranger", "UnregisterBroker", 0, BrokerId=77)
+        for kind, resource, keys in (
+            (TOPIC, name, ["retention.ms", "cleanup.policy"]),
+            (TOPIC, "tools-nothing", None),
+            (BROKER, "1", ["log.retention.ms", "num.partitions"]),
+            (BROKER, "77", ["num.partitions"]),
+            (BROKER, "", ["num.partitions"]),
+        ):
+            what = {"ResourceType": kind, "ResourceName": resource, "ConfigurationKeys": keys}
+            ask(f"described {kind} {resource}", "DescribeConfigs", 4, Resources=[what])
+        seen["broker sees it"] = [
+            one["ErrorCode"] for one in other.call("Metadata", 9, Topics=[{"Name": name}])["Topics"]
+        ]
+        gone = [{"Name": name}, {"Name": "tools-nothing"}]
+        ask("delete", "DeleteTopics", 6, Topics=gone, TimeoutMs=10_000)
+    return seen
+
+
+@scenario(seconds=120)
+def tools(broker: Broker) -> Any:
+    """kafka-cluster, -metadata-quorum, -features, -configs and -topics at the controller."""
+    cluster = f"{TOOLS}.ClusterTool"
+    configs = "kafka.admin.ConfigCommand"
+    broker_configs = ("--entity-type", "brokers", "--entity-name", "1")
+    seen: dict[str, Any] = {
+        "id": told_after(broker, cluster, "cluster-id"),
+        "endpoints": told_after(broker, cluster, "list-endpoints"),
+        "fenced": told_after(broker, cluster, "list-endpoints", "--include-fenced-brokers"),
+        "unregister a stranger": told_after(broker, cluster, "unregister", "--id", "77"),
+        "features": without_later(told(broker, FEATURES, "describe")),
+        "feature": told(broker, FEATURES, "downgrade", "--feature", "transaction.version=1", "--dry-run"),
+        "versions": errors_only(told(broker, f"{TOOLS}.BrokerApiVersionsCommand")),
+    }
+    status = told(broker, QUORUM, "describe", "--status")
+    seen["status"] = [re.sub(r"(HighWatermark|LeaderEpoch): \d+", r"\1: <n>", line) for line in status]
+    replicas = told(broker, QUORUM, "describe", "--replication")
+    rows = [line.split(" ") for line in replicas[1:-1]]
+    seen["replication"] = [replicas[0], [[row[0], row[1], row[3], row[-1]] for row in rows], replicas[-1]]
+    alter = ("--alter", *broker_configs, "--add-config", "log.cleaner.threads=2")
+    seen["alter"] = told(broker, configs, *alter)
+    seen["altered"] = told(broker, configs, "--describe", *broker_configs)
+    seen["back"] = told(broker, configs, "--alter", *broker_configs, "--delete-config", "log.cleaner.threads")
+    described = told(broker, configs, "--describe", "--all", *broker_configs)
+    seen["all"] = [line.split(" ")[0] for line in described if line.startswith("num.partitions=")]
+    seen["not at the broker"] = errors_only(
+        lines_of(run(cluster, "list-endpoints", "--bootstrap-controller", broker.bootstrap))
+    )
+    return seen
+
+
+def told_after(broker: Broker, main: str, verb: str, *arguments: str) -> list[str]:
+    """As `told`, for a tool whose verb comes first."""
+    outcome = run(main, verb, "--bootstrap-controller", controller_of(broker), *arguments)
+    text = outcome.stdout.replace(str(broker.controller_port), "<controller>")
+    return lines_of(outcome._replace(stdout=text))
+
+
+@scenario(seconds=120)
+def every_interface(broker: Broker) -> Any:
+    """A listener of all interfaces is told by the name of the machine; it is gone once the node has ended."""
+    with another(broker) as own:
+        own.stop()
+        own.properties["listeners"] = f"PLAINTEXT://127.0.0.1:{own.port},CONTROLLER://:{own.controller_port}"
+        own.start()
+        seen: dict[str, Any] = {}
+        with RawClient(controller_of(own)) as client:
+
+            def controllers() -> Fields:
+                return client.call("DescribeCluster", 1, EndpointType=2)
+
+            # Apache Kafka's registers some time after it has started.
+            until(lambda: bool(controllers()["Brokers"]))
+            answer = ports_named(own, controllers())
+            for known in answer["Brokers"]:
+                known["Host"] = socket.gethostbyname(known["Host"])
+            seen["controllers"] = comparable(answer)
+            asked = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": 0}]}]
+            seen["quorum"] = ports_named(own, client.call("DescribeQuorum", 2, Topics=asked)["Nodes"])
+        own.stop()
+        with socket.socket() as probe:
+            seen["closed"] = probe.connect_ex(("127.0.0.1", own.controller_port)) != 0
+    return seen

@@ -1,0 +1,97 @@
+"""The listener of the controller beside those of the broker, over real sockets. KIP-919."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+
+from kwire.broker.api.table import ListenerRole, served_by
+from kwire.broker.config import load
+from kwire.broker.net.listeners import BindError, bind
+from kwire.broker.net.serve import serve
+from kwire.wire.messages.api_versions import ApiVersionsRequest
+from kwire.wire.messages.describe_cluster import DescribeClusterRequest
+from kwire.wire.messages.metadata import MetadataRequest
+from kwire.wire.registry import decode_response, encode_request
+from tests.broker.net.conftest import MakeRig, Rig
+from tests.broker.net.test_listeners import HOST, broker_in, connect, endpoints, extra, set_listeners
+
+BOTH = {
+    "listeners": f"PLAINTEXT://{HOST}:0,CONTROLLER://{HOST}:0",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,EXTRA:PLAINTEXT",
+}
+
+
+def listen_as_controller(rig: Rig) -> int:
+    listener = bind("CONTROLLER", HOST, 0, rig.server.settings, ListenerRole.CONTROLLER)
+    rig.server.listen(listener)
+    return listener.port
+
+
+async def test_each_role_counts_its_own_connections(make_rig: MakeRig) -> None:
+    rig = await make_rig(max_connections=1)
+    port = listen_as_controller(rig)
+    first, other = await rig.connect(), await rig.connect(port)
+    assert await first.ask(b"efirst") == b"first"
+    assert await other.ask(b"eother") == b"other"
+    assert {role: limits.total for role, limits in rig.server.limits.items()} == dict.fromkeys(
+        ListenerRole, 1
+    )
+    waiting = await rig.connect(port)
+    await waiting.send(b"elater")
+    await trio.aclose_forcefully(other.stream)
+    assert await waiting.receive() == b"later"
+    assert {connection.channel.role for connection in rig.server.connections.values()} == set(ListenerRole)
+
+
+async def test_what_the_broker_listens_to_changes_without_the_controller(rig: Rig) -> None:
+    port = listen_as_controller(rig)
+    rig.server.change_listeners(endpoints(rig, extra()))
+    await rig.loop.workers_done()
+    client = await rig.connect(port)
+    rig.server.change_listeners(endpoints(rig))
+    assert await client.ask(b"estill there") == b"still there"
+    assert [listener.name for listener in rig.server.listeners] == ["PLAINTEXT", "CONTROLLER"]
+
+
+async def test_a_node_is_asked_as_a_controller_where_its_controller_listens(tmp_path: Path) -> None:
+    async with broker_in(tmp_path, **BOTH) as broker:
+        ports = {listener.role: listener.port for listener in broker.server.listeners}
+        assert broker.bootstrap == f"{HOST}:{ports[ListenerRole.BROKER]}"
+        for role, port in ports.items():
+            client = await connect(port)
+            asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+            await client.send_raw(encode_request(asked.API_KEY, 4, 1, "test", asked))
+            _, answer = decode_response(asked.API_KEY, 4, await client.receive())
+            assert {one.api_key for one in answer.api_keys} == served_by(role).keys()
+            wanted = DescribeClusterRequest(endpoint_type=2 if role is ListenerRole.CONTROLLER else 1)
+            await client.send_raw(encode_request(wanted.API_KEY, 1, 2, "test", wanted))
+            _, cluster = decode_response(wanted.API_KEY, 1, await client.receive())
+            # Port 0 is told as the one that it was bound to.
+            assert [one.port for one in cluster.brokers] == [port]
+            assert cluster.controller_id == 1
+            await client.send_raw(encode_request(3, 12, 3, "test", MetadataRequest(topics=[])))
+            assert await client.is_closed() is (role is ListenerRole.CONTROLLER)
+            await trio.aclose_forcefully(client.stream)
+        client = await connect(ports[ListenerRole.CONTROLLER])
+        now = f"PLAINTEXT://{HOST}:{ports[ListenerRole.BROKER]},CONTROLLER://{HOST}:{ports[ListenerRole.CONTROLLER]}"
+        assert await set_listeners(client, f"{now},EXTRA://{HOST}:0") == 0
+        await trio.aclose_forcefully(client.stream)
+        await broker.loop.workers_done()
+        assert [one.name for one in broker.server.listeners] == ["PLAINTEXT", "CONTROLLER", "EXTRA"]
+    with socket.socket() as again, pytest.raises(ConnectionRefusedError):
+        again.connect((HOST, ports[ListenerRole.CONTROLLER]))
+
+
+async def test_a_port_in_use_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        listeners = f"PLAINTEXT://{HOST}:0,CONTROLLER://{HOST}:{taken.getsockname()[1]}"
+        config = load(None, {}, BOTH | {"listeners": listeners, "log.dirs": str(tmp_path / "data")})
+        with pytest.raises(BindError, match=r"listener CONTROLLER\): the port is in use"):
+            async with serve(config):
+                pass
+    assert not list(tmp_path.iterdir())
