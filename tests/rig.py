@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any
 
-from kwire.broker.api.context import Channel
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.world import VirtualNode, taken
+from kwire.testing.world import VirtualNode
 from kwire.wire.batch import build
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kwire.wire.registry import decode_response, encode_request
 
 PRODUCE_VERSION, FETCH_VERSION = 12, 12
 
@@ -54,20 +51,6 @@ class Rig(VirtualNode):
         super().__init__(
             {"log.dirs": "/d1,/d2", "log.segment.bytes": "1048576", **settings}, disk=disk or BrokenDisk()
         )
-        self._ids = count(1)
-
-    def channel(self) -> Channel:
-        return self.connect().channel
-
-    def send(self, channel: Channel, version: int, request: Any) -> None:
-        """Hand a request over; the turn goes on."""
-        frame = encode_request(request.API_KEY, version, next(self._ids), "me", request)
-        self.node.handle_frame(channel, memoryview(bytearray(frame))[4:])
-
-    def reply(self, channel: Channel, version: int, request_class: Any) -> Any:
-        """The answer to the one request that was sent; None while there is none."""
-        frame = taken(channel)
-        return decode_response(request_class.API_KEY, version, frame[4:])[1] if frame else None
 
     def create(self, *names: str, partitions: int = 1) -> None:
         topics = [

@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any, cast
 
 from kwire.broker.api.context import Channel
+from kwire.broker.api.table import ListenerRole
 from kwire.broker.config import load
 from kwire.broker.node.node import Node
 from kwire.broker.storage.disk import FileRegion
@@ -63,9 +64,9 @@ class VirtualNode:
         self.node.start()
         self._channel_ids = count(1)
 
-    def connect(self) -> Client:
+    def connect(self, listener: str = "PLAINTEXT", role: ListenerRole = ListenerRole.BROKER) -> Client:
         """A new connection."""
-        return Client(self, next(self._channel_ids))
+        return Client(self, next(self._channel_ids), listener, role)
 
     def call(self, version: int, request: Any) -> Any:
         """What a new connection is answered before time has passed; None where that is nothing."""
@@ -82,16 +83,23 @@ class VirtualNode:
 class Client:
     """A connection to a node, and what a client does with it."""
 
-    def __init__(self, node: VirtualNode, channel_id: int) -> None:
+    def __init__(
+        self,
+        node: VirtualNode,
+        channel_id: int,
+        listener: str = "PLAINTEXT",
+        role: ListenerRole = ListenerRole.BROKER,
+    ) -> None:
         self.around = node
         self.node = node.node
         self.host = node.host
         self.channel = Channel(
             channel_id,
             peer_host="127.0.0.1",
-            listener="PLAINTEXT",
+            listener=listener,
             on_ready=lambda _channel: None,
             logger=node.host.logger("kwire.dispatch"),
+            role=role,
         )
         self._ids = count(1)
 

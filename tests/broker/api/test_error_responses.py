@@ -62,7 +62,7 @@ def rig() -> Rig:
 
 
 def test_a_reply_beyond_the_longest_string_is_an_error_instead(rig: Rig) -> None:
-    channel = rig.channel()
+    client = rig.connect()
     for version in (2, 4, 5, 7):
         for length, code in (
             (LONGEST - 81, ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -70,12 +70,12 @@ def test_a_reply_beyond_the_longest_string_is_an_error_instead(rig: Rig) -> None
             (LONGEST, ErrorCode.UNKNOWN_SERVER_ERROR),
         ):
             topic = CreatableTopic(name="a" * length, num_partitions=1, replication_factor=1)
-            rig.send(channel, version, CreateTopicsRequest(topics=[topic]))
+            client.ask(version, CreateTopicsRequest(topics=[topic]))
             rig.turn()
-            (answer,) = rig.reply(channel, version, CreateTopicsRequest).topics
+            (answer,) = client.receive(version, CreateTopicsRequest).topics
             assert (answer.error_code, answer.name) == (code, topic.name)
             assert (answer.error_message is None) == (code == ErrorCode.UNKNOWN_SERVER_ERROR)
-    assert not channel.closing
+    assert not client.channel.closing
 
 
 @pytest.mark.parametrize(

@@ -269,9 +269,9 @@ def test_a_fetch_that_waits_is_told() -> None:
     disk = FailingDisk(IO_ERROR)
     rig = Rig(disk)
     rig.create("b", "a")
-    poll = rig.channel()
-    rig.send(poll, FETCH_VERSION, fetch_request("a"))
+    poll = rig.connect()
+    poll.ask(FETCH_VERSION, fetch_request("a"))
     disk.left = 0
     assert rig.produce("a").error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    answer = rig.reply(poll, FETCH_VERSION, FetchRequest)
+    answer = poll.receive(FETCH_VERSION, FetchRequest)
     assert answer.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -32,8 +32,8 @@ def rig() -> Rig:
 def test_a_long_poll_that_cannot_read_holds_up_nobody_else(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.create("a", "b")
     assert rig.produce("a").error_code == 0
-    poll = rig.channel()
-    rig.send(poll, FETCH_VERSION, fetch_request("a"))
+    poll = rig.connect()
+    poll.ask(FETCH_VERSION, fetch_request("a"))
     rig.turn()
     log = rig.node.log_manager.get("a", 0)
     assert log is not None
@@ -42,12 +42,12 @@ def test_a_long_poll_that_cannot_read_holds_up_nobody_else(rig: Rig, monkeypatch
         raise ValueError("our own mistake")
 
     monkeypatch.setattr(type(log), "size_between", lambda self, *offsets: damaged(*offsets))
-    one, other = rig.channel(), rig.channel()
-    rig.send(one, PRODUCE_VERSION, produce_request("a"))
-    rig.send(other, PRODUCE_VERSION, produce_request("b"))
+    one, other = rig.connect(), rig.connect()
+    one.ask(PRODUCE_VERSION, produce_request("a"))
+    other.ask(PRODUCE_VERSION, produce_request("b"))
     rig.turn()
-    for channel in (one, other):
-        answer = rig.reply(channel, PRODUCE_VERSION, ProduceRequest)
+    for client in (one, other):
+        answer = client.receive(PRODUCE_VERSION, ProduceRequest)
         assert answer.responses[0].partition_responses[0].error_code == 0
     assert rig.produce("b").error_code == 0
 
@@ -56,8 +56,8 @@ def test_a_directory_that_fails_takes_its_own_partitions_offline(rig: Rig) -> No
     rig.create("b", "a")
     assert [rig.directory_of(name).rpartition("/")[0] for name in ("b", "a")] == ["/d1", "/d2"]
     assert (rig.produce("a").error_code, rig.produce("b").error_code) == (0, 0)
-    poll = rig.channel()
-    rig.send(poll, FETCH_VERSION, fetch_request("a"))
+    poll = rig.connect()
+    poll.ask(FETCH_VERSION, fetch_request("a"))
     rig.turn()
     log = rig.node.log_manager.get("a", 0)
     assert log is not None
@@ -66,7 +66,7 @@ def test_a_directory_that_fails_takes_its_own_partitions_offline(rig: Rig) -> No
         rig.node.log_manager.directory_of(log), StorageError("Input/output error")
     )
     rig.turn()
-    answer = rig.reply(poll, FETCH_VERSION, FetchRequest)
+    answer = poll.receive(FETCH_VERSION, FetchRequest)
     assert answer.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert rig.produce("a").error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert rig.latest("a").error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -141,14 +141,14 @@ def test_an_epoch_that_is_over_is_refused_by_its_name_though_nobody_can_end_its_
 
 def test_a_refused_produce_without_acknowledgement_closes_its_connection(rig: Rig) -> None:
     rig.create("a")
-    channel = rig.channel()
+    client = rig.connect()
     request = produce_request(
         "a", acks=0, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
     )
-    rig.send(channel, PRODUCE_VERSION, request)
+    client.ask(PRODUCE_VERSION, request)
     rig.turn()
-    assert channel.take_ready() == []
-    assert channel.closing
+    assert client.channel.take_ready() == []
+    assert client.channel.closing
 
 
 def test_a_duplicate_is_answered_with_its_own_time(rig: Rig) -> None:
@@ -161,22 +161,22 @@ def test_a_duplicate_is_answered_with_its_own_time(rig: Rig) -> None:
 
 
 def test_a_reply_that_cannot_be_written_is_an_error(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    channel = rig.channel()
-    context = channel.open_slot(RequestHeader(12, 4, 1, "me", 2), 0)
+    client = rig.connect()
+    context = client.channel.open_slot(RequestHeader(12, 4, 1, "me", 2), 0)
     context.request = HeartbeatRequest()
     context.complete(object())
-    assert rig.reply(channel, 4, HeartbeatRequest).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-    assert not channel.closing
+    assert client.receive(4, HeartbeatRequest).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert not client.channel.closing
     assert "a reply cannot be written" in caplog.text
 
 
 def test_a_failure_that_cannot_be_told_closes_its_connection_alone(rig: Rig) -> None:
-    channel = rig.channel()
-    context = channel.open_slot(RequestHeader(0, 9, 1, "me", 2), 0)
+    client = rig.connect()
+    context = client.channel.open_slot(RequestHeader(0, 9, 1, "me", 2), 0)
     context.request = ProduceRequest(acks=0)
     context.complete(object())
-    assert channel.take_ready() == []
-    assert channel.closing
+    assert client.channel.take_ready() == []
+    assert client.channel.closing
 
 
 @pytest.mark.parametrize(

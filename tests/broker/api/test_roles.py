@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.context import Channel
 from kwire.broker.api.table import SERVED, By, ListenerRole, served_by
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode, WireError
@@ -44,17 +43,10 @@ class Roles(Rig):
     """A node that is also asked as a controller."""
 
     def ask_controller(self, version: int, request: Any, listener: str = "CONTROLLER") -> Any:
-        channel = Channel(
-            99,
-            peer_host="127.0.0.1",
-            listener=listener,
-            on_ready=lambda _: None,
-            logger=self.host.logger("kwire.dispatch"),
-            role=ListenerRole.CONTROLLER,
-        )
-        self.send(channel, version, request)
+        client = self.connect(listener=listener, role=ListenerRole.CONTROLLER)
+        client.ask(version, request)
         self.turn()
-        return self.reply(channel, version, type(request))
+        return client.receive(version, type(request))
 
 
 @pytest.fixture

@@ -44,10 +44,10 @@ LIMIT = "replica.alter.log.dirs.io.max.bytes.per.second"
 def move(rig: Rig, path: str, topic: str = "a", *indexes: int) -> list[int]:
     asked = AlterReplicaLogDirTopic(name=topic, partitions=list(indexes or (0,)))
     request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=[asked])])
-    channel = rig.channel()
-    rig.send(channel, 2, request)
+    client = rig.connect()
+    client.ask(2, request)
     rig.node.end_turn()
-    answer = rig.reply(channel, 2, AlterReplicaLogDirsRequest)
+    answer = client.receive(2, AlterReplicaLogDirsRequest)
     return [partition.error_code for result in answer.results for partition in result.partitions]
 
 
@@ -158,10 +158,10 @@ def test_a_partition_is_written_to_while_it_moves(rig: Rig) -> None:
         for _ in range(3):
             if rig.host.events.soon:
                 rig.host.events.soon.popleft()()
-        channel = rig.channel()
-        rig.send(channel, PRODUCE_VERSION, produce_request("a"))
+        client = rig.connect()
+        client.ask(PRODUCE_VERSION, produce_request("a"))
         rig.node.end_turn()
-        answer = rig.reply(channel, PRODUCE_VERSION, ProduceRequest)
+        answer = client.receive(PRODUCE_VERSION, ProduceRequest)
         assert answer.responses[0].partition_responses[0].base_offset == written
         written += 1
         assert written < 1000
@@ -282,15 +282,15 @@ def test_a_producer_goes_on_after_the_move(rig: Rig) -> None:
 
 
 def test_a_long_poll_outlives_the_move(rig: Rig) -> None:
-    poll = rig.channel()
+    poll = rig.connect()
     request = fetch_request("a")
     request.min_bytes = 1
-    rig.send(poll, FETCH_VERSION, request)
+    poll.ask(FETCH_VERSION, request)
     assert move(rig, "/d2") == [0]
     rig.host.advance(1000)
     assert rig.directory_of("a") == "/d2/a-0"
     assert rig.produce("a").error_code == 0
-    answer = rig.reply(poll, FETCH_VERSION, FetchRequest)
+    answer = poll.receive(FETCH_VERSION, FetchRequest)
     assert answer.responses[0].partitions[0].high_watermark == 1
 
 

@@ -199,32 +199,32 @@ def test_enough_is_counted_over_all_partitions_and_only_once_located(rig: Rig) -
     request.topics.append(
         FetchTopic(topic="b", partitions=[FetchPartition(partition=0, partition_max_bytes=1 << 20)])
     )
-    channel = rig.channel()
-    rig.send(channel, 12, request)
+    client = rig.connect()
+    client.ask(12, request)
     rig.turn()
-    assert rig.reply(channel, 12, FetchRequest) is None
+    assert client.receive(12, FetchRequest) is None
     rig.produce("b")
-    assert sizes(rig.reply(channel, 12, FetchRequest)) == [2 * ONE, 2 * ONE]
+    assert sizes(client.receive(12, FetchRequest)) == [2 * ONE, 2 * ONE]
 
 
 def test_a_fetch_waits_no_longer_than_it_asks_for(rig: Rig) -> None:
-    channel = rig.channel()
-    rig.send(channel, 12, fetch(3, min_bytes=1, max_wait_ms=500))
+    client = rig.connect()
+    client.ask(12, fetch(3, min_bytes=1, max_wait_ms=500))
     rig.turn()
     rig.host.advance(499)
-    assert rig.reply(channel, 12, FetchRequest) is None
+    assert client.receive(12, FetchRequest) is None
     rig.host.advance(1)
-    assert sizes(rig.reply(channel, 12, FetchRequest)) == [0]
+    assert sizes(client.receive(12, FetchRequest)) == [0]
 
 
 def test_a_leader_of_elsewhere_is_told_of_and_who_waits_is_sent_there(rig: Rig) -> None:
-    channel = rig.channel()
-    rig.send(channel, 12, fetch(3, min_bytes=1, max_wait_ms=60_000))
+    client = rig.connect()
+    client.ask(12, fetch(3, min_bytes=1, max_wait_ms=60_000))
     rig.turn()
     partition = rig.node.partition("a", 0)
     assert partition is not None
     partition.follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
-    for answer in (rig.reply(channel, 12, FetchRequest), rig.call(12, fetch(0))):
+    for answer in (client.receive(12, FetchRequest), rig.call(12, fetch(0))):
         (found,) = answer.responses[0].partitions
         assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -233,11 +233,11 @@ def test_consumers_see_what_is_replicated_and_no_more(rig: Rig) -> None:
     partition = rig.node.partition("a", 0)
     assert partition is not None
     partition.lead(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1))
-    channel = rig.channel()
-    rig.send(channel, 12, fetch(3, min_bytes=1, max_wait_ms=60_000))
+    client = rig.connect()
+    client.ask(12, fetch(3, min_bytes=1, max_wait_ms=60_000))
     produced = rig.call(12, produce_request("a", acks=1)).responses[0].partition_responses[0]
     assert (produced.error_code, produced.base_offset) == (NONE, 3)
-    assert rig.reply(channel, 12, FetchRequest) is None
+    assert client.receive(12, FetchRequest) is None
     partition.fetched(2, 4)
     rig.turn()
-    assert sizes(rig.reply(channel, 12, FetchRequest)) == [ONE]
+    assert sizes(client.receive(12, FetchRequest)) == [ONE]

@@ -33,14 +33,14 @@ def rig() -> Rig:
 
 def send(rig: Rig, request: FetchRequest) -> Any:
     """A connection on which it was sent."""
-    channel = rig.channel()
-    rig.send(channel, FETCH_VERSION, request)
+    client = rig.connect()
+    client.ask(FETCH_VERSION, request)
     rig.turn()
-    return channel
+    return client
 
 
-def answer(rig: Rig, channel: Any) -> Any:
-    return rig.reply(channel, FETCH_VERSION, FetchRequest)
+def answer(rig: Rig, client: Any) -> Any:
+    return client.receive(FETCH_VERSION, FetchRequest)
 
 
 @pytest.mark.parametrize("how", ["another connection", "the same connection", "the end of the broker"])
@@ -52,16 +52,16 @@ def test_a_session_may_be_emptied_while_a_fetch_of_it_waits(rig: Rig, how: str) 
     rig.produce("a")
     emptying = fetch(session_id=session_id, session_epoch=2, forget=True, max_wait_ms=0)
     if how == "the same connection":
-        rig.send(waiting, FETCH_VERSION, emptying)
+        waiting.ask(FETCH_VERSION, emptying)
         rig.turn()
     else:
         assert answer(rig, send(rig, emptying)).session_id == 0
-    assert len(waiting.slots) == (2 if how == "the same connection" else 1)
+    assert len(waiting.channel.slots) == (2 if how == "the same connection" else 1)
     if how == "the end of the broker":
         rig.node.begin_shutdown()
     else:
         rig.host.advance(60_000)
-    first = waiting.slots[0]
+    first = waiting.channel.slots[0]
     assert first.completed
     if how != "the same connection":
         assert answer(rig, waiting).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH

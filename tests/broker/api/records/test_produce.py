@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.context import Channel
 from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.partition import Partition
+from kwire.testing.world import Client
 from kwire.wire.batch import build
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import ApiVersionsRequest
@@ -102,11 +102,11 @@ def test_what_is_looked_at_first(rig: Rig, partition: tuple[int, int | None], ac
 )
 @pytest.mark.parametrize("acks", [-1, 1, 0])
 def test_a_request_that_names_a_partition_twice_is_refused(rig: Rig, asked: Asked, acks: int) -> None:
-    channel = rig.channel()
-    rig.send(channel, VERSION, request(asked, acks))
+    client = rig.connect()
+    client.ask(VERSION, request(asked, acks))
     rig.turn()
-    answer = rig.reply(channel, VERSION, ProduceRequest)
-    assert channel.closing == (acks == 0)
+    answer = client.receive(VERSION, ProduceRequest)
+    assert client.channel.closing == (acks == 0)
     if acks:
         assert {code for _, partitions in answered(answer) for _, code in partitions} == {
             ErrorCode.INVALID_REQUEST
@@ -134,24 +134,24 @@ def test_clients_do_not_write_internal_topics(rig: Rig) -> None:
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_without_acknowledgement_a_refused_one_closes_the_connection(rig: Rig, *, refused: bool) -> None:
-    channel = rig.channel()
-    rig.send(channel, VERSION, request([("a", [(0, 1), (1, None if refused else 1)])], acks=0))
-    assert channel.ending == refused, "what is behind it in the same turn would be done"
+    client = rig.connect()
+    client.ask(VERSION, request([("a", [(0, 1), (1, None if refused else 1)])], acks=0))
+    assert client.channel.ending == refused, "what is behind it in the same turn would be done"
     rig.turn()
-    assert channel.take_ready() == []
-    assert channel.closing == refused
+    assert client.channel.take_ready() == []
+    assert client.channel.closing == refused
 
 
 def test_what_comes_behind_a_refused_one_is_not_answered_and_what_came_before_is(rig: Rig) -> None:
-    channel = rig.channel()
-    rig.send(channel, VERSION, request([("a", [(1, 1)])]))
-    rig.send(channel, VERSION, request([("a", [(0, 1), (9, 1)])], acks=0))
-    rig.send(channel, 0, ApiVersionsRequest())
+    client = rig.connect()
+    client.ask(VERSION, request([("a", [(1, 1)])]))
+    client.ask(VERSION, request([("a", [(0, 1), (9, 1)])], acks=0))
+    client.ask(0, ApiVersionsRequest())
     rig.turn()
-    answer = rig.reply(channel, VERSION, ProduceRequest)
+    answer = client.receive(VERSION, ProduceRequest)
     assert answer.responses[0].partition_responses[0].error_code == NONE
-    assert channel.closing
-    assert (channel.pending, channel.pending_bytes, channel.queued_bytes) == (0, 0, 0)
+    assert client.channel.closing
+    assert (client.channel.pending, client.channel.pending_bytes, client.channel.queued_bytes) == (0, 0, 0)
 
 
 def test_a_transaction_needs_its_id(rig: Rig) -> None:
@@ -180,15 +180,15 @@ def led(rig: Rig, isr: tuple[int, ...] = (1, 2), epoch: int = 1) -> Partition:
     return partition
 
 
-def sent(rig: Rig, acks: int) -> Channel:
-    channel = rig.channel()
-    rig.send(channel, VERSION, request([("a", [(0, 1)])], acks))
+def sent(rig: Rig, acks: int) -> Client:
+    client = rig.connect()
+    client.ask(VERSION, request([("a", [(0, 1)])], acks))
     rig.turn()
-    return channel
+    return client
 
 
-def code_of(rig: Rig, channel: Channel) -> ErrorCode | None:
-    answer = rig.reply(channel, VERSION, ProduceRequest)
+def code_of(rig: Rig, client: Client) -> ErrorCode | None:
+    answer = client.receive(VERSION, ProduceRequest)
     return None if answer is None else ErrorCode(answered(answer)[0][1][0][1])
 
 
@@ -218,9 +218,9 @@ def test_what_is_not_replicated_in_time_is_told_so_and_stays(rig: Rig) -> None:
 
 def test_no_timer_is_made_for_what_is_replicated_within_the_turn(rig: Rig) -> None:
     timers = rig.host.timers
-    channel = rig.channel()
+    client = rig.connect()
     for acks in (1, -1):
-        rig.send(channel, VERSION, request([("a", [(0, 1)])], acks))
+        client.ask(VERSION, request([("a", [(0, 1)])], acks))
     rig.node.end_turn()
     assert rig.host.timers == timers
 

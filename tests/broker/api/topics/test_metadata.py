@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.context import Channel
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kwire.wire.primitives import Uuid
@@ -132,16 +131,10 @@ def test_operations_are_told_to_who_asks(rig: Rig) -> None:
 
 
 def test_another_listener_has_no_leaders(rig: Rig) -> None:
-    channel = Channel(
-        9,
-        peer_host="127.0.0.1",
-        listener="ELSEWHERE",
-        on_ready=lambda _: None,
-        logger=rig.host.logger("kwire.dispatch"),
-    )
-    rig.send(channel, 9, MetadataRequest(topics=[MetadataRequestTopic(name="a")]))
+    client = rig.connect(listener="ELSEWHERE")
+    client.ask(9, MetadataRequest(topics=[MetadataRequestTopic(name="a")]))
     rig.turn()
-    answer = rig.reply(channel, 9, MetadataRequest)
+    answer = client.receive(9, MetadataRequest)
     assert answer.brokers == []
     for partition in answer.topics[0].partitions:
         assert (partition.error_code, partition.leader_id) == (ErrorCode.LISTENER_NOT_FOUND, -1)
