@@ -2,7 +2,7 @@
 
 with Broker({"num.partitions": 3}) as broker:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
-    broker.advance(7 * 24 * 3600 * 1000)   # a week later
+    broker.advance(24 * 3600 * 1000)   # a day later
 
 Importing this costs next to nothing: what a broker is made of is imported by the first start, in its thread.
 """
@@ -108,14 +108,23 @@ class Broker:
         """Let `delay_ms` pass for the broker: whatever is due by then happens, each thing at its own time.
 
         Returns when all of that is done: its replies are on their way, and what it had to write is written.
-        From any thread. Clients live on in their own time.
+        From any thread. Clients live on in their own time. A day takes about a second: a broker has timers
+        that come every second. Who interrupts it leaves the clock where it is by then.
         """
+        if not isinstance(delay_ms, int):
+            raise TypeError(f"whole milliseconds, and not {delay_ms!r}")
+        if delay_ms < 0:
+            raise ValueError(f"time does not go back, by {delay_ms} ms or at all")
         running, settled = self._running, threading.Event()
         with self._advancing:
             running.loop.call_from_thread(lambda: running.loop.advance(delay_ms, settled.set))
-            while not settled.wait(LOOK_SECONDS):
-                if self._running is not running or not running.loop.running:
-                    raise RuntimeError("the broker has ended")
+            try:
+                while not settled.wait(LOOK_SECONDS):
+                    if self._running is not running or not running.loop.running:
+                        raise RuntimeError("the broker has ended")
+            except BaseException:
+                running.loop.call_from_thread(running.loop.stop_advancing)
+                raise
 
     @property
     def _running(self) -> RunningNode:

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kwire.broker.config import ConfigError
 from kwire.broker.node.node import Node
+from kwire.broker.storage.disk import StorageError
 from kwire.testing import Broker
 from kwire.wire import registry
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -155,3 +157,37 @@ def test_importing_it_imports_no_broker() -> None:
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     ours = [name for name in told.split() if name.partition(".")[0] in ("kwire", "trio")]
     assert ours == ["kwire", "kwire.testing", "kwire.testing.broker"]
+
+
+def test_two_never_share_a_directory(tmp_path: Path) -> None:
+    program = (
+        f"import fcntl; fcntl.lockf(open({str(tmp_path / '.lock')!r}, 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    )
+    with Broker(log_dir=tmp_path):
+        with pytest.raises(StorageError, match="in use"):
+            Broker(log_dir=tmp_path).start()
+        other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert "BlockingIOError" in other.stderr, "the attempt has given up the lock of who runs"
+    with Broker(log_dir=tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(("delay_ms", "error"), [(-1, ValueError), (1.5, TypeError), ("x", TypeError)])
+def test_time_that_is_none_is_refused_and_breaks_nothing(delay_ms: Any, error: type[Exception]) -> None:
+    with Broker() as broker:
+        with pytest.raises(error):
+            broker.advance(delay_ms)
+        broker.advance(MINUTE_MS)
+
+
+def test_who_interrupts_an_advance_has_a_broker_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    with Broker() as broker:
+        with monkeypatch.context() as patch:
+            patch.setattr("kwire.testing.broker.threading.Event", Interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                broker.advance(1000 * 365 * 24 * 60 * MINUTE_MS)
+        broker.advance(MINUTE_MS)

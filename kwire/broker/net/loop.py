@@ -91,6 +91,8 @@ class Loop:
         self._timer_fd = TimerFd()
         self._armed_ms: int | None = None
         self._look_at_timers = False
+        self._advancing = self._called_off = False
+        self._next_advances: deque[Callable[[], None]] = deque()
         self._soon: deque[Callable[[], None]] = deque()
         self.in_turn = False
         self._stopping = False
@@ -264,14 +266,21 @@ class Loop:
         """Move the clock to each deadline within `delay_ms` in turn, and to the end; then call `done`.
 
         What became due is handled with all that follows from it before the clock is moved on, work in
-        threads included. To be called in the loop's thread, and not again before `done`.
+        threads included. To be called in the loop's thread. It begins when the one before is done, or was
+        called off by `stop_advancing`.
         """
+        if self._advancing:
+            self._next_advances.append(partial(self.advance, delay_ms, done))
+            return
+        self._advancing, self._called_off = True, False
         clock = self.clock
         end_ms = clock.monotonic_ms() + delay_ms
         on_jump, clock.on_jump = clock.on_jump, None  # the loop knows, and looks by itself
 
         def look(*, is_quiet: bool = False) -> None:
-            if self.working:
+            if self._called_off:
+                finish()
+            elif self.working:
                 self._when_worked.append(look)
             elif self._more or self._soon:
                 self._soon.append(look)
@@ -291,11 +300,21 @@ class Loop:
                 self._soon.append(quiet)
             else:
                 clock.advance(max(0, end_ms - now_ms))
-                clock.on_jump = on_jump
-                self._look_again()
-                done()
+                finish()
+
+        def finish() -> None:
+            clock.on_jump = on_jump
+            self._advancing = False
+            self._look_again()
+            done()
+            if self._next_advances:
+                self._soon.append(self._next_advances.popleft())
 
         self.call_soon(look)
+
+    def stop_advancing(self) -> None:
+        """Move the clock no further than it is."""
+        self._called_off = True
 
     def _clock_jumped(self) -> None:
         """Time was moved, perhaps from another thread: what is due and what is armed both change."""

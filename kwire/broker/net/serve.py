@@ -113,20 +113,26 @@ async def serve(
     except BaseException:
         for listener in listeners:
             listener.sock.close()
-        loop.close()
-        disk.close()
+        _close(loop, disk)
         raise
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(loop.run)
-        try:
-            # Nobody is told of the broker before its cluster counts on it, unless it has failed before.
-            await known.wait()
-            loop.alone = alone
-            yield RunningNode(loop, node, server, failure)
-        finally:
-            loop.alone = False
-            with trio.CancelScope(shield=True):
-                await _shut_down(loop, node, server)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(loop.run)
+            try:
+                # Nobody is told of the broker before its cluster counts on it, unless it has failed before.
+                await known.wait()
+                loop.alone = alone
+                yield RunningNode(loop, node, server, failure)
+            finally:
+                loop.alone = False
+                with trio.CancelScope(shield=True):
+                    await _shut_down(loop, node, server)
+    finally:
+        _close(loop, disk)
+
+
+def _close(loop: Loop, disk: Disk) -> None:
+    """Give descriptors back now, but for those of the disk that a thread still works with."""
     if not loop.working:
         disk.close()
     loop.close()

@@ -17,7 +17,8 @@ import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from struct import pack
+from typing import Final, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
@@ -226,10 +227,17 @@ def _after(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
     return []
 
 
-class RealLock:
-    """An fcntl record lock over the whole lock file: the kind that the JVM's FileChannel takes too."""
+_WHOLE_FILE: Final = pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+"""The kernel's `struct flock` for a lock of the whole file."""
 
-    def __init__(self, path: str, descriptor: int, on_release: Callable[[], None]) -> None:
+
+class RealLock:
+    """A record lock over the whole lock file, which keeps out the one that the JVM's FileChannel takes.
+
+    It belongs to the open file and not to the process, so that it also keeps out another broker in this one.
+    """
+
+    def __init__(self, path: str, descriptor: int, on_release: Callable[[RealLock], None]) -> None:
         self._path = path
         self._descriptor = descriptor
         self._on_release = on_release
@@ -241,7 +249,7 @@ class RealLock:
                 os.unlink(self._path)
             os.close(self._descriptor)
             self._descriptor = -1
-            self._on_release()
+            self._on_release(self)
 
 
 class RealDisk:
@@ -251,7 +259,7 @@ class RealDisk:
 
     def __init__(self, *, max_open_files: int = 512) -> None:
         self._files: OrderedDict[str, RealFile] = OrderedDict()
-        self._locked: dict[tuple[int, int], RealLock] = {}
+        self._locks: list[RealLock] = []
         self._max_open_files = max_open_files
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
@@ -393,28 +401,20 @@ class RealDisk:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise _failure(error) from error
-        status = os.fstat(descriptor)
-        identity = (status.st_dev, status.st_ino)
-        if identity in self._locked:
-            # The kernel grants a process every lock that it holds already.
-            os.close(descriptor)
-            return None
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
         except OSError as error:
             os.close(descriptor)
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return None
             raise _failure(error) from error
-        lock = self._locked[identity] = RealLock(path, descriptor, lambda: self._forget_lock(identity))
+        lock = RealLock(path, descriptor, self._locks.remove)
+        self._locks.append(lock)
         return lock
-
-    def _forget_lock(self, identity: tuple[int, int]) -> None:
-        del self._locked[identity]
 
     def close(self) -> None:
         self._files.clear()
-        for lock in list(self._locked.values()):
+        for lock in list(self._locks):
             lock.release()
 
     def volume_bytes(self, path: str) -> tuple[int, int]:
