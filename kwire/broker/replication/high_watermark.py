@@ -7,9 +7,15 @@ the end of the leader's log.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
 from kwire.broker.metadata.image import PartitionImage
 
 UNKNOWN_OFFSET = -1
+NOBODY: Final[Mapping[int, int]] = MappingProxyType({})
+"""Followers of a partition that has none: one for all, since there are many of these."""
 
 
 class InSyncReplicas:
@@ -18,8 +24,8 @@ class InSyncReplicas:
     __slots__ = ("_followers", "_replicas", "_size", "is_whole")
 
     def __init__(self) -> None:
-        self._followers: dict[int, int] = {}
-        """Where the log of each in-sync follower ends, by broker id."""
+        self._followers = NOBODY
+        """Where the log of each in-sync follower ends, by broker id. Replaced, never changed."""
         self._size = 1
         self._replicas = 1
         self.is_whole = True
@@ -28,23 +34,25 @@ class InSyncReplicas:
     def take(self, image: PartitionImage) -> None:
         """Those that the metadata has, led by this broker. What is known of followers that stay is kept."""
         known = self._followers
+        self._followers = NOBODY
         self._size, self._replicas = len(image.isr), len(image.replicas)
         self.is_whole = self._size >= self._replicas
-        self._followers = {
-            broker_id: known.get(broker_id, UNKNOWN_OFFSET)
-            for broker_id in image.isr
-            if broker_id != image.leader
-        }
+        if image.isr != (image.leader,):
+            self._followers = {
+                broker_id: known.get(broker_id, UNKNOWN_OFFSET)
+                for broker_id in image.isr
+                if broker_id != image.leader
+            }
 
     def forget(self) -> None:
         """Another broker leads: what is known of followers says nothing of a later time."""
-        self._followers = {}
+        self._followers = NOBODY
 
     def fetched(self, broker_id: int, end_offset: int) -> bool:
         """A follower's log ends there, as its fetch says. Whether it is one that the others wait for."""
         if broker_id not in self._followers:
             return False
-        self._followers[broker_id] = end_offset
+        self._followers = {**self._followers, broker_id: end_offset}
         return True
 
     def are_too_few(self, min_insync_replicas: int) -> bool:

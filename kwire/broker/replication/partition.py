@@ -9,7 +9,7 @@ then. With one replica both are kept at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -108,9 +108,10 @@ class Partition:
         """Up to where the log is written, and synced where asked."""
         self._staged: list[Promise] = []
         self._unflushed: list[Promise] = []
-        self._flushing: list[Promise] = []
+        self._flushing: Sequence[Promise] = ()
         self._flush_under_way = False
-        self._late: dict[_Late, None] = {}
+        self._late: dict[_Late, None] | None = None
+        """Promises that wait for other replicas: hardly any partition has one, so none has room for them."""
 
     # --- roles
 
@@ -154,9 +155,9 @@ class Partition:
     def _become(self, role: Role, code: ErrorCode, message: str | None = None) -> None:
         """Take up a role in which nobody is served: who waits is told so."""
         self.role = role
-        late, self._late = self._late, {}
+        late, self._late = self._late or {}, None
         promises = [*self._flushing, *self._unflushed, *self._staged]
-        self._flushing, self._unflushed, self._staged = [], [], []
+        self._flushing, self._unflushed, self._staged = (), [], []
         error = ApiError(code, message)
         for one in late:
             if one.timer is not None:
@@ -286,7 +287,7 @@ class Partition:
                 self.fail(error)
                 return
             ticket.finish()
-            promises, self._flushing = self._flushing, []
+            promises, self._flushing = self._flushing, ()
             self._written(promises, min(end_offset, self.log.log_end_offset))
             if self._unflushed and self.role is not Role.OFFLINE:
                 self._begin_flush()
@@ -300,7 +301,7 @@ class Partition:
         if self.role is Role.LEADER and self._in_sync.fetched(broker_id, end_offset):
             self._replicated()
 
-    def _written(self, promises: list[Promise], end_offset: int) -> None:
+    def _written(self, promises: Sequence[Promise], end_offset: int) -> None:
         """The log is written up to here."""
         if self.role is Role.LEADER:
             self._written_offset = max(self._written_offset, end_offset)
@@ -314,8 +315,10 @@ class Partition:
     def _replicated(self) -> None:
         """More of the log may be replicated than before."""
         self._raise_high_watermark()
-        self._keep_late()
-        self.wake()
+        if self._late:
+            self._keep_late()
+        if self.waiters:
+            self.wake()
 
     def _raise_high_watermark(self) -> None:
         log = self.log
@@ -323,7 +326,7 @@ class Partition:
         if offset > log.high_watermark:
             log.high_watermark = offset
 
-    def _keep(self, promises: list[Promise]) -> None:
+    def _keep(self, promises: Sequence[Promise]) -> None:
         """Tell of what is written; a promise that more replicas have to keep waits on."""
         high_watermark = self.log.high_watermark
         for offset, tell, timeout_ms in promises:
@@ -331,14 +334,19 @@ class Partition:
                 self._tell(tell, self._outcome(offset))
                 continue
             late = _Late(offset, tell)
+            if self._late is None:
+                self._late = {}
             self._late[late] = None
             if timeout_ms is not None:
                 late.timer = self._host.schedule(max(0, timeout_ms), partial(self._timed_out, late))
 
     def _keep_late(self) -> None:
         high_watermark = self.log.high_watermark
-        for late in [late for late in self._late if late.high_watermark <= high_watermark]:
-            del self._late[late]
+        waiting = self._late or {}
+        for late in [late for late in waiting if late.high_watermark <= high_watermark]:
+            if self._late is not waiting:
+                return  # who was told has ended the role, of which all others are told
+            del waiting[late]
             if late.timer is not None:
                 late.timer.cancel()
             self._tell(late.tell, self._outcome(late.high_watermark))
@@ -354,6 +362,7 @@ class Partition:
         return not in_sync.is_whole and in_sync.are_too_few(self.log.config.min_insync_replicas)
 
     def _timed_out(self, late: _Late) -> None:
+        assert self._late is not None
         del self._late[late]
         self._tell(late.tell, ApiError(ErrorCode.REQUEST_TIMED_OUT))
 
