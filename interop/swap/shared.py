@@ -128,7 +128,7 @@ def complaints(log: str) -> dict[str, str]:
 
 
 def is_of_a_tick(line: str) -> bool:
-    """Whether Apache Kafka takes a record for one of the future that was written in the moment it was made."""
+    """Whether Kafka takes a record for one of the future that was written in the moment it was made."""
     found = AHEAD.search(line)
     return found is not None and int(found[2]) - int(found[1]) <= TICK_MS
 
