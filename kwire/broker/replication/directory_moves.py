@@ -95,12 +95,7 @@ class DirectoryMoves:
             directory = self.log_manager.directory_of(future)
             self.log_manager.delete(future, self.host.now_ms(), sync=False)
             # In vain after a loss of power: then the copy is there again, and goes on where it was.
-            self.host.run_in_worker(directory.sync, partial(self._synced, directory))
-
-    def _synced(self, directory: LogDirectory, result: object) -> None:
-        if isinstance(result, BaseException):
-            error = result if isinstance(result, StorageError) else StorageError(str(result))
-            self.log_manager.directory_failed(directory, error)
+            self.host.run_in_worker(directory.sync, partial(self.log_manager.synced, directory))
 
     def resume(self, partition: Partition) -> None:
         """Go on with what a restart has interrupted, if there is anything. Never raises."""

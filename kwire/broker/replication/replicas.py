@@ -17,7 +17,7 @@ from kwire.broker.metadata.image import NO_LEADER, RESOURCE_TOPIC, MetadataImage
 from kwire.broker.replication.log_dirs import Placement
 from kwire.broker.replication.partition import UNKNOWN_EPOCH, OwnFailure, Partition
 from kwire.broker.replication.roles import Role
-from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, LogDirectory
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
@@ -283,12 +283,7 @@ class Replicas:
         """Make the names of what was set aside durable. After a loss of power, what comes back is a stray."""
         for directory in self._log_manager.directories():
             if not directory.offline:
-                self._host.run_in_worker(directory.sync, partial(self._synced, directory))
-
-    def _synced(self, directory: LogDirectory, result: object) -> None:
-        if isinstance(result, BaseException):
-            error = result if isinstance(result, StorageError) else StorageError(str(result))
-            self._log_manager.directory_failed(directory, error)
+                self._host.run_in_worker(directory.sync, partial(self._log_manager.synced, directory))
 
     def _tell_directories(self, topics: Iterable[TopicImage]) -> None:
         """Tell the controller where logs lie, if it does not know: with several directories it cannot."""

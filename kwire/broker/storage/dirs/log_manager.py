@@ -536,6 +536,12 @@ class LogManager:
         """Take the directory offline that this log lies in."""
         self.directory_failed(self._parents[log], error)
 
+    def synced(self, directory: LogDirectory, result: object) -> None:
+        """A worker is done with `LogDirectory.sync`, or has failed in it."""
+        if isinstance(result, BaseException):
+            error = result if isinstance(result, StorageError) else StorageError(str(result))
+            self.directory_failed(directory, error)
+
     def directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
         """Take a directory offline, with all of its logs."""
         if directory.offline:
