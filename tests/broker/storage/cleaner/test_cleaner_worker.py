@@ -109,17 +109,21 @@ def all_reports(worker: Worker) -> list[Report]:
 
 def processes() -> list[str]:
     """The workers of this process."""
+    # As wide as it is: else ps cuts a long path to an environment's COLUMNS.
     children = subprocess.run(
-        ["ps", "--ppid", str(os.getpid()), "-o", "pid=,args="], capture_output=True, text=True, check=True
+        ["ps", "-ww", "--ppid", str(os.getpid()), "-o", "pid=,args="],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return [line.split()[0] for line in children.stdout.splitlines() if "cleaner.worker" in line]
 
 
 def test_a_process_does_one_job_after_the_other(job: Job, workers: ChildWorkers) -> None:
     first = all_reports(workers.start(job))
-    used = processes()
+    (used,) = processes()
     assert all_reports(workers.start(job)) == first
-    assert processes() == used
+    assert processes() == [used]
     workers.close()
     assert processes() == []
 
