@@ -106,12 +106,13 @@ class Partition:
         self._in_sync = InSyncReplicas()
         self._written_offset = 0
         """Up to where the log is written, and synced where asked."""
-        self._staged: list[Promise] = []
-        self._unflushed: list[Promise] = []
+        # There are many partitions, and hardly any has promises to keep at one time: none has room for them.
+        self._staged: list[Promise] | None = None
+        self._unflushed: list[Promise] | None = None
         self._flushing: Sequence[Promise] = ()
         self._flush_under_way = False
         self._late: dict[_Late, None] | None = None
-        """Promises that wait for other replicas: hardly any partition has one, so none has room for them."""
+        """Promises that wait for other replicas."""
 
     # --- roles
 
@@ -156,8 +157,8 @@ class Partition:
         """Take up a role in which nobody is served: who waits is told so."""
         self.role = role
         late, self._late = self._late or {}, None
-        promises = [*self._flushing, *self._unflushed, *self._staged]
-        self._flushing, self._unflushed, self._staged = (), [], []
+        promises = [*self._flushing, *(self._unflushed or ()), *(self._staged or ())]
+        self._flushing, self._unflushed, self._staged = (), None, None
         error = ApiError(code, message)
         for one in late:
             if one.timer is not None:
@@ -223,13 +224,13 @@ class Partition:
         else:
             assert on_written is not None
             promise = (WRITTEN, on_written, None)
-        if self._staged:
+        if self._staged is not None:
             self._staged.append(promise)
         elif not appended.is_duplicate:
             self._stage(self)
-            self._staged.append(promise)
+            self._staged = [promise]
         elif self._flush_under_way:
-            self._unflushed.append(promise)
+            self._flush([promise])
         else:
             self._keep([promise])
         return appended
@@ -252,17 +253,22 @@ class Partition:
             log.fail(failure)
             self.fail(failure)
             return
-        promises, self._staged = self._staged, []
+        promises, self._staged = self._staged or [], None
         if must_flush:
-            self._unflushed += promises
-            if not self._flush_under_way:
-                self._begin_flush()
+            self._flush(promises)
             return
         self._written(promises, log.log_end_offset)
 
     def sync(self, on_synced: Told) -> None:
         """Force everything appended so far to the disk, then tell."""
-        self._unflushed.append((WRITTEN, on_synced, None))
+        self._flush([(WRITTEN, on_synced, None)])
+
+    def _flush(self, promises: list[Promise]) -> None:
+        """Keep them once the disk has everything appended so far."""
+        if self._unflushed is None:
+            self._unflushed = promises
+        else:
+            self._unflushed += promises
         if not self._flush_under_way:
             self._begin_flush()
 
@@ -275,7 +281,7 @@ class Partition:
         except StorageError as error:
             self.fail(error)
             return
-        self._flushing, self._unflushed = self._unflushed, []
+        self._flushing, self._unflushed = self._unflushed or (), None
         self._flush_under_way = True
 
         def done(result: object) -> None:
@@ -289,7 +295,7 @@ class Partition:
             ticket.finish()
             promises, self._flushing = self._flushing, ()
             self._written(promises, min(end_offset, self.log.log_end_offset))
-            if self._unflushed and self.role is not Role.OFFLINE:
+            if self._unflushed is not None and self.role is not Role.OFFLINE:
                 self._begin_flush()
 
         self._host.run_in_worker(ticket.work, done)

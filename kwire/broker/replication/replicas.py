@@ -71,6 +71,8 @@ class Replicas:
         self._on_left = on_left
         self._on_deleted = on_deleted
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._made = partial(Partition, host=host, stage=self._staged_append, on_offline=self._went_offline)
+        """Makes one of a log; with one pair of methods for all, since there are many."""
         self._staged: list[Partition] = []
         self._log_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
         """What the logs of topics with these overrides go by, until the broker's own settings change."""
@@ -257,7 +259,7 @@ class Replicas:
             log = self._log_manager.create(
                 topic.name, index, topic.topic_id, self.log_config(topic.name), self._host.now_ms()
             )
-        return Partition(log, host=self._host, stage=self._staged_append, on_offline=self._went_offline)
+        return self._made(log)
 
     def _staged_append(self, partition: Partition) -> None:
         self._staged.append(partition)
