@@ -19,7 +19,7 @@ from kwire.broker.node.transaction_ports import NodeTransactionPorts
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import BatchMetadata, ProducerState, ProducerStateManager
 from kwire.broker.storage.log.transaction_index import Aborted
-from kwire.coordinator.machine import Result, TopicPartition
+from kwire.coordinator.machine import CoordinatorResult, TopicPartition
 from kwire.coordinator.transactions.machine import Done, Ending, Producer, TransactionMachine
 from kwire.coordinator.transactions.transaction import State, Transaction
 from kwire.wire.batch import NO_PRODUCER_EPOCH, BatchHeader
@@ -98,7 +98,7 @@ def commit_told_too_early() -> None:
         commit: bool,
         done: Done,
         **other: Any,
-    ) -> Result:
+    ) -> CoordinatorResult:
         is_told = False
 
         def tell(outcome: Producer | ApiError) -> None:
@@ -112,7 +112,7 @@ def commit_told_too_early() -> None:
         after = self.transactions[transactional_id]
         done(Producer(after.producer_id, after.producer_epoch))
         self._around.later(TOO_EARLY_MS, lambda: result)
-        return Result()
+        return CoordinatorResult()
 
     setattr(TransactionMachine, "end", end)  # noqa: B010
 
@@ -206,7 +206,9 @@ def no_fencing() -> None:
             raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         return transaction
 
-    def end(self: TransactionMachine, transactional_id: str, producer: Producer, **other: Any) -> Result:
+    def end(
+        self: TransactionMachine, transactional_id: str, producer: Producer, **other: Any
+    ) -> CoordinatorResult:
         transaction = self.transactions.get(transactional_id)
         if transaction is not None and transaction.state is State.ONGOING:
             producer = Producer(transaction.producer_id, transaction.producer_epoch)

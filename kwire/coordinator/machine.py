@@ -1,12 +1,12 @@
 """What every coordinator machine is: commands give records, and records are the state that survives.
 
-A machine has no clock loop, no log and no socket. A command reads the state and gives a `Result`: records to
-append to the machine's partition, and what to do when they are committed. Durable state changes only through
-`replay`, which is called for each record in the order of the log: when a partition is loaded, and for the
-records of a running machine as soon as they are appended. So later commands see them at once; but nobody is
-told, not even a reader, before everything that was appended until then is committed. Should it be lost, the
-whole machine is discarded. A record that describes what memory holds already (`applied`) is not replayed
-while the machine runs.
+A machine has no clock loop, no log and no socket. A command reads the state and gives a
+`CoordinatorResult`: records to append to the machine's partition, and what to do when they are committed.
+Durable state changes only through `replay`, which is called for each record in the order of the log: when a
+partition is loaded, and for the records of a running machine as soon as they are appended. So later
+commands see them at once; but nobody is told, not even a reader, before everything that was appended until
+then is committed. Should it be lost, the whole machine is discarded. A record that describes what memory
+holds already (`applied`) is not replayed while the machine runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def ignore_outcome(_error: ApiError | None) -> None:
     """For records that nobody waits for."""
 
 
-class StoredRecord(NamedTuple):
+class CoordinatorRecord(NamedTuple):
     """One record of the coordinator's partition: a key, and a value or a tombstone."""
 
     key: Message
@@ -38,14 +38,14 @@ class StoredRecord(NamedTuple):
     """Whether memory holds this already, so that replaying it would change nothing."""
 
 
-class Result(NamedTuple):
+class CoordinatorResult(NamedTuple):
     """The outcome of a command.
 
     With no records, `committed` is called when those of all earlier commands are committed; at once, where
     they are already.
     """
 
-    records: Sequence[StoredRecord] = ()
+    records: Sequence[CoordinatorRecord] = ()
     committed: Committed = ignore_outcome
     producer: tuple[int, int] | None = None
     """The producer (id, epoch) in whose transaction the records are written: they count if it commits."""
@@ -78,7 +78,7 @@ class Surroundings(Protocol):
     def now_ms(self) -> int:
         """Wall-clock time, for what is stored."""
 
-    def later(self, delay_ms: int, command: Callable[[], Result]) -> TimerHandle:
+    def later(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
         """Run a command of this machine when `delay_ms` have passed, unless the machine is gone by then."""
 
     def new_uuid(self) -> str:

@@ -24,7 +24,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.host.loggers import NodeLogger
 from kwire.coordinator.committed_records import CommittedRecords
-from kwire.coordinator.machine import Committed, Result, StoredRecord, TimerHandle
+from kwire.coordinator.machine import Committed, CoordinatorRecord, CoordinatorResult, TimerHandle
 from kwire.coordinator.ports import StatePorts
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode, WireError
@@ -160,7 +160,7 @@ class Shard(Generic[M]):
     def logger(self, name: str) -> NodeLogger:
         return self._host.logger(name)
 
-    def later(self, delay_ms: int, command: Callable[[], Result]) -> TimerHandle:
+    def later(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
         def due() -> None:
             if not self.ended:
                 self.execute(command())
@@ -174,7 +174,7 @@ class Shard(Generic[M]):
         """Whether an answer that changes nothing need not wait for the records of earlier ones."""
         return not self._waiting and not self.ended
 
-    def execute(self, result: Result) -> None:
+    def execute(self, result: CoordinatorResult) -> None:
         """Append the records of a command, apply them, and tell when they are committed."""
         if self.ended:
             # Whoever was told of the end may have had something to decide.
@@ -207,7 +207,7 @@ class Shard(Generic[M]):
         if self._watch is None and not self.ended:
             self._start_watch()
 
-    def _gather(self, result: Result, waiting: _Waiting) -> bool:
+    def _gather(self, result: CoordinatorResult, waiting: _Waiting) -> bool:
         """Keep the records for the end of the turn, and apply them. ApiError: refused, as an append would be.
 
         False, and nothing is done, where they need batches of their own.
@@ -258,7 +258,7 @@ class Shard(Generic[M]):
         self._lost(written_for, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _append(
-        self, records: Sequence[StoredRecord], waiting: _Waiting, producer: tuple[int, int] | None
+        self, records: Sequence[CoordinatorRecord], waiting: _Waiting, producer: tuple[int, int] | None
     ) -> None:
         """Append the records as a batch of their own, and apply them. ApiError: refused."""
         self._write([_stored_bytes(record) for record in records], (waiting,), producer)
@@ -282,7 +282,7 @@ class Shard(Generic[M]):
         self._ports.append(self.index, data, lambda error: self._committed(written_for, error))
         self._under_way += 1
 
-    def _replay(self, records: Sequence[StoredRecord]) -> None:
+    def _replay(self, records: Sequence[CoordinatorRecord]) -> None:
         for record in records:
             self.stored.written((record.key, record.value))
             if not record.applied:
@@ -477,12 +477,12 @@ def _partition_of(name: str, count: int) -> int:
 _known_partition_of = lru_cache(NAMES_KNOWN)(_partition_of)
 
 
-def _stored_bytes(record: StoredRecord) -> StoredBytes:
+def _stored_bytes(record: CoordinatorRecord) -> StoredBytes:
     value = record.value
     return encode_stored(record.key, 0), None if value is None else encode_stored(value, record.value_version)
 
 
-def _parts(records: Sequence[StoredRecord]) -> list[Sequence[StoredRecord]]:
+def _parts(records: Sequence[CoordinatorRecord]) -> list[Sequence[CoordinatorRecord]]:
     if not records:
         return []
     if len(records) <= TOMBSTONES_A_BATCH or any(record.value is not None for record in records):

@@ -19,7 +19,7 @@ from kwire.coordinator.groups.consumer.heartbeat import ConsumerConfig, Consumer
 from kwire.coordinator.groups.consumer.offsets import check_commit, check_fetch
 from kwire.coordinator.groups.migration import MigrationConfig, OnlineMigration
 from kwire.coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair, Offsets, tombstone
-from kwire.coordinator.machine import Result, StoredRecord, Surroundings, TopicPartition
+from kwire.coordinator.machine import CoordinatorRecord, CoordinatorResult, Surroundings, TopicPartition
 from kwire.coordinator.ports import GroupSettings, TopicsView
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
@@ -73,7 +73,7 @@ class GroupMachine:
 
     # --- the classic protocol
 
-    def join(self, join: Join, done: JoinDone) -> Result:
+    def join(self, join: Join, done: JoinDone) -> CoordinatorResult:
         """JoinGroup. A consumer group that has no members becomes a classic one."""
         group = self.consumer.groups.get(join.group_id)
         if group is None:
@@ -91,9 +91,9 @@ class GroupMachine:
                 # The log has refused the classic group, and has the other one still.
                 self.consumer.groups[group.id] = group
 
-        return Result([*group.tombstones(), *result.records], committed)
+        return CoordinatorResult([*group.tombstones(), *result.records], committed)
 
-    def sync(self, sync: Sync, done: SyncDone) -> Result:
+    def sync(self, sync: Sync, done: SyncDone) -> CoordinatorResult:
         """SyncGroup."""
         group = self.consumer.groups.get(sync.group_id)
         if group is not None and group.members:
@@ -107,7 +107,9 @@ class GroupMachine:
             return self.consumer.migration.heartbeat(group, generation, member_id, instance_id)
         return self.classic.heartbeat(group_id, generation, member_id, instance_id)
 
-    def leave(self, group_id: str, leaving: Sequence[MemberIdentity]) -> tuple[Result, LeaveGroupResponse]:
+    def leave(
+        self, group_id: str, leaving: Sequence[MemberIdentity]
+    ) -> tuple[CoordinatorResult, LeaveGroupResponse]:
         """LeaveGroup: what to store, and an answer for each."""
         group = self.consumer.groups.get(group_id)
         if group is not None:
@@ -116,7 +118,7 @@ class GroupMachine:
 
     # --- offsets
 
-    def commit_offsets(self, commit: Commit, *, is_transactional: bool = False) -> list[StoredRecord]:
+    def commit_offsets(self, commit: Commit, *, is_transactional: bool = False) -> list[CoordinatorRecord]:
         """Records for a commit. A commit also keeps its member's session alive.
 
         A transactional one (KIP-447) may come from a producer that says nothing of a member, and between the
@@ -168,7 +170,7 @@ class GroupMachine:
         group_id: str,
         partitions: Iterable[TopicPartition],
         unstable: Collection[TopicPartition] = (),
-    ) -> tuple[list[StoredRecord], dict[TopicPartition, ErrorCode]]:
+    ) -> tuple[list[CoordinatorRecord], dict[TopicPartition, ErrorCode]]:
         """Tombstones for these offsets, and what to say of each. KIP-496.
 
         `unstable` are those of the group that open transactions have.
@@ -182,7 +184,7 @@ class GroupMachine:
         ):
             # What other kinds of members are reading cannot be known.
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
-        records: list[StoredRecord] = []
+        records: list[CoordinatorRecord] = []
         outcome: dict[TopicPartition, ErrorCode] = {}
         for topic, partition in partitions:
             if group.is_subscribed(topic):
@@ -193,14 +195,14 @@ class GroupMachine:
                 records.append(tombstone(group_id, topic, partition))
         return records, outcome
 
-    def expire(self, unstable: Mapping[str, Collection[TopicPartition]]) -> list[StoredRecord]:
+    def expire(self, unstable: Mapping[str, Collection[TopicPartition]]) -> list[CoordinatorRecord]:
         """Tombstones for expired offsets, and for groups that have neither members nor offsets any more.
 
         `unstable` are, by group, the partitions for which open transactions have offsets.
         """
         now_ms = self._around.now_ms()
         retention_ms = self._config.offsets_retention_minutes * 60_000
-        records: list[StoredRecord] = []
+        records: list[CoordinatorRecord] = []
         groups: list[Group] = [*self.classic.groups.values(), *self.consumer.groups.values()]
         for group in groups:
             expired, none_left = self.offsets.forget_expired(
@@ -220,7 +222,7 @@ class GroupMachine:
 
     def topics_deleted(
         self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetPair]
-    ) -> list[StoredRecord]:
+    ) -> list[CoordinatorRecord]:
         """Tombstones for all offsets of topics that are gone (by name); open transactions have `unstable`."""
         return self.offsets.forget_topics(topics, unstable)
 
@@ -271,7 +273,7 @@ class GroupMachine:
             )
         return [group for group in listed if not states or group.group_state.lower() in states]
 
-    def delete(self, group_id: str, unstable: Iterable[TopicPartition] = ()) -> list[StoredRecord]:
+    def delete(self, group_id: str, unstable: Iterable[TopicPartition] = ()) -> list[CoordinatorRecord]:
         """Tombstones for an empty group and its offsets, those of open transactions (`unstable`) among them.
 
         ApiError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
@@ -358,7 +360,7 @@ def _is_empty(group: Group) -> bool:
     return group.state in (State.EMPTY, ConsumerState.EMPTY)
 
 
-def _tombstones(group: Group) -> list[StoredRecord]:
+def _tombstones(group: Group) -> list[CoordinatorRecord]:
     return [group.tombstone()] if isinstance(group, ClassicGroup) else group.tombstones()
 
 

@@ -30,7 +30,7 @@ from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
 from kwire.coordinator.groups.consumer.heartbeat import ConsumerGroups, known_static_member
 from kwire.coordinator.groups.consumer.member import Member, MemberState
 from kwire.coordinator.groups.consumer.timers import MemberTimers
-from kwire.coordinator.machine import Committed, Result, StoredRecord, Surroundings
+from kwire.coordinator.machine import Committed, CoordinatorRecord, CoordinatorResult, Surroundings
 from kwire.coordinator.ports import TopicsView
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -38,7 +38,7 @@ from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.sync_group import SyncGroupResponse
 from kwire.wire.stored.consumer_groups import ClassicMemberMetadata, ClassicProtocol
 
-NOTHING: Final = Result()
+NOTHING: Final = CoordinatorResult()
 
 
 class Policy(NamedTuple):
@@ -95,7 +95,7 @@ class OnlineMigration:
 
     # --- a classic group becomes a consumer group
 
-    def upgraded(self, classic: ClassicGroup, records: list[StoredRecord]) -> ConsumerGroup:
+    def upgraded(self, classic: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
         """The consumer group that a classic group with members becomes, its members with it.
 
         Adds to `records` what stores that. ApiError GROUP_ID_NOT_FOUND where it may not or cannot be.
@@ -190,7 +190,7 @@ class OnlineMigration:
 
     # --- a consumer group becomes a classic group
 
-    def downgraded(self, group: ConsumerGroup, leaving: Collection[Member]) -> Result | None:
+    def downgraded(self, group: ConsumerGroup, leaving: Collection[Member]) -> CoordinatorResult | None:
         """Let members go, and make a classic group of those who stay; None where that is not to be."""
         staying = len(group.members) - len(leaving)
         if group.classic_members - sum(member.is_classic for member in leaving) != staying or staying <= 0:
@@ -221,11 +221,11 @@ class OnlineMigration:
         self,
         group: ConsumerGroup,
         members: Mapping[str, Member],
-        records: list[StoredRecord],
+        records: list[CoordinatorRecord],
         *,
         rebalance: str | None,
         replaced: Member | None = None,
-    ) -> Result:
+    ) -> CoordinatorResult:
         """Make a classic group of these members, and keep the targets as assignments.
 
         The last of the members takes the place of `replaced`, if there is one, and `records` say so already.
@@ -271,11 +271,11 @@ class OnlineMigration:
                     self._consumer.start_session(group.id, member_id)
             rebalanced.committed(error)
 
-        return Result([*stored, *rebalanced.records], committed)
+        return CoordinatorResult([*stored, *rebalanced.records], committed)
 
     # --- the classic protocol in a consumer group
 
-    def join(self, group: ConsumerGroup, join: Join, done: JoinDone) -> Result:
+    def join(self, group: ConsumerGroup, join: Join, done: JoinDone) -> CoordinatorResult:
         """JoinGroup for a consumer group that has members: become one, or take the next step."""
         try:
             return self._join(group, join, done)
@@ -283,7 +283,7 @@ class OnlineMigration:
             done(JoinGroupResponse(error_code=error.code, members=[]))
             return NOTHING
 
-    def _join(self, group: ConsumerGroup, join: Join, done: JoinDone) -> Result:
+    def _join(self, group: ConsumerGroup, join: Join, done: JoinDone) -> CoordinatorResult:
         if not any(self._policy):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         member_id = join.member_id or self._consumer.new_member_id()
@@ -293,7 +293,7 @@ class OnlineMigration:
         if not join.member_id and join.instance_id is None and join.requires_member_id:
             done(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id, members=[]))
             return NOTHING
-        records: list[StoredRecord] = []
+        records: list[CoordinatorRecord] = []
         replaced: Member | None = None
         if join.instance_id is None:
             member = group.members.get(member_id) or Member(member_id)
@@ -336,7 +336,7 @@ class OnlineMigration:
             updated = self._consumer.reconciled(
                 group, updated, target_epoch, target, changed.subscription, owned, records
             )
-            result = Result(records)
+            result = CoordinatorResult(records)
         return result._replace(
             committed=self._joined_callback(group, updated, join, done, result, downgrades)
         )
@@ -346,10 +346,10 @@ class OnlineMigration:
         group: ConsumerGroup,
         updated: Member,
         replaced: Member | None,
-        records: list[StoredRecord],
+        records: list[CoordinatorRecord],
         *,
         is_stale: bool,
-    ) -> Result:
+    ) -> CoordinatorResult:
         assert replaced is not None
         if replaced.instance_id != updated.instance_id:
             # Who had this instance id goes by another one now. Apache Kafka looks by the instance id for whom
@@ -366,7 +366,7 @@ class OnlineMigration:
         member: Member,
         join: Join,
         done: JoinDone,
-        result: Result,
+        result: CoordinatorResult,
         downgrades: bool,
     ) -> Committed:
         assert member.classic is not None
@@ -396,7 +396,7 @@ class OnlineMigration:
 
         return committed
 
-    def sync(self, group: ConsumerGroup, sync: Sync, done: SyncDone) -> Result:
+    def sync(self, group: ConsumerGroup, sync: Sync, done: SyncDone) -> CoordinatorResult:
         """SyncGroup for a consumer group: what the member has."""
         try:
             member, metadata = self._classic_member(group, sync.member_id, sync.instance_id, sync.generation)
@@ -431,7 +431,7 @@ class OnlineMigration:
             self._consumer.start_session(group.id, member.id, metadata.session_timeout_ms)
             done(response)
 
-        return Result((), committed)
+        return CoordinatorResult((), committed)
 
     def heartbeat(
         self, group: ConsumerGroup, generation: int, member_id: str, instance_id: str | None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kwire.coordinator.machine import StoredRecord, TopicPartition
+from kwire.coordinator.machine import CoordinatorRecord, TopicPartition
 from kwire.wire.primitives import ZERO_UUID, Uuid
 from kwire.wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 
@@ -92,13 +92,13 @@ class Offsets:
     # --- records
 
     @staticmethod
-    def commit(commit: Commit, now_ms: int) -> list[StoredRecord]:
+    def commit(commit: Commit, now_ms: int) -> list[CoordinatorRecord]:
         """Records for a commit that counts."""
         group_id, retention_ms = commit.group_id, commit.retention_ms
         expire_timestamp = -1 if retention_ms is None else _as_int64(now_ms + retention_ms)
         version = OFFSET_VERSION if retention_ms is None else OFFSET_VERSION_WITH_EXPIRY
         return [
-            StoredRecord(
+            CoordinatorRecord(
                 OffsetCommitKey(group=group_id, topic=one.topic, partition=one.partition),
                 OffsetCommitValue(
                     offset=one.offset,
@@ -113,12 +113,14 @@ class Offsets:
             for one in commit.commits
         ]
 
-    def forget_group(self, group_id: str, unstable: Iterable[TopicPartition]) -> list[StoredRecord]:
+    def forget_group(self, group_id: str, unstable: Iterable[TopicPartition]) -> list[CoordinatorRecord]:
         """Tombstones for all offsets of a group, and for those that open transactions have (`unstable`)."""
         stable = {(topic, partition) for topic, partition, _ in self._all(group_id)}
         return [tombstone(group_id, *place) for place in sorted(stable.union(unstable))]
 
-    def forget_topics(self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetPair]) -> list[StoredRecord]:
+    def forget_topics(
+        self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetPair]
+    ) -> list[CoordinatorRecord]:
         """Tombstones for the offsets that any group has in these topics, which are deleted.
 
         `unstable` are the offsets of open transactions. An offset of another topic of the name stays.
@@ -144,13 +146,13 @@ class Offsets:
         since: Callable[[CommittedOffset], int] | None,
         in_use: Callable[[str], bool],
         unstable: Collection[TopicPartition],
-    ) -> tuple[list[StoredRecord], bool]:
+    ) -> tuple[list[CoordinatorRecord], bool]:
         """Tombstones for the expired offsets of a group, and whether that leaves it none.
 
         `since` tells from when on the retention of an offset counts, or is None where nothing may expire now;
         offsets of topics `in_use` never do, nor those of which an open transaction has another (`unstable`).
         """
-        records: list[StoredRecord] = []
+        records: list[CoordinatorRecord] = []
         if since is None:
             return records, not unstable and not self._by_group.get(group_id)
         all_expired = not unstable
@@ -193,9 +195,9 @@ class Offsets:
                 del self._by_group[key.group]
 
 
-def tombstone(group_id: str, topic: str, partition: int) -> StoredRecord:
+def tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
     """What makes an offset be forgotten."""
-    return StoredRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)
+    return CoordinatorRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)
 
 
 def _as_int64(value: int) -> int:

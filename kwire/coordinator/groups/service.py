@@ -20,7 +20,7 @@ from kwire.coordinator.groups.consumer.settings import BrokerSettings, ConsumerD
 from kwire.coordinator.groups.machine import GroupConfig, GroupMachine
 from kwire.coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair
 from kwire.coordinator.groups.stored import offset_key, stored_records
-from kwire.coordinator.machine import Committed, Result, SameHeartbeat, TopicPartition
+from kwire.coordinator.machine import Committed, CoordinatorResult, SameHeartbeat, TopicPartition
 from kwire.coordinator.ports import GroupSettings, StatePorts, TopicsView
 from kwire.coordinator.runtime import Kind, Runtime, Shard, partition_of
 from kwire.wire.errors import ApiError, ErrorCode
@@ -107,7 +107,7 @@ class GroupCoordinatorService:
         for shard in self._runtime.active():
             records = shard.machine.topics_deleted(topics, _held_offsets(shard))
             if records:
-                shard.execute(Result(records))
+                shard.execute(CoordinatorResult(records))
 
     def shutdown(self) -> None:
         """Answer everyone who waits, and do nothing more."""
@@ -122,7 +122,7 @@ class GroupCoordinatorService:
                 unstable.setdefault(key.group, set()).add((key.topic, key.partition))
             records = shard.machine.expire(unstable)
             if records:
-                shard.execute(Result(records))
+                shard.execute(CoordinatorResult(records))
         if not self._stopped:
             self._expiry = self._host.schedule(self._config.offsets_retention_check_interval_ms, self._expire)
 
@@ -215,7 +215,7 @@ class GroupCoordinatorService:
             else:
                 done(LeaveGroupResponse(error_code=response_error(error), members=[]))
 
-        shard.execute(Result(result.records, _both(result.committed, left)))
+        shard.execute(CoordinatorResult(result.records, _both(result.committed, left)))
 
     def consumer_heartbeat(
         self,
@@ -244,7 +244,7 @@ class GroupCoordinatorService:
             else:
                 done(ConsumerGroupHeartbeatResponse(error_code=response_error(error)))
 
-        shard.execute(Result(result.records, stored, result.producer))
+        shard.execute(CoordinatorResult(result.records, stored, result.producer))
 
     def same_consumer_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, caller: Caller
@@ -272,7 +272,7 @@ class GroupCoordinatorService:
         except ApiError as error:
             done(error.code)
             return
-        shard.execute(Result(records, lambda error: done(_code(error))))
+        shard.execute(CoordinatorResult(records, lambda error: done(_code(error))))
 
     def commit_transactional_offsets(
         self, commit: Commit, producer: tuple[int, int], done: Callable[[ErrorCode], None]
@@ -284,7 +284,7 @@ class GroupCoordinatorService:
         except ApiError as error:
             done(error.code)
             return
-        shard.execute(Result(records, lambda error: done(_code(error)), producer))
+        shard.execute(CoordinatorResult(records, lambda error: done(_code(error)), producer))
 
     def offsets_partition(self, group_id: str) -> int:
         """The partition of the offsets topic that holds a group, or will once there is such a topic."""
@@ -335,7 +335,7 @@ class GroupCoordinatorService:
             else:
                 done(response_error(error), None)
 
-        shard.execute(Result((), committed))
+        shard.execute(CoordinatorResult((), committed))
 
     def delete_offsets(
         self,
@@ -351,7 +351,9 @@ class GroupCoordinatorService:
         except ApiError as error:
             done(error.code, {})
             return
-        shard.execute(Result(records, lambda error: done(_code(error), outcome if error is None else {})))
+        shard.execute(
+            CoordinatorResult(records, lambda error: done(_code(error), outcome if error is None else {}))
+        )
 
     # --- administration
 
@@ -376,7 +378,7 @@ class GroupCoordinatorService:
             else:
                 done(DescribedConsumerGroup(group_id=group_id, error_code=response_error(error)))
 
-        shard.execute(Result((), committed))
+        shard.execute(CoordinatorResult((), committed))
 
     def listed(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
         """The groups in these states and of these types, in any case; all, where nothing is named.
@@ -412,7 +414,7 @@ class GroupCoordinatorService:
         except ApiError as error:
             decided(group_id, error.code)
             return
-        shard.execute(Result(records, lambda error: decided(group_id, _code(error))))
+        shard.execute(CoordinatorResult(records, lambda error: decided(group_id, _code(error))))
 
     def _shard(self, group_id: str, *, empty_id_allowed: bool = False) -> Shard[GroupMachine]:
         """The shard of a group. Old clients that only keep offsets may have the empty id."""

@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 from kwire.coordinator.machine import (
     Committed,
-    Result,
-    StoredRecord,
+    CoordinatorRecord,
+    CoordinatorResult,
     Surroundings,
     TopicPartition,
     ignore_outcome,
@@ -126,7 +126,7 @@ class TransactionMachine:
 
     def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: Producer | None, done: Done
-    ) -> Result:
+    ) -> CoordinatorResult:
         """Give the epoch to write with, after fencing whoever wrote before.
 
         ApiError: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, COORDINATOR_LOAD_IN_PROGRESS,
@@ -167,7 +167,7 @@ class TransactionMachine:
         partitions: Collection[TopicPartition],
         client_version: int,
         done: Callable[[ErrorCode], None],
-    ) -> Result:
+    ) -> CoordinatorResult:
         """Make partitions part of the transaction, which begins with the first ones.
 
         ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, UNSUPPORTED_VERSION.
@@ -180,7 +180,7 @@ class TransactionMachine:
             done(ErrorCode.NONE if error is None else ErrorCode(_for_clients(error).code))
 
         if transaction.state is State.ONGOING and added <= transaction.partitions:
-            return Result((), committed)
+            return CoordinatorResult((), committed)
         self._check_is_storable(transactional_id, client_version)
         after = with_partitions(transaction, added, client_version, self._around.now_ms())
         return self._apply(after, committed)
@@ -220,7 +220,7 @@ class TransactionMachine:
         commit: bool,
         client_version: int,
         done: Done,
-    ) -> Result:
+    ) -> CoordinatorResult:
         """Decide how a transaction ends. `done` is told who to go on as.
 
         ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
@@ -262,7 +262,7 @@ class TransactionMachine:
         if state is not wanted or (client_version >= 2 and not is_retry):
             raise ApiError(ErrorCode.INVALID_TXN_STATE)
         going_on = Producer(transaction.producer_id, transaction.producer_epoch)
-        return Result((), lambda error: done(going_on if error is None else _for_clients(error)))
+        return CoordinatorResult((), lambda error: done(going_on if error is None else _for_clients(error)))
 
     def _next_producer_id(self, transaction: Transaction, client_version: int) -> int:
         """Which producer id comes after this end, where it uses up the last epoch. ApiError."""
@@ -270,7 +270,7 @@ class TransactionMachine:
             return self._around.next_producer_id()
         return NO_PRODUCER_ID
 
-    def _abort(self, transaction: Transaction, told: Committed = ignore_outcome) -> Result:
+    def _abort(self, transaction: Transaction, told: Committed = ignore_outcome) -> CoordinatorResult:
         """Fence a transaction's producer, and end it without anybody having asked.
 
         The end goes by the cluster's version, whatever its producer follows. In version 2 the end itself
@@ -290,13 +290,13 @@ class TransactionMachine:
             told,
         )
 
-    def _ending(self, after: Transaction, told: Committed) -> Result:
+    def _ending(self, after: Transaction, told: Committed) -> CoordinatorResult:
         def decided(error: ApiError | None) -> None:
             if error is None:
                 self._write_markers(after)
             elif error.code == ErrorCode.REQUEST_TIMED_OUT:
                 # Whoever asked waits no longer. The record may still be committed, and the markers follow it.
-                self._around.later(0, lambda: Result((), decided))
+                self._around.later(0, lambda: CoordinatorResult((), decided))
 
         def committed(error: ApiError | None) -> None:
             decided(error)
@@ -316,11 +316,11 @@ class TransactionMachine:
             )
         )
 
-    def markers_written(self, ending_: Ending) -> Result:
+    def markers_written(self, ending_: Ending) -> CoordinatorResult:
         """Every marker is in its log: the transaction is over."""
         transaction = self._ended_by(ending_)
         if transaction is None:
-            return Result()
+            return CoordinatorResult()
         return self._apply(completed(transaction, self._around.now_ms()), ignore_outcome)
 
     def markers_refused(self, ending_: Ending, partitions: frozenset[TopicPartition]) -> None:
@@ -348,13 +348,13 @@ class TransactionMachine:
         """Whose transactions have been going on for longer than their timeouts."""
         return [name for name in self.transactions if self._is_timed_out(name)]
 
-    def abort_timed_out(self, transactional_id: str) -> Result:
+    def abort_timed_out(self, transactional_id: str) -> CoordinatorResult:
         """Fence and abort such a transaction, unless it has ended meanwhile.
 
         ApiError COORDINATOR_LOAD_IN_PROGRESS: there is no producer id for it to go on with.
         """
         if not self._is_timed_out(transactional_id):
-            return Result()
+            return CoordinatorResult()
         return self._abort(self.transactions[transactional_id])
 
     def _is_timed_out(self, transactional_id: str) -> bool:
@@ -366,11 +366,11 @@ class TransactionMachine:
             and transactional_id not in self._stuck
         )
 
-    def expire(self) -> list[StoredRecord]:
+    def expire(self) -> list[CoordinatorRecord]:
         """Tombstones for the ids that nobody has used for transactional.id.expiration.ms."""
         oldest_ms = self._around.now_ms() - self._config.transactional_id_expiration_ms
         return [
-            StoredRecord(TransactionLogKey(transactional_id=transaction.transactional_id), None)
+            CoordinatorRecord(TransactionLogKey(transactional_id=transaction.transactional_id), None)
             for transaction in self.transactions.values()
             if transaction.state in (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
             and transaction.last_update_ms <= oldest_ms
@@ -393,16 +393,16 @@ class TransactionMachine:
         if transaction is not None and (transaction.is_ending or transaction.transactional_id in self._stuck):
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
 
-    def _record(self, transaction: Transaction) -> StoredRecord:
+    def _record(self, transaction: Transaction) -> CoordinatorRecord:
         version = VALUE_VERSION if self._around.transaction_version() > 0 else 0
-        return StoredRecord(
+        return CoordinatorRecord(
             TransactionLogKey(transactional_id=transaction.transactional_id),
             stored_value(transaction, version),
             version,
             applied=True,
         )
 
-    def _apply(self, after: Transaction, committed: Committed) -> Result:
+    def _apply(self, after: Transaction, committed: Committed) -> CoordinatorResult:
         # Applied here rather than by replay, since the epoch before is not stored.
         name = after.transactional_id
         before = self.transactions.get(name)
@@ -418,7 +418,7 @@ class TransactionMachine:
                     self.transactions[name] = before
             committed(error)
 
-        return Result([self._record(after)], told)
+        return CoordinatorResult([self._record(after)], told)
 
 
 def _for_clients(error: ApiError | None, otherwise: ErrorCode = ErrorCode.NONE) -> ApiError:

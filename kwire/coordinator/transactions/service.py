@@ -12,7 +12,7 @@ from typing import Protocol
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
-from kwire.coordinator.machine import Result, TimerHandle, TopicPartition
+from kwire.coordinator.machine import CoordinatorResult, TimerHandle, TopicPartition
 from kwire.coordinator.runtime import Kind, Runtime, Shard, StoredPair
 from kwire.coordinator.transactions.machine import (
     Done,
@@ -57,7 +57,7 @@ class _Around:
     def now_ms(self) -> int:
         return self._shard.now_ms()
 
-    def later(self, delay_ms: int, command: Callable[[], Result]) -> TimerHandle:
+    def later(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
         return self._shard.later(delay_ms, command)
 
     def new_uuid(self) -> str:
@@ -239,7 +239,7 @@ class TransactionCoordinatorService:
     def _run(
         self,
         transactional_id: str,
-        command: Callable[[TransactionMachine], Result],
+        command: Callable[[TransactionMachine], CoordinatorResult],
         refuse: Callable[[ApiError], None],
     ) -> None:
         try:
@@ -345,7 +345,7 @@ class TransactionCoordinatorService:
         for shard in self._runtime.active():
             records = shard.machine.expire()
             if records:
-                shard.execute(Result(records))
+                shard.execute(CoordinatorResult(records))
 
 
 def stored_records(data: memoryview) -> Iterator[StoredPair]:

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 from kwire.coordinator.groups.classic.member import Member, Protocols
-from kwire.coordinator.machine import StoredRecord, TimerHandle
+from kwire.coordinator.machine import CoordinatorRecord, TimerHandle
 from kwire.wire.codegen import decoder
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -323,7 +323,7 @@ class ClassicGroup:
 
     # --- what is stored
 
-    def record(self, assignments: Mapping[str, bytes] | None = None) -> StoredRecord:
+    def record(self, assignments: Mapping[str, bytes] | None = None) -> CoordinatorRecord:
         """The group as its partition keeps it, with these assignments or else the members' own."""
         members = [
             MemberMetadata(
@@ -346,9 +346,9 @@ class ClassicGroup:
             current_state_timestamp=-1 if self.state_since_ms is None else self.state_since_ms,
             members=members,
         )
-        return StoredRecord(GroupMetadataKey(group=self.id), value, GROUP_METADATA_VERSION, applied=True)
+        return CoordinatorRecord(GroupMetadataKey(group=self.id), value, GROUP_METADATA_VERSION, applied=True)
 
-    def empty_record(self) -> StoredRecord:
+    def empty_record(self) -> CoordinatorRecord:
         """A group that exists and has no generation yet."""
         value = GroupMetadataValue(
             protocol_type="",
@@ -358,11 +358,11 @@ class ClassicGroup:
             current_state_timestamp=-1 if self.state_since_ms is None else self.state_since_ms,
             members=[],
         )
-        return StoredRecord(GroupMetadataKey(group=self.id), value, GROUP_METADATA_VERSION, applied=True)
+        return CoordinatorRecord(GroupMetadataKey(group=self.id), value, GROUP_METADATA_VERSION, applied=True)
 
-    def tombstone(self) -> StoredRecord:
+    def tombstone(self) -> CoordinatorRecord:
         """The group is gone."""
-        return StoredRecord(GroupMetadataKey(group=self.id), None)
+        return CoordinatorRecord(GroupMetadataKey(group=self.id), None)
 
     @classmethod
     def from_record(cls, group_id: str, value: GroupMetadataValue, now_ms: int) -> ClassicGroup:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from kwire.coordinator.groups.classic.group import ClassicGroup, State
 from kwire.coordinator.groups.classic.member import JoinDone, Member, Protocols, SyncDone
-from kwire.coordinator.machine import Result, SameHeartbeat, Surroundings
+from kwire.coordinator.machine import CoordinatorResult, SameHeartbeat, Surroundings
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -22,7 +22,7 @@ from kwire.wire.messages.sync_group import SyncGroupResponse
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """How long a member that never got a generation may wait in a join; Kafka's constant."""
 
-NOTHING = Result()
+NOTHING = CoordinatorResult()
 
 
 class ClassicConfig(Protocol):
@@ -91,7 +91,7 @@ class ClassicGroups:
 
     # --- requests
 
-    def join(self, join: Join, done: JoinDone) -> Result:
+    def join(self, join: Join, done: JoinDone) -> CoordinatorResult:
         """Become a member, or come to the next generation. `done` is called once, maybe much later."""
         group = self.groups.get(join.group_id)
         is_new_group = group is None
@@ -113,7 +113,7 @@ class ClassicGroups:
             result = self._join_known(group, join, done)
         if is_new_group and not result.records:
             # Without this, a group whose members never finished joining would be forgotten by a restart.
-            return Result([group.empty_record()], lambda error: self._created(group, error))
+            return CoordinatorResult([group.empty_record()], lambda error: self._created(group, error))
         return result
 
     def _created(self, group: ClassicGroup, error: ApiError | None) -> None:
@@ -125,7 +125,7 @@ class ClassicGroups:
         for member in list(group.members.values()):
             group.answer_join(member, _join_error(response_error(error)))
 
-    def sync(self, sync: Sync, done: SyncDone) -> Result:
+    def sync(self, sync: Sync, done: SyncDone) -> CoordinatorResult:
         """Get the assignment of a generation; from the leader, also set it."""
         group = self.groups.get(sync.group_id)
         if group is None or group.state is State.EMPTY:
@@ -192,7 +192,9 @@ class ClassicGroups:
 
         return again
 
-    def leave(self, group_id: str, leaving: Sequence[MemberIdentity]) -> tuple[Result, LeaveGroupResponse]:
+    def leave(
+        self, group_id: str, leaving: Sequence[MemberIdentity]
+    ) -> tuple[CoordinatorResult, LeaveGroupResponse]:
         """Take members out, by member id or (for administrators) by instance id alone. One answer each."""
         group = self.groups.get(group_id)
         if group is None:
@@ -228,7 +230,7 @@ class ClassicGroups:
         self.groups[group_id] = group
         return group
 
-    def take_over(self, group: ClassicGroup, rebalance: str | None) -> Result:
+    def take_over(self, group: ClassicGroup, rebalance: str | None) -> CoordinatorResult:
         """Serve a group that was of another kind: sessions start, and, if there is a reason, a rebalance."""
         self.groups[group.id] = group
         for member in group.members.values():
@@ -289,7 +291,7 @@ class ClassicGroups:
             return group.joined < self._config.group_max_size
         return member is not None or len(group.members) < self._config.group_max_size
 
-    def _join_unknown(self, group: ClassicGroup, join: Join, done: JoinDone) -> Result:
+    def _join_unknown(self, group: ClassicGroup, join: Join, done: JoinDone) -> CoordinatorResult:
         prefix = join.client_id if join.instance_id is None else join.instance_id
         member_id = f"{prefix}-{self._around.new_uuid()}"
         if join.instance_id is not None:
@@ -304,7 +306,7 @@ class ClassicGroups:
         done(_join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         return NOTHING
 
-    def _join_known(self, group: ClassicGroup, join: Join, done: JoinDone) -> Result:
+    def _join_known(self, group: ClassicGroup, join: Join, done: JoinDone) -> CoordinatorResult:
         member_id = join.member_id
         if member_id in group.pending:
             if join.instance_id is None:
@@ -328,7 +330,9 @@ class ClassicGroups:
         self._update(group, member, join, done)
         return self._rebalance(group, f"{member_id} joined again ({join.reason or 'no reason given'})")
 
-    def _add_member(self, group: ClassicGroup, member_id: str, join: Join, done: JoinDone) -> Result:
+    def _add_member(
+        self, group: ClassicGroup, member_id: str, join: Join, done: JoinDone
+    ) -> CoordinatorResult:
         member = Member(
             member_id,
             instance_id=join.instance_id,
@@ -356,7 +360,7 @@ class ClassicGroups:
 
     def _replace_static(
         self, group: ClassicGroup, instance_id: str, member_id: str, join: Join, done: JoinDone
-    ) -> Result:
+    ) -> CoordinatorResult:
         old_leader = group.leader
         old_id = group.static_ids[instance_id]
         member = group.replace_static(instance_id, member_id)
@@ -399,11 +403,11 @@ class ClassicGroups:
                 )
             )
 
-        return Result([group.record()], stored)
+        return CoordinatorResult([group.record()], stored)
 
     # --- rebalancing
 
-    def _rebalance(self, group: ClassicGroup, reason: str) -> Result:
+    def _rebalance(self, group: ClassicGroup, reason: str) -> CoordinatorResult:
         """Begin a rebalance, or, where one is under way, end its join if that waits for nobody."""
         if not group.can_rebalance:
             return self._end_join_if_complete(group)
@@ -429,7 +433,7 @@ class ClassicGroups:
         self._start_join_timer(group, group.rebalance_timeout_ms, lambda: self._end_join(group))
         return NOTHING
 
-    def _initial_delay_over(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> Result:
+    def _initial_delay_over(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> CoordinatorResult:
         if not group.grew_while_waiting or remaining_ms == 0:
             return self._end_join(group)
         group.grew_while_waiting = False
@@ -440,12 +444,12 @@ class ClassicGroups:
         )
         return NOTHING
 
-    def _end_join_if_complete(self, group: ClassicGroup) -> Result:
+    def _end_join_if_complete(self, group: ClassicGroup) -> CoordinatorResult:
         if group.state is not State.PREPARING_REBALANCE or group.previous_state is State.EMPTY:
             return NOTHING
         return self._end_join(group) if group.all_joined else NOTHING
 
-    def _end_join(self, group: ClassicGroup) -> Result:
+    def _end_join(self, group: ClassicGroup) -> CoordinatorResult:
         """Close the join: dynamic members who did not come are out, static ones stay until a session ends."""
         self._stop_join_timer(group)
         for member in list(group.members.values()):
@@ -458,7 +462,7 @@ class ClassicGroups:
         group.grew_while_waiting = False
         if not group.members:
             self._logger.info("group %s is empty at generation %d", group.id, group.generation)
-            return Result([group.record({})], lambda error: self._warn_not_stored(group, error))
+            return CoordinatorResult([group.record({})], lambda error: self._warn_not_stored(group, error))
         self._logger.info(
             "group %s is at generation %d with %d members", group.id, group.generation, len(group.members)
         )
@@ -474,7 +478,7 @@ class ClassicGroups:
         )
         return NOTHING
 
-    def _store_assignment(self, group: ClassicGroup, sync: Sync) -> Result:
+    def _store_assignment(self, group: ClassicGroup, sync: Sync) -> CoordinatorResult:
         given = dict(sync.assignments)
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
 
@@ -493,7 +497,7 @@ class ClassicGroups:
             self._propagate(group, response_error(error))
             self._rebalance(group, f"its assignment could not be stored: {error.code.name}")
 
-        return Result([group.record(assignments)], stored)
+        return CoordinatorResult([group.record(assignments)], stored)
 
     def _propagate(self, group: ClassicGroup, code: ErrorCode) -> None:
         for member in list(group.members.values()):
@@ -536,7 +540,7 @@ class ClassicGroups:
                 "group %s: the empty generation was not stored: %s", group.id, error.code.name
             )
 
-    def _session_over(self, group: ClassicGroup, member: Member) -> Result:
+    def _session_over(self, group: ClassicGroup, member: Member) -> CoordinatorResult:
         if group.members.get(member.id) is not member or member.may_outlive_session:
             return NOTHING
         self._logger.info("group %s: the session of %s is over", group.id, member.id)
@@ -547,7 +551,7 @@ class ClassicGroups:
             return self._end_join(group)
         return NOTHING
 
-    def _pending_over(self, group: ClassicGroup, member_id: str) -> Result:
+    def _pending_over(self, group: ClassicGroup, member_id: str) -> CoordinatorResult:
         if member_id not in group.pending:
             return NOTHING
         group.remove(member_id)
@@ -555,7 +559,7 @@ class ClassicGroups:
             return self._end_join(group)
         return NOTHING
 
-    def _sync_over(self, group: ClassicGroup, generation: int) -> Result:
+    def _sync_over(self, group: ClassicGroup, generation: int) -> CoordinatorResult:
         if generation != group.generation or not group.unsynced:
             return NOTHING
         if group.state not in (State.COMPLETING_REBALANCE, State.STABLE):
@@ -565,7 +569,9 @@ class ClassicGroups:
             group.remove(member_id)
         return self._rebalance(group, f"no SyncGroup from {', '.join(missing)}")
 
-    def _start_join_timer(self, group: ClassicGroup, delay_ms: int, command: Callable[[], Result]) -> None:
+    def _start_join_timer(
+        self, group: ClassicGroup, delay_ms: int, command: Callable[[], CoordinatorResult]
+    ) -> None:
         self._stop_join_timer(group)
         group.join_timer = self._around.later(delay_ms, command)
 

@@ -20,7 +20,7 @@ from kwire.coordinator.groups.consumer.member import (
     removal_records,
     target_record,
 )
-from kwire.coordinator.machine import StoredRecord
+from kwire.coordinator.machine import CoordinatorRecord
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.schema import Message
 from kwire.wire.stored.consumer_groups import (
@@ -228,25 +228,25 @@ class ConsumerGroup:
 
     # --- records
 
-    def epoch_record(self, epoch: int, metadata_hash: int) -> StoredRecord:
+    def epoch_record(self, epoch: int, metadata_hash: int) -> CoordinatorRecord:
         """A new group epoch, and the hash of the topics that it was decided upon."""
-        return StoredRecord(
+        return CoordinatorRecord(
             ConsumerGroupMetadataKey(group_id=self.id),
             ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
         )
 
-    def assignment_epoch_record(self, epoch: int, timestamp_ms: int) -> StoredRecord:
+    def assignment_epoch_record(self, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
         """The targets are those of this epoch."""
-        return StoredRecord(
+        return CoordinatorRecord(
             ConsumerGroupTargetAssignmentMetadataKey(group_id=self.id),
             ConsumerGroupTargetAssignmentMetadataValue(
                 assignment_epoch=epoch, assignment_timestamp=timestamp_ms
             ),
         )
 
-    def regex_record(self, expression: str, resolved: Resolved | None) -> StoredRecord:
+    def regex_record(self, expression: str, resolved: Resolved | None) -> CoordinatorRecord:
         """What an expression matches; None: nobody uses it any more."""
-        return StoredRecord(
+        return CoordinatorRecord(
             ConsumerGroupRegularExpressionKey(group_id=self.id, regular_expression=expression),
             None
             if resolved is None
@@ -255,11 +255,11 @@ class ConsumerGroup:
             ),
         )
 
-    def partition_metadata_tombstone(self) -> StoredRecord:
+    def partition_metadata_tombstone(self) -> CoordinatorRecord:
         """Away with what brokers before KIP-1101 stored."""
-        return StoredRecord(ConsumerGroupPartitionMetadataKey(group_id=self.id), None)
+        return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id=self.id), None)
 
-    def creation_records(self) -> list[StoredRecord]:
+    def creation_records(self) -> list[CoordinatorRecord]:
         """Everything that there is of the group, as records."""
         members = self.members.values()
         return [
@@ -273,18 +273,18 @@ class ConsumerGroup:
             *(member.assignment_record(self.id) for member in members),
         ]
 
-    def tombstones(self, member_ids: Iterable[str] | None = None) -> list[StoredRecord]:
+    def tombstones(self, member_ids: Iterable[str] | None = None) -> list[CoordinatorRecord]:
         """Tombstones for all of the group; `member_ids` where its members are others than `members`."""
         ids = list(self.members if member_ids is None else member_ids)
         of_members = [removal_records(self.id, member_id) for member_id in ids]
         return [
             *(records[0] for records in of_members),
             *(records[1] for records in of_members),
-            StoredRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=self.id), None),
+            CoordinatorRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=self.id), None),
             *(records[2] for records in of_members),
             *(self.regex_record(expression, None) for expression in self.resolved),
             self.partition_metadata_tombstone(),
-            StoredRecord(ConsumerGroupMetadataKey(group_id=self.id), None),
+            CoordinatorRecord(ConsumerGroupMetadataKey(group_id=self.id), None),
         ]
 
     # --- replay

@@ -39,7 +39,7 @@ from kwire.coordinator.groups.consumer.requests import (
 from kwire.coordinator.groups.consumer.subscriptions import Subscriptions
 from kwire.coordinator.groups.consumer.target import new_target
 from kwire.coordinator.groups.consumer.timers import MemberTimers
-from kwire.coordinator.machine import Result, SameHeartbeat, StoredRecord, Surroundings
+from kwire.coordinator.machine import CoordinatorRecord, CoordinatorResult, SameHeartbeat, Surroundings
 from kwire.coordinator.ports import GroupSettings, TopicsView
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import (
@@ -51,7 +51,7 @@ from kwire.wire.messages.consumer_group_heartbeat import (
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.wire.primitives import Uuid, uuid_to_text
 
-NOTHING = Result()
+NOTHING = CoordinatorResult()
 
 
 class ConsumerConfig(Protocol):
@@ -98,7 +98,7 @@ class ConsumerGroups:
 
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, caller: Caller
-    ) -> tuple[Result, ConsumerGroupHeartbeatResponse]:
+    ) -> tuple[CoordinatorResult, ConsumerGroupHeartbeatResponse]:
         """What to store, and the answer once that is committed. The request has been checked by itself.
 
         ApiError: GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
@@ -110,7 +110,7 @@ class ConsumerGroups:
         if not joins and self._is_steady(request, caller):
             self.start_session(request.group_id, request.member_id)
             return NOTHING, self._answer(request.group_id, request.member_id, request.member_epoch)
-        records: list[StoredRecord] = []
+        records: list[CoordinatorRecord] = []
         group = self._group_of(request.group_id, records, joins=joins)
         self.check_room(group, request.member_id)
         owned = owned_partitions(request)
@@ -149,7 +149,7 @@ class ConsumerGroups:
                     for topic_id, partitions in updated.assigned.items()
                 ]
             )
-        return Result(records), response
+        return CoordinatorResult(records), response
 
     def _answer(self, group_id: str, member_id: str, epoch: int) -> ConsumerGroupHeartbeatResponse:
         return ConsumerGroupHeartbeatResponse(
@@ -206,7 +206,7 @@ class ConsumerGroups:
 
         return again
 
-    def _group_of(self, group_id: str, records: list[StoredRecord], *, joins: bool) -> ConsumerGroup:
+    def _group_of(self, group_id: str, records: list[CoordinatorRecord], *, joins: bool) -> ConsumerGroup:
         group = self.groups.get(group_id)
         if group is not None:
             return group
@@ -242,7 +242,7 @@ class ConsumerGroups:
         group: ConsumerGroup,
         member_id: str,
         instance_id: str,
-        records: list[StoredRecord],
+        records: list[CoordinatorRecord],
         *,
         is_classic: bool = False,
     ) -> Member:
@@ -275,7 +275,7 @@ class ConsumerGroups:
         member: Member,
         updated: Member,
         homogeneous: bool | None,
-        records: list[StoredRecord],
+        records: list[CoordinatorRecord],
     ) -> tuple[int, Partitions]:
         """The member's target and its epoch: a new one, if the group epoch and the interval ask for that.
 
@@ -316,7 +316,7 @@ class ConsumerGroups:
         target: Partitions,
         subscription_changed: bool,
         owned: Owned | None,
-        records: list[StoredRecord],
+        records: list[CoordinatorRecord],
     ) -> Member:
         """The member after its next step towards its target, which is stored."""
         found = map(self._topics.by_name, group.subscribed_topics(member))
@@ -344,7 +344,9 @@ class ConsumerGroups:
 
     # --- leaving
 
-    def _leave(self, request: ConsumerGroupHeartbeatRequest) -> tuple[Result, ConsumerGroupHeartbeatResponse]:
+    def _leave(
+        self, request: ConsumerGroupHeartbeatRequest
+    ) -> tuple[CoordinatorResult, ConsumerGroupHeartbeatResponse]:
         group = self.groups.get(request.group_id)
         if group is None:
             classic = self._classic.groups.get(request.group_id)
@@ -357,12 +359,12 @@ class ConsumerGroups:
         member = known_static_member(group, request.member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVING_EPOCH:
             self._logger.info("group %s: static member %s is away", group.id, request.instance_id)
-            return Result([member.away().assignment_record(group.id)]), response
+            return CoordinatorResult([member.away().assignment_record(group.id)]), response
         return self.remove(group, [member]), response
 
     def leave_group(
         self, group: ConsumerGroup, leaving: Iterable[MemberIdentity]
-    ) -> tuple[Result, LeaveGroupResponse]:
+    ) -> tuple[CoordinatorResult, LeaveGroupResponse]:
         """LeaveGroup: takes members of either protocol out; an administrator names instance ids alone."""
         members: dict[str, Member] = {}
         responses: list[MemberResponse] = []
@@ -380,19 +382,19 @@ class ConsumerGroups:
         result = self.remove(group, list(members.values())) if members else NOTHING
         return result, LeaveGroupResponse(members=responses)
 
-    def remove(self, group: ConsumerGroup, members: Collection[Member]) -> Result:
+    def remove(self, group: ConsumerGroup, members: Collection[Member]) -> CoordinatorResult:
         """Let members go, whoever wants that: their partitions are free, and the group epoch rises."""
         downgraded = self.migration.downgraded(group, members)
         if downgraded is not None:
             return downgraded
-        records: list[StoredRecord] = []
+        records: list[CoordinatorRecord] = []
         for member in members:
             self._logger.info("group %s: member %s goes", group.id, member.id)
             records += removal_records(group.id, member.id)
         records += self.subscriptions.without(group, members)
         for member in members:
             self.stop_timers(group.id, member.id)
-        return Result(records)
+        return CoordinatorResult(records)
 
     # --- time
 
@@ -409,7 +411,7 @@ class ConsumerGroups:
             )
 
     def _start_revocation(self, group_id: str, member: Member) -> None:
-        def over() -> Result:
+        def over() -> CoordinatorResult:
             group = self.groups.get(group_id)
             known = None if group is None else group.members.get(member.id)
             if known is None or known.epoch != member.epoch:
@@ -418,7 +420,7 @@ class ConsumerGroups:
 
         self._revocations.start(group_id, member.id, member.rebalance_timeout_ms, over)
 
-    def fence(self, group_id: str, member_id: str, reason: str) -> Result:
+    def fence(self, group_id: str, member_id: str, reason: str) -> CoordinatorResult:
         """Let a member go that has not done what it must."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from kwire.broker.host.loggers import NodeLogger
-from kwire.coordinator.machine import StoredRecord
+from kwire.coordinator.machine import CoordinatorRecord
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.consumer_groups import (
     ClassicMemberMetadata,
@@ -112,9 +112,9 @@ class Member(NamedTuple):
 
     # --- what is stored
 
-    def metadata_record(self, group_id: str) -> StoredRecord:
+    def metadata_record(self, group_id: str) -> CoordinatorRecord:
         """Who it is and what it subscribes to."""
-        return StoredRecord(
+        return CoordinatorRecord(
             ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=self.id),
             ConsumerGroupMemberMetadataValue(
                 instance_id=self.instance_id,
@@ -129,9 +129,9 @@ class Member(NamedTuple):
             ),
         )
 
-    def assignment_record(self, group_id: str) -> StoredRecord:
+    def assignment_record(self, group_id: str) -> CoordinatorRecord:
         """What it has."""
-        return StoredRecord(
+        return CoordinatorRecord(
             ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=self.id),
             ConsumerGroupCurrentMemberAssignmentValue(
                 member_epoch=self.epoch,
@@ -176,9 +176,9 @@ class Member(NamedTuple):
         )
 
 
-def target_record(group_id: str, member_id: str, target: Partitions) -> StoredRecord:
+def target_record(group_id: str, member_id: str, target: Partitions) -> CoordinatorRecord:
     """What a member is to have."""
-    return StoredRecord(
+    return CoordinatorRecord(
         ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
         ConsumerGroupTargetAssignmentMemberValue(
             topic_partitions=[
@@ -189,12 +189,16 @@ def target_record(group_id: str, member_id: str, target: Partitions) -> StoredRe
     )
 
 
-def removal_records(group_id: str, member_id: str) -> list[StoredRecord]:
+def removal_records(group_id: str, member_id: str) -> list[CoordinatorRecord]:
     """Tombstones for all that is stored of a member, in the order that replay relies on."""
     return [
-        StoredRecord(ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None),
-        StoredRecord(ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None),
-        StoredRecord(ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None),
+        CoordinatorRecord(
+            ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None
+        ),
+        CoordinatorRecord(
+            ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None
+        ),
+        CoordinatorRecord(ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None),
     ]
 
 

@@ -10,26 +10,26 @@ from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
 from kwire.coordinator.groups.classic.rebalance import Join, Sync
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
 from kwire.coordinator.groups.consumer.member import Member
-from kwire.coordinator.machine import Result, StoredRecord
+from kwire.coordinator.machine import CoordinatorRecord, CoordinatorResult
 from kwire.wire.errors import ErrorCode
 
 
 class Migration(Protocol):
     """Changes groups from one protocol to the other, and serves members of both in a consumer group."""
 
-    def upgraded(self, classic: ClassicGroup, records: list[StoredRecord]) -> ConsumerGroup:
+    def upgraded(self, classic: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
         """The consumer group that a classic group with members becomes, its members with it.
 
         Adds to `records` what stores that. ApiError GROUP_ID_NOT_FOUND where it may not.
         """
 
-    def downgraded(self, group: ConsumerGroup, leaving: Collection[Member]) -> Result | None:
+    def downgraded(self, group: ConsumerGroup, leaving: Collection[Member]) -> CoordinatorResult | None:
         """Let members go, and make a classic group of those who stay; None where that is not to be."""
 
-    def join(self, group: ConsumerGroup, join: Join, done: JoinDone) -> Result:
+    def join(self, group: ConsumerGroup, join: Join, done: JoinDone) -> CoordinatorResult:
         """JoinGroup for a consumer group that has members."""
 
-    def sync(self, group: ConsumerGroup, sync: Sync, done: SyncDone) -> Result:
+    def sync(self, group: ConsumerGroup, sync: Sync, done: SyncDone) -> CoordinatorResult:
         """SyncGroup for a consumer group."""
 
     def heartbeat(

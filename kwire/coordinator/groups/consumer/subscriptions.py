@@ -14,7 +14,7 @@ from kwire.coordinator.groups.consumer import regex
 from kwire.coordinator.groups.consumer.group import ConsumerGroup, Counts, Resolved, is_homogeneous
 from kwire.coordinator.groups.consumer.member import Member
 from kwire.coordinator.groups.consumer.topic_hash import group_hash, topic_hash
-from kwire.coordinator.machine import Result, StoredRecord, Surroundings
+from kwire.coordinator.machine import CoordinatorRecord, CoordinatorResult, Surroundings
 from kwire.coordinator.ports import Topic, TopicsView
 from kwire.wire.errors import ApiError
 
@@ -64,7 +64,7 @@ class Subscriptions:
     # --- a member's request
 
     def take(
-        self, group: ConsumerGroup, member: Member, updated: Member, records: list[StoredRecord]
+        self, group: ConsumerGroup, member: Member, updated: Member, records: list[CoordinatorRecord]
     ) -> Change:
         """Store what changed of a member. ApiError INVALID_REGULAR_EXPRESSION."""
         names_changed = False
@@ -77,7 +77,7 @@ class Subscriptions:
         return Change(names_changed or regex_changed, names_changed or resolved)
 
     def _take_regex(
-        self, group: ConsumerGroup, member: Member, updated: Member, records: list[StoredRecord]
+        self, group: ConsumerGroup, member: Member, updated: Member, records: list[CoordinatorRecord]
     ) -> tuple[bool, bool]:
         """Whether the member's expression changed, and whether what the new one matches is known."""
         old, new = member.regex, updated.regex
@@ -127,7 +127,7 @@ class Subscriptions:
         group: ConsumerGroup,
         member: Member,
         updated: Member,
-        records: list[StoredRecord],
+        records: list[CoordinatorRecord],
         *,
         raise_epoch: bool,
     ) -> tuple[int, bool]:
@@ -148,7 +148,7 @@ class Subscriptions:
             records.append(group.partition_metadata_tombstone())
         return epoch, homogeneous
 
-    def without(self, group: ConsumerGroup, members: Collection[Member]) -> list[StoredRecord]:
+    def without(self, group: ConsumerGroup, members: Collection[Member]) -> list[CoordinatorRecord]:
         """What to store when members go: their expressions, and the next group epoch."""
         leaving: dict[str, int] = {}
         for member in members:
@@ -163,12 +163,12 @@ class Subscriptions:
 
     # --- expressions
 
-    def _resolve(self, group_id: str, expressions: Collection[str]) -> Result:
+    def _resolve(self, group_id: str, expressions: Collection[str]) -> CoordinatorResult:
         """Match a group's expressions with all topics. Another topic among them raises the group epoch."""
         self._resolving.discard(group_id)
         group = self._groups.get(group_id)
         if group is None:
-            return Result()
+            return CoordinatorResult()
         version, now_ms = self._topics.version, self._around.now_ms()
         names = list(self._topics.names())
         found = {
@@ -184,7 +184,7 @@ class Subscriptions:
             records.append(group.epoch_record(group.epoch + 1, metadata_hash))
             group.refresh_at_ms = now_ms + REFRESH_INTERVAL_MS
             group.refresh_epoch = group.epoch + 1
-        return Result(records)
+        return CoordinatorResult(records)
 
     # --- topics
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from kwire.coordinator.groups.assignors.spec import Assignor, GroupSpec, MemberSpec
 from kwire.coordinator.groups.consumer.group import NO_TARGET, ConsumerGroup
 from kwire.coordinator.groups.consumer.member import Member, Partitions, target_record
-from kwire.coordinator.machine import StoredRecord
+from kwire.coordinator.machine import CoordinatorRecord
 from kwire.coordinator.ports import TopicsView
 
 
@@ -20,7 +20,7 @@ def new_target(
     assign: Assignor,
     topics: TopicsView,
     now_ms: int,
-) -> tuple[list[StoredRecord], Partitions]:
+) -> tuple[list[CoordinatorRecord], Partitions]:
     """Share the group's partitions out at `epoch`, with one member as it is now.
 
     Gives the records of what changes, and that member's target. A static member that takes another's place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kwire.coordinator.machine import Result, Surroundings, TimerHandle
+from kwire.coordinator.machine import CoordinatorResult, Surroundings, TimerHandle
 
 
 class MemberTimers:
@@ -14,14 +14,16 @@ class MemberTimers:
         self._around = around
         self._timers: dict[tuple[str, str], TimerHandle] = {}
 
-    def start(self, group_id: str, member_id: str, delay_ms: int, command: Callable[[], Result]) -> None:
+    def start(
+        self, group_id: str, member_id: str, delay_ms: int, command: Callable[[], CoordinatorResult]
+    ) -> None:
         """Run `command` when the time has passed; an earlier timer of the member is called off."""
         key = (group_id, member_id)
         known = self._timers.get(key)
         if known is not None:
             known.cancel()
 
-        def due() -> Result:
+        def due() -> CoordinatorResult:
             self._timers.pop(key, None)
             return command()
 
@@ -40,7 +42,7 @@ class MemberTimers:
         return self._timers.get((group_id, member_id))
 
     def start_if_absent(
-        self, group_id: str, member_id: str, delay_ms: int, command: Callable[[], Result]
+        self, group_id: str, member_id: str, delay_ms: int, command: Callable[[], CoordinatorResult]
     ) -> None:
         """Likewise, but leave an earlier timer of the member as it is."""
         if (group_id, member_id) not in self._timers:
