@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kwire.broker.host.clock import ManualClock, QueuedTimer, TimerQueue
+from kwire.broker.host.host import NoPeers, Peers
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.host.streams import RandomStreams
 
@@ -105,6 +106,8 @@ class VirtualHost:
         """The work that is held back, oldest first; None while none is."""
         self.is_dead = False
         """Whether the process is gone: nothing of it happens any more."""
+        self.peers: Peers = NoPeers(self.call_soon)
+        """The other nodes: nobody, unless the host stands in a network."""
         self._work_delays = work_delays
         self._streams = RandomStreams(seed)
 

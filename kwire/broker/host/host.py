@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from kwire.broker.host.loggers import NodeLogger
 from kwire.wire.schema import Message
@@ -60,24 +60,66 @@ class Host(Protocol):
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call `callback` in this turn of the loop or the next, after what is running now."""
 
+    @property
+    def peers(self) -> Peers:
+        """The other nodes of the cluster."""
+
+
+class PeerAddress(NamedTuple):
+    """Where a node listens to other nodes."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 class PeerUnreachable(Exception):
-    """The other node was not reached, or did not answer in time; it may have done what it was asked."""
+    """The other node was not reached, or did not answer in time; it may have done what it was asked.
+
+    Its text says why.
+    """
+
+
+OnAnswer = Callable[[Message | PeerUnreachable], None]
 
 
 class Peers(Protocol):
-    """The other nodes of a cluster, for those parts of a node that ask them. Nobody implements it yet."""
+    """The other nodes of a cluster, for those parts of a node that ask them."""
 
     def send(
         self,
-        node_id: int,
+        to: PeerAddress,
         purpose: str,
         request: Message,
+        *,
         deadline_ms: int,
-        on_answer: Callable[[Message | PeerUnreachable], None],
+        on_answer: OnAnswer,
+        max_version: int | None = None,
     ) -> None:
         """Ask a node, and have `on_answer` called once: with its answer, or, by `deadline_ms`, without one.
 
-        What is sent for one purpose ("raft", "fetch") arrives in order, and waits for nothing that is sent
-        for another. The deadline is a moment of `Host.monotonic_ms`.
+        Each purpose ("metadata", "fetch-0") has a connection of its own to each address: what is sent for one
+        is done and answered in its order, and waits for nothing that is sent for another. The deadline is a
+        moment of `Host.monotonic_ms`. The version is the highest that both sides have, at most `max_version`.
         """
+
+
+class NoPeers:
+    """`Peers` of a node that can reach nobody."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
+        self._call_soon = call_soon
+
+    def send(
+        self,
+        to: PeerAddress,
+        purpose: str,
+        request: Message,
+        *,
+        deadline_ms: int,
+        on_answer: OnAnswer,
+        max_version: int | None = None,
+    ) -> None:
+        self._call_soon(lambda: on_answer(PeerUnreachable(f"{to} is not reached: there is no network")))

@@ -38,6 +38,7 @@ from typing import Any, TypeVar
 import trio
 
 from kwire.broker.host.clock import Clock, QueuedTimer, SystemClock, TimerQueue
+from kwire.broker.host.host import NoPeers, Peers
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.host.streams import RandomStreams
 from kwire.broker.net.timerfd import TimerFd
@@ -74,6 +75,8 @@ class Loop:
         self.now_ms = self.clock.now_ms
         self.monotonic_ms = self.clock.monotonic_ms
         self._logger = self.logger("kwire.net")
+        self.peers: Peers = NoPeers(self.call_soon)
+        """The other nodes: nobody, until the shell has made connections to them possible."""
         self.end_turn: Callable[[], bool] = _nothing_left
         """Called at the end of each turn; True asks for another turn at once."""
         self.turn_ms = self.clock.monotonic_ms()
