@@ -127,7 +127,7 @@ class _Source:
         return not field.is_list and field.element in FORMATS
 
     def is_nullable(self, field: Field) -> bool:
-        return self.version in field.nullable or field.element == "Records"
+        return self.version in field.nullable
 
     def nested(self, field: Field, makes: Callable[[type[Message]], Any]) -> str:
         assert field.message is not None

@@ -1,4 +1,4 @@
-"""Writes the files that `test_java_bytes.py` reads: `python -m tests.kwire.golden`, with Java and Maven.
+"""Writes the files that `test_java_bytes.py` reads: `python -m tests.wire.golden`, with Java and Maven.
 
 For every message that kwire declares and every version: a value with every field filled, one with every null
 that is allowed, and for the oldest and newest version a random one, all as JSON, with the bytes that Apache
@@ -14,7 +14,7 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-from kwire.wire.messages import consumer_protocol
+from kwire.wire.messages import consumer_protocol, default_principal
 from kwire.wire.registry import API_VERSIONS
 from kwire.wire.schema import Message
 from kwire.wire.stored import (
@@ -38,6 +38,7 @@ ERRORS = DATA / "kafka-4.3.1-errors.tsv"
 
 STORED = (
     consumer_protocol,
+    default_principal,
     groups,
     consumer_groups,
     share_groups,

@@ -1,0 +1,35 @@
+"""AddRaftVoter v0–1. KIP-853, KIP-1186 (answered before it is committed, v1)."""
+
+from __future__ import annotations
+
+from kwire.wire.primitives import Uuid
+from kwire.wire.schema import Bool, Int16, Int32, Message, Str, UInt16, field, message
+
+
+@message(key=80, versions="0-1", flexible="0+")
+class AddRaftVoterRequest(Message):
+    """Make an observer of the quorum a voter."""
+
+    cluster_id: Str | None = field(nullable="0+")
+    timeout_ms: Int32 = field()
+    voter_id: Int32 = field()
+    voter_directory_id: Uuid = field()
+    listeners: list[Listener] = field()
+    ack_when_committed: Bool = field("1+", default=True)
+
+
+class Listener(Message):
+    """One listener of the voter."""
+
+    name: Str = field()
+    host: Str = field()
+    port: UInt16 = field()
+
+
+@message(key=80, versions="0-1", flexible="0+")
+class AddRaftVoterResponse(Message):
+    """Whether it votes now."""
+
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()
+    error_message: Str | None = field(nullable="0+")

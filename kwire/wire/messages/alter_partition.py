@@ -1,0 +1,70 @@
+"""AlterPartition v2–3. KIP-497, KIP-704 (recovery), KIP-841 (topic ids, v2), KIP-903 (broker epochs, v3);
+from the leader of partitions to the controller.
+"""
+
+from __future__ import annotations
+
+from kwire.wire.primitives import Uuid
+from kwire.wire.schema import Int8, Int16, Int32, Int64, Message, field, message
+
+
+@message(key=56, versions="2-3", flexible="0+")
+class AlterPartitionRequest(Message):
+    """Change the ISR of partitions, or say that they have recovered."""
+
+    broker_id: Int32 = field()
+    broker_epoch: Int64 = field(default=-1)
+    topics: list[RequestTopicData] = field()
+
+
+class RequestTopicData(Message):
+    """Partitions of one topic."""
+
+    topic_id: Uuid = field()
+    partitions: list[RequestPartitionData] = field()
+
+
+class RequestPartitionData(Message):
+    """The ISR that a leader wants, in the epochs that it knows."""
+
+    partition_index: Int32 = field()
+    leader_epoch: Int32 = field()
+    new_isr: list[Int32] = field("0-2")
+    new_isr_with_epochs: list[BrokerState] = field("3+")
+    leader_recovery_state: Int8 = field()
+    partition_epoch: Int32 = field()
+
+
+class BrokerState(Message):
+    """A member of the ISR, as the leader last saw it fetch: -1 where its epoch was not told."""
+
+    broker_id: Int32 = field("3+")
+    broker_epoch: Int64 = field("3+", default=-1)
+
+
+@message(key=56, versions="2-3", flexible="0+")
+class AlterPartitionResponse(Message):
+    """What the controller has made of it."""
+
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()
+    topics: list[ResponseTopicData] = field()
+
+
+class ResponseTopicData(Message):
+    """Results of one topic's partitions."""
+
+    topic_id: Uuid = field()
+    partitions: list[ResponsePartitionData] = field()
+
+
+class ResponsePartitionData(Message):
+    """A partition as it is now."""
+
+    partition_index: Int32 = field()
+    error_code: Int16 = field()
+    leader_id: Int32 = field()
+    leader_epoch: Int32 = field()
+    isr: list[Int32] = field()
+    leader_recovery_state: Int8 = field()
+    partition_epoch: Int32 = field()

@@ -1,0 +1,82 @@
+"""EndQuorumEpoch v0–1. KIP-595, KIP-853 (directories and endpoints, v1); from a leader that resigns
+to each voter.
+"""
+
+from __future__ import annotations
+
+from kwire.wire.primitives import Uuid
+from kwire.wire.schema import Int16, Int32, Message, Str, UInt16, field, message
+
+
+@message(key=54, versions="0-1", flexible="1+")
+class EndQuorumEpochRequest(Message):
+    """I lead no longer: elect another."""
+
+    cluster_id: Str | None = field(nullable="0+", default=None)
+    topics: list[RequestTopicData] = field()
+    leader_endpoints: list[LeaderEndpoint] = field("1+", ignorable=True)
+
+
+class RequestTopicData(Message):
+    """Partitions of one topic."""
+
+    topic_name: Str = field()
+    partitions: list[RequestPartitionData] = field()
+
+
+class LeaderEndpoint(Message):
+    """One listener of the leader."""
+
+    name: Str = field("1+")
+    host: Str = field("1+")
+    port: UInt16 = field("1+")
+
+
+class RequestPartitionData(Message):
+    """The epoch that ends, and who should stand first: those furthest on in the log."""
+
+    partition_index: Int32 = field()
+    leader_id: Int32 = field()
+    leader_epoch: Int32 = field()
+    preferred_successors: list[Int32] = field("0", ignorable=True)
+    preferred_candidates: list[ReplicaInfo] = field("1+", ignorable=True)
+
+
+class ReplicaInfo(Message):
+    """A voter that may stand."""
+
+    candidate_id: Int32 = field("1+")
+    candidate_directory_id: Uuid = field("1+")
+
+
+@message(key=54, versions="0-1", flexible="1+")
+class EndQuorumEpochResponse(Message):
+    """Whether the voter has taken note."""
+
+    error_code: Int16 = field()
+    topics: list[ResponseTopicData] = field()
+    node_endpoints: list[NodeEndpoint] = field("1+", tag=0)
+
+
+class ResponseTopicData(Message):
+    """Results of one topic's partitions."""
+
+    topic_name: Str = field()
+    partitions: list[ResponsePartitionData] = field()
+
+
+class NodeEndpoint(Message):
+    """The address of a leader that is named above."""
+
+    node_id: Int32 = field("1+")
+    host: Str = field("1+")
+    port: UInt16 = field("1+")
+
+
+class ResponsePartitionData(Message):
+    """The leader that the voter knows of."""
+
+    partition_index: Int32 = field()
+    error_code: Int16 = field()
+    leader_id: Int32 = field()
+    leader_epoch: Int32 = field()

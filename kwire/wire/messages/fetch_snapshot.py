@@ -1,0 +1,84 @@
+"""FetchSnapshot v0–1. KIP-630, KIP-853 (directories and endpoints, v1)."""
+
+from __future__ import annotations
+
+from kwire.wire.primitives import Uuid
+from kwire.wire.schema import Int16, Int32, Int64, Message, Records, Str, UInt16, field, message
+
+
+@message(key=59, versions="0-1", flexible="0+")
+class FetchSnapshotRequest(Message):
+    """Read snapshots of the metadata log, each from a position on."""
+
+    cluster_id: Str | None = field(nullable="0+", tag=0, default=None)
+    replica_id: Int32 = field(default=-1)
+    max_bytes: Int32 = field(default=0x7FFFFFFF)
+    topics: list[RequestTopicSnapshot] = field()
+
+
+class RequestTopicSnapshot(Message):
+    """Partitions of one topic."""
+
+    name: Str = field()
+    partitions: list[RequestPartitionSnapshot] = field()
+
+
+class RequestPartitionSnapshot(Message):
+    """Which snapshot, and from which of its bytes on."""
+
+    partition: Int32 = field()
+    current_leader_epoch: Int32 = field()
+    snapshot_id: SnapshotId = field()
+    position: Int64 = field()
+    replica_directory_id: Uuid = field("1+", tag=0, ignorable=True)
+
+
+class SnapshotId(Message):
+    """A snapshot, by where it ends in the log."""
+
+    end_offset: Int64 = field()
+    epoch: Int32 = field()
+
+
+@message(key=59, versions="0-1", flexible="0+")
+class FetchSnapshotResponse(Message):
+    """A piece of each snapshot."""
+
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()
+    topics: list[ResponseTopicSnapshot] = field()
+    node_endpoints: list[NodeEndpoint] = field("1+", tag=0)
+
+
+class ResponseTopicSnapshot(Message):
+    """Results of one topic's partitions."""
+
+    name: Str = field()
+    partitions: list[ResponsePartitionSnapshot] = field()
+
+
+class NodeEndpoint(Message):
+    """The address of a leader that is named above."""
+
+    node_id: Int32 = field("1+")
+    host: Str = field("1+")
+    port: UInt16 = field("1+")
+
+
+class ResponsePartitionSnapshot(Message):
+    """Bytes of a snapshot, which may end amid a batch; its size tells when all are there."""
+
+    index: Int32 = field()
+    error_code: Int16 = field()
+    snapshot_id: SnapshotId = field()
+    current_leader: LeaderIdAndEpoch = field(tag=0)
+    size: Int64 = field()
+    position: Int64 = field()
+    unaligned_records: Records = field()
+
+
+class LeaderIdAndEpoch(Message):
+    """Who leads now, told to those who asked somebody else."""
+
+    leader_id: Int32 = field()
+    leader_epoch: Int32 = field()

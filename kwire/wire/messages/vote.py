@@ -1,0 +1,69 @@
+"""Vote v0–2. KIP-595, KIP-853 (directories, v1), KIP-996 (asking before standing, v2)."""
+
+from __future__ import annotations
+
+from kwire.wire.primitives import Uuid
+from kwire.wire.schema import Bool, Int16, Int32, Int64, Message, Str, UInt16, field, message
+
+
+@message(key=52, versions="0-2", flexible="0+")
+class VoteRequest(Message):
+    """Ask for a vote, or from version 2 on whether there would be one."""
+
+    cluster_id: Str | None = field(nullable="0+", default=None)
+    voter_id: Int32 = field("1+", ignorable=True, default=-1)
+    topics: list[RequestTopicData] = field()
+
+
+class RequestTopicData(Message):
+    """Partitions of one topic."""
+
+    topic_name: Str = field()
+    partitions: list[RequestPartitionData] = field()
+
+
+class RequestPartitionData(Message):
+    """Who asks whom in which epoch, and how far its log goes."""
+
+    partition_index: Int32 = field()
+    replica_epoch: Int32 = field()
+    replica_id: Int32 = field()
+    replica_directory_id: Uuid = field("1+", ignorable=True)
+    voter_directory_id: Uuid = field("1+", ignorable=True)
+    last_offset_epoch: Int32 = field()
+    last_offset: Int64 = field()
+    pre_vote: Bool = field("2+")
+
+
+@message(key=52, versions="0-2", flexible="0+")
+class VoteResponse(Message):
+    """Votes given and refused, and who leads where somebody does."""
+
+    error_code: Int16 = field()
+    topics: list[ResponseTopicData] = field()
+    node_endpoints: list[NodeEndpoint] = field("1+", tag=0)
+
+
+class ResponseTopicData(Message):
+    """Results of one topic's partitions."""
+
+    topic_name: Str = field()
+    partitions: list[ResponsePartitionData] = field()
+
+
+class NodeEndpoint(Message):
+    """The address of a leader that is named above."""
+
+    node_id: Int32 = field("1+")
+    host: Str = field("1+")
+    port: UInt16 = field("1+")
+
+
+class ResponsePartitionData(Message):
+    """The vote, and the epoch in which it counts."""
+
+    partition_index: Int32 = field()
+    error_code: Int16 = field()
+    leader_id: Int32 = field()
+    leader_epoch: Int32 = field()
+    vote_granted: Bool = field()
