@@ -36,6 +36,7 @@ from kwire.broker.node.producer_ids import ProducerIds
 from kwire.broker.node.state_topic import StateTopic
 from kwire.broker.node.topics_view import NodeTopics
 from kwire.broker.node.transaction_ports import NodeTransactionPorts
+from kwire.broker.replication.fetchers import Fetchers
 from kwire.broker.replication.log_dirs import LogDirs
 from kwire.broker.replication.replicas import Replicas
 from kwire.broker.storage.cleaner.cleaner import Cleaner
@@ -124,6 +125,7 @@ class Node:
             image=lambda: self.image,
             coordinators={GROUP_METADATA_TOPIC: self.groups, TRANSACTION_STATE_TOPIC: self.transactions},
             placement=self.placement,
+            following=Fetchers(),
             on_left=self.log_dirs.gone,
             on_deleted=self.cleaner.logs_deleted,
         )

@@ -40,6 +40,26 @@ class Elected(Protocol):
         """It does not any more, as it did in this epoch."""
 
 
+class Following(Protocol):
+    """Whoever fetches from leaders what this broker's followers have not got yet."""
+
+    def follow(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
+        """The partition is led by this broker, in this epoch; -1 where nobody leads it, or it is not known.
+
+        Told of every change of the partition that the metadata has, be it one of the leader or not.
+        """
+
+    def forget(self, partition: Partition) -> None:
+        """It is a follower no more: it leads, its log has failed, or it is none of this broker's."""
+
+
+class Commits(Protocol):
+    """Something that has staged appends, and writes them when the turn ends."""
+
+    def commit(self) -> None:
+        """Write them, and tell who waits for that. Never raises."""
+
+
 class Replicas:
     """The replicas of one broker, by topic and index."""
 
@@ -52,13 +72,15 @@ class Replicas:
         image: Callable[[], MetadataImage],
         coordinators: Mapping[str, Elected],
         placement: Placement,
+        following: Following,
         on_left: Callable[[Partition], None],
         on_deleted: Callable[[], None],
     ) -> None:
         """`image` gives the metadata as it is now. `coordinators`: by the topic that makes somebody one.
 
-        `placement` tells the cluster where replicas lie. `on_left` is called with each partition
-        that is given up, before its log goes, `on_deleted` when all logs of a change are gone.
+        `placement` tells the cluster where replicas lie, `following` is told of followers. `on_left` is
+        called with each partition that is given up, before its log goes, `on_deleted` when all logs of a
+        change are gone.
         """
         self._config = config
         self._node_id = config.node_id
@@ -68,12 +90,13 @@ class Replicas:
         self._image = image
         self._coordinators = coordinators
         self._placement = placement
+        self._following = following
         self._on_left = on_left
         self._on_deleted = on_deleted
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._made = partial(Partition, host=host, stage=self._staged_append, on_offline=self._went_offline)
+        self._made = partial(Partition, host=host, stage=self.stage, on_offline=self._went_offline)
         """Makes one of a log; with one pair of methods for all, since there are many."""
-        self._staged: list[Partition] = []
+        self._staged: list[Commits] = []
         self._log_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
         """What the logs of topics with these overrides go by, until the broker's own settings change."""
 
@@ -142,10 +165,14 @@ class Replicas:
         """
         while self._staged:
             staged, self._staged = self._staged, []
-            for partition in staged:
-                partition.commit()
+            for one in staged:
+                one.commit()
             if self._staged and answer is not None:
                 answer()
+
+    def stage(self, appended: Commits) -> None:
+        """Have this committed when the turn ends."""
+        self._staged.append(appended)
 
     def flush_due(self) -> None:
         """flush.ms, and segments that rolled since the last flush, are due without an append, too."""
@@ -242,6 +269,10 @@ class Replicas:
             self._logger.error("%s-%d is offline: %s", topic.name, index, error)
             return
         self._partitions[topic.name, index] = partition
+        if partition.role is Role.FOLLOWER:
+            self._following.follow(partition, image.leader, image.leader_epoch)
+        elif before[0] is Role.FOLLOWER:
+            self._following.forget(partition)
         now = partition.role, partition.leader_epoch
         if coordinator is not None and partition.role is Role.LEADER and now != before:
             coordinator.elected(index, partition.leader_epoch)
@@ -261,9 +292,6 @@ class Replicas:
             )
         return self._made(log)
 
-    def _staged_append(self, partition: Partition) -> None:
-        self._staged.append(partition)
-
     def _give_up(self, topic: str, index: int) -> None:
         partition = self._partitions.pop((topic, index), None)
         if partition is None:
@@ -271,6 +299,8 @@ class Replicas:
         coordinator = self._coordinators.get(topic)
         if coordinator is not None:
             coordinator.resigned(index, partition.leader_epoch)
+        if partition.role is Role.FOLLOWER:
+            self._following.forget(partition)
         is_deleted = self._image().partition(topic, index) is None
         partition.leave(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -342,6 +372,7 @@ class Replicas:
                 partition.fail(error)
 
     def _went_offline(self, partition: Partition, error: StorageError) -> None:
+        self._following.forget(partition)
         if self._partitions.get((partition.topic, partition.index)) is partition:  # it was not given up
             self._logger.error("%s-%d is offline: %s", partition.topic, partition.index, error)
             if not isinstance(error, OwnFailure):

@@ -52,6 +52,7 @@ class Rig:
         self.image = image or MetadataImage()
         self.coordinator = Coordinator()
         self.left: list[Partition] = []
+        self.followed: list[tuple[int, ...]] = []
         self.places: list[Places] = []
         self.logs = LogManager(
             self.disk,
@@ -68,6 +69,7 @@ class Rig:
             image=lambda: self.image,
             coordinators={STATE: self.coordinator},
             placement=self,
+            following=self,
             on_left=self.left.append,
             on_deleted=lambda: None,
         )
@@ -78,6 +80,12 @@ class Rig:
 
     def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: Assigned) -> None:
         raise AssertionError("nobody asked for it")
+
+    def follow(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
+        self.followed.append((leader_id, leader_epoch))
+
+    def forget(self, partition: Partition) -> None:
+        self.followed.append(())
 
     def write(self, *records: Any) -> None:
         delta = MetadataDelta(self.image)
@@ -150,6 +158,30 @@ def test_coordinators_hear_of_the_lead_each_time_it_comes_and_goes() -> None:
     assert [what for what, *_ in told if what == "resigned"] == ["resigned"] * 2
     assert (told[0], told[-2:]) == (("elected", 0, 0), [("elected", 0, epoch), ("resigned", 0, epoch)])
     assert [epochs for _, _, epochs in told] == sorted(epochs for _, _, epochs in told)
+
+
+def test_the_fetchers_hear_of_every_change_of_a_follower_and_of_its_end() -> None:
+    rig = Rig()
+    rig.create(leader=2, replicas=(1, 2, 3), epoch=4)
+    assert rig.followed == [(2, 4)]
+    rig.write(change(leader=3))
+    rig.write(change(leader=-1))
+    rig.write(change(leader=1))
+    rig.write(change(isr=[1]))
+    assert rig.followed[1:] == [(3, 5), (-1, 6), ()]
+    rig.write(change(leader=2))
+    rig.write(RemoveTopicRecord(topic_id=TOPIC_ID))
+    assert rig.followed[4:] == [(2, 8), ()]
+
+
+def test_a_follower_whose_log_fails_follows_no_more() -> None:
+    rig = Rig()
+    rig.create(leader=2)
+    log = rig.logs.get("t", 0)
+    assert log is not None
+    rig.logs.log_failed(log, StorageError("broken"))
+    rig.write(change(leader=3))
+    assert rig.followed == [(2, 0), ()]
 
 
 def test_a_replica_that_goes_elsewhere_takes_its_log_along() -> None:
