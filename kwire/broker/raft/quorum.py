@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, cast
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.host.host import Host
+from kwire.broker.host.host import Host, PeerAddress
 from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.raft.metadata_log import MetadataLog
+from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.storage.disk import StorageError
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import ZERO_UUID, Uuid
@@ -79,6 +80,7 @@ class Quorum:
         self._on_failed = on_failed
         self._leadership: Leadership | None = None
         self._endpoints: Sequence[EndpointImage] = ()
+        self._leader_watchers: list[Callable[[], None]] = []
         self._appended: deque[MetadataBatch] = deque()
         self._is_settled = False
         self._write_asked = False
@@ -99,6 +101,7 @@ class Quorum:
         self.log.lead(self._host.now_ms(), endpoints)
         self.leads = True
         leadership.became_leader(self.log.epoch)
+        self._leader_changed()
 
     def settle(self) -> None:
         """Have all committed that was appended, and what comes of that, before this returns. StorageError.
@@ -122,6 +125,30 @@ class Quorum:
             if self._is_settled:
                 self._fail(error)
             raise
+
+    # --- for who asks who leads
+
+    @property
+    def leader_id(self) -> int:
+        """This node, while it leads."""
+        return self._config.node_id if self.leads else NO_LEADER
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this node leads, or has led."""
+        return self.log.epoch
+
+    def leader_address(self) -> PeerAddress | None:
+        """None: it is this node, or nobody."""
+        return None
+
+    def subscribe_leader(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever this node begins or ends to lead."""
+        self._leader_watchers.append(callback)
+
+    def _leader_changed(self) -> None:
+        for callback in self._leader_watchers:
+            callback()
 
     # --- for who leads
 
@@ -193,6 +220,7 @@ class Quorum:
         self._host.call_soon(lambda: self._on_failed(f"the metadata log failed: {error}"))
         if self._leadership is not None:
             self._leadership.resigned(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+        self._leader_changed()
 
     # --- for who asks
 

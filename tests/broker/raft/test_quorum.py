@@ -15,6 +15,7 @@ from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.node.format import all_directories, format_directories
 from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
 from kwire.broker.raft.quorum import Quorum
+from kwire.broker.raft.view import NO_LEADER, QuorumView
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
@@ -223,3 +224,16 @@ def test_it_becomes_dynamic_with_what_is_appended_next(settled: Bench) -> None:
     settled.quorum.settle()
     assert settled.heard() == [(4, 4, 1), "committed 4"]
     assert settled.quorum.kraft_version == 1
+
+
+def test_others_see_who_leads_and_hear_when_nobody_does_any_more(settled: Bench) -> None:
+    view: QuorumView = settled.quorum
+    assert (view.leader_id, view.epoch, view.leads, view.kraft_version) == (1, 1, True, 0)
+    assert view.leader_address() is None  # it is this node
+    told: list[int] = []
+    view.subscribe_leader(lambda: told.append(view.leader_id))
+    settled.disk.fails_after = 0
+    settled.append(NOTHING)
+    settled.host.run_pending()
+    assert told == [NO_LEADER]
+    assert not view.leads
