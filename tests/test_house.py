@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parent.parent
 MAY_GET_LOGGERS = {
     "kwire.broker.host.loggers",
     "kwire.broker.cli",
-    "kwire.broker.config",  # read before there is a node
     "kwire.pipeline",
 }
 """Who may log without saying for which node: `logging.getLogger`. Others are handed a `NodeLogger`."""
@@ -47,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "kwire.wire"
     },  # for the pipeline alone, with packages that the broker does without
     "kwire.broker.host": {"kwire.wire"},
-    "kwire.broker.config": {"kwire.wire", "kwire.broker.storage.log.log_config"},
+    "kwire.broker.config": {"kwire.wire", "kwire.broker.host", "kwire.broker.storage.log.log_config"},
     "kwire.broker.storage": {"kwire.wire", "kwire.broker.host"},
     "kwire.broker.metadata": STORED,
     "kwire.broker.controller": KNOWN,

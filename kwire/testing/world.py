@@ -57,7 +57,7 @@ class VirtualNode:
         self.fatal: list[str] = []
         """Why the node cannot go on, where it has said so."""
         self.host = VirtualHost(
-            seed=seed, now_ms=now_ms, name=f"node {config.node_id}", events=events, work_delays=work_delays
+            seed=seed, now_ms=now_ms, name=config.node_name, events=events, work_delays=work_delays
         )
         self.node = Node(config, self.host, self.disk, on_fatal=self.fatal.append)
         self.host.end_turn = self.node.end_turn

@@ -69,7 +69,7 @@ async def _serve(config: BrokerConfig) -> str:
 
             nursery.start_soon(wait_for, stop.asked)
             nursery.start_soon(wait_for, broker.failure.happened)
-        logging.getLogger("kwire").info("stopping")
+        broker.loop.logger("kwire.node").info("stopping")
         return broker.failure.reason
 
 

@@ -9,7 +9,6 @@ cluster, set at start, Kafka's default (KIP-226).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from posixpath import normpath
 from typing import Final, cast
@@ -36,8 +35,7 @@ from kwire.broker.config.listeners import (
     parse_protocol_map,
 )
 from kwire.broker.config.topic_keys import SOURCES
-
-logger = logging.getLogger("kwire.config")
+from kwire.broker.host.loggers import NodeLogger, node_name
 
 ASSIGNORS: Final = {
     "uniform": "uniform",
@@ -142,6 +140,8 @@ class BrokerConfig:
         self._stored: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
         self._state = State(self.given)
         self._set_attributes()
+        self.node_name = node_name(self.node_id)
+        self.logger = NodeLogger("kwire.config", self.node_name)
         self._listeners = self._check_listeners()
         self._advertised = self._read_advertised()
         self._check_together()
@@ -218,10 +218,10 @@ class BrokerConfig:
         self._stored = dict(cluster_wide), dict(per_broker)
         # One after the other, as Kafka does it: what is stored for the cluster may be fine without the rest.
         if cluster_wide != known_cluster_wide:
-            self.cluster_wide = usable(cluster_wide, per_broker=False)
+            self.cluster_wide = usable(cluster_wide, self.logger, per_broker=False)
             self._apply("cluster")
         if per_broker != known_per_broker:
-            self.per_broker = usable(per_broker, per_broker=True)
+            self.per_broker = usable(per_broker, self.logger, per_broker=True)
             self._apply("broker")
 
     def check_update(self, settings: Mapping[str, str], *, per_broker: bool) -> None:
@@ -236,11 +236,11 @@ class BrokerConfig:
 
     def _apply(self, where: str) -> None:
         try:
-            state = State(bounded(layered(self.given, self.cluster_wide, self.per_broker)))
+            state = State(bounded(layered(self.given, self.cluster_wide, self.per_broker), self.logger))
             check_values(state)
             check_change(self._state, state, self.given)
         except ConfigError as error:
-            logger.error("settings of the running %s are not applied: %s", where, error)
+            self.logger.error("settings of the running %s are not applied: %s", where, error)
             return
         self._state = state
         self._set_attributes()
@@ -248,7 +248,7 @@ class BrokerConfig:
         for listener in state.listening.of_brokers():
             protocol = state.listening.protocols[listener.name]
             if protocol not in SERVED_PROTOCOLS:
-                logger.error("%s asks for %s, which is not served yet", listener.name, protocol)
+                self.logger.error("%s asks for %s, which is not served yet", listener.name, protocol)
 
     def _set_attributes(self) -> None:
         for name in ATTRIBUTE_KEYS:

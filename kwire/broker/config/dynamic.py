@@ -9,7 +9,6 @@ not go together is not applied at all, so that no stored setting keeps a broker 
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -27,8 +26,7 @@ from kwire.broker.config.listeners import (
     read_listening,
 )
 from kwire.broker.config.topic_keys import HOUR_MS, MINUTE_MS, SOURCES
-
-logger = logging.getLogger("kwire.config")
+from kwire.broker.host.loggers import NodeLogger
 
 Values = Mapping[str, Value]
 
@@ -124,7 +122,7 @@ def check_settings(settings: Mapping[str, str], *, per_broker: bool) -> None:
         )
 
 
-def usable(stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
+def usable(stored: Mapping[str, str], logger: NodeLogger, *, per_broker: bool) -> dict[str, str]:
     """What of the stored settings can be applied; the others are named in the log."""
     kept = dict(stored)
     wrong: list[str] = []
@@ -214,7 +212,7 @@ def parse_all(settings: Mapping[str, str]) -> dict[str, Value]:
     }
 
 
-def bounded(settings: Mapping[str, str]) -> dict[str, str]:
+def bounded(settings: Mapping[str, str], logger: NodeLogger) -> dict[str, str]:
     """The settings, with intervals that were stored under other bounds at the nearest that is allowed."""
     settings = dict(settings)
     for names in ASSIGNMENT_INTERVALS:

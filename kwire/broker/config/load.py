@@ -6,7 +6,6 @@ beneath, so that nothing needs to be set.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Final
@@ -15,8 +14,7 @@ from kwire.broker.config.broker import HONOURED, BrokerConfig
 from kwire.broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.properties import environment_settings, parse_properties
-
-logger = logging.getLogger("kwire.config")
+from kwire.broker.host.loggers import NodeLogger, node_name
 
 DATA_DIRECTORY: Final = "kwire-data"
 
@@ -64,16 +62,15 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
     `overrides`; OSError when the file cannot be read.
     """
     given: dict[str, str] = dict(ALONE)
+    in_vain: list[str] = []
     if properties is not None:
         # As Java reads such a file, whatever was meant: the same text names the same directories.
         with open(properties, encoding="iso-8859-1") as file:
             given = parse_properties(file.read())
-        for name in given:
-            if fault := _unknown(name):
-                logger.warning("%s: %s", PurePath(properties).name, fault)
+        in_vain = [f"{PurePath(properties).name}: {fault}" for name in given if (fault := _unknown(name))]
     for name, (variable, value) in environment_settings(environ).items():
         if name not in BROKER_KEYS and not name.startswith(LISTENER_PREFIX):
-            logger.warning("%s is passed over: Kafka has no configuration %s", variable, name)
+            in_vain.append(f"{variable} is passed over: Kafka has no configuration {name}")
             continue
         given[name] = value
     for name, value in overrides.items():
@@ -82,13 +79,16 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
         given[name] = value
     if properties is None:
         _complete_alone(given, overrides)
-    config = BrokerConfig(given)
     for name in sorted(given):
         if name in REMOVED:
-            logger.warning("%s is passed over: Kafka 4 has no such configuration any more", name)
+            in_vain.append(f"{name} is passed over: Kafka 4 has no such configuration any more")
         elif name in BROKER_KEYS and name not in HONOURED and name not in ALONE:
-            logger.warning("%s is set, but not honoured yet", name)
-    return config
+            in_vain.append(f"{name} is set, but not honoured yet")
+    node_id = given.get("node.id") or given.get("broker.id")
+    logger = NodeLogger("kwire.config", node_name(node_id) if node_id else "")
+    for fault in in_vain:
+        logger.warning("%s", fault)
+    return BrokerConfig(given)
 
 
 def _complete_alone(given: dict[str, str], overrides: Mapping[str, str]) -> None:

@@ -47,7 +47,7 @@ class BrokerConfigRules:
 
     def usable(self, stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
         """What of a broker's stored settings can be applied at all."""
-        return usable(stored, per_broker=per_broker)
+        return usable(stored, self._config.logger, per_broker=per_broker)
 
     def is_list(self, resource_type: int, key: str) -> bool:
         """Whether values can be appended to this key."""

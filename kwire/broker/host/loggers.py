@@ -41,6 +41,11 @@ class NodeLogger(logging.LoggerAdapter[logging.Logger]):
         return f"{self._prefix}{msg}", kwargs
 
 
+def node_name(node_id: int | str) -> str:
+    """What a node is called in the log."""
+    return f"node {node_id}"
+
+
 OF_NO_NODE: Final = NodeLogger("kwire.storage", "")
 """What storage tells where no node has it work: in jobs that write logs, say."""
 

@@ -79,7 +79,7 @@ async def serve(
     Raises BindError, StorageError and ConfigError on the way in.
     """
     settings = settings_of(config)
-    loop = Loop(clock, name=f"node {config.node_id}", seed=seed)
+    loop = Loop(clock, name=config.node_name, seed=seed)
     disk = disk if disk is not None else RealDisk()
     listeners: list[Listener] = []
     try:

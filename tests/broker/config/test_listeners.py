@@ -211,7 +211,7 @@ def test_a_protocol_that_is_not_served(protocol: str, caplog: pytest.LogCaptureF
     # Apache Kafka may have stored it: the other settings hold.
     with caplog.at_level(logging.ERROR):
         config.update({}, changed)
-    assert "EXTRA" in caplog.text
+    assert "[node 1] EXTRA" in caplog.text
     assert names(config) == ["PLAINTEXT"]
     assert config.value("message.max.bytes") == 12345
 

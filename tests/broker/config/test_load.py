@@ -89,7 +89,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
 def test_a_variable_that_is_no_key_is_passed_over_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     load(None, {"KAFKA_NONSENSE": "1", "KAFKA_HEAP_OPTS": "-Xmx1g"}, {})
     assert [record.getMessage() for record in caplog.records] == [
-        "KAFKA_NONSENSE is passed over: Kafka has no configuration nonsense"
+        "[node 1] KAFKA_NONSENSE is passed over: Kafka has no configuration nonsense"
     ]
 
 
@@ -147,8 +147,9 @@ def test_a_key_in_a_file_that_a_plugin_may_want_is_warned_of(
     config = from_file(tmp_path, SERVER_PROPERTIES + "my.plugin.key=1\nnum.partition=3\n")
     assert config.num_partitions == 1
     assert caplog.messages == [
-        "server.properties: my.plugin.key is not a configuration of Kafka's",
-        "server.properties: num.partition is not a configuration of Kafka's; did you mean num.partitions?",
+        "[node 7] server.properties: my.plugin.key is not a configuration of Kafka's",
+        "[node 7] server.properties: num.partition is not a configuration of Kafka's; "
+        "did you mean num.partitions?",
     ]
 
 
@@ -166,8 +167,8 @@ def test_what_kafka_dropped_or_kwire_does_not_honour_is_named(
     text = SERVER_PROPERTIES + "zookeeper.connect=zk:2181\nnum.io.threads=4\nnum.partitions=2\n"
     from_file(tmp_path, text)
     assert [record.getMessage() for record in caplog.records] == [
-        "num.io.threads is set, but not honoured yet",
-        "zookeeper.connect is passed over: Kafka 4 has no such configuration any more",
+        "[node 7] num.io.threads is set, but not honoured yet",
+        "[node 7] zookeeper.connect is passed over: Kafka 4 has no such configuration any more",
     ]
 
 
