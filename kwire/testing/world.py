@@ -22,7 +22,7 @@ from kwire.broker.node.node import Node
 from kwire.broker.storage.disk import FileRegion
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import Events, VirtualHost
-from kwire.wire.registry import decode_response, encode_request
+from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 
 NOW_MS = 1_700_000_000_000
 INDEX_BYTES = 64 * 1024
@@ -114,7 +114,7 @@ class Client:
 
     def ask(self, version: int, request: Any) -> None:
         """Hand a request over; the turn goes on."""
-        self.put(encode_request(request.API_KEY, version, next(self._ids), "me", request))
+        self.put(encode_request(request, version, next(self._ids), "me"))
 
     def send(self, version: int, request: Any) -> None:
         """Send a request, and let everything happen that takes no time."""
@@ -128,7 +128,9 @@ class Client:
     def receive(self, version: int, request_class: Any) -> Any:
         """The answer to the one request that was sent; None while there is none."""
         frame = self.take()
-        return decode_response(request_class.API_KEY, version, frame[4:])[1] if frame else None
+        if not frame:
+            return None
+        return decode_response(API_VERSIONS[request_class.API_KEY].response_class, version, frame[4:])[1]
 
     def call(self, version: int, request: Any) -> Any:
         """What is answered before time has passed: something."""

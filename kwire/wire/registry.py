@@ -11,11 +11,11 @@ from functools import cached_property, lru_cache
 from importlib import import_module
 from struct import Struct
 from struct import error as StructError
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kwire.wire.api_keys import ApiKey
-from kwire.wire.codegen import Encoder, decoder, encoder
-from kwire.wire.errors import WireError
+from kwire.wire.codegen import Encoder, decode, decoder, encode, encoder
+from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.primitives import (
     Buffer,
     Region,
@@ -29,6 +29,9 @@ _SIZE_AND_ID = Struct(">ii")
 _HEADER_FIXED = Struct(">hhi")
 _HEADER_START = Struct(">hhih")
 _INT16 = Struct(">h")
+_UNSUPPORTED_VERSION = _INT16.pack(ErrorCode.UNSUPPORTED_VERSION)
+
+ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class ApiInfo:
@@ -224,36 +227,46 @@ def encode_response(
     return pieces
 
 
-def encode_request(
-    api_key: int, api_version: int, correlation_id: int, client_id: str | None, request: Message
-) -> bytes:
-    """The client's side: the whole frame of a request, its size in front."""
+def encode_request(request: Message, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """The client's side: the whole frame of a request, its size in front.
+
+    ValueError: a value that the version cannot carry, or a region of a file.
+    """
     out = bytearray(4)
-    out += _HEADER_FIXED.pack(api_key, api_version, correlation_id)
+    out += _HEADER_FIXED.pack(request.API_KEY, api_version, correlation_id)
     if client_id is None:
         out += _INT16.pack(-1)
     else:
         text = client_id.encode()
         out += _INT16.pack(len(text)) + text
-    if API_VERSIONS[api_key].is_flexible(api_version):
+    if api_version in request.FLEXIBLE:
         out.append(0)
-    regions: list[tuple[int, Region]] = []
-    encoder(type(request), api_version)(request, out, regions)
+    out += encode(request, api_version)
     out[:4] = (len(out) - 4).to_bytes(4, "big")
     return bytes(out)
 
 
-def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Any]:
-    """The client's side: the correlation id and the response in a frame without its size. WireError."""
+def decode_response(
+    response_class: type[ResponseT], api_version: int, frame: Buffer
+) -> tuple[int, ResponseT]:
+    """The client's side: the correlation id and the response in a frame without its size. WireError.
+
+    Records in it are views of the frame, which lives as long as they do.
+    """
     end = len(frame)
     if end < 4:
         raise WireError(f"a response of {end} bytes has no header")
-    correlation_id = int.from_bytes(bytes(frame[:4]), "big", signed=True)
-    api = API_VERSIONS[api_key]
+    correlation_id = int.from_bytes(frame[:4], "big", signed=True)
     position = 4
-    if api_key != ApiKey.API_VERSIONS and api.is_flexible(api_version):
-        position = _skip_tags(frame, 4, end)
-    response, _ = decoder(api.response_class, api_version)(frame, position, end)
+    if response_class.API_KEY != ApiKey.API_VERSIONS:
+        if api_version in response_class.FLEXIBLE:
+            position = _skip_tags(frame, 4, end)
+    elif frame[4:6] == _UNSUPPORTED_VERSION:
+        # Whoever does not know the version that it was asked in can answer in version 0 alone (KIP-511).
+        api_version = 0
+    response, position = decode(response_class, api_version, frame, position)
+    if position != end:
+        raise WireError(f"{end - position} bytes after a {response_class.__name__}")
     return correlation_id, response
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kwire.wire.registry import decode_response, encode_request
+from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 from kwire.wire.schema import Message
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -111,7 +111,7 @@ class Connection:
         self.sock = sock
         self.client_id = client_id
         self.closed = False
-        self.waiting: deque[tuple[int, int, int, Callable[[Any], None]]] = deque()
+        self.waiting: deque[tuple[int, type[Message], int, Callable[[Any], None]]] = deque()
         self.unsent = bytearray()
         self._received = bytearray()
         self._correlation_id = 0
@@ -119,9 +119,9 @@ class Connection:
     def send(self, version: int, request: Message, then: Callable[[Any], None]) -> None:
         """Send a request; `then` is called with its response, or never, if the broker dies before."""
         self._correlation_id += 1
-        key = request.API_KEY
-        self.unsent += encode_request(key, version, self._correlation_id, self.client_id, request)
-        self.waiting.append((self._correlation_id, key, version, then))
+        self.unsent += encode_request(request, version, self._correlation_id, self.client_id)
+        answer = API_VERSIONS[request.API_KEY].response_class
+        self.waiting.append((self._correlation_id, answer, version, then))
         self.write()
 
     def write(self) -> None:
@@ -152,8 +152,8 @@ class Connection:
                 return
             frame = bytes(self._received[4 : 4 + size])
             del self._received[: 4 + size]
-            correlation_id, key, version, then = self.waiting.popleft()
-            answered, response = decode_response(key, version, frame)
+            correlation_id, response_class, version, then = self.waiting.popleft()
+            answered, response = decode_response(response_class, version, frame)
             if answered != correlation_id:
                 raise Failed(f"an answer to request {answered} in the place of {correlation_id}")
             then(response)

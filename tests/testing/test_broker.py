@@ -35,10 +35,10 @@ class Client:
         self.stream = self.sock.makefile("rb")
 
     def ask(self, request: Message, version: int) -> Message:
-        api_key = type(request).API_KEY
-        self.sock.sendall(registry.encode_request(api_key, version, 1, "test", request))
+        response_class = registry.API_VERSIONS[request.API_KEY].response_class
+        self.sock.sendall(registry.encode_request(request, version, 1, "test"))
         [size] = struct.unpack(">i", self.stream.read(4))
-        return registry.decode_response(api_key, version, self.stream.read(size))[1]
+        return registry.decode_response(response_class, version, self.stream.read(size))[1]
 
     def close(self) -> None:
         self.stream.close()

@@ -150,7 +150,7 @@ def test_a_request_frame_cut_or_changed(key: int, version: int) -> None:
     request_class = API_VERSIONS[key].request_class
     shape = kafka_json.definition(request_class.__name__).struct
     request = to_message(request_class, representative(shape, version))
-    frame = encode_request(key, version, 7, "client", request)[4:]
+    frame = encode_request(request, version, 7, "client")[4:]
     header, position = decode_request_header(memoryview(frame))
     assert decode_request(header, memoryview(frame), position) == request
     for end in range(len(frame)):
@@ -171,15 +171,16 @@ def read_request(frame: bytes) -> object:
 
 @pytest.mark.parametrize(("key", "version"), APIS)
 def test_a_response_frame_cut_anywhere(key: int, version: int) -> None:
-    response = sample(API_VERSIONS[key].response_class, version)
+    response_class = API_VERSIONS[key].response_class
+    response = sample(response_class, version)
     header = b"\x00\x00\x00\x07"
     if key != 18 and API_VERSIONS[key].is_flexible(version):
         header += b"\x00"
     frame = header + response
-    assert decode_response(key, version, frame)[0] == 7
+    assert decode_response(response_class, version, frame)[0] == 7
     for end in range(len(frame)):
         with pytest.raises(WireError):
-            decode_response(key, version, frame[:end])
+            decode_response(response_class, version, frame[:end])
 
 
 def test_a_count_can_never_ask_for_more_than_is_there() -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from kwire.wire.codegen import encode
 from kwire.wire.errors import ApiError, ErrorCode, WireError
-from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kwire.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kwire.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from kwire.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kwire.wire.messages.metadata import MetadataRequest
+from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
 from kwire.wire.registry import (
     API_VERSIONS,
@@ -59,7 +60,7 @@ def test_request_frames_are_kafka_pythons(key: int, version: int) -> None:
     request, theirs = sample(api.request_class, version)
     theirs.with_header(correlation_id=0x01020304, client_id="kwire")
     frame = theirs.encode(version=version, header=True, framed=True)
-    assert encode_request(key, version, 0x01020304, "kwire", request) == frame
+    assert encode_request(request, version, 0x01020304, "kwire") == frame
     header, position = decode_request_header(memoryview(frame)[4:])
     header_version = 2 if api.is_flexible(version) else 1
     assert header == RequestHeader(key, version, 0x01020304, "kwire", header_version)
@@ -74,7 +75,7 @@ def test_response_frames_are_kafka_pythons(key: int, version: int) -> None:
     theirs.with_header(correlation_id=0x01020304)
     frame = theirs.encode(header=True, framed=True)
     assert b"".join(bytes(one) for one in pieces(key, version, response)) == frame
-    assert decode_response(key, version, frame[4:]) == (0x01020304, response)
+    assert decode_response(API_VERSIONS[key].response_class, version, frame[4:]) == (0x01020304, response)
 
 
 def pieces(key: int, version: int, response: Message) -> list[Any]:
@@ -98,7 +99,7 @@ def test_flexible_headers() -> None:
 @pytest.mark.parametrize("client_id", [None, "", "c", "é" * 100])
 def test_client_ids(client_id: str | None) -> None:
     for version in (3, 4):
-        frame = encode_request(12, version, 1, client_id, HeartbeatRequest(group_id="g"))
+        frame = encode_request(HeartbeatRequest(group_id="g"), version, 1, client_id)
         header, position = decode_request_header(memoryview(frame)[4:])
         assert header.client_id == client_id
         assert decode_request(header, memoryview(frame)[4:], position) == HeartbeatRequest(group_id="g")
@@ -116,7 +117,7 @@ def test_headers_with_unknown_tags() -> None:
     assert header == RequestHeader(12, 4, 1, None, 2)
     assert decode_request(header, memoryview(frame), position).group_id == "g"
     answer = bytes.fromhex("00000001 01 07 02 6162") + encode(HeartbeatResponse(error_code=3), 4)
-    assert decode_response(12, 4, answer) == (1, HeartbeatResponse(error_code=3))
+    assert decode_response(HeartbeatResponse, 4, answer) == (1, HeartbeatResponse(error_code=3))
     for tags in ("", "01", "01 05", "01 05 04 616263", "ff ff ff ff ff"):
         with pytest.raises(WireError):
             decode_request_header(memoryview(struct.pack(">hhih", 12, 4, 1, -1) + bytes.fromhex(tags)))
@@ -141,14 +142,14 @@ def test_apis_that_are_not_declared_have_a_header_all_the_same(api_key: int) -> 
 
 def test_api_versions_of_a_version_to_come() -> None:
     """Its header is read as far as an answer needs (KIP-511)."""
-    frame = encode_request(18, 4, 77, "c", ApiVersionsRequest(client_software_name="x"))[4:]
+    frame = encode_request(ApiVersionsRequest(client_software_name="x"), 4, 77, "c")[4:]
     changed = struct.pack(">hh", 18, 99) + frame[4:]
     header, _ = decode_request_header(memoryview(changed))
     assert header == RequestHeader(18, 99, 77, "c", 2)
 
 
 def test_what_follows_a_request_is_ignored() -> None:
-    frame = encode_request(3, 12, 1, None, MetadataRequest())[4:] + b"more"
+    frame = encode_request(MetadataRequest(), 12, 1, None)[4:] + b"more"
     header, position = decode_request_header(memoryview(frame))
     assert decode_request(header, memoryview(frame), position) == MetadataRequest()
 
@@ -184,7 +185,47 @@ def test_regions_are_pieces_of_a_response(version: int) -> None:
 
 def test_a_response_without_a_header() -> None:
     with pytest.raises(WireError, match="has no header"):
-        decode_response(12, 0, b"\x00\x00\x00")
+        decode_response(HeartbeatResponse, 0, b"\x00\x00\x00")
+
+
+def test_a_request_holds_no_regions() -> None:
+    """It is one piece: a span of a file is for answers."""
+    data = PartitionProduceData(index=0, records=Span(b"batch"))
+    request = ProduceRequest(topic_data=[TopicProduceData(partition_data=[data])])
+    with pytest.raises(ValueError, match="ProduceRequest holds regions"):
+        encode_request(request, 12, 1, None)
+
+
+@pytest.mark.parametrize("version", [4, 18])
+def test_records_of_an_answer_are_a_view_of_its_frame(version: int) -> None:
+    """A follower checks and appends them as they came, and nothing has copied them before."""
+    partition = PartitionData(records=b"batches", aborted_transactions=None)
+    [sent] = encode_response(
+        1, version, 5, FetchResponse(responses=[FetchableTopicResponse(partitions=[partition])])
+    )
+    frame = bytearray(sent)[4:]  # type: ignore[arg-type]
+    _, response = decode_response(FetchResponse, version, frame)
+    found = response.responses[0].partitions[0].records
+    assert isinstance(found, memoryview)
+    assert found.obj is frame
+    assert found == b"batches"
+
+
+def test_nothing_follows_a_response() -> None:
+    for version, tags in ((3, b""), (4, b"\x00")):
+        frame = b"\x00\x00\x00\x09" + tags + encode(HeartbeatResponse(), version)
+        assert decode_response(HeartbeatResponse, version, frame) == (9, HeartbeatResponse())
+        with pytest.raises(WireError, match="2 bytes after a HeartbeatResponse"):
+            decode_response(HeartbeatResponse, version, frame + b"ab")
+
+
+@pytest.mark.parametrize("asked", range(5))
+def test_an_answer_to_api_versions_from_a_broker_of_older_versions(asked: int) -> None:
+    """It says in version 0 that it does not know the version, and which ones it does (KIP-511)."""
+    known = [ApiVersion(api_key=18, min_version=0, max_version=2)]
+    answer = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=known)
+    [frame] = encode_response(18, 0, 9, answer)
+    assert decode_response(ApiVersionsResponse, asked, frame[4:]) == (9, answer)  # type: ignore[index]
 
 
 STORED: list[type[Message]] = [

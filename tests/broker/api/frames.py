@@ -117,7 +117,7 @@ def recorded(key: int, version: int, variant: int, topic_ids: Sequence[Uuid]) ->
     rng = random.Random(f"{key} {version} {variant}")
     making = _Making(version, rng, topic_ids, wild=variant >= VARIANTS)
     request = making.message(API_VERSIONS[key].request_class)
-    frame = encode_request(key, version, 7, rng.choice(("fuzz", None)), request)[4:]
+    frame = encode_request(request, version, 7, rng.choice(("fuzz", None)))[4:]
     return Recorded(frame, tuple(sorted({frame.index(batch) for batch in making.batches})))
 
 
@@ -434,6 +434,6 @@ def check_replies(channel: Channel, asked: Sequence[bytes]) -> None:
         if header.api_key == 18 and not 0 <= version <= SERVED[18].max_version:
             version = 0  # KIP-511
         try:
-            decode_response(header.api_key, version, frame)
+            decode_response(API_VERSIONS[header.api_key].response_class, version, frame)
         except WireError as error:
             raise Broken(f"the reply to {header} cannot be read: {error}") from error

@@ -212,8 +212,8 @@ def test_they_wait_until_what_was_decided_before_is_stored(consumer: Beating) ->
         generation_id_or_member_epoch=consumer.request.member_epoch,
         topics=topics,
     )
-    node.handle_frame(other.channel, memoryview(encode_request(8, 9, 1, "me", commit))[4:])
-    frame = encode_request(68, 1, 2, "me", consumer.request)
+    node.handle_frame(other.channel, memoryview(encode_request(commit, 9, 1, "me"))[4:])
+    frame = encode_request(consumer.request, 1, 2, "me")
     node.handle_frame(client.channel, memoryview(frame)[4:])
     assert client.receive(1, ConsumerGroupHeartbeatRequest) is None
     node.end_turn()
@@ -265,7 +265,7 @@ def test_an_administrator_sees_the_group_as_before(classic: Beating) -> None:
 
 def test_a_frame_that_differs_anywhere_is_another_one() -> None:
     request = HeartbeatRequest(group_id="g", member_id="m", generation_id=1)
-    frame = bytes(encode_request(12, 3, 5, "me", request))[4:]
+    frame = bytes(encode_request(request, 3, 5, "me"))[4:]
     asked: list[int] = []
 
     def again(now_ms: int) -> bool:
@@ -287,7 +287,7 @@ def test_a_frame_that_differs_anywhere_is_another_one() -> None:
 
 def test_what_is_long_is_not_remembered(classic: Beating) -> None:
     def send(tag_bytes: int) -> int:
-        frame = bytearray(encode_request(12, 4, 9, "me", classic.request))[4:]
+        frame = bytearray(encode_request(classic.request, 4, 9, "me"))[4:]
         # Header and body each end with their tags, of which there are none: a tag of the body, then.
         assert frame[-1] == 0
         frame[-1:] = b"\1\7" + bytes([0x80 | tag_bytes & 0x7F, tag_bytes >> 7]) + bytes(tag_bytes)

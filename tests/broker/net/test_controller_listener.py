@@ -12,8 +12,8 @@ from kwire.broker.api.table import ListenerRole, served_by
 from kwire.broker.config import load
 from kwire.broker.net.listeners import BindError, bind
 from kwire.broker.net.serve import serve
-from kwire.wire.messages.api_versions import ApiVersionsRequest
-from kwire.wire.messages.describe_cluster import DescribeClusterRequest
+from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.registry import decode_response, encode_request
 from tests.broker.net.conftest import MakeRig, Rig
@@ -64,16 +64,16 @@ async def test_a_node_is_asked_as_a_controller_where_its_controller_listens(tmp_
         for role, port in ports.items():
             client = await connect(port)
             asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
-            await client.send_raw(encode_request(asked.API_KEY, 4, 1, "test", asked))
-            _, answer = decode_response(asked.API_KEY, 4, await client.receive())
+            await client.send_raw(encode_request(asked, 4, 1, "test"))
+            _, answer = decode_response(ApiVersionsResponse, 4, await client.receive())
             assert {one.api_key for one in answer.api_keys} == served_by(role).keys()
             wanted = DescribeClusterRequest(endpoint_type=2 if role is ListenerRole.CONTROLLER else 1)
-            await client.send_raw(encode_request(wanted.API_KEY, 1, 2, "test", wanted))
-            _, cluster = decode_response(wanted.API_KEY, 1, await client.receive())
+            await client.send_raw(encode_request(wanted, 1, 2, "test"))
+            _, cluster = decode_response(DescribeClusterResponse, 1, await client.receive())
             # Port 0 is told as the one that it was bound to.
             assert [one.port for one in cluster.brokers] == [port]
             assert cluster.controller_id == 1
-            await client.send_raw(encode_request(3, 12, 3, "test", MetadataRequest(topics=[])))
+            await client.send_raw(encode_request(MetadataRequest(topics=[]), 12, 3, "test"))
             assert await client.is_closed() is (role is ListenerRole.CONTROLLER)
             await trio.aclose_forcefully(client.stream)
         client = await connect(ports[ListenerRole.CONTROLLER])

@@ -20,6 +20,7 @@ from kwire.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 from kwire.wire.registry import decode_response, encode_request
 from tests.broker.net.conftest import Client
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from tests.broker.net.conftest import MakeRig, Rig
 
 HOST = "127.0.0.1"
-ALTER = 44
 
 
 def endpoints(rig: Rig, *more: ListenerEndpoint) -> list[ListenerEndpoint]:
@@ -157,8 +157,8 @@ async def set_listeners(client: Client, listeners: str) -> int:
     request = IncrementalAlterConfigsRequest(
         resources=[AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])]
     )
-    await client.send_raw(encode_request(ALTER, 1, 7, "test", request))
-    _, response = decode_response(ALTER, 1, await client.receive())
+    await client.send_raw(encode_request(request, 1, 7, "test"))
+    _, response = decode_response(IncrementalAlterConfigsResponse, 1, await client.receive())
     return int(response.responses[0].error_code)
 
 
