@@ -156,18 +156,27 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader._make(HEADER.unpack_from(buffer, position))
 
 
-def batches(buffer: Buffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Each batch's position and header. CorruptBatch for one that is torn, or whose length cannot be."""
+def batches(
+    buffer: Buffer, start: int = 0, end: int | None = None, *, may_be_cut: bool = False
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Each batch's position and header. CorruptBatch for one that is torn, or whose length cannot be.
+
+    Where the end `may_be_cut`, as what a Fetch gives, a last batch that is not all there is left off.
+    """
     end = len(buffer) if end is None else end
     position = start
     while position < end:
         if end - position < HEADER_BYTES:
+            if may_be_cut:
+                return
             raise CorruptBatch(f"{end - position} bytes at {position} are less than a batch's header")
         header = read_header(buffer, position)
         if header.magic != MAGIC:
             raise CorruptBatch(f"the batch at {position} has magic {header.magic}")
         next_position = position + header.size_bytes
         if header.size_bytes < HEADER_BYTES or next_position > end:
+            if may_be_cut and header.size_bytes >= HEADER_BYTES:
+                return
             raise CorruptBatch(f"the batch at {position} has length {header.batch_length}")
         yield position, header
         position = next_position

@@ -37,6 +37,8 @@ class Incoming(NamedTuple):
     """Those with a producer id, by where they lie in the data."""
     epochs: list[tuple[int, int]]
     """Leader epochs, with the offsets where they begin."""
+    parts: list[tuple[int, int, int, int]] | None = None
+    """Size, last offset, greatest timestamp and its offset of each batch, where there are several."""
 
 
 class Staged:
@@ -72,7 +74,13 @@ class Staged:
             file.truncate(segment.size_bytes)
             raise
         for one in incoming:
-            segment.appended(one.size_bytes, one.last_offset, one.max_timestamp, one.offset_of_max_timestamp)
+            if one.parts is None:
+                segment.appended(
+                    one.size_bytes, one.last_offset, one.max_timestamp, one.offset_of_max_timestamp
+                )
+            else:  # as Kafka since 4.0: the indexes of a follower are those of its leader
+                for part in one.parts:
+                    segment.appended(*part)
 
 
 def with_offsets(validated: Validated, first_offset: int, leader_epoch: int) -> Incoming:
@@ -96,8 +104,14 @@ def with_offsets(validated: Validated, first_offset: int, leader_epoch: int) -> 
     )
 
 
-def already_stamped(records: memoryview, next_offset: int) -> Incoming:
+def already_stamped(
+    records: memoryview, next_offset: int, *, fetched_in: int | None = None
+) -> Incoming | None:
     """Take whole batches as they are stored elsewhere.
+
+    `fetched_in` is the epoch of the leader that they were fetched from: the last one may be cut short then
+    and is left off, and so is what a later leader has appended, from which this log may differ in what comes
+    before. None where there is no other.
 
     Raises ApiError: CORRUPT_MESSAGE; OFFSET_OUT_OF_RANGE for offsets that do not follow `next_offset`.
     """
@@ -106,29 +120,34 @@ def already_stamped(records: memoryview, next_offset: int) -> Incoming:
     size_bytes = 0
     from_producers: list[tuple[int, BatchHeader]] = []
     epochs: list[tuple[int, int]] = []
+    parts: list[tuple[int, int, int, int]] = []
     try:
-        for position, header in batches(records):
+        for position, header in batches(records, may_be_cut=fetched_in is not None):
             if not crc_is_valid(records, position, header):
                 raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong CRC")
-            if header.base_offset < next_offset or header.last_offset < header.base_offset:
+            if fetched_in is not None and header.leader_epoch > fetched_in:
+                break
+            last_offset = header.last_offset
+            if header.base_offset < next_offset or last_offset < header.base_offset:
                 raise ApiError(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"A batch from {header.base_offset} to {header.last_offset} cannot follow {next_offset}.",
+                    f"A batch from {header.base_offset} to {last_offset} cannot follow {next_offset}.",
                 )
             if first_offset < 0:
                 first_offset = header.base_offset
-            next_offset = header.next_offset
+            next_offset = last_offset + 1
             if header.max_timestamp > max_timestamp:
-                max_timestamp, offset_of_max = header.max_timestamp, header.last_offset
+                max_timestamp, offset_of_max = header.max_timestamp, last_offset
             if header.producer_id >= 0:
                 from_producers.append((position, header))
             if not epochs or epochs[-1][0] != header.leader_epoch:
                 epochs.append((header.leader_epoch, header.base_offset))
+            parts.append((header.size_bytes, last_offset, header.max_timestamp, last_offset))
             size_bytes = position + header.size_bytes
     except CorruptBatch as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     if not size_bytes:
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, "There is no batch to append.")
+        return None
     return Incoming(
         records[:size_bytes],
         size_bytes,
@@ -138,4 +157,5 @@ def already_stamped(records: memoryview, next_offset: int) -> Incoming:
         offset_of_max,
         from_producers,
         epochs,
+        parts if len(parts) > 1 else None,
     )

@@ -109,6 +109,46 @@ def test_stored_batches_that_are_cut_short_are_corrupt(bench: LogBench, cut: int
     assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
+def fetched(log: Log, *epochs: int, end: int | None = None) -> tuple[int, int] | None:
+    """Offsets of what is appended of a batch of each epoch, fetched from the leader of epoch 4."""
+    records = b"".join(
+        build([(NOW_MS + offset, None, b"v", [])], base_offset=offset, leader_epoch=epoch)
+        for offset, epoch in enumerate(epochs, log.log_end_offset)
+    )
+    appended = log.append_fetched(memoryview(records)[:end], leader_epoch=4, now_ms=NOW_MS)
+    return None if appended is None else appended[:2]
+
+
+def test_what_is_fetched_may_be_cut_short_and_is_of_no_later_leader(bench: LogBench) -> None:
+    log = bench.open()
+    assert fetched(log, 3, 4, end=-1) == (0, 0)
+    assert fetched(log, 4, 4, 5, 4) == (1, 2)
+    assert [fetched(log, 5), fetched(log, 4, end=40), fetched(log, end=0)] == [None] * 3
+    log.commit()
+    assert log.leader_epochs == [(3, 0), (4, 1)]
+    with pytest.raises(ApiError) as refused:
+        log.append_fetched(memoryview(bytes(100)), leader_epoch=4, now_ms=NOW_MS)
+    assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_follower_has_the_indexes_of_its_leader(bench: LogBench) -> None:
+    leader = bench.open()
+    for _ in range(50):
+        bench.append(leader, bytes(300))
+    stored = leader.read(0, max_bytes=1 << 20, up_to_offset=50).read()
+    follower = LogBench(bench.disk, "/follower").open()
+    assert follower.append_fetched(memoryview(stored), leader_epoch=0, now_ms=NOW_MS) is not None
+    follower.commit()
+    for log in (leader, follower):
+        log.close()
+    names = [name for name in bench.disk.names(leader.directory) if name.endswith(("index", "log"))]
+    assert len(names) == 3
+    for name in names:
+        one, other = (bench.disk.read(f"{log.directory}/{name}") for log in (leader, follower))
+        assert one == other
+    assert len(bench.disk.read(f"{leader.directory}/{0:020d}.index")) > 8
+
+
 # --- reading
 
 
