@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Buffer, FileMissing, StorageError
 from kwire.testing.media import Content, Directory, Entry
@@ -80,6 +81,8 @@ class _Lock:
 
 class MemoryDisk:
     """See the module. Paths are absolute."""
+
+    is_shared: Final = False
 
     def __init__(
         self, rng: random.Random | None = None, note: Callable[[str], None] = lambda text: None

@@ -74,6 +74,10 @@ class DiskLock(Protocol):
 class Disk(Protocol):
     """A tree of files. Every method raises StorageError, or FileMissing where that is the reason."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes see the same files by the same paths."""
+
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         """The file for reading and writing, from the cache of handles where it is there already."""
 
@@ -255,6 +259,7 @@ class RealLock:
 class RealDisk:
     """The disk of this machine. Single-threaded, but for `sync` and `sync_directory`."""
 
+    is_shared: Final = True
     _file_class: type[RealFile] = RealFile
 
     def __init__(self, *, max_open_files: int = 512) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from kwire.broker.storage.cleaner.job import Cleaned, Job, Report, report_from_line, report_line
 from kwire.broker.storage.cleaner.worker import reports
-from kwire.broker.storage.disk import Disk, RealDisk
+from kwire.broker.storage.disk import Disk
 
 _SOURCE_ROOT = Path(__file__).resolve().parents[4]
 
@@ -194,4 +194,4 @@ class InlineWorker:
 
 def workers_for(disk: Disk) -> Workers:
     """Who cleans logs on this disk."""
-    return ChildWorkers() if isinstance(disk, RealDisk) else InlineWorkers(disk)
+    return ChildWorkers() if disk.is_shared else InlineWorkers(disk)
