@@ -34,6 +34,15 @@ from kwire.broker.config.listeners import (
     parse_listeners,
     parse_protocol_map,
 )
+from kwire.broker.config.roles import (
+    BOOTSTRAP,
+    BROKER,
+    CONTROLLER,
+    VOTERS,
+    check_roles,
+    parse_servers,
+    parse_voters,
+)
 from kwire.broker.config.topic_keys import SOURCES
 from kwire.broker.host.loggers import NodeLogger, node_name
 
@@ -50,7 +59,11 @@ class BrokerConfig:
     """The settings of one broker. Attributes are Kafka's keys with underscores for dots."""
 
     auto_create_topics_enable: bool
+    broker_heartbeat_interval_ms: int
+    broker_session_timeout_ms: int
     broker_rack: str | None
+    controlled_shutdown_enable: bool
+    controller_socket_timeout_ms: int
     cordoned_log_dirs: list[str]
     connections_max_idle_ms: int
     default_replication_factor: int
@@ -68,6 +81,7 @@ class BrokerConfig:
     group_max_session_timeout_ms: int
     group_max_size: int
     group_min_session_timeout_ms: int
+    initial_broker_registration_timeout_ms: int
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int
     log_cleaner_enable: bool
@@ -75,6 +89,7 @@ class BrokerConfig:
     log_cleaner_io_buffer_size: int
     log_cleaner_io_max_bytes_per_second: float
     log_cleaner_threads: int
+    log_dir_failure_timeout_ms: int
     log_flush_offset_checkpoint_interval_ms: int
     log_flush_start_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
@@ -99,6 +114,7 @@ class BrokerConfig:
     producer_id_expiration_check_interval_ms: int
     producer_id_expiration_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
+    request_timeout_ms: int
     share_coordinator_state_topic_min_isr: int
     share_coordinator_state_topic_num_partitions: int
     share_coordinator_state_topic_replication_factor: int
@@ -147,6 +163,22 @@ class BrokerConfig:
         self._check_together()
 
     # --- reading
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether the node is a broker."""
+        return BROKER in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether the node is a controller."""
+        return CONTROLLER in self.process_roles
+
+    def quorum_addresses(self) -> list[tuple[str, int]]:
+        """Where the controllers are to be looked for, as host and port."""
+        servers = parse_servers(cast("list[str]", self.value(BOOTSTRAP)))
+        voters = parse_voters(cast("list[str]", self.value(VOTERS)))
+        return servers or [(voter.host, voter.port) for voter in voters]
 
     def value(self, name: str) -> Value:
         """The value of any of Kafka's keys. KeyError for a key that is none."""
@@ -290,13 +322,25 @@ class BrokerConfig:
         return listeners
 
     def _check_together(self) -> None:
-        roles = self.process_roles
-        if sorted(roles) != ["broker", "controller"]:
-            raise ConfigError(
-                f"process.roles is {','.join(roles) or 'empty'}: this release serves as broker,controller "
-                f"only, one node that is both"
-            )
-        self._check_quorum()
+        check_roles(self._state, self.node_id)
+        for name in self.controller_listener_names if self.is_controller else ():
+            if name not in (names := [listener.name for listener in self._listeners]):
+                raise ConfigError(
+                    f"controller.listener.names has {name}, which is not one of listeners: {', '.join(names)}"
+                )
+        if self.is_broker:
+            self._check_broker_listeners()
+        check_values(self._state)
+        if not self.group_consumer_assignors:
+            raise ConfigError("group.consumer.assignors is empty: consumer groups need one at least")
+        for name in self.group_consumer_assignors:
+            if name not in ASSIGNORS:
+                raise ConfigError(
+                    f"group.consumer.assignors has {name}, which this release cannot load: it has uniform "
+                    f"and range"
+                )
+
+    def _check_broker_listeners(self) -> None:
         brokers = self.listener_endpoints()
         if not brokers:
             raise ConfigError("listeners has none for clients: all of them are controller.listener.names")
@@ -318,40 +362,6 @@ class BrokerConfig:
                 f"inter.broker.listener.name is {self.inter_broker_listener_name}, which is not one of "
                 f"advertised.listeners: {', '.join(listener.name for listener in advertised)}"
             )
-        check_values(self._state)
-        if not self.group_consumer_assignors:
-            raise ConfigError("group.consumer.assignors is empty: consumer groups need one at least")
-        for name in self.group_consumer_assignors:
-            if name not in ASSIGNORS:
-                raise ConfigError(
-                    f"group.consumer.assignors has {name}, which this release cannot load: it has uniform "
-                    f"and range"
-                )
-
-    def _check_quorum(self) -> None:
-        voters = cast("list[str]", self._state.values["controller.quorum.voters"])
-        ids = []
-        for voter in voters:
-            text, at, _ = voter.partition("@")
-            if not at or not text.isdigit():
-                raise ConfigError(f"controller.quorum.voters has {voter!r}: expected id@host:port")
-            ids.append(int(text))
-        if ids and ids != [self.node_id]:
-            raise ConfigError(
-                f"controller.quorum.voters is {','.join(voters)}: this release serves alone, as the "
-                f"only voter, {self.node_id}@host:port"
-            )
-        # They tell where to look for the quorum's other members: the only voter of its quorum has none.
-        for server in cast("list[str]", self._state.values["controller.quorum.bootstrap.servers"]):
-            host, _, port = server.rpartition(":")
-            if not host or not port.isdigit():
-                raise ConfigError(f"controller.quorum.bootstrap.servers has {server!r}: expected host:port")
-        names = [listener.name for listener in self._listeners]
-        for name in self.controller_listener_names:
-            if name not in names:
-                raise ConfigError(
-                    f"controller.listener.names has {name}, which is not one of listeners: {', '.join(names)}"
-                )
 
 
 _SPECIAL: Final = frozenset(

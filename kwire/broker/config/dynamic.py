@@ -252,7 +252,8 @@ def check_values(state: State) -> None:
         raise ConfigError(
             "requirement failed: log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
         )
-    check_names(listening)
+    roles = _list(values, "process.roles")
+    check_names(listening, is_broker="broker" in roles, is_controller="controller" in roles)
     _check_cordoned(values)
     check_addresses(listening)
     _check_connections(values)

@@ -244,17 +244,20 @@ def _ip_version(host: str) -> int | None:
 # --- all that would hold
 
 
-def check_names(listening: Listening) -> None:
+def check_names(listening: Listening, *, is_broker: bool, is_controller: bool) -> None:
     """ConfigError where listeners lack one that others of the settings name."""
     names = [endpoint.name for endpoint in listening.endpoints]
     advertised = listening.advertised_of_brokers()
     there = f"appearing in the '{LISTENERS}' configuration when running the KRaft controller role"
     offered = {*names, *(endpoint.name for endpoint in listening.advertised)}
-    # A broker that is alone starts without a listener for controllers here; Kafka's does not.
-    if listening.controllers and not any(name in offered for name in listening.controllers):
-        _fail(f"{CONTROLLER_NAMES} must contain at least one value {there}")
-    if not all(name in names for name in listening.controllers):
-        _fail(f"{CONTROLLER_NAMES} must only contain values {there}")
+    if is_controller:
+        # A broker that is alone starts without a listener for controllers here; Kafka's does not.
+        if listening.controllers and not any(name in offered for name in listening.controllers):
+            _fail(f"{CONTROLLER_NAMES} must contain at least one value {there}")
+        if not all(name in names for name in listening.controllers):
+            _fail(f"{CONTROLLER_NAMES} must only contain values {there}")
+    if not is_broker:
+        return
     if not advertised:
         _fail(
             "There must be at least one broker advertised listener. "

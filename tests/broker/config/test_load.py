@@ -119,7 +119,7 @@ def test_a_bad_value_is_told_with_its_key_and_what_is_allowed(key: str, value: s
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"process.roles": "broker"}, "process.roles is broker"),
+        ({"process.roles": "broker"}, "If using process.roles, either"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "nonroutable meta-address"),
         ({"advertised.listeners": "OTHER://h:9092"}, "which listeners does not"),
         ({"controller.quorum.voters": "1@a:1,2@b:1"}, "controller.quorum.voters"),

@@ -1,0 +1,76 @@
+"""What the roles of a node demand of its settings, in Apache Kafka's words."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.broker.config import BrokerConfig, ConfigError, load
+
+BROKER = {
+    "process.roles": "broker",
+    "node.id": "4",
+    "controller.listener.names": "CONTROLLER",
+    "controller.quorum.voters": "1@one:9093,2@[::1]:9094",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+}
+CONTROLLER = {
+    "process.roles": "controller",
+    "node.id": "1",
+    "listeners": "CONTROLLER://127.0.0.1:9093",
+    "controller.listener.names": "CONTROLLER",
+    "controller.quorum.voters": "1@one:9093",
+}
+
+
+def loaded(settings: dict[str, str | None]) -> BrokerConfig:
+    return load(None, {}, {key: value for key, value in settings.items() if value is not None})
+
+
+def test_a_broker_knows_where_to_look_for_controllers() -> None:
+    config = loaded({**BROKER})
+    assert (config.is_broker, config.is_controller) == (True, False)
+    assert config.quorum_addresses() == [("one", 9093), ("::1", 9094)]
+    config = loaded({**BROKER, "controller.quorum.bootstrap.servers": "three:9095"})
+    assert config.quorum_addresses() == [("three", 9095)]
+    assert [listener.name for listener in config.listener_endpoints()] == ["PLAINTEXT"]
+
+
+def test_a_controller_has_no_listener_for_clients() -> None:
+    config = loaded({**CONTROLLER})
+    assert (config.is_broker, config.is_controller) == (False, True)
+    assert (config.listener_endpoints(), config.advertised_endpoints()) == ([], [])
+    assert [listener.name for listener in config.controller_endpoints()] == ["CONTROLLER"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"controller.quorum.voters": None}, "either controller.quorum.bootstrap.servers must contain"),
+        ({"controller.quorum.voters": "1@one"}, "'1@one': expected id@host:port"),
+        ({"controller.quorum.bootstrap.servers": "one"}, "'one': expected host:port"),
+        ({"node.id": "2"}, "the node id 2 must not be included in the set of voters"),
+        ({"controller.listener.names": ""}, "must contain at least one value when running KRaft with just"),
+        ({"controller.listener.names": "PLAINTEXT"}, "must not contain a value appearing in the 'listeners'"),
+        ({"controller.listener.names": "OTHER"}, "Controller listener with name OTHER defined in"),
+    ],
+)
+def test_a_broker_is_refused_what_makes_no_sense(changed: dict[str, str | None], said: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        loaded({**BROKER, **changed})
+    assert said in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"controller.quorum.voters": None}, "either controller.quorum.bootstrap.servers must contain"),
+        ({"controller.quorum.voters": "2@two:1"}, "the node id 1 must be included in the set of voters"),
+        ({"controller.quorum.voters": "1@one:1,2@two:1"}, "as the only voter, 1@host:port"),
+        ({"listeners": "CONTROLLER://h:1,PLAINTEXT://h:2"}, "must only contain KRaft controller listeners"),
+        ({"process.roles": ""}, "process.roles is empty"),
+    ],
+)
+def test_a_controller_is_refused_what_makes_no_sense(changed: dict[str, str | None], said: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        loaded({**CONTROLLER, **changed})
+    assert said in str(refusal.value)
