@@ -1,12 +1,13 @@
-"""Where a node says it is reached, when it registers with the controller."""
+"""Where a node says it is reached, when it registers, and where it looks for the quorum."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, cast
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, cast
 
 from kwire.broker.config import BrokerConfig
 from kwire.broker.config.listeners import META_ADDRESS, parse_listeners
+from kwire.broker.host.host import PeerAddress
 from kwire.broker.metadata.image import EndpointImage
 
 PROTOCOL_IDS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
@@ -46,3 +47,31 @@ def controller_endpoints(
         for name in config.controller_listener_names
         if name in found
     ]
+
+
+class QuorumAddresses(NamedTuple):
+    """Where the configuration says that the quorum is."""
+
+    voters: Mapping[int, PeerAddress]
+    """By their ids, where controller.quorum.voters names them: then the log does not."""
+    servers: Sequence[PeerAddress]
+    """Whom to ask who leads."""
+
+
+def quorum_addresses(config: BrokerConfig) -> QuorumAddresses:
+    """What controller.quorum.voters and controller.quorum.bootstrap.servers name.
+
+    Both may be set while a quorum becomes dynamic: the latter are asked then, as Kafka does (KIP-853).
+    """
+    voters: dict[int, PeerAddress] = {}
+    for voter in cast("list[str]", config.value("controller.quorum.voters")):
+        node_id, _, address = voter.partition("@")
+        voters[int(node_id)] = _peer_address(address)
+    named = cast("list[str]", config.value("controller.quorum.bootstrap.servers"))
+    servers = [_peer_address(address) for address in named]
+    return QuorumAddresses(voters, servers or list(voters.values()))
+
+
+def _peer_address(text: str) -> PeerAddress:
+    host, _, port = text.rpartition(":")
+    return PeerAddress(host.strip("[]"), int(port))

@@ -20,6 +20,7 @@ from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.raft.lead import Lead
 from kwire.broker.raft.metadata_log import MetadataLog
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.storage.disk import StorageError
@@ -69,9 +70,10 @@ class Quorum:
         `on_failed` is called with the reason once the log cannot be written any more.
         """
         self.log: MetadataLog
-        """Set by `start`."""
+        self.lead: Lead
+        """Set by `start`, as is the log."""
         self.leads = False
-        """Whether this node is the leader, in `log.epoch`."""
+        """Whether this node is the leader, in `epoch`."""
         self.failed = False
         """The log cannot be written any more: the node should end."""
         self._config = config
@@ -98,9 +100,9 @@ class Quorum:
         """
         self.log, self._leadership, self._endpoints = log, leadership, endpoints
         self._on_committed(self.log.read())
-        self.log.lead(self._host.now_ms(), endpoints)
+        self.lead = Lead(log, self._host.now_ms(), endpoints)
         self.leads = True
-        leadership.became_leader(self.log.epoch)
+        leadership.became_leader(self.lead.epoch)
         self._leader_changed()
 
     def settle(self) -> None:
@@ -136,7 +138,7 @@ class Quorum:
     @property
     def epoch(self) -> int:
         """The epoch that this node leads, or has led."""
-        return self.log.epoch
+        return self.lead.epoch
 
     def leader_address(self) -> PeerAddress | None:
         """None: it is this node, or nobody."""
@@ -163,9 +165,9 @@ class Quorum:
         ApiError: UNKNOWN_SERVER_ERROR, with nothing appended, where atomic ones are too long for one batch.
         """
         base_offset = self.log.end_offset
-        offset = self.log.append(records, now_ms=self._host.now_ms(), atomic=atomic)
+        offset = self.lead.append(records, now_ms=self._host.now_ms(), atomic=atomic)
         found = [record for record, _ in records]
-        self._appended.append(MetadataBatch(base_offset, offset, self.log.epoch, found, delta=delta))
+        self._appended.append(MetadataBatch(base_offset, offset, self.lead.epoch, found, delta=delta))
         if self._is_settled and not self._write_asked and not self._sync_under_way:
             self._write_asked = True
             self._host.call_soon(self._write)
@@ -173,7 +175,7 @@ class Quorum:
 
     def become_dynamic(self) -> None:
         """Append what makes the quorum dynamic (kraft.version 1), to be committed with what follows."""
-        self.log.become_dynamic(self._host.now_ms(), self._endpoints)
+        self.lead.become_dynamic(self._host.now_ms())
 
     def _write(self) -> None:
         """Write what this turn appended, and sync it in a worker."""
@@ -231,7 +233,7 @@ class Quorum:
             voter = log.voters.voters[0]
             return QuorumDescription(
                 config.node_id,
-                log.epoch,
+                self.epoch,
                 log.log.high_watermark,
                 log.end_offset,
                 voter.voter_directory_id,
@@ -244,5 +246,5 @@ class Quorum:
             host, _, port = named[0].partition("@")[2].rpartition(":")
             endpoints = [(config.controller_listener_names[0], host.strip("[]"), int(port))]
         return QuorumDescription(
-            config.node_id, log.epoch, log.log.high_watermark, log.end_offset, ZERO_UUID, endpoints
+            config.node_id, self.epoch, log.log.high_watermark, log.end_offset, ZERO_UUID, endpoints
         )

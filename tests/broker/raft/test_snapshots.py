@@ -370,7 +370,7 @@ def test_a_log_whose_end_was_lost_starts_anew_at_a_snapshot_that_knows_more(lost
     assert bench.names() == [name]
     log = bench.quorum.log.log
     assert f"{log.log_start_offset:020d}" == name.partition("-")[0]
-    assert bench.quorum.log.epoch > before_epoch(name)
+    assert bench.quorum.epoch > before_epoch(name)
     bench.create("late")
     bench.stop()
     bench.start()
