@@ -150,6 +150,11 @@ class MemoryDisk:
         assert chance is not None
         self._lose_power(self._root, "", chance)
 
+    def wipe(self) -> None:
+        """Lose everything: an empty disk of the same size."""
+        self.kill()
+        self._root = Directory()
+
     def _lose_power(self, directory: Directory, path: str, rng: random.Random) -> None:
         lost = directory.lose_power(rng)
         if lost:

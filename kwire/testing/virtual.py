@@ -22,6 +22,7 @@ from kwire.broker.host.clock import ManualClock, QueuedTimer, TimerQueue
 from kwire.broker.host.host import NoPeers, Peers
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.host.streams import RandomStreams
+from kwire.testing.disk import Died
 
 T = TypeVar("T")
 
@@ -66,8 +67,11 @@ class Work:
         self._results: list[Any] = []
 
     def run(self) -> None:
-        """Do it, once, unless its process has died; its result is not known on the loop yet."""
-        if not self._results and not self._host.is_dead:
+        """Do it, once, unless its process has died; its result is not known on the loop yet.
+
+        A process that is paused does it when it goes on.
+        """
+        if not self._results and not self._host.is_dead and not self._host.is_paused:
             try:
                 self._results.append(self._work())
             except Exception as error:
@@ -76,7 +80,11 @@ class Work:
     def deliver(self) -> None:
         """Have the loop told of the result by the next `run_pending` or `advance`."""
         self.run()
-        self._host.call_soon(lambda: self._done(self._results[0]))
+        self._host.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self.run()
+        self._done(self._results[0])
 
 
 class VirtualHost:
@@ -106,6 +114,9 @@ class VirtualHost:
         """The work that is held back, oldest first; None while none is."""
         self.is_dead = False
         """Whether the process is gone: nothing of it happens any more."""
+        self.on_died: Callable[[], None] | None = None
+        """Called when the process has died in an operation of its disk; where unset, `Died` gets through."""
+        self._held_calls: list[Callable[[], None]] | None = None
         self.peers: Peers = NoPeers(self.call_soon)
         """The other nodes: nobody, unless the host stands in a network."""
         self._work_delays = work_delays
@@ -144,6 +155,23 @@ class VirtualHost:
     def die(self) -> None:
         """The process is gone, with all that it had still to do."""
         self.is_dead = True
+        self._held_calls = None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing of the process happens for now."""
+        return self._held_calls is not None
+
+    def pause(self) -> None:
+        """Stop the process where it is (SIGSTOP): what is to happen waits until it is resumed."""
+        if not self.is_paused and not self.is_dead:
+            self._held_calls = []
+
+    def resume(self) -> None:
+        """Go on (SIGCONT): everything that became due meanwhile happens now, in its order."""
+        held, self._held_calls = self._held_calls or [], None
+        for callback in held:
+            self.call_soon(callback)
 
     @property
     def timers(self) -> int:
@@ -161,6 +189,14 @@ class VirtualHost:
     def _call(self, callback: Callable[[], None]) -> None:
         if self.is_dead:
             return
-        callback()
-        if self.end_turn is not None:
-            self.end_turn()
+        if self._held_calls is not None:
+            self._held_calls.append(callback)
+            return
+        try:
+            callback()
+            if self.end_turn is not None:
+                self.end_turn()
+        except Died:
+            if self.on_died is None:
+                raise
+            self.on_died()

@@ -1,26 +1,32 @@
-"""A whole node in a test's own thread: on virtual time, with a disk in memory, without a network.
+"""A whole node in a test's own thread: on virtual time, with a disk in memory.
 
 node = VirtualNode({"log.dirs": "/data"})
 client = node.connect()
 answer = client.call(12, MetadataRequest(topics=None))
 node.host.advance(60_000)
 
-Nodes that share one `Events` live in one world: one clock, and one order in which things happen to all.
+Nodes that share one `Events` live in one world: one clock, and one order in which things happen to all. On a
+`kwire.testing.network.Network` they reach each other, too.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from functools import partial
 from itertools import count
 from typing import Any, cast
 
 from kwire.broker.api.context import Channel
 from kwire.broker.api.table import ListenerRole
-from kwire.broker.config import load
+from kwire.broker.config import BrokerConfig, load
+from kwire.broker.host.host import PeerAddress
+from kwire.broker.net.peers import PeerLinks
 from kwire.broker.node.node import Node
+from kwire.broker.raft.endpoints import controller_endpoints
 from kwire.broker.storage.disk import FileRegion
 from kwire.testing.disk import MemoryDisk
+from kwire.testing.network import Network
 from kwire.testing.virtual import Events, VirtualHost
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 
@@ -35,6 +41,19 @@ def taken(channel: Channel) -> bytes:
     return b"".join(piece.read() if isinstance(piece, FileRegion) else piece for piece in pieces)
 
 
+def addresses_of(config: BrokerConfig) -> dict[PeerAddress, tuple[str, ListenerRole]]:
+    """Where a node is reached: the listener and its role, by address. Ports have to be given."""
+    brokers = [*config.listener_endpoints(), *config.advertised_endpoints()]
+    own = [(at.name, at.host, at.port) for at in config.controller_endpoints()]
+    controllers = [*own, *((at.name, at.host, at.port) for at in controller_endpoints(config))]
+    return {
+        PeerAddress(host, port): (name, role)
+        for role, endpoints in ((ListenerRole.BROKER, brokers), (ListenerRole.CONTROLLER, controllers))
+        for name, host, port in endpoints
+        if host
+    }
+
+
 class VirtualNode:
     """A node that has started, with its host and its disk."""
 
@@ -47,22 +66,84 @@ class VirtualNode:
         now_ms: int = NOW_MS,
         events: Events | None = None,
         work_delays: random.Random | None = None,
+        network: Network | None = None,
     ) -> None:
         """`settings` are Kafka's keys, whose defaults are Kafka's but for small indexes.
 
-        For the rest see `VirtualHost`.
+        On a network the node is reached at the addresses in `listeners` and `advertised.listeners`, and dies
+        where its disk says so. For the rest see `VirtualHost`.
         """
-        config = load(None, {}, {"log.index.size.max.bytes": str(INDEX_BYTES), **settings})
+        self.settings = dict(settings)
         self.disk = MemoryDisk() if disk is None else disk
         self.fatal: list[str] = []
         """Why the node cannot go on, where it has said so."""
-        self.host = VirtualHost(
-            seed=seed, now_ms=now_ms, name=config.node_name, events=events, work_delays=work_delays
-        )
-        self.node = Node(config, self.host, self.disk, on_fatal=self.fatal.append)
-        self.host.end_turn = self.node.end_turn
-        self.node.start()
+        self.network = network
+        self._seed = seed
+        self._now_ms = now_ms
+        self._events = events if network is None else network.events
+        self._work_delays = work_delays
         self._channel_ids = count(1)
+        self.start()
+
+    # --- its lives
+
+    def start(self) -> None:
+        """Start its process, the first or another one, on the disk as it is."""
+        config = load(None, {}, {"log.index.size.max.bytes": str(INDEX_BYTES), **self.settings})
+        self.host = host = VirtualHost(
+            seed=self._seed,
+            now_ms=self._now_ms,
+            name=config.node_name,
+            events=self._events,
+            work_delays=self._work_delays,
+        )
+        self.fatal.clear()
+        self._seed += 1_000
+        self._events = host.events
+        self.node = Node(config, host, self.disk, on_fatal=self.fatal.append)
+        host.end_turn = self.node.end_turn
+        network = self.network
+        if network is None:
+            self.node.start()
+            return
+        host.on_died = self.die
+        host.peers = self._peers = PeerLinks(host, partial(network.dial, host), client_id=host.name)
+        self.node.start()
+        network.join(host, self.node, addresses_of(config))
+
+    def die(self, *, power: random.Random | None = None) -> None:
+        """Kill its process; with `power`, turn the machine off, where chance decides what the disk keeps."""
+        self.host.die()
+        if power is None:
+            self.disk.kill()
+        else:
+            self.disk.power_cut(power)
+        if self.network is not None:
+            self.network.leave(self.host, silently=power is not None)
+
+    def stop(self) -> None:
+        """End its process in good order, at once."""
+        if self.network is not None:
+            self.network.stop_listening(self.host)
+        self.node.begin_shutdown()
+        self.turn()
+        self.node.finish_shutdown()
+        if self.network is not None:
+            self._peers.close()
+            self.network.leave(self.host)
+        self.host.die()
+
+    def wipe(self) -> None:
+        """Lose everything on the disk, while no process runs."""
+        assert self.host.is_dead
+        self.disk.wipe()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process, paused or not."""
+        return not self.host.is_dead
+
+    # --- asking it
 
     def connect(self, listener: str = "PLAINTEXT", role: ListenerRole = ListenerRole.BROKER) -> Client:
         """A new connection."""

@@ -1,0 +1,378 @@
+"""What is asked of one other node for one purpose, over one connection at a time.
+
+    DOWN -> CONNECTING -> NEGOTIATING -> READY
+      ^                        |           |
+      +-------- RESTING <------+-----------+
+
+The link connects when something is asked, learns which versions the node serves (ApiVersions; KIP-35,
+KIP-511), and then sends everything in its order. Answers come in that order too, so one that is overdue ends
+the connection. With a connection ends what was asked over it: whoever asked is told why, and knows best
+whether to ask again, and whom. Then the link rests, longer each time it fails to connect, and what is asked
+meanwhile waits for the next attempt.
+
+It touches no socket: a `Dial` makes the connection, a `Line`, and the link is what `Hears` of it. The same
+link runs over TCP (`broker.net.peer_connection`) and over the simulated network (`kwire.testing.network`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from kwire.broker.host.host import PeerUnreachable
+from kwire.wire.api_keys import ApiKey
+from kwire.wire.errors import ErrorCode, NotInVersion, WireError
+from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
+
+if TYPE_CHECKING:
+    from kwire.broker.host.host import Host, OnAnswer, PeerAddress, Timer
+    from kwire.wire.schema import Message
+
+SETUP_TIMEOUT_MS = 10_000
+"""How long it may take to connect and to learn the versions: socket.connection.setup.timeout.ms, as it is by
+default."""
+REST_MS = 50
+LONGEST_REST_MS = 1_000
+JITTER = 0.2
+"""How much shorter or longer a rest is at most, as chance has it. KIP-144."""
+MAX_ASKED = 1_000
+MAX_ASKED_BYTES = 64 << 20
+"""How much may be asked for one purpose and not be answered."""
+SOFTWARE_NAME = "kwire"
+
+
+class Line(Protocol):
+    """A connection to another node, or one that is being made."""
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, its size in front, once it is open. Nothing is heard from inside of this call."""
+
+    def close(self) -> None:
+        """Give it up: nothing is heard of it any more."""
+
+
+class Hears(Protocol):
+    """Who made a connection, as the connection sees it."""
+
+    def opened(self) -> None:
+        """The other node has accepted."""
+
+    def received(self, frame: memoryview) -> None:
+        """A frame has come, without its size. May close the line."""
+
+    def closed(self, reason: str) -> None:
+        """The connection is gone, or could not be made: nothing more comes."""
+
+
+Dial = Callable[["PeerAddress", Hears], Line]
+"""Begin to connect. Nothing is heard from inside of this call."""
+
+
+class State(Enum):
+    DOWN = "no connection, and nothing to ask"
+    CONNECTING = "being connected"
+    NEGOTIATING = "connected, and asked for its versions"
+    READY = "what is asked is sent at once"
+    RESTING = "the connection is gone: not connected again before some time has passed"
+
+
+MOVES: Final[dict[State, frozenset[State]]] = {
+    State.DOWN: frozenset({State.CONNECTING}),
+    State.CONNECTING: frozenset({State.NEGOTIATING, State.RESTING}),
+    State.NEGOTIATING: frozenset({State.READY, State.RESTING}),
+    State.READY: frozenset({State.RESTING, State.DOWN}),
+    State.RESTING: frozenset({State.CONNECTING, State.DOWN}),
+}
+
+
+class Ask:
+    """A request, and who waits for its answer."""
+
+    __slots__ = (
+        "correlation_id",
+        "deadline_ms",
+        "max_version",
+        "on_answer",
+        "request",
+        "size_bytes",
+        "version",
+    )
+
+    def __init__(
+        self, request: Message, deadline_ms: int, on_answer: OnAnswer, max_version: int | None = None
+    ) -> None:
+        self.request = request
+        self.deadline_ms = deadline_ms
+        self.on_answer = on_answer
+        self.max_version = max_version
+        self.version = self.correlation_id = -1
+        self.size_bytes = 0
+
+    @property
+    def name(self) -> str:
+        return type(self.request).__name__.removesuffix("Request")
+
+
+class PeerLink:
+    """See the module."""
+
+    def __init__(
+        self,
+        host: Host,
+        dial: Dial,
+        to: PeerAddress,
+        purpose: str,
+        *,
+        client_id: str,
+        software_version: Callable[[], str],
+        max_idle_ms: int,
+        on_down: Callable[[], None],
+    ) -> None:
+        """`on_down` is called when nothing is left to remember: the link may be forgotten."""
+        self.to = to
+        self.purpose = purpose
+        self.state = State.DOWN
+        self._host = host
+        self._dial = dial
+        self._client_id = client_id
+        self._software_version = software_version
+        self._max_idle_ms = max_idle_ms
+        self._on_down = on_down
+        self._logger = host.logger("kwire.net")
+        self._line: Line | None = None
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._unsent: deque[Ask] = deque()
+        self._sent: deque[Ask] = deque()
+        self._sent_bytes = 0
+        self._last_id = 0
+        self._failures = 0
+        self._last_failure = ""
+        self._until_ms = 0
+        """When the link rests no longer, or has been connecting for too long."""
+        self._active_ms = 0
+        self._timer: Timer | None = None
+        self._looks_ms = 0
+
+    def __repr__(self) -> str:
+        return f"<{self.purpose} to {self.to}>"
+
+    # --- asking
+
+    def ask(self, ask: Ask) -> None:
+        """Send it when it may be sent. Its answer is not told inside of this call."""
+        waiting = len(self._unsent) + len(self._sent)
+        if waiting >= MAX_ASKED or self._sent_bytes > MAX_ASKED_BYTES:
+            self._fail(ask, f"has {waiting} requests to answer already")
+            return
+        self._unsent.append(ask)
+        self._look_by(ask.deadline_ms)
+        if self.state is State.READY:
+            self._send_all()
+        elif self.state is State.DOWN:
+            self._connect()
+
+    def close(self, reason: str) -> None:
+        """Give the connection up, and everything that was asked."""
+        self._hang_up()
+        self._fail_all(reason)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _connect(self) -> None:
+        self._move(State.CONNECTING)
+        self._until_ms = self._host.monotonic_ms() + SETUP_TIMEOUT_MS
+        self._look_by(self._until_ms)
+        self._line = self._dial(self.to, self)
+
+    def _send_all(self) -> None:
+        while self._unsent:
+            ask = self._unsent.popleft()
+            reason = self._choose_version(ask)
+            if reason is None:
+                reason = self._send(ask)
+            if reason is not None:
+                self._fail(ask, reason)
+
+    def _choose_version(self, ask: Ask) -> str | None:
+        """The highest that both sides have, or why there is none."""
+        request = ask.request
+        theirs = self._versions.get(request.API_KEY)
+        if theirs is None:
+            return f"does not serve {ask.name}"
+        low, high = type(request).VERSIONS
+        if ask.max_version is not None:
+            high = min(high, ask.max_version)
+        ask.version = min(high, theirs[1])
+        if ask.version >= max(low, theirs[0]):
+            return None
+        return f"serves {ask.name} {theirs[0]} to {theirs[1]}, and is asked in {low} to {high}"
+
+    def _send(self, ask: Ask) -> str | None:
+        """Send it, or say why that is impossible."""
+        assert self._line is not None
+        ask.correlation_id = self._last_id = (self._last_id + 1) & 0x7FFFFFFF
+        request = ask.request
+        try:
+            frame = encode_request(request, ask.version, ask.correlation_id, self._client_id)
+        except NotInVersion as error:
+            return f"serves {ask.name} up to version {ask.version}, which cannot say this: {error}"
+        except Exception:
+            self._logger.exception("%r: a request cannot be written: %.2000r", self, request)
+            return f"is not sent a {ask.name} that cannot be written"
+        ask.size_bytes = len(frame)
+        self._sent_bytes += len(frame)
+        self._active_ms = self._host.monotonic_ms()
+        self._sent.append(ask)
+        self._line.send(frame)
+        return None
+
+    # --- what the line tells
+
+    def opened(self) -> None:
+        self._move(State.NEGOTIATING)
+        self._ask_versions(ApiVersionsRequest.VERSIONS[1])
+
+    def _ask_versions(self, version: int) -> None:
+        request = ApiVersionsRequest(
+            client_software_name=SOFTWARE_NAME, client_software_version=self._software_version()
+        )
+        ask = Ask(request, self._until_ms, lambda answer: None)
+        ask.version = version
+        assert self._send(ask) is None
+
+    def received(self, frame: memoryview) -> None:
+        try:
+            if self.state is State.NEGOTIATING:
+                self._take_versions(frame)
+            else:
+                self._take_answer(frame)
+        except WireError as error:
+            self._logger.warning("%r is closed: %s", self, error)
+            self._end(f"broke the protocol: {error}")
+
+    def _take(self, frame: memoryview) -> tuple[Ask, Message]:
+        """An answer, and whose it is: the oldest one's. WireError."""
+        if not self._sent:
+            raise WireError(f"an answer of {len(frame)} bytes that nothing was asked for")
+        ask = self._sent[0]
+        response_class = API_VERSIONS[ask.request.API_KEY].response_class
+        correlation_id, answer = decode_response(response_class, ask.version, frame)
+        if correlation_id != ask.correlation_id:
+            raise WireError(f"an answer to request {correlation_id} instead of {ask.correlation_id}")
+        self._sent.popleft()
+        self._sent_bytes -= ask.size_bytes
+        self._active_ms = self._host.monotonic_ms()
+        return ask, answer
+
+    def _take_answer(self, frame: memoryview) -> None:
+        ask, answer = self._take(frame)
+        self._host.call_soon(partial(ask.on_answer, answer))
+
+    def _take_versions(self, frame: memoryview) -> None:
+        ask, answer = self._take(frame)
+        assert isinstance(answer, ApiVersionsResponse)
+        served = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION and ask.version > 0:
+            # It says what it knows, or else knows version 0 alone. KIP-511.
+            known = served.get(ApiKey.API_VERSIONS, (0, 0))[1]
+            self._ask_versions(max(0, min(known, ask.version - 1)))
+        elif answer.error_code:
+            raise WireError(f"it does not tell its versions: error {answer.error_code}")
+        else:
+            self._versions = served
+            self._failures = 0
+            self._move(State.READY)
+            self._look_by(self._idle_ends_ms())
+            self._send_all()
+
+    def closed(self, reason: str) -> None:
+        self._line = None
+        self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        """The connection is over, and with it what was asked."""
+        self._hang_up()
+        self._failures += 1
+        self._last_failure = reason
+        rest_ms = min(LONGEST_REST_MS, REST_MS << min(self._failures - 1, 10))
+        rest_ms = round(rest_ms * self._host.random("peers").uniform(1 - JITTER, 1 + JITTER))
+        self._until_ms = self._host.monotonic_ms() + rest_ms
+        self._move(State.RESTING)
+        self._look_by(self._until_ms)
+        self._fail_all(reason)
+
+    def _hang_up(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    def _fail_all(self, reason: str) -> None:
+        asked = [*self._sent, *self._unsent]
+        self._sent.clear()
+        self._unsent.clear()
+        self._sent_bytes = 0
+        for ask in asked:
+            self._fail(ask, reason)
+
+    def _fail(self, ask: Ask, reason: str) -> None:
+        """Tell whoever asked."""
+        error = PeerUnreachable(f"{self.to} {reason}")
+        self._host.call_soon(partial(ask.on_answer, error))
+
+    def _move(self, state: State) -> None:
+        assert state in MOVES[self.state], f"from {self.state.name} to {state.name}"
+        self.state = state
+
+    # --- time
+
+    def _look_by(self, when_ms: int) -> None:
+        """Look at the time at this moment, at the latest. Looking too early costs less than being exact."""
+        if self._timer is not None:
+            if self._looks_ms <= when_ms:
+                return
+            self._timer.cancel()
+        self._looks_ms = when_ms
+        self._timer = self._host.schedule(max(0, when_ms - self._host.monotonic_ms()), self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now_ms = self._host.monotonic_ms()
+        for ask in [ask for ask in self._unsent if ask.deadline_ms <= now_ms]:
+            self._unsent.remove(ask)
+            self._fail(ask, self._why_unsent())
+        state = self.state
+        if state is State.READY:
+            if any(ask.deadline_ms <= now_ms for ask in self._sent):
+                self._end("does not answer in time")
+            elif not self._sent and now_ms >= self._idle_ends_ms():
+                self._hang_up()
+                self._go_down()
+        elif now_ms >= self._until_ms:
+            if state is not State.RESTING:
+                self._end(self._why_unsent())
+            elif self._unsent:
+                self._connect()
+            else:
+                self._go_down()
+        if self.state is not State.DOWN:
+            deadlines_ms = [ask.deadline_ms for ask in (*self._unsent, *self._sent)]
+            changes_ms = self._idle_ends_ms() if self.state is State.READY else self._until_ms
+            self._look_by(min(changes_ms, *deadlines_ms) if deadlines_ms else changes_ms)
+
+    def _why_unsent(self) -> str:
+        if self.state is State.CONNECTING:
+            return "cannot be connected to in time"
+        if self.state is State.NEGOTIATING:
+            return "does not tell its versions in time"
+        return f"is not asked again yet: it {self._last_failure}"
+
+    def _idle_ends_ms(self) -> int:
+        return self._active_ms + self._max_idle_ms
+
+    def _go_down(self) -> None:
+        self._move(State.DOWN)
+        self._on_down()

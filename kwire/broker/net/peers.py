@@ -1,0 +1,93 @@
+"""The other nodes of a cluster, each asked over one connection for each purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from kwire.broker.host.host import PeerUnreachable
+from kwire.broker.net.peer_link import Ask, PeerLink
+
+if TYPE_CHECKING:
+    from kwire.broker.host.host import Host, OnAnswer, PeerAddress
+    from kwire.broker.net.peer_link import Dial
+    from kwire.wire.schema import Message
+
+MAX_LINKS: Final = 1_000
+"""How many connections there may be: a cluster needs a few for each of its nodes."""
+NEVER_MS: Final = 1 << 60
+
+
+class PeerLinks:
+    """`broker.host.Peers` over the connections that a `Dial` makes."""
+
+    def __init__(
+        self,
+        host: Host,
+        dial: Dial,
+        *,
+        client_id: str = "kwire",
+        software_version: Callable[[], str] = lambda: "unknown",
+        max_idle_ms: int = 600_000,
+    ) -> None:
+        """`client_id` is what other nodes know this one by, with the purpose after it.
+
+        Connections on which nothing was asked for `max_idle_ms` are closed, unless that is negative.
+        """
+        self._host = host
+        self._dial = dial
+        self._client_id = client_id
+        self._software_version = software_version
+        self._max_idle_ms = max_idle_ms if max_idle_ms >= 0 else NEVER_MS
+        self._links: dict[tuple[PeerAddress, str], PeerLink] = {}
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """How many links there are, connected or not."""
+        return len(self._links)
+
+    def send(
+        self,
+        to: PeerAddress,
+        purpose: str,
+        request: Message,
+        *,
+        deadline_ms: int,
+        on_answer: OnAnswer,
+        max_version: int | None = None,
+    ) -> None:
+        key = (to, purpose)
+        link = self._links.get(key)
+        refusal = ""
+        if self._is_closed:
+            refusal = "this node stops"
+        elif deadline_ms <= self._host.monotonic_ms():
+            refusal = "it is too late"
+        elif link is None and len(self._links) >= MAX_LINKS:
+            refusal = "there are too many connections"
+        if refusal:
+            error = PeerUnreachable(f"{to} is not asked: {refusal}")
+            self._host.call_soon(lambda: on_answer(error))
+            return
+        if link is None:
+            link = self._links[key] = PeerLink(
+                self._host,
+                self._dial,
+                to,
+                purpose,
+                client_id=f"{self._client_id}-{purpose}",
+                software_version=self._software_version,
+                max_idle_ms=self._max_idle_ms,
+                on_down=lambda: self._forget(key),
+            )
+        link.ask(Ask(request, deadline_ms, on_answer, max_version))
+
+    def _forget(self, key: tuple[PeerAddress, str]) -> None:
+        self._links.pop(key, None)
+
+    def close(self) -> None:
+        """Close every connection: who waits for an answer is told so, and nothing more is sent."""
+        self._is_closed = True
+        links, self._links = self._links, {}
+        for link in links.values():
+            link.close("is not waited for: this node stops")

@@ -1,0 +1,516 @@
+"""A network between virtual nodes and simulated clients, which does what TCP may do to them.
+
+    network = Network(Events())
+    first = VirtualNode({"node.id": "1", "listeners": "PLAINTEXT://one:9092", ...}, network=network)
+    second = VirtualNode({"node.id": "2", "listeners": "PLAINTEXT://two:9092", ...}, network=network)
+    client = network.connect(PeerAddress("one", 9092), "a client")
+    client.send(12, MetadataRequest(topics=None), print)
+    network.events.advance(10)
+
+What crosses it are the bytes of the real codec. Within a connection nothing is lost or overtaken, but any
+connection may break at any moment: what was on its way arrives or does not, so that a request may have been
+done and its answer be lost. What is sent where the way is cut waits there, as TCP sends it again; who waits
+too long gives up. Without `rng` each frame takes a millisecond and nothing goes wrong.
+
+Whoever is on it has a name: a node that of its host, a client what it says. `PeerAddress`es are looked up
+when somebody connects. A process that dies resets its connections; a machine that dies says nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any, Final, NamedTuple, cast
+
+from kwire.broker.api.context import Channel
+from kwire.broker.api.table import ListenerRole
+from kwire.broker.host.host import OnAnswer, PeerAddress, PeerUnreachable
+from kwire.broker.net.peer_link import Hears
+from kwire.broker.net.receiving import TakesFrames
+from kwire.broker.storage.disk import FileRegion
+from kwire.testing.virtual import Events, VirtualHost
+from kwire.wire.errors import WireError
+from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
+
+MAX_IN_TRANSIT = 10_000
+"""How many frames may be on their way in one direction of a connection."""
+NO_NODE = "nobody"
+
+
+class Faults(NamedTuple):
+    """What may happen to a frame, and how likely it is. What takes no chance is certain."""
+
+    shortest_ms: int = 1
+    longest_ms: int = 1
+    slow: float = 0.0
+    """How likely it takes much longer, up to `slowest_ms`."""
+    slowest_ms: int = 1_000
+    breaks: float = 0.0
+    """How likely its connection breaks while it is under way."""
+
+
+NO_FAULTS: Final = Faults()
+
+
+class Place(NamedTuple):
+    """A listener of a node."""
+
+    host: VirtualHost
+    node: TakesFrames
+    listener: str
+    role: ListenerRole
+
+
+class Network:
+    """See the module."""
+
+    def __init__(
+        self,
+        events: Events,
+        rng: random.Random | None = None,
+        faults: Faults = NO_FAULTS,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`note` is told of what goes wrong."""
+        self.events = events
+        self.faults = faults
+        """May be changed at any time."""
+        self.note = note
+        self._rng = rng
+        self._places: dict[PeerAddress, Place] = {}
+        self._names: dict[PeerAddress, str] = {}
+        """Whose machine an address belongs to, whether its process lives or not."""
+        self._dark: set[str] = set()
+        """Machines that are off."""
+        self._cuts: set[tuple[str, str]] = set()
+        self._isolated: set[str] = set()
+        self.connections: dict[Connection, None] = {}
+        """Those that one of their ends still holds, in the order in which they were made."""
+        self.channel_ids = count(1)
+
+    # --- who is there
+
+    def join(
+        self, host: VirtualHost, node: TakesFrames, listeners: Mapping[PeerAddress, tuple[str, ListenerRole]]
+    ) -> None:
+        """A node listens from now on."""
+        if host.name in self._dark:
+            self._dark.discard(host.name)
+            for connection in list(self.connections):
+                if connection.server == host.name:
+                    self.events.timers.add(self.delay_ms(), connection.send_again)
+        for address, (listener, role) in listeners.items():
+            assert address not in self._places, f"{address} is in use"
+            self._places[address] = Place(host, node, listener, role)
+            self._names[address] = host.name
+
+    def stop_listening(self, host: VirtualHost) -> None:
+        """Who connects to this node is refused from now on."""
+        self._places = {at: place for at, place in self._places.items() if place.host is not host}
+
+    def leave(self, host: VirtualHost, *, silently: bool = False) -> None:
+        """A node's process is gone; `silently`, its machine is: nobody is told that connections ended."""
+        self.stop_listening(host)
+        if silently:
+            self._dark.add(host.name)
+        for connection in list(self.connections):
+            connection.lose(host, silently=silently)
+
+    def place(self, address: PeerAddress) -> Place | None:
+        return self._places.get(address)
+
+    def is_dark(self, name: str) -> bool:
+        """Whether nothing that is sent there is ever answered."""
+        return name in self._dark
+
+    # --- connecting
+
+    def dial(self, host: VirtualHost, to: PeerAddress, hears: Hears) -> Connection:
+        """Connect a node to another; a `kwire.broker.net.peer_link.Dial` when it is given the host."""
+        return Connection(self, to, hears, host.name, host.call_soon, host)
+
+    def connect(self, to: PeerAddress, client: str, client_id: str = "me") -> ClientConnection:
+        """Connect a client. What it asks before it is connected waits."""
+        return ClientConnection(self, to, client, client_id)
+
+    def name_of(self, address: PeerAddress) -> str:
+        """Whose machine is asked for at an address."""
+        return self._names.get(address, NO_NODE)
+
+    # --- what goes wrong
+
+    def cut(self, one: str, other: str, *, both_ways: bool = True) -> None:
+        """Nothing goes from one to the other, until this heals; nor back, where that is cut too."""
+        self.note(f"{one} {'and' if both_ways else 'to'} {other} is cut")
+        self._cuts |= {(one, other), (other, one)} if both_ways else {(one, other)}
+
+    def isolate(self, name: str) -> None:
+        """Nothing goes to this one or comes from there, until this heals."""
+        self.note(f"{name} is cut off")
+        self._isolated.add(name)
+
+    def heal(self) -> None:
+        """No way is cut any more: what was sent meanwhile arrives, if its sender still waits."""
+        if self._cuts or self._isolated:
+            self.note("the network heals")
+        self._cuts.clear()
+        self._isolated.clear()
+        for connection in list(self.connections):
+            for way in (connection.out, connection.back):
+                if way.is_held:
+                    self.events.timers.add(self.delay_ms(), way.pass_on)
+
+    def is_cut(self, one: str, other: str) -> bool:
+        """Whether what one sends does not reach the other."""
+        if one == other:
+            return False
+        return (one, other) in self._cuts or not self._isolated.isdisjoint((one, other))
+
+    def break_some(self, share: float) -> None:
+        """Break each connection with this chance."""
+        for connection in list(self.connections):
+            if self._chance(share):
+                connection.break_off()
+
+    def delay_ms(self) -> int:
+        """How long a frame is under way."""
+        faults = self.faults
+        if self._chance(faults.slow):
+            return self._between(faults.longest_ms, faults.slowest_ms)
+        return self._between(faults.shortest_ms, faults.longest_ms)
+
+    def break_at_ms(self, delay_ms: int) -> int | None:
+        """When the connection breaks while a frame is under way for so long, if it does."""
+        return self._between(0, delay_ms) if self._chance(self.faults.breaks) else None
+
+    def some_of(self, most: int) -> int:
+        """How many of those that were under way when a connection broke still arrive."""
+        return self._between(0, most)
+
+    def _chance(self, likely: float) -> bool:
+        return self._rng is not None and likely > 0 and self._rng.random() < likely
+
+    def _between(self, least: int, most: int) -> int:
+        return least if self._rng is None or most <= least else self._rng.randint(least, most)
+
+
+class Way:
+    """One direction of a connection: what is sent arrives in its order."""
+
+    __slots__ = ("_connection", "_due", "_last_ms", "_network", "_receiver", "_sender", "_transit")
+
+    def __init__(self, connection: Connection, network: Network, sender: str, receiver: str) -> None:
+        self._connection = connection
+        self._network = network
+        self._sender = sender
+        self._receiver = receiver
+        self._transit: deque[Callable[[], None]] = deque()
+        self._due = 0  # how many would have arrived by now
+        self._last_ms = 0  # when the last one does
+
+    @property
+    def is_held(self) -> bool:
+        """Whether something would have arrived, but for a cut."""
+        return self._due > 0
+
+    def put(self, arrive: Callable[[], None]) -> None:
+        """Send something: `arrive` is called when it gets there."""
+        assert len(self._transit) < MAX_IN_TRANSIT, f"too much on the way to {self._receiver}"
+        network = self._network
+        timers = network.events.timers
+        now_ms = timers.monotonic_ms()
+        delay_ms = network.delay_ms()
+        self._last_ms = max(self._last_ms, now_ms + delay_ms)
+        self._transit.append(arrive)
+        timers.add(self._last_ms - now_ms, self._arrive)
+        break_ms = network.break_at_ms(delay_ms)
+        if break_ms is not None:
+            timers.add(break_ms, self._connection.break_off)
+
+    def _arrive(self) -> None:
+        self._due += 1
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Have everything arrive that is due, unless the way is cut."""
+        while self._due and not self._network.is_cut(self._sender, self._receiver):
+            self._due -= 1
+            self._transit.popleft()()
+
+    def lose_some(self) -> None:
+        """The connection has broken: of what is under way, some at the end does not arrive."""
+        kept = self._network.some_of(len(self._transit))
+        self._transit = deque(
+            arrive if number < kept else _lost for number, arrive in enumerate(self._transit)
+        )
+
+
+def _lost() -> None:
+    return None
+
+
+class Connection:
+    """A TCP connection. To whoever made it, it is a `kwire.broker.net.peer_link.Line`."""
+
+    def __init__(
+        self,
+        network: Network,
+        to: PeerAddress,
+        hears: Hears,
+        client: str,
+        call_client: Callable[[Callable[[], None]], None],
+        client_host: VirtualHost | None = None,
+    ) -> None:
+        """`call_client` makes a call in the process of whoever connects."""
+        self._network = network
+        self._to = to
+        self._client = client
+        self._call_client = call_client
+        self._client_host = client_host
+        self._hears: Hears | None = hears
+        self._served: ServedConnection | None = None
+        self._broken = False
+        self._unheard: Callable[[], None] | None = None
+        """What was last sent to a machine that was off."""
+        server = network.name_of(to)
+        self.server = server
+        self.out = Way(self, network, client, server)
+        self.back = Way(self, network, server, client)
+        network.connections[self] = None
+        self.out.put(self._reach)
+
+    def __repr__(self) -> str:
+        return f"<{self._client} to {self.server}>"
+
+    # --- of whoever connects
+
+    def send(self, frame: bytes) -> None:
+        if self._hears is not None:
+            self.out.put(lambda: self._deliver(frame))
+
+    def close(self) -> None:
+        if self._hears is not None:
+            self._hears = None
+            self.out.put(self._end_server)
+            self._forget_if_over()
+
+    def _tell(self, tell: Callable[[Hears], None]) -> None:
+        """Have whoever connects hear something, if he still listens."""
+
+        def call() -> None:
+            if self._hears is not None:
+                tell(self._hears)
+
+        self._call_client(call)
+
+    def _end_client(self, reason: str) -> None:
+        def end(hears: Hears) -> None:
+            self._hears = None
+            hears.closed(reason)
+            self._forget_if_over()
+
+        self._tell(end)
+
+    # --- of whoever is connected to
+
+    def _reach(self) -> None:
+        """Somebody asks for a connection. The kernel accepts, also for a process that is paused."""
+        network = self._network
+        if network.is_dark(self.server):
+            self._unheard = self._reach
+            return
+        place = network.place(self._to)
+        if place is None:
+            self.back.put(lambda: self._end_client("refuses connections"))
+            return
+        self._served = ServedConnection(self, place, next(network.channel_ids), self.back)
+        self.back.put(lambda: self._tell(lambda hears: hears.opened()))
+
+    def answered(self, frame: bytes) -> None:
+        """An answer has arrived."""
+        if self._hears is None and not self._network.is_dark(self._client):
+            # Whoever has asked is gone.
+            self.out.put(self._end_server)
+            return
+        view = memoryview(bytearray(frame))[4:]
+        self._tell(lambda hears: hears.received(view))
+
+    def _deliver(self, frame: bytes) -> None:
+        if self._served is not None:
+            self._served.receive(frame)
+        elif self._network.is_dark(self.server):
+            self._unheard = lambda: self._deliver(frame)
+        else:
+            # Whoever was connected is gone.
+            self.back.put(lambda: self._end_client("reset the connection"))
+
+    def send_again(self) -> None:
+        """A machine is on again, and TCP tries again what it did not hear."""
+        unheard, self._unheard = self._unheard, None
+        if unheard is not None and self._hears is not None:
+            unheard()
+
+    def _end_server(self) -> None:
+        served, self._served = self._served, None
+        if served is not None:
+            served.end()
+        self._forget_if_over()
+
+    def server_closed(self) -> None:
+        """The node has closed it, after what it has sent."""
+        self._served = None
+        self.back.put(lambda: self._end_client("closed the connection"))
+
+    # --- what goes wrong
+
+    def break_off(self) -> None:
+        """Both ends learn, each in its time, that it is over; what was under way may be lost."""
+        if self._broken or self not in self._network.connections:
+            return
+        self._broken = True
+        self._network.note(f"{self!r} breaks")
+        self.out.lose_some()
+        self.back.lose_some()
+        self.out.put(self._end_server)
+        self.back.put(lambda: self._end_client("reset the connection"))
+
+    def lose(self, host: VirtualHost, *, silently: bool) -> None:
+        """A process is gone, and its end of this with it."""
+        if self._client_host is host:
+            self._hears = None
+            if not silently:
+                self.out.put(self._end_server)
+        if self._served is not None and self._served.place.host is host:
+            self._served = None
+            if not silently:
+                self.back.put(lambda: self._end_client("reset the connection"))
+        self._forget_if_over()
+
+    def _forget_if_over(self) -> None:
+        if self._hears is None and self._served is None:
+            self._network.connections.pop(self, None)
+
+
+class ServedConnection:
+    """The end of a node that somebody has connected to: what `kwire.broker.net.connection` does there."""
+
+    def __init__(self, connection: Connection, place: Place, channel_id: int, back: Way) -> None:
+        self.place = place
+        self._connection = connection
+        self._back = back
+        self._waiting: deque[memoryview] = deque()
+        self._channel = Channel(
+            channel_id,
+            peer_host="127.0.0.1",
+            listener=place.listener,
+            on_ready=lambda channel: place.host.call_soon(self._answer),
+            logger=place.host.logger("kwire.dispatch"),
+            role=place.role,
+        )
+
+    def receive(self, frame: bytes) -> None:
+        """A frame has arrived. The process sees it when it runs."""
+
+        def take() -> None:
+            self._waiting.append(memoryview(bytearray(frame))[4:])
+            self._take()
+
+        self.place.host.call_soon(take)
+
+    def end(self) -> None:
+        """The other end is gone. The process sees it when it runs."""
+        self.place.host.call_soon(self._end)
+
+    def _end(self) -> None:
+        self._waiting.clear()
+        if not self._channel.closed:
+            self.place.node.channel_closed(self._channel)
+
+    def _take(self) -> None:
+        """Hand over the frames that need not wait for an answer."""
+        channel, node = self._channel, self.place.node
+        while self._waiting and not channel.closed and not channel.ending:
+            if channel.slots and node.must_wait(channel, self._waiting[0]):
+                return
+            try:
+                node.handle_frame(channel, self._waiting.popleft())
+            except WireError:
+                self._close()
+
+    def _answer(self) -> None:
+        """Send the answers that are ready, in their order."""
+        if self._channel.closed:
+            return
+        pieces = cast("list[bytes | bytearray | memoryview | FileRegion]", self._channel.take_ready())
+        sent = b"".join(piece.read() if isinstance(piece, FileRegion) else piece for piece in pieces)
+        while sent:
+            end = 4 + int.from_bytes(sent[:4], "big")
+            frame, sent = sent[:end], sent[end:]
+            self._back.put(lambda frame=frame: self._connection.answered(frame))  # type: ignore[misc]
+        if self._channel.closing:
+            self._close()
+        else:
+            self._take()
+
+    def _close(self) -> None:
+        self._end()
+        self._connection.server_closed()
+
+
+class ClientConnection:
+    """A connection of a simulated client, which chooses its versions itself."""
+
+    def __init__(self, network: Network, to: PeerAddress, client: str, client_id: str) -> None:
+        self.to = to
+        self.end: str | None = None
+        """Why it is over, once it is."""
+        self.on_end: Callable[[], None] = lambda: None
+        self._client_id = client_id
+        self._ids = count(1)
+        self._asked: deque[tuple[int, int, int, OnAnswer]] = deque()
+        self._soon = network.events.soon
+        self._line = Connection(network, to, self, client, self._soon.append)
+
+    def send(self, version: int, request: Any, on_answer: OnAnswer | None) -> None:
+        """Ask, and have `on_answer` called with the answer, or with why there is none.
+
+        None where there will be no answer: Produce with acks=0.
+        """
+        if self.end is not None:
+            if on_answer is not None:
+                error = PeerUnreachable(self.end)
+                self._soon.append(lambda: on_answer(error))
+            return
+        correlation_id = next(self._ids)
+        if on_answer is not None:
+            self._asked.append((correlation_id, request.API_KEY, version, on_answer))
+        self._line.send(encode_request(request, version, correlation_id, self._client_id))
+
+    def close(self) -> None:
+        """Hang up: nothing more is answered."""
+        self._line.close()
+        self._end("closed")
+
+    # --- Hears
+
+    def opened(self) -> None:
+        pass
+
+    def received(self, frame: memoryview) -> None:
+        expected_id, api_key, version, on_answer = self._asked.popleft()
+        correlation_id, answer = decode_response(API_VERSIONS[api_key].response_class, version, frame)
+        assert correlation_id == expected_id, f"answer {correlation_id} to request {expected_id}"
+        on_answer(answer)
+
+    def closed(self, reason: str) -> None:
+        self._end(f"{self.to} {reason}")
+
+    def _end(self, reason: str) -> None:
+        if self.end is None:
+            self.end = reason
+            asked, self._asked = self._asked, deque()
+            for _, _, _, on_answer in asked:
+                on_answer(PeerUnreachable(reason))
+            self.on_end()
