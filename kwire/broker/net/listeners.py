@@ -68,9 +68,17 @@ def bind(
 
 
 def own_host_name() -> str:
-    """What others call this machine, or else its address: Java's canonical host name of the local host."""
-    name = socket.gethostname()
+    """What others call this machine: Java's canonical host name of the local host.
+
+    That is the name which its address has, if that name has this address, and else the address.
+    """
+    own_name = socket.gethostname()
     try:
-        return socket.getnameinfo((socket.gethostbyname(name), 0), 0)[0]
+        address = socket.gethostbyname(own_name)
     except OSError:
-        return name
+        return own_name
+    try:
+        name = socket.getnameinfo((address, 0), socket.NI_NAMEREQD)[0]
+        return name if address in socket.gethostbyname_ex(name)[2] else address
+    except OSError:
+        return address

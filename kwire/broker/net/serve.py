@@ -24,7 +24,7 @@ from kwire.broker.net.loop import Loop
 from kwire.broker.net.server import DRAIN_MS, Server
 from kwire.broker.net.settings import settings_of
 from kwire.broker.node.node import Node
-from kwire.broker.raft.endpoints import controller_endpoints
+from kwire.broker.raft.endpoints import broker_endpoints, controller_endpoints
 from kwire.broker.storage.disk import Disk, RealDisk
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ async def serve(
 
         node = Node(config, loop, disk, on_unfenced=known.set, on_fatal=fail)
         node.bound_ports.update({listener.name: listener.port for listener in listeners})
-        if not all(endpoint.host for endpoint in controller_endpoints(config)):
+        if not all(told.host for told in (*broker_endpoints(config), *controller_endpoints(config))):
             node.host_name = own_host_name()
         server = Server(loop, node, settings)
         node.config_changed.append(lambda: server.change_limits(settings_of(config)))

@@ -74,7 +74,7 @@ class Metadata:
             on_unfenced=on_unfenced,
         )
 
-    def start(self, bound_ports: Mapping[str, int], host_name: str = "") -> None:
+    def start(self, bound_ports: Mapping[str, int], host_name: str = "localhost") -> None:
         """Replay the log, take the lead in a new epoch, and make this node known; all of it with one sync.
 
         `bound_ports` tells the port of each listener by its name, `host_name` what this machine is called.
@@ -93,9 +93,8 @@ class Metadata:
             directory_id=ids[self._home] or ZERO_UUID,
         )
         self.publisher.subscribe(self.life.image_changed)
-        # Voters do not change the hosts that they are known by, where their listeners have every address.
-        self.quorum.start(log, self._runtime, controller_endpoints(config, bound_ports))
         endpoints = controller_endpoints(config, bound_ports, host_name)
+        self.quorum.start(log, self._runtime, endpoints)
         features, rng = registered_features(), host.random("incarnations")
         self.controller.submit(
             RegisterController(config.node_id, new_uuid(rng), endpoints, features),
@@ -107,7 +106,7 @@ class Metadata:
             RegisterBroker(
                 config.node_id,
                 new_uuid(rng),
-                broker_endpoints(config, bound_ports),
+                broker_endpoints(config, bound_ports, host_name),
                 features,
                 config.broker_rack,
                 [directory_id for directory_id in ids.values() if directory_id is not None],

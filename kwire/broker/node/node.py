@@ -81,8 +81,8 @@ class Node:
         )
         self.bound_ports: dict[str, int] = {}
         """The port that each listener is bound to, by listener name: the shell fills it in."""
-        self.host_name = ""
-        """What this machine is called, where a listener of the controller's needs it: of the shell, too."""
+        self.host_name = "localhost"
+        """What others call this machine, for listeners on every interface: of the shell, too."""
         self._disk = disk
         self._on_fatal = on_fatal
         self.config_changed: list[Callable[[], None]] = []
@@ -250,7 +250,7 @@ class Node:
         return [
             Endpoint(
                 self.node_id,
-                advertised.host,
+                advertised.host or self.host_name,
                 advertised.port or self.bound_ports.get(listener, 0),
                 self.config.broker_rack,
             )

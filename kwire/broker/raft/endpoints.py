@@ -13,12 +13,17 @@ from kwire.broker.metadata.image import EndpointImage
 PROTOCOL_IDS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
-def broker_endpoints(config: BrokerConfig, bound_ports: Mapping[str, int]) -> list[EndpointImage]:
-    """The advertised listeners; port 0 is the one that the listener was bound to."""
+def broker_endpoints(
+    config: BrokerConfig, bound_ports: Mapping[str, int] = {}, host_name: str = ""
+) -> list[EndpointImage]:
+    """The advertised listeners. Port 0 is the one that the listener was bound to.
+
+    `host_name` is the host where none is named: that of a listener on every interface.
+    """
     return [
         EndpointImage(
             listener.name,
-            listener.host,
+            listener.host or host_name,
             listener.port or bound_ports.get(listener.name, 0),
             PROTOCOL_IDS[config.protocol(listener.name)],
         )

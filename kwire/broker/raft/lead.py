@@ -73,20 +73,16 @@ class Lead:
                 f"{log.node_id} ({uuid_to_text(log.directory_id)}), which can only serve alone: "
                 f"remove the other voters with kafka-metadata-quorum first"
             )
-        known = {endpoint.name: endpoint for endpoint in voters.voters[0].endpoints}
         voter = VotersVoter(
             voter_id=log.node_id,
             voter_directory_id=log.directory_id,
-            endpoints=[
-                Endpoint(name=endpoint.name, host=endpoint.host, port=endpoint.port)
-                # A listener on every address does not say which of them others should use.
-                if endpoint.host or endpoint.name not in known
-                else known[endpoint.name]
-                for endpoint in self._endpoints
-            ],
+            endpoints=self._listeners(),
             k_raft_version_feature=voters.voters[0].k_raft_version_feature,
         )
         return VotersRecord(version=voters.version, voters=[voter])
+
+    def _listeners(self) -> list[Endpoint]:
+        return [Endpoint(name=one.name, host=one.host, port=one.port) for one in self._endpoints]
 
     def _leader_change(self) -> LeaderChangeMessage:
         """In version 0, which Kafka writes whoever votes, and which is all that its tools read."""
@@ -100,10 +96,7 @@ class Lead:
         voter = VotersVoter(
             voter_id=self.log.node_id,
             voter_directory_id=self.log.directory_id,
-            endpoints=[
-                Endpoint(name=endpoint.name, host=endpoint.host or "localhost", port=endpoint.port)
-                for endpoint in self._endpoints
-            ],
+            endpoints=self._listeners(),
             k_raft_version_feature=KRaftVersionFeature(min_supported_version=0, max_supported_version=1),
         )
         self.log.voters, self.log.voters_in_log = VotersRecord(version=0, voters=[voter]), True
