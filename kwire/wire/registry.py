@@ -23,7 +23,7 @@ from kwire.wire.primitives import (
     read_unsigned_varint,
     truncated,
 )
-from kwire.wire.schema import Message
+from kwire.wire.schema import Bytes, Int32, Message, field
 
 _SIZE_AND_ID = Struct(">ii")
 _HEADER_FIXED = Struct(">hhi")
@@ -274,12 +274,22 @@ METADATA_FRAME_VERSION = 1
 """How a metadata record is framed: frame version, type and version as varints, then the record (KIP-631)."""
 
 
+class UnknownRecord(Message):
+    """A metadata record whose type or version is not declared: its whole value, for whoever only keeps it."""
+
+    record_type: Int32 = field()
+    version: Int32 = field()
+    value: Bytes = field()
+
+
 def encode_stored(record: Message, version: int) -> bytes:
     """A record as its log keeps it.
 
     Metadata records are framed by their type and version; the keys and values of coordinators start with
     their version in 16 bits, where a key has the kind of its record instead, whatever `version` says.
     """
+    if isinstance(record, UnknownRecord):
+        return record.value
     front, write = _stored_form(type(record), version)
     out = bytearray(front)
     write(record, out, [])
@@ -302,7 +312,7 @@ def _stored_form(record_class: type[Message], version: int) -> tuple[bytes, Enco
 
 
 def decode_stored_metadata(value: Buffer) -> Any:
-    """The record in the value of a metadata log entry. WireError."""
+    """The record in the value of a metadata log entry; an UnknownRecord if it is not declared. WireError."""
     from kwire.wire.stored.metadata import RECORDS
 
     end = len(value)
@@ -313,7 +323,7 @@ def decode_stored_metadata(value: Buffer) -> Any:
     version, position = read_unsigned_varint(value, position, end)
     record_class = RECORDS.get(record_type)
     if record_class is None or version not in record_class.VERSIONS:
-        raise WireError(f"metadata record of type {record_type}, version {version}")
+        return UnknownRecord(record_type=record_type, version=version, value=bytes(value))
     record, position = decoder(record_class, version)(value, position, end)
     if position != end:
         raise WireError(f"{end - position} bytes after a {record_class.__name__}")

@@ -18,6 +18,7 @@ from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
 from kwire.wire.registry import (
     API_VERSIONS,
     RequestHeader,
+    UnknownRecord,
     decode_request,
     decode_request_header,
     decode_response,
@@ -318,15 +319,26 @@ def test_metadata_records(record_type: int) -> None:
                 decode_stored_metadata(data[:end])
         with pytest.raises(WireError, match="1 bytes after"):
             decode_stored_metadata(data + b"\x00")
-    with pytest.raises(WireError, match=f"type {record_type}, version 99"):
-        decode_stored_metadata(bytes([1, record_type, 99]))
+    unknown = bytes([1, record_type, 99]) + b"whatever"
+    assert decode_stored_metadata(unknown) == UnknownRecord(
+        record_type=record_type, version=99, value=unknown
+    )
 
 
 def test_metadata_records_that_are_none() -> None:
     with pytest.raises(WireError, match="frame version 2"):
         decode_stored_metadata(b"\x02\x14\x00\x00")
-    with pytest.raises(WireError, match="type 99"):
-        decode_stored_metadata(b"\x01\x63\x00\x00")
+    for cut in range(3):
+        with pytest.raises(WireError):
+            decode_stored_metadata(b"\x01\x63\x00"[:cut])
+
+
+def test_metadata_records_to_come_are_kept_as_they_are() -> None:
+    value = b"\x01\xac\x02\x81\x01 what nobody here knows"
+    for buffer in (value, memoryview(bytearray(value))):
+        record = decode_stored_metadata(buffer)
+        assert record == UnknownRecord(record_type=300, version=129, value=value)
+        assert encode_stored(record, record.version) == value
 
 
 def test_control_records_of_the_quorum() -> None:

@@ -103,7 +103,7 @@ class MetadataDelta:
         """Apply one record. ValueError where it contradicts what is there: the log is not to be trusted."""
         handler = _REPLAY.get(type(record))
         if handler is None:
-            raise ValueError(f"not a metadata record: {record!r}")
+            raise ValueError(f"not a metadata record: {record!r:.200}")
         handler(self, record)
 
     def finish(self, offset: int, epoch: int) -> MetadataImage:

@@ -10,6 +10,7 @@ from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.publisher import Publisher
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.primitives import Uuid
+from kwire.wire.registry import UnknownRecord
 from kwire.wire.schema import Message
 from kwire.wire.stored.metadata import (
     AbortTransactionRecord,
@@ -125,6 +126,9 @@ def test_what_contradicts_the_log_is_told_with_its_place(bench: Bench) -> None:
     before = bench.publisher.image
     with pytest.raises(CorruptMetadata, match="metadata at offset 1: removal of an unknown topic"):
         bench.commit(RemoveTopicRecord(topic_id=id_of("b")))
+    assert bench.publisher.image is before
+    with pytest.raises(CorruptMetadata, match=r"metadata at offset 2: not a metadata record.*record_type=99"):
+        bench.commit(UnknownRecord(record_type=99, version=0, value=b"\x01\x63\x00"))
     assert bench.publisher.image is before
 
 
