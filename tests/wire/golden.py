@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import random
 from base64 import b64encode
-from pathlib import Path
 from typing import Any
 
 from kwire.wire.messages import consumer_protocol, default_principal
@@ -31,9 +30,8 @@ from tests.wire import kafka_json
 from tests.wire.interpreter import Maker, Value, representative
 from tests.wire.kafka_json import Entry, Struct
 
-DATA = Path(__file__).parent / "data"
+DATA = kafka_json.DATA
 MESSAGES = DATA / "kafka-4.3.1-messages.jsonl"
-DEFINITIONS = DATA / "kafka-4.3.1-stored.json"
 ERRORS = DATA / "kafka-4.3.1-errors.tsv"
 
 STORED = (
@@ -176,7 +174,7 @@ def main() -> None:
         for name, definition in definitions.items()
         if name in stored() or definition.get("type") in RECORD_TYPES
     }
-    DEFINITIONS.write_text(json.dumps(definitions, indent=1) + "\n", encoding="ascii")
+    kafka_json.STORED.write_text(json.dumps(definitions, indent=1) + "\n", encoding="ascii")
     ERRORS.write_text("\n".join(java_errors()) + "\n", encoding="ascii")
 
 

@@ -77,7 +77,8 @@ class Writer:
         if entry.struct is not None:
             if not nullable:
                 return self.structure(entry.struct, value)
-            return b"\xff" if value is None else b"\x01" + self.structure(entry.struct, value)
+            null = b"\x00" if self.version in entry.tagged else b"\xff"
+            return null if value is None else b"\x01" + self.structure(entry.struct, value)
         if entry.element in FIXED:
             return struct.pack(FIXED[entry.element], value)
         width = ">h" if entry.element == "string" else ">i"
@@ -129,7 +130,7 @@ class Reader:
 
     def element(self, entry: Entry, nullable: bool) -> Any:
         if entry.struct is not None:
-            if nullable and self.fixed(">b") < 0:
+            if nullable and self.fixed(">b") < (1 if self.version in entry.tagged else 0):
                 return None
             return self.structure(entry.struct)
         if entry.element in FIXED:

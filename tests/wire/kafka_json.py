@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "kafka.protocol.schemas.resources"
-OTHERS = Path(__file__).parent / "data" / "kafka-4.3.1-requests.json"
+DATA = Path(__file__).parent / "data"
+OTHERS = DATA / "kafka-4.3.1-requests.json"
 """Definitions of requests and responses that kafka-python does not have."""
+STORED = DATA / "kafka-4.3.1-stored.json"
+"""Definitions of what Kafka stores in its own logs and files."""
 
 ENDLESS = 0x7FFF
 WIDTHS = {
@@ -145,7 +148,16 @@ def definition(name: str) -> Definition:
     if in_kafka_python(name):
         file = resources.files(reference(PACKAGE)).joinpath(f"{name}.json")
         return parse(file.read_text(encoding="utf-8"))
-    return parse(json.dumps(json.loads(OTHERS.read_text(encoding="ascii"))[name]))
+    return parse(json.dumps(_kept()[name]))
+
+
+@cache
+def _kept() -> dict[str, Any]:
+    """The definitions in `data/`."""
+    found: dict[str, Any] = {}
+    for file in (OTHERS, STORED):
+        found |= json.loads(file.read_text(encoding="ascii"))
+    return found
 
 
 def _entry(raw: dict[str, Any], shared: dict[str, list[dict[str, Any]]]) -> Entry:

@@ -1,7 +1,7 @@
 """Whatever a peer sends: a decoder returns a message or raises WireError, in memory bounded by what was sent.
 
 Every position of a valid message is cut, overwritten and made to lie about a length; the valid messages are
-those of every API and version, both sides of it.
+those of every API and version, both sides of it, and of all that is stored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import pytest
 
 from kwire.wire.codegen import Decoder, decode, decoder, encode
 from kwire.wire.errors import WireError
-from kwire.wire.messages import consumer_protocol
 from kwire.wire.primitives import read_unsigned_varint
 from kwire.wire.registry import (
     API_VERSIONS,
@@ -25,17 +24,12 @@ from kwire.wire.registry import (
     encode_request,
 )
 from kwire.wire.schema import Message
-from tests.wire import kafka_json
+from tests.wire import golden, kafka_json
 from tests.wire.interpreter import representative, to_message
 
-MESSAGES: list[type[Message]] = [
-    *(one for api in API_VERSIONS.values() for one in (api.request_class, api.response_class)),
-    consumer_protocol.ConsumerProtocolAssignment,
-    consumer_protocol.ConsumerProtocolSubscription,
-]
 CASES = [
     pytest.param(message_class, version, id=f"{message_class.__name__}-{version}")
-    for message_class in MESSAGES
+    for message_class in golden.declared().values()
     for version in range(message_class.VERSIONS[0], message_class.VERSIONS[1] + 1)
 ]
 APIS = [

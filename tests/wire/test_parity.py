@@ -7,22 +7,14 @@ import random
 import pytest
 
 from kwire.wire.codegen import decode, encode
-from kwire.wire.messages import consumer_protocol
-from kwire.wire.registry import API_VERSIONS
-from kwire.wire.schema import Message
-from tests.wire import kafka_json
+from tests.wire import golden, kafka_json
 from tests.wire.interpreter import Maker, Reader, Value, Writer, representative, to_message, to_value, varint
 from tests.wire.kafka_json import Definition
 from tests.wire.kafka_python import kafka_python_class, to_kafka_python
 
 SEEDS = range(16)
 
-MESSAGES: dict[str, type[Message]] = {
-    one.__name__: one for api in API_VERSIONS.values() for one in (api.request_class, api.response_class)
-} | {
-    name: getattr(consumer_protocol, name)
-    for name in ("ConsumerProtocolAssignment", "ConsumerProtocolSubscription")
-}
+MESSAGES = golden.declared()
 CASES = [
     pytest.param(name, version, id=f"{name}-{version}")
     for name, message_class in MESSAGES.items()
