@@ -8,7 +8,7 @@ stands between them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kwire.broker.metadata.image import (
     DIRECTORY_MIGRATING,
@@ -28,6 +28,9 @@ from kwire.broker.metadata.image import (
 )
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored import metadata as stored
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 NO_LEADER_CHANGE: Final = -2
 NO_RECOVERY_CHANGE: Final = -1
@@ -57,6 +60,20 @@ class MetadataDelta:
         self._copied: set[str] = set()
         self._open_topics: dict[Uuid, dict[int, PartitionImage]] = {}
         self._touched: dict[Uuid, TopicImage | None] = {}
+
+    @classmethod
+    def between(cls, before: MetadataImage, after: MetadataImage) -> MetadataDelta:
+        """What has changed from one image to another, whatever lies between; it is finished already."""
+        delta = cls(before)
+        delta._after = after
+        for topic_id in {**before.topics_by_id, **after.topics_by_id}:
+            topic = before.topics_by_id.get(topic_id)
+            if topic != after.topics_by_id.get(topic_id):
+                delta._touched[topic_id] = topic
+        delta.changed_configs = _changed_keys(before.configs, after.configs)
+        delta.changed_brokers = _changed_keys(before.brokers, after.brokers)
+        delta.features_changed = before.features != after.features
+        return delta
 
     # --- the summary
 
@@ -426,6 +443,10 @@ def _copy(image: MetadataImage) -> MetadataImage:
     for slot in MetadataImage.__slots__:
         setattr(twin, slot, getattr(image, slot))
     return twin
+
+
+def _changed_keys(before: Mapping[K, V], after: Mapping[K, V]) -> set[K]:
+    return {key for key in {**before, **after} if before.get(key) != after.get(key)}
 
 
 def _endpoints(end_points: Iterable[Any]) -> Mapping[str, EndpointImage]:

@@ -68,8 +68,28 @@ class Publisher:
         if delta is not None:
             self._publish(delta, offset, epoch)
 
+    def restarted(self, batches: Iterable[MetadataBatch]) -> None:
+        """Publish what a snapshot says, in the place of all that was: nobody is told what lies between.
+
+        CorruptMetadata, with nothing changed, where it makes no sense.
+        """
+        fresh = MetadataDelta(MetadataImage())
+        offset = epoch = -1
+        try:
+            for batch in batches:
+                fresh.replay_all(batch.records)
+                offset, epoch = batch.last_offset, batch.epoch
+            image = fresh.finish(offset, epoch)
+        except ValueError as error:
+            raise CorruptMetadata(f"the snapshot up to offset {offset}: {error}") from error
+        self._transactions = TransactionFilter()
+        self.is_empty = False
+        self._take(image, MetadataDelta.between(self.image, image))
+
     def _publish(self, delta: MetadataDelta, offset: int, epoch: int) -> None:
-        image = delta.finish(offset, epoch)
+        self._take(delta.finish(offset, epoch), delta)
+
+    def _take(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if delta.features_changed:
             check_levels(image.features)
         self.image = image

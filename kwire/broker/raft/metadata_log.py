@@ -111,8 +111,13 @@ class MetadataLog:
 
     # --- reading
 
+    def recover(self) -> None:
+        """See which snapshots there are, at the start. CorruptMetadata, StorageError."""
+        self.snapshots.recover(self.start_offset)
+
     def read(self) -> Iterator[MetadataBatch]:
         """The latest snapshot's batches, then the log's to its end. CorruptMetadata, StorageError."""
+        self.recover()
         yield from self.read_snapshot()
         yield from self.read_up_to(self.end_offset)
 
@@ -121,7 +126,6 @@ class MetadataLog:
 
         A log that knows less begins anew behind it. CorruptMetadata, StorageError.
         """
-        self.snapshots.recover(self.start_offset)
         snapshot = self.snapshots.latest
         self._restart_behind(snapshot)
         self._read_offset = self.start_offset

@@ -14,11 +14,11 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from kwire.broker.host.loggers import NodeLogger
-from kwire.broker.metadata.batches import CorruptMetadata, control_key, decode_batches
+from kwire.broker.metadata.batches import CorruptMetadata, control_key, control_type, decode_batches
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.storage.disk import Disk, StorageError, join
 from kwire.broker.storage.log.segment import DELETED_SUFFIX
-from kwire.wire.batch import NewRecord, build
+from kwire.wire.batch import CorruptBatch, NewRecord, batches, build, crc_is_valid, records
 from kwire.wire.codegen import encode
 from kwire.wire.registry import encode_stored
 from kwire.wire.schema import Message
@@ -133,6 +133,22 @@ class SnapshotFile:
         self._disk.rename(self._part, self._path)
         self._disk.make_read_only(self._path)  # as Kafka leaves a snapshot that is complete
         return lambda: self._disk.sync_directory(self._directory)
+
+    def check(self) -> None:
+        """See that it is a whole snapshot. CorruptMetadata."""
+        data, kinds = self._disk.read(self._part), [-1]
+        try:
+            for position, header in batches(data):
+                if not crc_is_valid(data, position, header):
+                    raise CorruptMetadata(f"{self.snapshot.name}: a batch has a wrong CRC")
+                kinds += [
+                    control_type(record.key) if header.is_control else -1
+                    for record in records(data, position, header)
+                ]
+        except CorruptBatch as error:
+            raise CorruptMetadata(f"{self.snapshot.name}: {error}") from error
+        if kinds[1:2] != [HEADER_TYPE] or kinds[-1] != FOOTER_TYPE:
+            raise CorruptMetadata(f"{self.snapshot.name} does not begin and end as a snapshot does")
 
     def abandon(self) -> None:
         """Remove what was written. Never raises: the next start removes what is left."""

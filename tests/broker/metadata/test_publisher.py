@@ -155,3 +155,30 @@ def test_a_closed_publisher_tells_nobody(bench: Bench) -> None:
     bench.commit(topic("a"))
     assert bench.told == []
     assert bench.topics == {"a"}
+
+
+def test_a_snapshot_takes_the_place_of_all_and_tells_what_is_different(bench: Bench) -> None:
+    bench.commit(
+        topic("kept"), topic("gone"), topic("anew"), FeatureLevelRecord(name="group.version", feature_level=1)
+    )
+    bench.commit(BeginTransactionRecord(name="cut short"), topic("never"))
+    deltas: list[MetadataDelta] = []
+    bench.publisher.subscribe(lambda image, delta: deltas.append(delta))
+    again = TopicRecord(name="anew", topic_id=id_of("another"))
+    said = [topic("kept"), again, topic("new"), FeatureLevelRecord(name="group.version", feature_level=1)]
+    bench.publisher.restarted([MetadataBatch(99, 99, 7, [record]) for record in said])
+    [delta] = deltas
+    assert {created.topic_id for created in delta.created_topics} == {id_of("another"), id_of("new")}
+    assert {deleted.name for deleted in delta.deleted_topics} == {"gone", "anew"}
+    assert not delta.altered_topics
+    assert not delta.features_changed
+    assert bench.topics == {"kept", "anew", "new"}
+    assert (bench.publisher.image.offset, bench.publisher.image.epoch) == (99, 7)
+    assert not bench.publisher.is_transaction_open
+
+
+def test_a_snapshot_that_makes_no_sense_changes_nothing(bench: Bench) -> None:
+    bench.commit(topic("a"))
+    with pytest.raises(CorruptMetadata):
+        bench.publisher.restarted([MetadataBatch(9, 9, 3, [RemoveTopicRecord(topic_id=id_of("b"))])])
+    assert bench.topics == {"a"}
