@@ -1,4 +1,8 @@
-"""Brokers come and go: they register, are fenced and unfenced, and are forgotten. KIP-631, KIP-919."""
+"""Brokers come and go: they register, are fenced and unfenced, and are forgotten. KIP-631, KIP-919.
+
+Order of checks for a registration: another life of the broker that was heard of lately, migration, log
+directories (KIP-858), features. The cluster's id its handler has checked.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,26 @@ from kwire.broker.controller.commands import (
     UnfenceBroker,
     UnregisterBroker,
 )
+from kwire.broker.controller.liveness import Liveness
 from kwire.broker.controller.partition_changes import arrivals, departures
-from kwire.broker.metadata.image import BrokerImage, ControllerImage, MetadataImage
+from kwire.broker.metadata.features import KRAFT_VERSION
+from kwire.broker.metadata.image import METADATA_VERSION, BrokerImage, ControllerImage, MetadataImage
 from kwire.broker.metadata.records import (
     CONTROLLER_REGISTRATION_LEVEL,
     CORDONED_LEVEL,
+    DIRECTORIES_LEVEL,
     StoredRecord,
     broker_record,
     controller_record,
 )
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import Uuid, uuid_to_text
 from kwire.wire.stored.metadata import BrokerRegistrationChangeRecord, UnregisterBrokerRecord
 
 FENCED: Final = 1
 UNFENCED: Final = -1
+RESERVED_DIRECTORIES: Final = 100
+"""Ids below this one have meanings of their own."""
 
 
 def register_controller(command: RegisterController, image: MetadataImage) -> Result[None]:
@@ -41,38 +51,139 @@ def register_controller(command: RegisterController, image: MetadataImage) -> Re
     return Result([controller_record(controller)], None)
 
 
-def register_broker(command: RegisterBroker, image: MetadataImage) -> Result[int]:
-    """The broker, fenced, with an epoch of its own; and what an unclean end of its last life costs it."""
-    # KIP-631: the offset at which a registration is written is the broker's epoch.
-    broker_epoch = image.offset + 1
+def checked_broker(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
+    """The broker in its present life. ApiError: STALE_BROKER_EPOCH."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        text = f"No broker registration found for broker id {broker_id}"
+        raise ApiError(ErrorCode.STALE_BROKER_EPOCH, text)
+    if broker.broker_epoch != broker_epoch:
+        text = f"Expected broker epoch {broker.broker_epoch}, but got broker epoch {broker_epoch}"
+        raise ApiError(ErrorCode.STALE_BROKER_EPOCH, text)
+    return broker
+
+
+# --- registration
+
+
+def register_broker(
+    command: RegisterBroker, image: MetadataImage, liveness: Liveness, *, may_lose: bool
+) -> Result[int]:
+    """The broker, fenced, with an epoch of its own; and what an unclean end of its last life costs it.
+
+    One that registers again in the same life keeps what it is. ApiError: DUPLICATE_BROKER_REGISTRATION,
+    BROKER_ID_NOT_REGISTERED, INVALID_REGISTRATION, UNSUPPORTED_VERSION.
+    """
     known = image.brokers.get(command.broker_id)
-    is_unclean = known is not None and known.broker_epoch != command.previous_broker_epoch
-    records = []
-    if known is not None:
-        records = list(departures(image, command.broker_id, is_unclean=is_unclean))
+    is_same_life = known is not None and known.incarnation_id == command.incarnation_id
+    if known is not None and not is_same_life and liveness.has_session(known):
+        text = (
+            "Another broker is registered with that broker id. If the broker was recently restarted this "
+            "should self-resolve once the heartbeat manager expires the broker's session."
+        )
+        raise ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, text)
+    if command.is_migrating:
+        text = "Controller does not support registering ZK brokers."
+        raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)
+    level = image.metadata_version
+    if level >= DIRECTORIES_LEVEL:
+        _check_directories(command, image)
+    _check_features(command, image)
     broker = BrokerImage(
         command.broker_id,
-        broker_epoch,
+        # KIP-631: the offset at which a registration is written is the broker's epoch.
+        image.offset + 1,
         command.incarnation_id,
         {endpoint.name: endpoint for endpoint in command.endpoints},
         command.features,
         command.rack,
-        log_dirs=tuple(sorted(command.log_dirs)),
+        log_dirs=tuple(sorted(command.log_dirs)) if level >= DIRECTORIES_LEVEL else (),
     )
-    records.append(broker_record(broker, image.metadata_version))
-    return Result(records, broker_epoch, atomic=False)
+    records = []
+    if known is not None and is_same_life:
+        broker = broker._replace(
+            broker_epoch=known.broker_epoch,
+            fenced=known.fenced,
+            in_controlled_shutdown=known.in_controlled_shutdown,
+        )
+    else:
+        is_unclean = known is None or known.broker_epoch != command.previous_broker_epoch
+        records = list(departures(image, command.broker_id, is_unclean=is_unclean, may_lose=may_lose))
+    return Result([*records, broker_record(broker, level)], broker.broker_epoch, atomic=False)
 
 
-def unfence_broker(command: UnfenceBroker, image: MetadataImage) -> Result[None]:
+def _check_directories(command: RegisterBroker, image: MetadataImage) -> None:
+    text: str | None = None
+    given = set(command.log_dirs)
+    if not given:
+        text = "No directories specified in request"
+    elif any(_is_reserved(directory) for directory in given):
+        text = "Reserved directory ID in request"
+    elif len(given) != len(command.log_dirs):
+        text = "Duplicate directory ID in request"
+    else:
+        for broker in image.brokers.values():
+            shared = [directory for directory in broker.log_dirs if directory in given]
+            if shared and broker.broker_id != command.broker_id:
+                directory = uuid_to_text(shared[0])
+                text = f"Broker {broker.broker_id} is already registered with directory {directory}"
+    if text is not None:
+        raise ApiError(ErrorCode.INVALID_REGISTRATION, text)
+
+
+def _is_reserved(directory: Uuid) -> bool:
+    return int.from_bytes(directory, "big") < RESERVED_DIRECTORIES
+
+
+def _check_features(command: RegisterBroker, image: MetadataImage) -> None:
+    """Each feature at the level that the cluster has finalized must be within what the broker can do."""
+    finalized = {**image.features, KRAFT_VERSION: command.kraft_version}
+    for name, (low, high) in command.features.items():
+        _check_feature(name, finalized.get(name, 0), low, high)
+    if METADATA_VERSION not in command.features:
+        text = "Request features do not contain 'metadata.version'"
+        raise ApiError(ErrorCode.INVALID_REGISTRATION, text)
+    for name, level in finalized.items():
+        if name not in command.features:
+            _check_feature(name, level, 0, 0)
+
+
+def _check_feature(name: str, level: int, low: int, high: int) -> None:
+    if not low <= level <= high:
+        text = (
+            f"Unable to register because the broker does not support finalized version {level} of {name}. "
+            f"The broker wants a version between {low} and {high}, inclusive."
+        )
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
+
+
+# --- fencing
+
+
+def fenced_records(image: MetadataImage, broker: BrokerImage, *, may_lose: bool) -> list[StoredRecord]:
+    """Nobody counts on the broker any more, and then it is fenced."""
+    records = list(departures(image, broker.broker_id, is_unclean=False, may_lose=may_lose))
+    return [*records, _fencing(broker, FENCED)]
+
+
+def unfenced_records(image: MetadataImage, broker: BrokerImage, *, may_lose: bool) -> list[StoredRecord]:
+    """The broker is unfenced, and leads what has no leader and is its own to lead."""
+    return [_fencing(broker, UNFENCED), *arrivals(image, broker.broker_id, may_lose=may_lose)]
+
+
+def _fencing(broker: BrokerImage, fenced: int) -> StoredRecord:
+    change = BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=fenced
+    )
+    return StoredRecord(change)
+
+
+def unfence_broker(command: UnfenceBroker, image: MetadataImage, *, may_lose: bool) -> Result[None]:
     """The broker leads what has no leader and is its own to lead."""
     broker = image.brokers[command.broker_id]
     records: list[StoredRecord] = []
     if broker.fenced:
-        unfence = BrokerRegistrationChangeRecord(
-            broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=UNFENCED
-        )
-        records.append(StoredRecord(unfence))
-    records += arrivals(image, broker.broker_id)
+        records += unfenced_records(image, broker, may_lose=may_lose)
     if broker.cordoned_log_dirs is None and image.metadata_version >= CORDONED_LEVEL:
         uncordoned = BrokerRegistrationChangeRecord(
             broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, cordoned_log_dirs=[]
@@ -81,7 +192,7 @@ def unfence_broker(command: UnfenceBroker, image: MetadataImage) -> Result[None]
     return Result(records, None, atomic=False)
 
 
-def shut_down_broker(command: ShutDownBroker, image: MetadataImage) -> Result[None]:
+def shut_down_broker(command: ShutDownBroker, image: MetadataImage, *, may_lose: bool) -> Result[None]:
     """A controlled shutdown: leadership goes where it can, and the broker is fenced."""
     broker = image.brokers.get(command.broker_id)
     if broker is None or broker.fenced:
@@ -89,19 +200,17 @@ def shut_down_broker(command: ShutDownBroker, image: MetadataImage) -> Result[No
     leaving = BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, in_controlled_shutdown=1
     )
-    fenced = BrokerRegistrationChangeRecord(
-        broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=FENCED
+    return Result(
+        [StoredRecord(leaving, 1), *fenced_records(image, broker, may_lose=may_lose)], None, atomic=False
     )
-    departing = departures(image, broker.broker_id, is_unclean=False)
-    return Result([StoredRecord(leaving, 1), *departing, StoredRecord(fenced)], None, atomic=False)
 
 
-def unregister_broker(command: UnregisterBroker, image: MetadataImage) -> Result[None]:
+def unregister_broker(command: UnregisterBroker, image: MetadataImage, *, may_lose: bool) -> Result[None]:
     """Nobody counts on the broker any more, and then it is forgotten. ApiError: BROKER_ID_NOT_REGISTERED."""
     broker = image.brokers.get(command.broker_id)
     if broker is None:
         text = f"Broker ID {command.broker_id} is not currently registered"
         raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)
-    records = list(departures(image, broker.broker_id, is_unclean=False))
+    records = list(departures(image, broker.broker_id, is_unclean=False, may_lose=may_lose))
     gone = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
     return Result([*records, StoredRecord(gone)], None, atomic=False)

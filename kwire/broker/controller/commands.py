@@ -8,6 +8,7 @@ the reply; one that concerns the whole command is an ApiError.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -153,6 +154,70 @@ class RegisterBroker(NamedTuple):
     log_dirs: Sequence[Uuid]
     previous_broker_epoch: int = -1
     """The epoch with which this broker last ended cleanly; any other means that it did not (KIP-966)."""
+    is_migrating: bool = False
+    kraft_version: int = 0
+    """The version of the quorum's protocol, which is no part of an image."""
+
+
+class BrokerHeartbeat(NamedTuple):
+    """A broker lives, and says what it wants to be. Replies with `HeartbeatReply`."""
+
+    broker_id: int
+    broker_epoch: int
+    current_metadata_offset: int
+    """How far the broker has followed the metadata."""
+    want_fence: bool
+    want_shut_down: bool
+    offline_log_dirs: Sequence[Uuid] = ()
+    """The directories that have failed. KIP-858."""
+    cordoned_log_dirs: Sequence[Uuid] | None = None
+    """The directories that take nothing new; None leaves them as they are. KIP-1066."""
+
+
+class HeartbeatReply(NamedTuple):
+    """What the controller has decided about a broker."""
+
+    is_caught_up: bool
+    """Whether the broker's metadata has its registration."""
+    is_fenced: bool
+    should_shut_down: bool
+    """Whether nothing counts on the broker any more, so that it may end."""
+    in_controlled_shutdown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAlteration:
+    """The in-sync set that a leader wants for a partition, and what it believes the partition to be."""
+
+    topic_id: Uuid
+    index: int
+    leader_epoch: int
+    partition_epoch: int
+    new_isr: Sequence[tuple[int, int]]
+    """(id, broker epoch); -1 where the leader cannot tell the epoch. KIP-903."""
+    leader_recovery_state: int = 0
+
+
+class AlterPartition(NamedTuple):
+    """A leader alters in-sync sets. Replies with `list[AlteredPartition]`, in the order asked."""
+
+    broker_id: int
+    broker_epoch: int
+    partitions: Sequence[PartitionAlteration]
+
+
+@dataclass(frozen=True, slots=True)
+class AlteredPartition:
+    """What a partition is after an alteration; or, with an error, only why it was refused."""
+
+    topic_id: Uuid
+    index: int
+    error: ErrorCode
+    leader_id: int = 0
+    leader_epoch: int = 0
+    isr: Sequence[int] = ()
+    leader_recovery_state: int = 0
+    partition_epoch: int = 0
 
 
 class UnfenceBroker(NamedTuple):
@@ -168,9 +233,13 @@ class ShutDownBroker(NamedTuple):
 
 
 class AssignDirectories(NamedTuple):
-    """Where replicas of a broker lie, by topic id and partition. Replies with None."""
+    """Where replicas of a broker lie, by topic id and partition.
+
+    Replies with `dict[tuple[Uuid, int], ErrorCode]`: of those that are refused, why.
+    """
 
     broker_id: int
+    broker_epoch: int
     directories: Mapping[tuple[Uuid, int], Uuid]
 
 
@@ -247,6 +316,8 @@ Command = (
     | AllocateProducerIds
     | RegisterController
     | RegisterBroker
+    | BrokerHeartbeat
+    | AlterPartition
     | UnfenceBroker
     | ShutDownBroker
     | AssignDirectories

@@ -10,10 +10,13 @@ import random
 from typing import Any, Final
 
 from kwire.broker.controller import brokers, configs, directories, elections, features, reassignments, topics
+from kwire.broker.controller.alter_partition import alter_partition
 from kwire.broker.controller.commands import (
     AllocateProducerIds,
+    AlterPartition,
     AlterReassignments,
     AssignDirectories,
+    BrokerHeartbeat,
     Command,
     ConfigRules,
     CreatePartitions,
@@ -32,6 +35,8 @@ from kwire.broker.controller.commands import (
     UpdateDirectories,
     UpdateFeatures,
 )
+from kwire.broker.controller.heartbeats import broker_heartbeat
+from kwire.broker.controller.liveness import Liveness
 from kwire.broker.metadata.features import registered_features
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import StoredRecord
@@ -50,8 +55,14 @@ class Controller:
         self._rules = rules
         self.defaults = defaults
 
-    def handle(self, command: Command, image: MetadataImage, rng: random.Random) -> Result[Any]:
-        """The records and the reply that `command` gives on top of `image`; ApiError where it is refused."""
+    def handle(
+        self, command: Command, image: MetadataImage, rng: random.Random, liveness: Liveness
+    ) -> Result[Any]:
+        """The records and the reply that `command` gives on top of `image`; ApiError where it is refused.
+
+        `liveness` is what is known of brokers beside the image, as it was before the command.
+        """
+        may_lose = self.defaults.unclean_leader_election
         match command:
             case CreateTopics():
                 return topics.create_topics(command, image, self._rules, self.defaults, rng)
@@ -68,31 +79,33 @@ class Controller:
             case RegisterController():
                 return brokers.register_controller(command, image)
             case RegisterBroker():
-                return brokers.register_broker(command, image)
+                return brokers.register_broker(command, image, liveness, may_lose=may_lose)
+            case BrokerHeartbeat():
+                return broker_heartbeat(command, image, liveness, may_lose=may_lose)
+            case AlterPartition():
+                return alter_partition(command, image, may_lose=may_lose)
             case UnfenceBroker():
-                return brokers.unfence_broker(command, image)
+                return brokers.unfence_broker(command, image, may_lose=may_lose)
             case ShutDownBroker():
-                return brokers.shut_down_broker(command, image)
+                return brokers.shut_down_broker(command, image, may_lose=may_lose)
             case AssignDirectories():
-                return directories.assign_directories(command, image)
+                return directories.assign_directories(command, image, may_lose=may_lose)
             case UpdateDirectories():
-                return directories.update_directories(command, image)
+                return directories.update_directories(command, image, may_lose=may_lose)
             case ElectLeaders():
                 return elections.elect_leaders(command, image)
             case AlterReassignments():
-                return reassignments.alter_reassignments(command, image, self._rules)
+                return reassignments.alter_reassignments(command, image, may_lose=may_lose)
             case UpdateFeatures():
                 least = self.defaults.min_insync_replicas
                 return features.update_features(command, image, registered_features(), self._node_id, least)
             case UnregisterBroker():
-                return brokers.unregister_broker(command, image)
+                return brokers.unregister_broker(command, image, may_lose=may_lose)
 
 
 def allocate_producer_ids(command: AllocateProducerIds, image: MetadataImage) -> Result[ProducerIdBlock]:
     """The next thousand producer ids for one broker. KIP-730."""
-    broker = image.brokers.get(command.broker_id)
-    if broker is None or broker.broker_epoch != command.broker_epoch:
-        raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
+    brokers.checked_broker(image, command.broker_id, command.broker_epoch)
     first = image.next_producer_id
     if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "There are no producer ids left")

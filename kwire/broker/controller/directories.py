@@ -7,52 +7,91 @@ directory: when one fails, its replicas lose this broker as if it had gone, and 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from kwire.broker.controller.brokers import checked_broker
 from kwire.broker.controller.commands import AssignDirectories, Result, UpdateDirectories
-from kwire.broker.controller.partition_changes import departures
-from kwire.broker.metadata.image import MetadataImage
-from kwire.broker.metadata.records import CORDONED_LEVEL, DIRECTORIES_LEVEL, StoredRecord, change_record
-from kwire.wire.stored.metadata import BrokerRegistrationChangeRecord, PartitionChangeRecord
+from kwire.broker.controller.partition_changes import (
+    PartitionChange,
+    cheapest_election,
+    departures,
+    without,
+)
+from kwire.broker.metadata.image import BrokerImage, MetadataImage
+from kwire.broker.metadata.records import CORDONED_LEVEL, DIRECTORIES_LEVEL, StoredRecord
+from kwire.wire.errors import ErrorCode
+from kwire.wire.primitives import Uuid
+from kwire.wire.stored.metadata import BrokerRegistrationChangeRecord
 
 
-def assign_directories(command: AssignDirectories, image: MetadataImage) -> Result[None]:
-    """A change for each partition whose directory was not known so; what is deleted by now is passed over."""
+def assign_directories(
+    command: AssignDirectories, image: MetadataImage, *, may_lose: bool
+) -> Result[dict[tuple[Uuid, int], ErrorCode]]:
+    """A change for each partition whose directory was not known so, and what is refused.
+
+    A replica in a directory that has failed is as good as gone. ApiError: STALE_BROKER_EPOCH.
+    """
+    broker = checked_broker(image, command.broker_id, command.broker_epoch)
     records: list[StoredRecord] = []
+    refused: dict[tuple[Uuid, int], ErrorCode] = {}
     if image.metadata_version < DIRECTORIES_LEVEL:
-        return Result(records, None)
+        return Result(records, refused)
     for (topic_id, index), chosen in command.directories.items():
         topic = image.topics_by_id.get(topic_id)
-        if topic is None or index >= len(topic.partitions):
-            continue
-        partition = topic.partitions[index]
-        directories = [
-            chosen if replica == command.broker_id else known
-            for replica, known in zip(partition.replicas, partition.directories, strict=True)
-        ]
-        if directories != list(partition.directories):
-            change = PartitionChangeRecord(partition_id=index, topic_id=topic_id, directories=directories)
-            records.append(change_record(image, change))
-    return Result(records, None, atomic=False)
+        if topic is None:
+            refused[topic_id, index] = ErrorCode.UNKNOWN_TOPIC_ID
+        elif not 0 <= index < len(topic.partitions):
+            refused[topic_id, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif broker.broker_id not in topic.partitions[index].replicas:
+            refused[topic_id, index] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        else:
+            change = PartitionChange(image, topic, index)
+            change.directories = {broker.broker_id: chosen}
+            if not broker.has_online_directory(chosen):
+                change.election = cheapest_election(image, topic.name, may_lose=may_lose)
+                change.isr = without(topic.partitions[index].isr, [broker.broker_id])
+                change.going = broker.broker_id
+            record = change.record()
+            if record is not None:
+                records.append(record)
+    return Result(records, refused, atomic=False)
 
 
-def update_directories(command: UpdateDirectories, image: MetadataImage) -> Result[None]:
+def update_directories(command: UpdateDirectories, image: MetadataImage, *, may_lose: bool) -> Result[None]:
     """What changes for replicas in directories that have failed since; KIP-1066: which are cordoned."""
-    records: list[StoredRecord] = []
     broker = image.brokers.get(command.broker_id)
     if broker is None:
-        return Result(records, None)
-    failed = [directory for directory in broker.log_dirs if directory in command.failed]
-    if failed and image.metadata_version >= DIRECTORIES_LEVEL:
-        records += departures(image, broker.broker_id, is_unclean=False, only=failed)
-        change = BrokerRegistrationChangeRecord(
-            broker_id=broker.broker_id,
-            broker_epoch=broker.broker_epoch,
-            log_dirs=[directory for directory in broker.log_dirs if directory not in failed],
-        )
-        records.append(StoredRecord(change, 2))
-    cordoned = sorted(command.cordoned)
-    if image.metadata_version >= CORDONED_LEVEL and cordoned != sorted(broker.cordoned_log_dirs or ()):
-        change = BrokerRegistrationChangeRecord(
-            broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, cordoned_log_dirs=cordoned
-        )
-        records.append(StoredRecord(change, 3))
+        return Result([], None)
+    records = offline_records(image, broker, command.failed, may_lose=may_lose)
+    if broker.cordoned_log_dirs is not None or command.cordoned:
+        records += cordoned_records(image, broker, command.cordoned)
     return Result(records, None, atomic=False)
+
+
+def offline_records(
+    image: MetadataImage, broker: BrokerImage, offline: Collection[Uuid], *, may_lose: bool
+) -> list[StoredRecord]:
+    """What changes for replicas in directories of a broker that have failed since."""
+    failed = [directory for directory in broker.log_dirs if directory in offline]
+    if not failed or image.metadata_version < DIRECTORIES_LEVEL:
+        return []
+    records = list(departures(image, broker.broker_id, is_unclean=False, may_lose=may_lose, only=failed))
+    change = BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id,
+        broker_epoch=broker.broker_epoch,
+        log_dirs=[directory for directory in broker.log_dirs if directory not in failed],
+    )
+    return [*records, StoredRecord(change, 2)]
+
+
+def cordoned_records(
+    image: MetadataImage, broker: BrokerImage, cordoned: Collection[Uuid]
+) -> list[StoredRecord]:
+    """Which directories of a broker take nothing new, where that has changed. KIP-1066."""
+    known = broker.cordoned_log_dirs
+    if image.metadata_version < CORDONED_LEVEL or (known is not None and set(known) == set(cordoned)):
+        return []
+    change = BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, cordoned_log_dirs=sorted(cordoned)
+    )
+    return [StoredRecord(change, 3)]

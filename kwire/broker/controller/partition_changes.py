@@ -13,13 +13,13 @@ A move that needs nobody to catch up is over as soon as it begins (KIP-455).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from kwire.broker.controller.commands import Election
 from kwire.broker.controller.configs import MIN_INSYNC_REPLICAS
 from kwire.broker.controller.topics import default_directory
-from kwire.broker.metadata.delta import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE
+from kwire.broker.metadata.delta import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE, MetadataDelta
 from kwire.broker.metadata.image import (
     NO_LEADER,
     RESOURCE_BROKER,
@@ -32,6 +32,7 @@ from kwire.broker.metadata.records import DIRECTORIES_LEVEL, StoredRecord, parti
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.metadata import PartitionChangeRecord
 
+UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 RECOVERING: Final = 1
 _SHRINK_BUMPS_EPOCH_BELOW: Final = 12
 """Before 3.6-IV0 a set that became smaller needed a new leader epoch."""
@@ -47,6 +48,9 @@ class PartitionChange:
         self.isr: Sequence[int] = partition.isr
         self.removing: Sequence[int] = partition.removing_replicas
         self.adding: Sequence[int] = partition.adding_replicas
+        self.recovery_state = partition.leader_recovery_state
+        self.directories: Mapping[int, Uuid] = {}
+        """Where replicas lie, as far as that is news."""
         self.going: int | None = None
         """Who cannot lead, though the image has it active."""
         self.coming: int | None = None
@@ -86,6 +90,8 @@ class PartitionChange:
             change.leader = before.leader
         self._fill_last_known(change)
         self._fill_assignment(change)
+        if self.recovery_state != before.leader_recovery_state:
+            change.leader_recovery_state = self.recovery_state
         return None if _is_nothing(change) else StoredRecord(change, partition_record_version(self._level))
 
     # --- the parts of a change
@@ -132,8 +138,7 @@ class PartitionChange:
                 return replica, False
         if self._elr_enabled and not self._elr and not self.isr and len(before.last_known_elr) == 1:
             [last_known] = before.last_known_elr
-            # As Kafka, even one that does not live, where an election was asked for.
-            if self.going is self.coming is None or self._can_lead(last_known):
+            if self._can_lead(last_known):
                 return last_known, True
         if self.election is Election.UNCLEAN:
             for replica in self.replicas:
@@ -148,7 +153,7 @@ class PartitionChange:
         broker = self._image.brokers.get(replica)
         if broker is None or replica == self.going or not (broker.is_active or replica == self.coming):
             return False
-        directory = self._before.directory_of(replica)
+        directory = self.directories.get(replica) or self._before.directory_of(replica)
         return directory is None or broker.has_online_directory(directory)
 
     def _fill_last_known(self, change: PartitionChangeRecord) -> None:
@@ -158,24 +163,25 @@ class PartitionChange:
             if before.last_known_elr:
                 change.last_known_elr = []
             return
-        if change.isr == [] and before.last_known_elr != (before.leader,):
+        if change.leader == NO_LEADER and not before.last_known_elr:
             change.last_known_elr = [before.leader]
-        elif before.last_known_elr and (
-            change.leader >= 0 or (before.leader != NO_LEADER and change.leader != NO_LEADER)
-        ):
+        elif change.leader >= 0 and before.last_known_elr:
             change.last_known_elr = []
 
     def _fill_assignment(self, change: PartitionChangeRecord) -> None:
         before = self._before
-        if self.replicas and tuple(self.replicas) != before.replicas:
+        is_moved = bool(self.replicas) and tuple(self.replicas) != before.replicas
+        if is_moved:
             change.replicas = list(self.replicas)
-            if self._level >= DIRECTORIES_LEVEL:
-                directories = [
-                    before.directory_of(replica) or default_directory(self._image, replica)
-                    for replica in self.replicas
-                ]
-                if directories != list(before.directories):
-                    change.directories = directories
+        if (is_moved or self.directories) and self._level >= DIRECTORIES_LEVEL:
+            directories = [
+                self.directories.get(replica)
+                or before.directory_of(replica)
+                or default_directory(self._image, replica)
+                for replica in self.replicas
+            ]
+            if directories != list(before.directories):
+                change.directories = directories
         if tuple(self.removing) != before.removing_replicas:
             change.removing_replicas = list(self.removing)
         if tuple(self.adding) != before.adding_replicas:
@@ -197,11 +203,17 @@ def _is_nothing(change: PartitionChangeRecord) -> bool:
 
 
 def departures(
-    image: MetadataImage, broker_id: int, *, is_unclean: bool, only: Container[Uuid | None] | None = None
+    image: MetadataImage,
+    broker_id: int,
+    *,
+    is_unclean: bool,
+    may_lose: bool,
+    only: Container[Uuid | None] | None = None,
 ) -> Iterator[StoredRecord]:
     """What changes for every partition that can no longer count on this broker.
 
-    `only`: where just these directories of it are gone.
+    `may_lose`: this node's own unclean.leader.election.enable. `only`: where just these directories of the
+    broker are gone.
     """
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
@@ -209,6 +221,7 @@ def departures(
             if not counts_on_it or (only is not None and partition.directory_of(broker_id) not in only):
                 continue
             change = PartitionChange(image, topic, index)
+            change.election = cheapest_election(image, topic.name, may_lose=may_lose)
             change.isr = without(partition.isr, [broker_id])
             change.going, change.is_unclean = broker_id, is_unclean
             record = change.record()
@@ -216,16 +229,30 @@ def departures(
                 yield record
 
 
-def arrivals(image: MetadataImage, broker_id: int) -> Iterator[StoredRecord]:
+def arrivals(image: MetadataImage, broker_id: int, *, may_lose: bool) -> Iterator[StoredRecord]:
     """What a broker that is unfenced leads from then on: what has no leader, and is its own to lead."""
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
             if partition.leader == NO_LEADER and broker_id in partition.replicas:
                 change = PartitionChange(image, topic, index)
+                change.election = cheapest_election(image, topic.name, may_lose=may_lose)
                 change.coming = broker_id
                 record = change.record()
                 if record is not None:
                     yield record
+
+
+def cheapest_election(image: MetadataImage, topic: str, *, may_lose: bool) -> Election:
+    """How a leader is chosen where nobody asked for it: unclean only where the topic prefers that to none.
+
+    `may_lose` holds for topics and clusters that do not say.
+    """
+    text = image.config(RESOURCE_TOPIC, topic).get(UNCLEAN_ELECTION)
+    if text is None:
+        text = image.config(RESOURCE_BROKER, "").get(UNCLEAN_ELECTION)
+    if text is not None:
+        may_lose = text.strip().lower() == "true"
+    return Election.UNCLEAN if may_lose else Election.ONLINE
 
 
 def min_isr(image: MetadataImage, topic: str, partition: PartitionImage) -> int:
@@ -239,6 +266,13 @@ def min_isr(image: MetadataImage, topic: str, partition: PartitionImage) -> int:
         # Stored by who knew no better: the topic's own rule passes over it, and so does this one.
         count = 1
     return min(count, len(partition.replicas))
+
+
+def replayed(image: MetadataImage, records: Iterable[StoredRecord]) -> MetadataImage:
+    """The image as it will be with these records: for what is decided on top of them in the same command."""
+    delta = MetadataDelta(image)
+    delta.replay_all(record for record, _ in records)
+    return delta.finish(image.offset, image.epoch)
 
 
 def is_moving(partition: PartitionImage) -> bool:

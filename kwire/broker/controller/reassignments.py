@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kwire.broker.controller.commands import AlterReassignments, ConfigRules, Election, Fault, Result
-from kwire.broker.controller.partition_changes import PartitionChange, find, is_moving, without
-from kwire.broker.controller.topics import assignment_fault
-from kwire.broker.metadata.image import (
-    RESOURCE_BROKER,
-    RESOURCE_TOPIC,
-    MetadataImage,
-    PartitionImage,
-    TopicImage,
+from kwire.broker.controller.commands import AlterReassignments, Election, Fault, Result
+from kwire.broker.controller.partition_changes import (
+    PartitionChange,
+    cheapest_election,
+    find,
+    is_moving,
+    without,
 )
+from kwire.broker.controller.topics import assignment_fault
+from kwire.broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ErrorCode
 
-UNCLEAN_ELECTION = "unclean.leader.election.enable"
-
 
 def alter_reassignments(
-    command: AlterReassignments, image: MetadataImage, rules: ConfigRules
+    command: AlterReassignments, image: MetadataImage, *, may_lose: bool
 ) -> Result[list[Fault | None]]:
     """One outcome a partition; what is refused stops nothing else."""
     records: list[StoredRecord] = []
     replies: list[Fault | None] = []
     for name, index, replicas in command.partitions:
-        outcome = _alter(image, rules, name, index, replicas, command.allow_replication_factor_change)
+        outcome = _alter(image, may_lose, name, index, replicas, command.allow_replication_factor_change)
         replies.append(outcome if isinstance(outcome, Fault) else None)
         if isinstance(outcome, StoredRecord):
             records.append(outcome)
@@ -36,7 +34,7 @@ def alter_reassignments(
 
 def _alter(
     image: MetadataImage,
-    rules: ConfigRules,
+    may_lose: bool,
     name: str,
     index: int,
     replicas: Sequence[int] | None,
@@ -49,7 +47,7 @@ def _alter(
         return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
     topic, partition = found
     if replicas is None:
-        return _stop(image, rules, topic, index, partition)
+        return _stop(image, may_lose, topic, index, partition)
     fault = assignment_fault(image, replicas, None)
     if fault is None and not may_change_factor:
         fault = _factor_fault(partition, replicas)
@@ -79,7 +77,7 @@ def _factor_fault(partition: PartitionImage, replicas: Sequence[int]) -> Fault |
 
 
 def _stop(
-    image: MetadataImage, rules: ConfigRules, topic: TopicImage, index: int, partition: PartitionImage
+    image: MetadataImage, may_lose: bool, topic: TopicImage, index: int, partition: PartitionImage
 ) -> StoredRecord | Fault | None:
     """Back to the replicas from before the move."""
     if not is_moving(partition):
@@ -88,10 +86,10 @@ def _stop(
     if not replicas:
         text = "Invalid replica assignment: addingReplicas contains all replicas."
         return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-    may_lose = _may_lose(image, rules, topic.name)
+    election = cheapest_election(image, topic.name, may_lose=may_lose)
     isr = without(partition.isr, partition.adding_replicas)
     if not isr:
-        if not may_lose:
+        if election is not Election.UNCLEAN:
             text = (
                 f"Unable to revert partition assignment for {topic.name}:{index} because it would require an "
                 "unclean leader election."
@@ -100,16 +98,5 @@ def _stop(
         isr = replicas[:1]
     change = PartitionChange(image, topic, index)
     change.replicas, change.isr, change.removing, change.adding = replicas, isr, [], []
-    if may_lose:
-        change.election = Election.UNCLEAN
+    change.election = election
     return change.record()
-
-
-def _may_lose(image: MetadataImage, rules: ConfigRules, topic: str) -> bool:
-    """Whether the topic prefers a leader that has lost something to none."""
-    text = image.config(RESOURCE_TOPIC, topic).get(UNCLEAN_ELECTION)
-    if text is None:
-        text = image.config(RESOURCE_BROKER, "").get(UNCLEAN_ELECTION)
-    if text is None:
-        text = rules.default(RESOURCE_TOPIC, UNCLEAN_ELECTION)
-    return text == "true"

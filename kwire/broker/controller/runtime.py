@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from kwire.broker.controller.bootstrap import ABORT_REASON, activation_records
 from kwire.broker.controller.commands import Command, OnDone, UpdateFeatures
 from kwire.broker.controller.controller import Controller
+from kwire.broker.controller.liveness import Liveness
 from kwire.broker.host.host import Host
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.features import KRAFT_VERSION, check_levels
@@ -57,14 +58,16 @@ class ControllerRuntime:
         publisher: Publisher,
         host: Host,
         *,
+        liveness: Liveness,
         bootstrap: Callable[[], list[Message]],
     ) -> None:
-        """`bootstrap` tells the first records of a new cluster."""
+        """`liveness` is this controller's alone. `bootstrap` tells the first records of a new cluster."""
         self._controller = controller
         self._log = log
         self._publisher = publisher
         self._host = host
         self._rng = host.random("controller")
+        self._liveness = liveness
         self._bootstrap = bootstrap
         self._epoch = -1
         self._latest = publisher.image
@@ -90,6 +93,8 @@ class ControllerRuntime:
         self._epoch = epoch
         self._latest = self._publisher.image
         self._refusal = None
+        self._liveness.now_ms = self._host.monotonic_ms()
+        self._liveness.activate(self._latest)
         is_open = self._publisher.is_transaction_open
         if self._publisher.is_empty:
             records = self._bootstrap()
@@ -134,14 +139,17 @@ class ControllerRuntime:
             return
         reply: Any
         has_records = False
+        self._liveness.now_ms = self._host.monotonic_ms()
+        self._liveness.asked(command)
         try:
-            result = self._controller.handle(command, self._latest, self._rng)
+            result = self._controller.handle(command, self._latest, self._rng, self._liveness)
             reply = result.reply
             if result.records:
                 if isinstance(command, UpdateFeatures) and self._raises_kraft_version(command):
                     self._log.become_dynamic()
                 self._append(result.records, atomic=result.atomic)
                 has_records = True
+            self._liveness.decided(command, reply, self._latest.offset)
         except ApiError as error:
             reply = error
         self._pending.append(_Pending(self._latest.offset, reply, on_done))

@@ -56,12 +56,20 @@ _TOO_MANY_PARTITIONS: Final = Fault(
 class Defaults:
     """What a topic gets where the request does not say."""
 
-    __slots__ = ("min_insync_replicas", "num_partitions", "replication_factor")
+    __slots__ = ("min_insync_replicas", "num_partitions", "replication_factor", "unclean_leader_election")
 
-    def __init__(self, num_partitions: int, replication_factor: int, min_insync_replicas: int = 1) -> None:
+    def __init__(
+        self,
+        num_partitions: int,
+        replication_factor: int,
+        min_insync_replicas: int = 1,
+        *,
+        unclean_leader_election: bool = False,
+    ) -> None:
         self.num_partitions = num_partitions
         self.replication_factor = replication_factor
         self.min_insync_replicas = min_insync_replicas
+        self.unclean_leader_election = unclean_leader_election
 
 
 # --- create

@@ -15,6 +15,8 @@ from kwire.broker.controller.bootstrap import bootstrap_records
 from kwire.broker.controller.commands import RegisterBroker, RegisterController
 from kwire.broker.controller.config_rules import BrokerConfigRules
 from kwire.broker.controller.controller import Controller
+from kwire.broker.controller.liveness import Liveness
+from kwire.broker.controller.partition_changes import UNCLEAN_ELECTION
 from kwire.broker.controller.port import ControllerPort
 from kwire.broker.controller.runtime import ControllerRuntime
 from kwire.broker.controller.topics import Defaults, new_uuid
@@ -56,13 +58,17 @@ class Metadata:
         self.publisher = Publisher(host)
         self.quorum = Quorum(config, host, on_committed=self.publisher.committed, on_failed=self._failed)
         defaults = Defaults(
-            config.num_partitions, config.default_replication_factor, config.min_insync_replicas
+            config.num_partitions,
+            config.default_replication_factor,
+            config.min_insync_replicas,
+            unclean_leader_election=config.value(UNCLEAN_ELECTION) is True,
         )
         self._runtime = ControllerRuntime(
             Controller(config.node_id, BrokerConfigRules(config), defaults),
             self.quorum,
             self.publisher,
             host,
+            liveness=Liveness(config.node_id, config.broker_session_timeout_ms),
             bootstrap=lambda: bootstrap_records(disk, self._home),
         )
         self.controller: ControllerPort = self._runtime

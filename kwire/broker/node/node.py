@@ -109,7 +109,7 @@ class Node:
         self.producer_ids = ProducerIds(
             self.controller, host, config.node_id, broker_epoch=lambda: self.life.broker_epoch
         )
-        self.placement = Placement(self.controller, self.node_id)
+        self.placement = Placement(self.controller, self.node_id, broker_epoch=lambda: self.life.broker_epoch)
         self.log_dirs: LogDirs = LogDirs(self)
         own_settings = GroupConfigs(config, lambda group_id: self.image.config(RESOURCE_GROUP, group_id))
         self.groups = GroupCoordinatorService(

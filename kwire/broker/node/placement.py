@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kwire.broker.controller.commands import AssignDirectories, UpdateDirectories
 from kwire.broker.controller.port import ControllerPort
@@ -15,14 +15,15 @@ from kwire.wire.primitives import Uuid
 class Placement:
     """`replication.log_dirs.Placement` of one broker."""
 
-    def __init__(self, controller: ControllerPort, node_id: int) -> None:
+    def __init__(self, controller: ControllerPort, node_id: int, *, broker_epoch: Callable[[], int]) -> None:
         self._controller = controller
         self._node_id = node_id
+        self._broker_epoch = broker_epoch
 
     def assign(self, places: Places, done: Assigned) -> None:
         """Tell in which directories replicas lie."""
         self._controller.submit(
-            AssignDirectories(self._node_id, places),
+            AssignDirectories(self._node_id, self._broker_epoch(), places),
             lambda reply: done(reply if isinstance(reply, ApiError) else None),
         )
 

@@ -18,9 +18,10 @@ from kwire.broker.controller.commands import (
     UnfenceBroker,
 )
 from kwire.broker.controller.controller import Controller
+from kwire.broker.controller.liveness import Liveness
 from kwire.broker.controller.topics import Defaults
 from kwire.broker.metadata.delta import MetadataDelta
-from kwire.broker.metadata.features import default_features
+from kwire.broker.metadata.features import default_features, registered_features
 from kwire.broker.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
@@ -36,6 +37,11 @@ from kwire.wire.registry import decode_stored_metadata, encode_stored
 from kwire.wire.stored.metadata import FeatureLevelRecord
 
 DIRECTORY = Uuid(b"directory-of-one")
+
+
+def directory_of(broker_id: int) -> Uuid:
+    """The log directory of a broker."""
+    return DIRECTORY if broker_id == 1 else Uuid(b"directory-of" + broker_id.to_bytes(4, "big"))
 
 
 class Rules:
@@ -75,6 +81,7 @@ class Cluster:
         self.image = MetadataImage()
         self.rng = random.Random(7)
         self.controller = Controller(1, Rules(), Defaults(num_partitions=1, replication_factor=1))
+        self.liveness = Liveness(1, session_timeout_ms=9_000)
         self.records: list[StoredRecord] = []
         """What the last command wrote."""
         levels: list[object] = [
@@ -90,31 +97,42 @@ class Cluster:
         return delta
 
     def decide(self, command: Command) -> Result[Any]:
-        return self.controller.handle(command, self.image, self.rng)
+        return self.controller.handle(command, self.image, self.rng, self.liveness)
 
     def run(self, command: Command) -> Any:
+        self.liveness.asked(command)
         result = self.decide(command)
         self.records = list(result.records)
         self.delta = self.apply(self.records)
+        self.liveness.decided(command, result.reply, self.image.offset)
         return result.reply
 
-    def register(self, broker_id: int, *, previous_broker_epoch: int = -1) -> int:
+    def register(
+        self,
+        broker_id: int,
+        *,
+        previous_broker_epoch: int = -1,
+        rack: str | None = None,
+        features: Mapping[str, tuple[int, int]] | None = None,
+        log_dirs: Sequence[Uuid] = (),
+        incarnation_id: Uuid | None = None,
+    ) -> int:
         epoch = self.run(
             RegisterBroker(
                 broker_id,
-                Uuid(self.rng.randbytes(16)),
+                incarnation_id or Uuid(self.rng.randbytes(16)),
                 [EndpointImage("PLAINTEXT", "127.0.0.1", 9091 + broker_id)],
-                {"metadata.version": (7, 30)},
-                None,
-                [DIRECTORY],
+                registered_features() if features is None else features,
+                rack,
+                log_dirs or [directory_of(broker_id)],
                 previous_broker_epoch,
             )
         )
         assert isinstance(epoch, int)
         return epoch
 
-    def start(self, broker_id: int, *, previous_broker_epoch: int = -1) -> int:
-        epoch = self.register(broker_id, previous_broker_epoch=previous_broker_epoch)
+    def start(self, broker_id: int, **registration: Any) -> int:
+        epoch = self.register(broker_id, **registration)
         self.run(UnfenceBroker(broker_id))
         return epoch
 

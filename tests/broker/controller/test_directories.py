@@ -4,32 +4,65 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kwire.broker.controller.commands import AssignDirectories
+from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.metadata import PartitionChangeRecord
+from tests.broker.controller.conftest import DIRECTORY
 
 OTHER = Uuid(b"another-one-of-1")
 NOWHERE = Uuid(b"no-such-topic-at")
 
 
-def with_a_topic(cluster: Any) -> Uuid:
-    topic_id: Uuid = cluster.create("t", 2).topic_id
-    return topic_id
+@pytest.fixture
+def cluster(bare_cluster: Any) -> Any:
+    """A broker with two directories, that has a topic of two partitions."""
+    made = bare_cluster()
+    made.start(1, log_dirs=[DIRECTORY, OTHER])
+    made.create("t", 2)
+    return made
+
+
+def assign(cluster: Any, places: dict[tuple[Uuid, int], Uuid]) -> dict[tuple[Uuid, int], ErrorCode]:
+    epoch = cluster.image.brokers[1].broker_epoch
+    reply: dict[tuple[Uuid, int], ErrorCode] = cluster.run(AssignDirectories(1, epoch, places))
+    return reply
 
 
 def test_a_directory_is_written_down_where_it_is_news(cluster: Any) -> None:
-    topic_id = with_a_topic(cluster)
-    [known] = cluster.image.brokers[1].log_dirs
-    cluster.run(AssignDirectories(1, {(topic_id, 0): known, (topic_id, 1): OTHER}))
+    topic_id = cluster.image.topics["t"].topic_id
+    assert assign(cluster, {(topic_id, 0): DIRECTORY}) == {}
+    assert assign(cluster, {(topic_id, 0): DIRECTORY, (topic_id, 1): OTHER}) == {}
     assert [stored.record for stored in cluster.records] == [
         PartitionChangeRecord(partition_id=1, topic_id=topic_id, directories=[OTHER])
     ]
     first, second = cluster.image.topics["t"].partitions
-    assert (first.directories, second.directories) == ((known,), (OTHER,))
+    assert (first.directories, second.directories) == ((DIRECTORY,), (OTHER,))
     assert (second.leader_epoch, second.partition_epoch) == (0, 1)
 
 
-def test_what_is_deleted_by_now_is_passed_over(cluster: Any) -> None:
-    topic_id = with_a_topic(cluster)
-    cluster.run(AssignDirectories(1, {(NOWHERE, 0): OTHER, (topic_id, 2): OTHER}))
-    assert not cluster.records
+def test_what_cannot_be_there_is_refused(cluster: Any) -> None:
+    topic_id = cluster.image.topics["t"].topic_id
+    refused = {
+        (NOWHERE, 0): ErrorCode.UNKNOWN_TOPIC_ID,
+        (topic_id, 2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        (topic_id, -1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert assign(cluster, dict.fromkeys(refused, OTHER)) == refused
+    assert cluster.records == []
+    cluster.start(2)
+    epoch = cluster.image.brokers[2].broker_epoch
+    not_there = cluster.run(AssignDirectories(2, epoch, {(topic_id, 0): OTHER}))
+    assert not_there == {(topic_id, 0): ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    with pytest.raises(ApiError, match=f"Expected broker epoch {epoch}, but got broker epoch 7"):
+        cluster.decide(AssignDirectories(2, 7, {}))
+
+
+def test_a_replica_in_a_directory_that_has_failed_leads_nothing(cluster: Any) -> None:
+    topic_id = cluster.image.topics["t"].topic_id
+    assert assign(cluster, {(topic_id, 1): NOWHERE}) == {}
+    partition = cluster.image.topics["t"].partitions[1]
+    assert (partition.directories, partition.isr, partition.leader) == ((NOWHERE,), (), -1)
+    assert (partition.elr, partition.last_known_elr) == ((1,), (1,))

@@ -114,7 +114,9 @@ def test_up_and_down(capable: Any) -> None:
     assert capable.image.features["group.version"] == 1
 
 
-def test_a_broker_must_support_a_level(cluster: Any) -> None:
+def test_a_broker_must_support_a_level(bare_cluster: Any) -> None:
+    cluster = bare_cluster((("metadata.version", 30),))
+    cluster.register(1, features={"metadata.version": (7, 30)})
     reply = update(cluster, ("group.version", 1, UPGRADE))
     text = invalid(1, "group.version", "Broker 1 does not support this feature.")
     assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, text)

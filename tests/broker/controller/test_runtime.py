@@ -18,6 +18,7 @@ from kwire.broker.controller.commands import (
     UpgradeType,
 )
 from kwire.broker.controller.controller import Controller
+from kwire.broker.controller.liveness import Liveness
 from kwire.broker.controller.runtime import ControllerRuntime
 from kwire.broker.controller.topics import Defaults
 from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch
@@ -57,6 +58,7 @@ class Bench:
             self,
             self.publisher,
             self.host,
+            liveness=Liveness(1, session_timeout_ms=9_000),
             bootstrap=lambda: self.bootstrap,
         )
         self.told: list[object] = []

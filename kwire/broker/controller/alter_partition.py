@@ -1,0 +1,107 @@
+"""AlterPartition: the leader of a partition alters its in-sync set. KIP-497, KIP-841, KIP-903.
+
+Order of checks: the topic, the partition, epochs that are ahead of this controller's, the leader epoch, who
+leads, the partition epoch, the set itself, the recovery state, whether all its members may be in a set.
+
+A leader that is ahead speaks to a controller that is no longer the active one: NOT_CONTROLLER has it look
+for the one that is.
+"""
+
+from __future__ import annotations
+
+from kwire.broker.controller.brokers import checked_broker
+from kwire.broker.controller.commands import AlteredPartition, AlterPartition, PartitionAlteration, Result
+from kwire.broker.controller.partition_changes import RECOVERING, PartitionChange, cheapest_election
+from kwire.broker.metadata.delta import NO_LEADER_CHANGE, merge_change
+from kwire.broker.metadata.image import MetadataImage, PartitionImage
+from kwire.broker.metadata.records import StoredRecord
+from kwire.wire.errors import ErrorCode
+from kwire.wire.primitives import Uuid
+from kwire.wire.stored.metadata import PartitionChangeRecord
+
+RECOVERED = 0
+UNKNOWN_EPOCH = -1
+
+
+def alter_partition(
+    command: AlterPartition, image: MetadataImage, *, may_lose: bool
+) -> Result[list[AlteredPartition]]:
+    """One outcome a partition; what is refused stops nothing else. ApiError: STALE_BROKER_EPOCH."""
+    checked_broker(image, command.broker_id, command.broker_epoch)
+    records: list[StoredRecord] = []
+    altered: dict[tuple[Uuid, int], PartitionImage] = {}
+    replies: list[AlteredPartition] = []
+    for wanted in command.partitions:
+        key = wanted.topic_id, wanted.index
+        topic = image.topics_by_id.get(wanted.topic_id)
+        if topic is None:
+            replies.append(AlteredPartition(*key, ErrorCode.UNKNOWN_TOPIC_ID))
+            continue
+        if not 0 <= wanted.index < len(topic.partitions):
+            replies.append(AlteredPartition(*key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            continue
+        partition = altered.get(key, topic.partitions[wanted.index])
+        error = _fault(command.broker_id, wanted, partition, image)
+        if error is None and key in altered:
+            error = ErrorCode.INVALID_UPDATE_VERSION
+        if error is not None:
+            replies.append(AlteredPartition(*key, error))
+            continue
+        change = PartitionChange(image, topic, wanted.index)
+        change.election = cheapest_election(image, topic.name, may_lose=may_lose)
+        change.isr = [broker_id for broker_id, _ in wanted.new_isr]
+        change.recovery_state = wanted.leader_recovery_state
+        stored = change.record()
+        if stored is not None:
+            records.append(stored)
+            record = stored.record
+            assert isinstance(record, PartitionChangeRecord)
+            partition = altered[key] = merge_change(partition, record)
+            if record.leader not in (NO_LEADER_CHANGE, command.broker_id):
+                # It ended a reassignment that leaves the leader out: who asked must learn who leads now.
+                replies.append(AlteredPartition(*key, ErrorCode.NEW_LEADER_ELECTED))
+                continue
+        replies.append(
+            AlteredPartition(
+                *key,
+                ErrorCode.NONE,
+                partition.leader,
+                partition.leader_epoch,
+                partition.isr,
+                partition.leader_recovery_state,
+                partition.partition_epoch,
+            )
+        )
+    return Result(records, replies, atomic=False)
+
+
+def _fault(
+    broker_id: int, wanted: PartitionAlteration, partition: PartitionImage, image: MetadataImage
+) -> ErrorCode | None:
+    if wanted.leader_epoch > partition.leader_epoch or wanted.partition_epoch > partition.partition_epoch:
+        return ErrorCode.NOT_CONTROLLER
+    if wanted.leader_epoch < partition.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if broker_id != partition.leader:
+        return ErrorCode.INVALID_REQUEST
+    if wanted.partition_epoch < partition.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    isr = [member for member, _ in wanted.new_isr]
+    if len(set(isr)) != len(isr) or not set(isr) <= set(partition.replicas) or partition.leader not in isr:
+        return ErrorCode.INVALID_REQUEST
+    if wanted.leader_recovery_state not in (RECOVERED, RECOVERING):
+        return ErrorCode.INVALID_REQUEST
+    is_recovering = wanted.leader_recovery_state == RECOVERING
+    if is_recovering and (len(isr) > 1 or partition.leader_recovery_state == RECOVERED):
+        return ErrorCode.INVALID_REQUEST
+    if not all(_is_eligible(image, member, epoch) for member, epoch in wanted.new_isr):
+        return ErrorCode.INELIGIBLE_REPLICA
+    return None
+
+
+def _is_eligible(image: MetadataImage, broker_id: int, broker_epoch: int) -> bool:
+    """KIP-841, KIP-903: whoever is in the set must be able to lead, in the life that the leader knows."""
+    broker = image.brokers.get(broker_id)
+    if broker is None or not broker.is_active:
+        return False
+    return broker_epoch in (UNKNOWN_EPOCH, broker.broker_epoch)

@@ -1,0 +1,118 @@
+"""What the active controller knows of brokers beside the image: who was heard of when, and what it said.
+
+It is soft: a controller that becomes active knows none of it, and gives every broker that is not fenced a
+whole session to make itself heard (KIP-631). Nothing of it is in the log, so heartbeats cost no records.
+
+A broker of the controller's own node needs no session: while it is gone, so is this controller.
+"""
+
+from __future__ import annotations
+
+from kwire.broker.controller.commands import (
+    BrokerHeartbeat,
+    Command,
+    HeartbeatReply,
+    RegisterBroker,
+    UnregisterBroker,
+)
+from kwire.broker.metadata.image import BrokerImage, MetadataImage
+
+UNKNOWN = -1
+
+
+class _Broker:
+    """One life of a broker, from its registration on."""
+
+    __slots__ = ("broker_epoch", "heard_ms", "metadata_offset", "registered_at", "shutdown_offset")
+
+    def __init__(self, broker_epoch: int, registered_at: int) -> None:
+        self.broker_epoch = broker_epoch
+        self.registered_at = registered_at
+        self.heard_ms: int | None = None
+        self.metadata_offset = UNKNOWN
+        self.shutdown_offset = UNKNOWN
+
+
+class Liveness:
+    """Which brokers live, as far as one active controller has heard."""
+
+    def __init__(self, node_id: int, session_timeout_ms: int) -> None:
+        """`node_id`: that of the controller, and of the broker that it may be, too."""
+        self.now_ms = 0
+        """The monotonic moment of what is decided now: whoever has it decided sets it."""
+        self._node_id = node_id
+        self._session_timeout_ms = session_timeout_ms
+        self._brokers: dict[int, _Broker] = {}
+
+    # --- what happens
+
+    def activate(self, image: MetadataImage) -> None:
+        """This controller becomes active: whoever may lead has a whole session from now on."""
+        self._brokers.clear()
+        for broker in image.brokers.values():
+            # Where its registration stands is not known any more; it is certainly no later than this.
+            known = _Broker(broker.broker_epoch, image.offset)
+            if not broker.fenced and broker.broker_id != self._node_id:
+                known.heard_ms = self.now_ms
+            self._brokers[broker.broker_id] = known
+
+    def asked(self, command: Command) -> None:
+        """A command came: if it is a heartbeat of a broker's present life, that broker lives."""
+        if isinstance(command, BrokerHeartbeat):
+            known = self._brokers.get(command.broker_id)
+            if known is not None and known.broker_epoch == command.broker_epoch:
+                known.heard_ms = self.now_ms
+
+    def decided(self, command: Command, reply: object, offset: int) -> None:
+        """A command was decided; `offset` is that of the last record that is decided by now."""
+        if isinstance(command, RegisterBroker) and isinstance(reply, int):
+            known = self._brokers.get(command.broker_id)
+            if known is None or known.broker_epoch != reply:
+                self._brokers[command.broker_id] = _Broker(reply, offset)
+            else:
+                known.registered_at = offset
+        elif isinstance(command, BrokerHeartbeat) and isinstance(reply, HeartbeatReply):
+            known = self._brokers[command.broker_id]
+            known.metadata_offset = command.current_metadata_offset
+            if reply.is_fenced:
+                known.shutdown_offset = UNKNOWN
+            elif reply.in_controlled_shutdown and known.shutdown_offset == UNKNOWN:
+                known.shutdown_offset = offset
+            if reply.should_shut_down:
+                # It goes with the controller's leave: whoever registers in its stead need not wait.
+                known.heard_ms = None
+        elif isinstance(command, UnregisterBroker):
+            self._brokers.pop(command.broker_id, None)
+
+    # --- what is asked
+
+    def has_session(self, broker: BrokerImage) -> bool:
+        """Whether this life of the broker was heard of lately."""
+        known = self._of(broker)
+        if known is None or known.heard_ms is None:
+            return False
+        is_own = broker.broker_id == self._node_id
+        return is_own or self.now_ms - known.heard_ms <= self._session_timeout_ms
+
+    def registered_at(self, broker: BrokerImage) -> int:
+        """The offset of its registration, or a later one: who has followed up to it, knows of it."""
+        known = self._of(broker)
+        return broker.broker_epoch if known is None else known.registered_at
+
+    def shutdown_offset(self, broker: BrokerImage) -> int:
+        """What the others must have followed before the broker may end; -1 where it does not want to."""
+        known = self._of(broker)
+        return UNKNOWN if known is None else known.shutdown_offset
+
+    def lowest_active_offset(self, image: MetadataImage) -> int | None:
+        """How far all those have followed the metadata that serve; None where nobody does."""
+        offsets = []
+        for broker in image.brokers.values():
+            known = self._of(broker)
+            if not broker.fenced and (known is None or known.shutdown_offset == UNKNOWN):
+                offsets.append(UNKNOWN if known is None else known.metadata_offset)
+        return min(offsets, default=None)
+
+    def _of(self, broker: BrokerImage) -> _Broker | None:
+        known = self._brokers.get(broker.broker_id)
+        return known if known is not None and known.broker_epoch == broker.broker_epoch else None
