@@ -17,11 +17,13 @@ from kwire.broker.controller.commands import Command, OnDone, UpdateFeatures
 from kwire.broker.controller.controller import Controller
 from kwire.broker.controller.liveness import Liveness
 from kwire.broker.host.host import Host
+from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.features import KRAFT_VERSION, check_levels
 from kwire.broker.metadata.publisher import Publisher
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.registry import UnknownRecord
 from kwire.wire.schema import Message
 from kwire.wire.stored.metadata import AbortTransactionRecord, FeatureLevelRecord
 
@@ -100,6 +102,8 @@ class ControllerRuntime:
             records = self._bootstrap()
             levels = [record for record in records if isinstance(record, FeatureLevelRecord)]
             check_levels({level.name: level.feature_level for level in levels})
+            if any(isinstance(record, UnknownRecord) for record in records):
+                raise CorruptMetadata("the first records of the cluster are of a release to come")
             min_insync_replicas = self._controller.defaults.min_insync_replicas
             self._append(activation_records(records, min_insync_replicas, is_transaction_open=is_open))
         elif is_open:

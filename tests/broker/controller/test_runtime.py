@@ -31,6 +31,7 @@ from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic
 from kwire.wire.primitives import Uuid
+from kwire.wire.registry import UnknownRecord
 from kwire.wire.stored.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -153,6 +154,10 @@ def test_a_beginning_of_a_release_to_come_is_refused() -> None:
     bench = Bench()
     bench.bootstrap = [FeatureLevelRecord(name="metadata.version", feature_level=99)]
     with pytest.raises(CorruptMetadata, match=r"metadata\.version at level 99"):
+        bench.lead()
+    bench = Bench()
+    bench.bootstrap = [UnknownRecord(record_type=99, version=0, value=b"\x01\x63\x00")]
+    with pytest.raises(CorruptMetadata, match="of a release to come"):
         bench.lead()
 
 
