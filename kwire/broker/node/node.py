@@ -174,7 +174,7 @@ class Node:
             config.log_flush_start_offset_checkpoint_interval_ms,
             config.replica_high_watermark_checkpoint_interval_ms,
         )
-        self._every(checkpoint_ms, self.log_manager.write_checkpoints)
+        self._every(checkpoint_ms, lambda: self.log_manager.checkpoint(self.host))
         self._every(config.log_retention_check_interval_ms, self._apply_retention)
         self._every(HOUSEKEEPING_MS, self._keep_house)
         self._every(config.producer_id_expiration_check_interval_ms, self._expire_producers)

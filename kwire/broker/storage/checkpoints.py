@@ -70,10 +70,14 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
     return offsets
 
 
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """A checkpoint that says this."""
+    return _checkpoint(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+
+
 def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Replace a checkpoint, durably. StorageError."""
-    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
-    disk.replace(path, _checkpoint(lines), sync=True)
+    disk.replace(path, encode_offsets(offsets), sync=True)
 
 
 class OffsetCheckpoints(NamedTuple):
@@ -88,27 +92,9 @@ class OffsetCheckpoints(NamedTuple):
         """GarbledCheckpoint, as Kafka fails the directory; StorageError."""
         return cls(*(read_offsets(disk, join(directory, name)) for name in _CHECKPOINTS))
 
-    def write(self, disk: Disk, directory: str, written: dict[str, Mapping[TopicPartition, int]]) -> None:
-        """Replace those that say anything else than what was `written`, durably. StorageError.
-
-        The others are looked at: a directory that nobody writes to is found to have gone, all the same.
-        """
-        for name, offsets in zip(_CHECKPOINTS, self, strict=True):
-            path = join(directory, name)
-            if written.get(name) == offsets and _is_there(disk, path):
-                continue
-            # Of a write that fails nobody knows what it has left.
-            written.pop(name, None)
-            write_offsets(disk, path, offsets)
-            written[name] = offsets
-
-
-def _is_there(disk: Disk, path: str) -> bool:
-    try:
-        disk.size(path)
-    except FileMissing:
-        return False
-    return True
+    def by_file(self) -> Mapping[str, Mapping[TopicPartition, int]]:
+        """What each file is to say."""
+        return dict(zip(_CHECKPOINTS, self, strict=True))
 
 
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS)

@@ -257,7 +257,10 @@ class RealLock:
 
 
 class RealDisk:
-    """The disk of this machine. Single-threaded, but for `sync` and `sync_directory`."""
+    """The disk of this machine.
+
+    Single-threaded, but for `sync`, `sync_directory`, and `write` of a file that nobody else looks at.
+    """
 
     is_shared: Final = True
     _file_class: type[RealFile] = RealFile

@@ -5,7 +5,7 @@ All of this is on the loop and short, but for waiting on workers and for syncs, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from kwire.broker.host.host import Host, T, Timer
@@ -14,12 +14,12 @@ from kwire.broker.storage.checkpoints import (
     GarbledCheckpoint,
     TopicPartition,
     read_offsets,
-    write_offsets,
 )
 from kwire.broker.storage.cleaner.candidates import Candidate, assess
 from kwire.broker.storage.cleaner.child import Worker, Workers, workers_for
 from kwire.broker.storage.cleaner.job import Cleaned, Done, Failed, Job, Report
 from kwire.broker.storage.cleaner.swap import Swap
+from kwire.broker.storage.dirs.checkpoint_files import CheckpointFiles, Offsets, Then
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, StorageError, join
@@ -69,8 +69,8 @@ class Cleaner:
         self._cleaned_offsets: dict[Log, int] = {}
         self._has_read = False
         """Whether it is known what the checkpoints say."""
-        self._files: dict[str, dict[TopicPartition, int]] = {}
-        """What the checkpoint of each directory says, by path; not there where that is not known."""
+        self._files: dict[str, CheckpointFiles] = {}
+        """How far logs are clean, on the disk: by directory."""
         self._set_aside: dict[Log, int | None] = {}
         """Logs that could not be cleaned, and when to try again; None for never."""
         self._from_the_beginning: dict[Log, int] = {}
@@ -186,10 +186,15 @@ class Cleaner:
         offset = self._cleaned_offsets.pop(old, None)
         if offset is None:
             return
+        directory = self.log_manager.directory_of(new)
+
+        def gone(error: StorageError | None) -> None:
+            if error is None and not directory.offline:
+                self._cleaned_offsets.setdefault(new, offset)
+                self._write_checkpoint(directory)
+
         # Kafka's cleaner dies of an entry that two directories have: the old one goes first.
-        self._write_checkpoint_of(old)
-        self._cleaned_offsets[new] = offset
-        self._write_checkpoint_of(new)
+        self._write_checkpoint(self.log_manager.directory_of(old), gone)
 
     def logs_deleted(self) -> None:
         """Logs were set aside for good: nothing is said of them from now on, should the broker end next."""
@@ -203,12 +208,16 @@ class Cleaner:
             if directory.offline or directory.for_metadata:
                 continue
             path = join(directory.path, CLEANED_OFFSETS)
+            files = self._files[directory.path] = CheckpointFiles(
+                self.disk, directory.path, self._cleaned_offsets_in
+            )
             offsets: dict[TopicPartition, int] = {}
             try:
                 if not self.disk.exists(path):
                     # As Kafka: it is there from the start.
                     self.disk.write(path, b"", sync=False)
-                offsets = self._files[directory.path] = read_offsets(self.disk, path)
+                offsets = read_offsets(self.disk, path)
+                files.read(CLEANED_OFFSETS, offsets)
             except GarbledCheckpoint as error:
                 self.logger.warning("%s; it is taken as empty", error)
             except StorageError as error:
@@ -218,31 +227,35 @@ class Cleaner:
                 offset = offsets.get((log.topic, log.partition))
                 if offset is not None and self.log_manager.get(log.topic, log.partition) is log:
                     self._cleaned_offsets[log] = offset
-            self._write_checkpoint(directory)
+            try:
+                files.write_now()
+            except StorageError as error:
+                self._not_written(directory, error)
 
-    def _write_checkpoint_of(self, log: Log) -> None:
-        self._write_checkpoint(self.log_manager.directory_of(log))
-
-    def _write_checkpoint(self, directory: LogDirectory) -> None:
+    def _write_checkpoint(self, directory: LogDirectory, then: Then = lambda error: None) -> None:
         """Have a directory's file tell what is known of its logs, where it does not. Never raises."""
-        if directory.offline:
-            return
-        path = directory.path
+
+        def written(error: StorageError | None) -> None:
+            if error is not None:
+                self._not_written(directory, error)
+            then(error)
+
+        if directory.offline or directory.path not in self._files:
+            then(None)
+        else:
+            self._files[directory.path].write(self.host, written)
+
+    def _not_written(self, directory: LogDirectory, error: StorageError) -> None:
+        self.logger.error("%s of %s cannot be written: %s", CLEANED_OFFSETS, directory.path, error)
+        self.log_manager.directory_failed(directory, error)
+
+    def _cleaned_offsets_in(self, path: str) -> Mapping[str, Offsets]:
         offsets = {
             (log.topic, log.partition): self._cleaned_offsets[log]
             for log in self.log_manager.logs_in(path)
             if log in self._cleaned_offsets
         }
-        if self._files.get(path) == offsets:
-            return
-        try:
-            write_offsets(self.disk, join(path, CLEANED_OFFSETS), offsets)
-        except StorageError as error:
-            self.logger.error("%s of %s cannot be written: %s", CLEANED_OFFSETS, path, error)
-            for log in self.log_manager.logs_in(path)[:1]:
-                self.log_manager.log_failed(log, error)
-        else:
-            self._files[path] = offsets
+        return {CLEANED_OFFSETS: offsets}
 
     def _forget_logs(self) -> None:
         """Drop what is remembered of logs that are gone, before another of that name is taken for them."""
@@ -286,7 +299,7 @@ class Cleaner:
                 outcome.records_read,
                 outcome.keys,
             )
-            self._write_checkpoint_of(log)
+            self._write_checkpoint(self.log_manager.directory_of(log))
         elif isinstance(outcome, Failed):
             self._set_log_aside(log, outcome.why, for_good=outcome.for_good)
         if outcome is not None and not self.stopped:

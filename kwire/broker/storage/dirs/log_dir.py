@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from kwire.broker.storage.checkpoints import (
     LOCK,
     MetaProperties,
-    TopicPartition,
     read_meta_properties,
 )
 from kwire.broker.storage.disk import Disk, DiskLock, StorageError, join
@@ -129,8 +127,6 @@ class LogDirectory:
         """Whether the last shutdown left it complete."""
         self.properties: MetaProperties | None = None
         """What `meta.properties` says; None for a directory that is not formatted."""
-        self.checkpoints: dict[str, Mapping[TopicPartition, int]] = {}
-        """What was last written to its checkpoint files, by their names; what is not known is not there."""
         self._disk = disk
         self._lock: DiskLock | None = None
 

@@ -7,8 +7,10 @@ its recovery point on. Which logs the cluster still knows is for the node to say
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
+from kwire.broker.host.host import Host
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.storage.checkpoints import (
     UNKNOWN_BROKER_EPOCH,
@@ -18,6 +20,7 @@ from kwire.broker.storage.checkpoints import (
     take_clean_shutdown,
     write_clean_shutdown,
 )
+from kwire.broker.storage.dirs.checkpoint_files import CheckpointFiles, Offsets, offsets_of
 from kwire.broker.storage.dirs.log_dir import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
@@ -84,8 +87,11 @@ class LogManager:
         self._preferences: dict[TopicPartition, LogDirectory] = {}
         self._parents: dict[Log, LogDirectory] = {}
         self._trash = Trash(disk, logger)
-        self._checkpointed: set[TopicPartition] = set()
-        """The partitions that the checkpoint files may still tell offsets of."""
+        self._checkpoints = {
+            directory.path: CheckpointFiles(disk, directory.path, self._offsets_in)
+            for directory in self._directories
+        }
+        """By directory: recovery points, log start offsets and high watermarks."""
         self.high_watermarks: dict[TopicPartition, int] = {}
         """The high watermarks that the last checkpoint before this start held."""
 
@@ -145,7 +151,7 @@ class LogManager:
         path = directory.path
         recovery_points, start_offsets, high_watermarks = OffsetCheckpoints.read(self._disk, path)
         self.high_watermarks.update(high_watermarks)
-        self._checkpointed.update(recovery_points, start_offsets)
+        self._checkpoints[path].told.update(recovery_points, start_offsets)
         opened: dict[TopicPartition, Log] = {}
         for found in directory.partitions():
             where = join(path, found.name)
@@ -183,7 +189,7 @@ class LogManager:
             opened[place] = log
         if any(log.recovery_point < recovery_points.get(place, 0) for place, log in opened.items()):
             # What is appended next is not durable, as the checkpoint would have it.
-            self._write_checkpoints(directory, self.logs_in(path))
+            self._checkpoints[path].write_now()
         if opened:
             how = "" if directory.was_clean else " and recovered"
             self._logger.info("%s: %d logs opened%s", path, len(opened), how)
@@ -328,7 +334,7 @@ class LogManager:
         wanted = self._preferences.pop(place, None)
         if wanted is not None and wanted.offline:
             raise StorageError(f"{wanted.path}, where the log is to lie, is offline")
-        if place in self._checkpointed:
+        if any(place in files.told for files in self._checkpoints.values()):
             # An offset of an earlier topic of this name must not be taken for one of this log.
             self.write_checkpoints()
         while True:
@@ -495,40 +501,23 @@ class LogManager:
             if log.failure is None and (log.needs_flush(monotonic_ms) or log.has_unflushed_segments)
         ]
 
-    def flush_due(self, monotonic_ms: int) -> None:
-        """Flush what is due, waiting for the disk. Logs that fail go offline."""
-        for log in self.due_for_flush(monotonic_ms):
-            try:
-                log.flush()
-            except StorageError as error:
-                self._logger.error("%r cannot be flushed: %s", log, error)
-
     def write_checkpoints(self) -> None:
-        """Write recovery points, log start offsets and high watermarks of every online directory."""
-        self._checkpointed = set()
+        """Write what the checkpoints of every online directory do not say yet, before this returns."""
         for directory in self._directories:
-            if directory.offline:
-                continue
-            logs = [log for log in self.logs_in(directory.path) if log.topic != METADATA_TOPIC]
-            try:
-                self._write_checkpoints(directory, logs)
-            except StorageError as error:
-                self.directory_failed(directory, error)
+            if not directory.offline:
+                try:
+                    self._checkpoints[directory.path].write_now()
+                except StorageError as error:
+                    self.directory_failed(directory, error)
 
-    def _write_checkpoints(self, directory: LogDirectory, logs: list[Log]) -> None:
-        places = {(log.topic, log.partition): log for log in logs}
-        self._checkpointed.update(places)
-        # Only where it differs from where the first segment starts, as Kafka does.
-        starts = {
-            place: log.log_start_offset
-            for place, log in places.items()
-            if log.log_start_offset > log.segment_base_offsets[0]
-        }
-        recovery_points = {place: log.recovery_point for place, log in places.items()}
-        high_watermarks = {place: log.high_watermark for place, log in places.items()}
-        OffsetCheckpoints(recovery_points, starts, high_watermarks).write(
-            self._disk, directory.path, directory.checkpoints
-        )
+    def checkpoint(self, host: Host) -> None:
+        """The same, waiting for the disks in workers."""
+        for directory in self._directories:
+            if not directory.offline:
+                self._checkpoints[directory.path].write(host, partial(self.synced, directory))
+
+    def _offsets_in(self, path: str) -> Mapping[str, Offsets]:
+        return offsets_of(log for log in self.logs_in(path) if log.topic != METADATA_TOPIC)
 
     # --- failure and end
 
@@ -537,7 +526,7 @@ class LogManager:
         self.directory_failed(self._parents[log], error)
 
     def synced(self, directory: LogDirectory, result: object) -> None:
-        """A worker is done with `LogDirectory.sync`, or has failed in it."""
+        """A worker is done with what it had to sync in the directory, or has failed in it."""
         if isinstance(result, BaseException):
             error = result if isinstance(result, StorageError) else StorageError(str(result))
             self.directory_failed(directory, error)
@@ -586,8 +575,7 @@ class LogManager:
                     self._logger.error("%r cannot be closed: %s", log, error)
             if complete:
                 try:
-                    logs = [log for log in self.logs_in(directory.path) if log.topic != METADATA_TOPIC]
-                    self._write_checkpoints(directory, logs)
+                    self._checkpoints[directory.path].write_now()
                     write_clean_shutdown(self._disk, directory.path, broker_epoch)
                 except StorageError as error:
                     self._logger.error("%s cannot be marked as shut down: %s", directory.path, error)

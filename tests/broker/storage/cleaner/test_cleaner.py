@@ -435,20 +435,21 @@ def test_a_log_that_moves_takes_its_entry_along() -> None:
     old = bench.log
     target = bench.manager.directory("/two")
     assert target is not None
-    written: list[str] = []
-    replace_file = bench.disk.replace
+    placed: list[str] = []
+    rename = bench.disk.rename
 
-    def noted(path: str, content: bytes, *, sync: bool) -> None:
-        written.append(path)
-        replace_file(path, content, sync=sync)
+    def noted(old_path: str, path: str) -> None:
+        placed.append(path)
+        rename(old_path, path)
 
-    bench.disk.replace = noted  # type: ignore[method-assign]
+    bench.disk.rename = noted  # type: ignore[method-assign]
     new = FutureLog(bench.manager, old, target, bench.host.now_ms()).take_the_place(bench.host.now_ms())
     bench.cleaner.moved(old, new)
     bench.manager.delete(old, bench.host.now_ms())
+    bench.host.run_pending()
     assert checkpoints(bench) == {"/one": {}, "/two": cleaned}
     # One that dies between the two leaves an entry too few: Kafka's cleaner dies of one too many.
-    names = [path for path in written if path.endswith(CLEANED_OFFSETS)]
+    names = [path for path in placed if path.endswith(CLEANED_OFFSETS)]
     assert names == [f"/one/{CLEANED_OFFSETS}", f"/two/{CLEANED_OFFSETS}"]
     assert bench.cleaner.cleaned_offset(new) == cleaned["t", 0]
 
@@ -457,6 +458,7 @@ def test_what_is_deleted_leaves_no_entry_behind() -> None:
     bench = in_two_directories()
     bench.manager.delete(bench.log, bench.host.now_ms())
     bench.cleaner.logs_deleted()
+    bench.host.run_pending()
     assert checkpoints(bench) == {"/one": {}, "/two": {}}
 
 

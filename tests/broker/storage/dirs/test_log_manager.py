@@ -6,7 +6,6 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from kwire.broker.host.loggers import OF_NO_NODE
 from kwire.broker.storage.checkpoints import (
     HIGH_WATERMARKS,
     RECOVERY_POINTS,
-    OffsetCheckpoints,
     read_offsets,
     write_topic_id,
 )
@@ -350,20 +348,6 @@ def test_checkpoints_are_written_again_where_they_differ_or_are_gone(disk: Memor
     assert read_offsets(disk, high_watermarks) == {("t", 0): 1}
 
 
-def test_what_a_failed_write_left_counts_as_unknown(disk: MemoryDisk) -> None:
-    written: dict[str, Mapping[tuple[str, int], int]] = {}
-    before = OffsetCheckpoints({("t", 0): 1}, {}, {("t", 0): 1})
-    disk.make_directory("/a")
-    before.write(disk, "/a", written)
-    disk.fails_after = 1  # of its operations
-    with pytest.raises(StorageError):
-        before._replace(recovery_points={("t", 0): 2}).write(disk, "/a", written)
-    disk.fails_after = None
-    disk.write(f"/a/{RECOVERY_POINTS}", b"who knows", sync=True)
-    before.write(disk, "/a", written)
-    assert OffsetCheckpoints.read(disk, "/a") == before
-
-
 def test_a_stray_log_is_kept_but_not_opened_again(disk: MemoryDisk) -> None:
     logs = opened(disk)
     log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
@@ -391,7 +375,7 @@ def test_retention_is_applied_to_every_log_but_the_metadata(disk: MemoryDisk) ->
     assert metadata.segment_base_offsets == [0, 1]
 
 
-def test_logs_that_are_due_are_flushed(disk: MemoryDisk) -> None:
+def test_logs_are_due_for_a_flush(disk: MemoryDisk) -> None:
     logs = opened(disk)
     rolled = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     eager = logs.create("t", 1, TOPIC_ID, replace(CONFIG, flush_messages=2), NOW_MS)
@@ -400,7 +384,8 @@ def test_logs_that_are_due_are_flushed(disk: MemoryDisk) -> None:
         append(log, b"a", b"b")
     rolled.roll(NOW_MS)
     assert logs.due_for_flush(NOW_MS) == [rolled, eager]
-    logs.flush_due(NOW_MS)
+    for log in rolled, eager:
+        log.flush()
     assert [log.recovery_point for log in (rolled, eager, patient)] == [2, 2, 0]
     assert logs.due_for_flush(NOW_MS) == []
 
