@@ -191,6 +191,16 @@ class RequestContext:
         return self.channel.listener
 
     @property
+    def principal(self) -> str:
+        """Who asks."""
+        return self.channel.principal
+
+    @property
+    def peer_host(self) -> str:
+        """The address that the client has asked from."""
+        return self.channel.peer_host
+
+    @property
     def client_id(self) -> str:
         """The client's id, empty where the request had none."""
         return self.header.client_id or ""

@@ -6,12 +6,11 @@ Handlers are imported when their API is first called.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kwire.broker.api.context import PARKED, Channel, Parked, RequestContext
 from kwire.broker.api.repeated import LONGEST_REPEATED_BYTES, Repeated
-from kwire.broker.api.table import ListenerRole, Served, served_by
+from kwire.broker.api.table import ListenerRole, Served, imported, served_by
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.registry import decode_request, decode_request_header
@@ -111,14 +110,20 @@ class Dispatcher:
 
     def _handler(self, served: Served, role: ListenerRole) -> Handler:
         """What answers an API on a listener of this role, directly or by forwarding it."""
-        handler = _imported(served.handler)
-        if role in served.by.value:
+        if role is _CONTROLLER and served.as_controller:
+            return imported(served.as_controller)
+        handler = imported(served.handler)
+        if role in served.by.value.roles:
             return handler
 
         def forward(asked: Asked, request: Any) -> Parked:
-            # The active controller is this node.
+            node = self._node
+            if node.forwarding is not None and not node.quorum.leads:
+                node.forwarding.forward(asked, request)
+                return PARKED
+            # The active controller is this node, if there is one.
             try:
-                reply = handler(self._node, asked, request)
+                reply = handler(node, asked, request)
             except ApiError as error:
                 asked.refuse(error)
             else:
@@ -128,12 +133,5 @@ class Dispatcher:
 
         if not served.first:
             return lambda _node, context, request: forward(context, request)
-        first = _imported(served.first)
+        first = imported(served.first)
         return lambda node, context, request: first(node, context, request, forward)
-
-
-def _imported(name: str) -> Callable[..., Message | Parked]:
-    """A handler by its name in the table. Looked up when its API is first called: most never are."""
-    module, _, function = name.rpartition(".")
-    handler: Callable[..., Message | Parked] = getattr(import_module("kwire.broker.api." + module), function)
-    return handler

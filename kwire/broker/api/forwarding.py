@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kwire.broker.api.context import Parked, RequestContext
 from kwire.broker.api.error_responses import error_response
 from kwire.wire.errors import ApiError
+from kwire.wire.registry import RequestHeader
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -29,9 +30,24 @@ class Part:
         self._then = then
 
     @property
+    def header(self) -> RequestHeader:
+        """That of the whole."""
+        return self._whole.header
+
+    @property
     def api_version(self) -> int:
         """That of the whole."""
         return self._whole.api_version
+
+    @property
+    def principal(self) -> str:
+        """That of the whole."""
+        return self._whole.principal
+
+    @property
+    def peer_host(self) -> str:
+        """That of the whole."""
+        return self._whole.peer_host
 
     @property
     def listener(self) -> str:
@@ -45,3 +61,7 @@ class Part:
     def refuse(self, error: ApiError) -> None:
         """The controller's refusal of all that was forwarded."""
         self._then(error_response(self._whole.header.api_key, self.api_version, self._request, error))
+
+    def close_connection(self) -> None:
+        """That of the whole ends."""
+        self._whole.close_connection()

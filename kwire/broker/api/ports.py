@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kwire.coordinator.transactions.machine import Ending
     from kwire.coordinator.transactions.service import TransactionCoordinatorService
     from kwire.wire.errors import ApiError
+    from kwire.wire.registry import RequestHeader
     from kwire.wire.schema import Message
 
 
@@ -47,8 +48,20 @@ class Asked(Protocol):
     """A request as the controller sees it: its own client's, or one that a broker forwards."""
 
     @property
+    def header(self) -> RequestHeader:
+        """Who asks what; the version is that of its answer, too."""
+
+    @property
     def api_version(self) -> int:
         """The version of the request, and of its answer."""
+
+    @property
+    def principal(self) -> str:
+        """Who asks, as `User:name`."""
+
+    @property
+    def peer_host(self) -> str:
+        """The address that the client has asked from."""
 
     @property
     def listener(self) -> str:
@@ -59,6 +72,16 @@ class Asked(Protocol):
 
     def refuse(self, error: ApiError) -> None:
         """Answer with an error of the whole request."""
+
+    def close_connection(self) -> None:
+        """Give no answer, and end the client's connection: it is to begin anew."""
+
+
+class Forwards(Protocol):
+    """The way of clients' requests to an active controller that is another node."""
+
+    def forward(self, asked: Asked, request: Message) -> None:
+        """Have the active controller answer it."""
 
 
 class ClusterView(Protocol):
@@ -87,6 +110,10 @@ class ClusterView(Protocol):
 
 class DescribesQuorum(Protocol):
     """The quorum of the metadata log, as one of its voters knows it."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node is the active controller."""
 
     @property
     def kraft_version(self) -> int: ...
@@ -167,3 +194,7 @@ class BrokerRole(ClusterView, Records, Protocol):
 
 class BothRoles(BrokerRole, ControllerRole, Protocol):
     """A node of both roles."""
+
+    @property
+    def forwarding(self) -> Forwards | None:
+        """None where no other node can be the active controller."""

@@ -7,8 +7,10 @@ definitions, KafkaApis and ControllerApis; KIP-590).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
-from typing import Final, NamedTuple
+from importlib import import_module
+from typing import Any, Final, NamedTuple
 
 from kwire.wire.api_keys import ApiKey
 
@@ -20,14 +22,23 @@ class ListenerRole(Enum):
     CONTROLLER = "controller"
 
 
+class Answers(NamedTuple):
+    """Which listeners an API has, and whether that of a broker only passes it on."""
+
+    roles: frozenset[ListenerRole]
+    is_forwarded: bool = False
+
+
 class By(Enum):
     """Who answers an API."""
 
-    BROKER = frozenset({ListenerRole.BROKER})
-    EACH = frozenset({ListenerRole.BROKER, ListenerRole.CONTROLLER})
+    BROKER = Answers(frozenset({ListenerRole.BROKER}))
+    EACH = Answers(frozenset({ListenerRole.BROKER, ListenerRole.CONTROLLER}))
     """Broker and controller, each of itself."""
-    CONTROLLER = frozenset({ListenerRole.CONTROLLER})
+    CONTROLLER = Answers(frozenset({ListenerRole.CONTROLLER}), is_forwarded=True)
     """Brokers forward it to the active one."""
+    CONTROLLER_ALONE = Answers(frozenset({ListenerRole.CONTROLLER}))
+    """It is asked by other nodes, on the controller's own listener."""
 
 
 class Served(NamedTuple):
@@ -39,6 +50,8 @@ class Served(NamedTuple):
     by: By = By.BROKER
     first: str = ""
     """What a broker does with the request before it forwards it, if anything."""
+    as_controller: str = ""
+    """Where the handler for the controller's listener is, if it is another one."""
     refused_below: int = 0
     """Versions below this one are advertised, but not accepted."""
 
@@ -90,6 +103,7 @@ SERVED: Final[dict[int, Served]] = {
     ApiKey.OFFSET_DELETE: Served(0, 0, "groups.offsets.offset_delete"),
     ApiKey.DESCRIBE_QUORUM: Served(0, 2, "cluster.describe.describe_quorum", By.CONTROLLER),
     ApiKey.UPDATE_FEATURES: Served(0, 2, "cluster.administration.update_features", By.CONTROLLER),
+    ApiKey.ENVELOPE: Served(0, 0, "nodes.envelope.envelope", By.CONTROLLER_ALONE),
     ApiKey.DESCRIBE_CLUSTER: Served(0, 2, "cluster.describe.describe_cluster", By.EACH),
     ApiKey.DESCRIBE_PRODUCERS: Served(0, 0, "transactions.describe.describe_producers"),
     ApiKey.UNREGISTER_BROKER: Served(
@@ -110,4 +124,15 @@ SERVED: Final[dict[int, Served]] = {
 
 def served_by(role: ListenerRole) -> dict[int, Served]:
     """The APIs of a controller's listener, or of a broker's, with what brokers forward."""
-    return {key: one for key, one in SERVED.items() if role is ListenerRole.BROKER or role in one.by.value}
+    return {
+        key: one
+        for key, one in SERVED.items()
+        if role in one.by.value.roles or (one.by.value.is_forwarded and role is ListenerRole.BROKER)
+    }
+
+
+def imported(name: str) -> Callable[..., Any]:
+    """A handler by its name in the table. Looked up when its API is first called: most never are."""
+    module, _, function = name.rpartition(".")
+    handler: Callable[..., Any] = getattr(import_module("kwire.broker.api." + module), function)
+    return handler

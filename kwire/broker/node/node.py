@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from kwire.broker.api.context import Channel
 from kwire.broker.api.dispatch import Dispatcher
-from kwire.broker.api.ports import Endpoint, Features
+from kwire.broker.api.ports import Endpoint, Features, Forwards
 from kwire.broker.api.records.fetch_sessions import FetchSessionCache
 from kwire.broker.config import BrokerConfig
 from kwire.broker.config.group import GroupConfigs
@@ -134,6 +134,7 @@ class Node:
         self.led_partition = self.replicas.led
         self.current_leader = self.replicas.current_leader
         self.end_turn = self.replicas.end_turn
+        self.forwarding: Forwards | None = None
         self._dispatcher = Dispatcher(self)
         self._timers: dict[object, Timer] = {}
         self.stopping = False

@@ -1,0 +1,1 @@
+"""What the nodes of a cluster ask of its controller: registrations, heartbeats, and what they forward."""

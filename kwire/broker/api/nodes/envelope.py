@@ -1,0 +1,122 @@
+"""Envelope v0: a request of a client, which a broker passes on to the active controller. KIP-590.
+
+Whatever is wrong with the envelope, or that this is not the active controller any more, is said in the
+envelope's answer, and the broker sees to it; what is wrong with the request is in the client's answer.
+Without an authorizer whoever reaches the controller's listener may forward, as in Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.error_responses import error_response
+from kwire.broker.api.table import SERVED, By, imported
+from kwire.wire.errors import ApiError, ErrorCode, NotInVersion, WireError
+from kwire.wire.messages.default_principal import DefaultPrincipalData
+from kwire.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from kwire.wire.registry import (
+    RequestHeader,
+    decode_request,
+    decode_request_header,
+    decode_stored,
+    encode_response,
+)
+from kwire.wire.schema import Message
+
+if TYPE_CHECKING:
+    from kwire.broker.api.ports import ControllerRole
+
+
+def envelope(node: ControllerRole, context: RequestContext, request: EnvelopeRequest) -> Parked:
+    """Handle what is in it as if its client had asked. ApiError in Apache Kafka's order."""
+    principal = _principal(request)
+    try:
+        peer_host = str(ipaddress.ip_address(bytes(request.client_host_address)))
+    except ValueError:
+        raise ApiError(ErrorCode.INVALID_REQUEST) from None
+    frame = memoryview(request.request_data)
+    try:
+        header, position = decode_request_header(frame)
+    except WireError:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION) from None
+    served = SERVED.get(header.api_key)
+    if served is None or served.by is not By.CONTROLLER:
+        raise ApiError(ErrorCode.INVALID_REQUEST)
+    if not served.min_version <= header.api_version <= served.max_version:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    try:
+        inner = decode_request(header, frame, position)
+    except WireError:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION) from None
+    if not node.quorum.leads:
+        raise ApiError(ErrorCode.NOT_CONTROLLER)
+    asked = Enveloped(context, header, inner, principal, peer_host)
+    try:
+        reply = imported(served.handler)(node, asked, inner)
+    except ApiError as error:
+        asked.refuse(error)
+    else:
+        if not isinstance(reply, Parked):
+            asked.complete(reply)
+    return PARKED
+
+
+def _principal(request: EnvelopeRequest) -> str:
+    if request.request_principal is not None:
+        try:
+            principal = decode_stored(DefaultPrincipalData, request.request_principal)
+            return f"{principal.type}:{principal.name}"
+        except WireError:
+            pass
+    raise ApiError(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE)
+
+
+class Enveloped:
+    """A request that came in an envelope."""
+
+    def __init__(
+        self, outer: RequestContext, header: RequestHeader, request: Message, principal: str, peer_host: str
+    ) -> None:
+        self._outer = outer
+        self._request = request
+        self.header = header
+        self.principal = principal
+        self.peer_host = peer_host
+
+    @property
+    def api_version(self) -> int:
+        """The version of the client's request."""
+        return self.header.api_version
+
+    @property
+    def listener(self) -> str:
+        """The listener of the envelope."""
+        return self._outer.listener
+
+    def complete(self, response: Message) -> None:
+        """Answer, in an envelope."""
+        header = self.header
+        if getattr(response, "error_code", None) == ErrorCode.NOT_CONTROLLER:
+            self._outer.refuse(ApiError(ErrorCode.NOT_CONTROLLER))
+            return
+        try:
+            (frame,) = encode_response(header.api_key, header.api_version, header.correlation_id, response)
+        except NotInVersion:
+            self.refuse(ApiError(ErrorCode.UNSUPPORTED_VERSION))
+            return
+        assert isinstance(frame, bytearray)
+        self._outer.complete(EnvelopeResponse(response_data=frame[4:]))
+
+    def refuse(self, error: ApiError) -> None:
+        """Refuse all that was asked; or, where this is not the active controller, have it asked elsewhere."""
+        if error.code is ErrorCode.NOT_CONTROLLER:
+            self._outer.refuse(error)
+        else:
+            header = self.header
+            self.complete(error_response(header.api_key, header.api_version, self._request, error))
+
+    def close_connection(self) -> None:
+        """End the connection of the broker that has forwarded it."""
+        self._outer.close_connection()
