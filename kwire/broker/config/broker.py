@@ -34,15 +34,7 @@ from kwire.broker.config.listeners import (
     parse_listeners,
     parse_protocol_map,
 )
-from kwire.broker.config.roles import (
-    BOOTSTRAP,
-    BROKER,
-    CONTROLLER,
-    VOTERS,
-    check_roles,
-    parse_servers,
-    parse_voters,
-)
+from kwire.broker.config.roles import BROKER, CONTROLLER, check_roles
 from kwire.broker.config.topic_keys import SOURCES
 from kwire.broker.host.loggers import NodeLogger, node_name
 
@@ -173,12 +165,6 @@ class BrokerConfig:
     def is_controller(self) -> bool:
         """Whether the node is a controller."""
         return CONTROLLER in self.process_roles
-
-    def quorum_addresses(self) -> list[tuple[str, int]]:
-        """Where the controllers are to be looked for, as host and port."""
-        servers = parse_servers(cast("list[str]", self.value(BOOTSTRAP)))
-        voters = parse_voters(cast("list[str]", self.value(VOTERS)))
-        return servers or [(voter.host, voter.port) for voter in voters]
 
     def value(self, name: str) -> Value:
         """The value of any of Kafka's keys. KeyError for a key that is none."""

@@ -26,12 +26,10 @@ def loaded(settings: dict[str, str | None]) -> BrokerConfig:
     return load(None, {}, {key: value for key, value in settings.items() if value is not None})
 
 
-def test_a_broker_knows_where_to_look_for_controllers() -> None:
-    config = loaded({**BROKER})
-    assert (config.is_broker, config.is_controller) == (True, False)
-    assert config.quorum_addresses() == [("one", 9093), ("::1", 9094)]
+def test_a_broker_has_no_listener_for_controllers() -> None:
     config = loaded({**BROKER, "controller.quorum.bootstrap.servers": "three:9095"})
-    assert config.quorum_addresses() == [("three", 9095)]
+    assert (config.is_broker, config.is_controller) == (True, False)
+    assert config.controller_endpoints() == []
     assert [listener.name for listener in config.listener_endpoints()] == ["PLAINTEXT"]
 
 
