@@ -107,7 +107,7 @@ class Enveloped:
             self.refuse(ApiError(ErrorCode.UNSUPPORTED_VERSION))
             return
         assert isinstance(frame, bytearray)
-        self._outer.complete(EnvelopeResponse(response_data=frame[4:]))
+        self._outer.complete(EnvelopeResponse(response_data=bytes(frame[4:])))
 
     def refuse(self, error: ApiError) -> None:
         """Refuse all that was asked; or, where this is not the active controller, have it asked elsewhere."""
