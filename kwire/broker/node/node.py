@@ -118,6 +118,14 @@ class Node:
         ports = NodeTransactionPorts(self)
         self.transactions = TransactionCoordinatorService(config, host, ports)
         self.write_marker = ports.write_marker
+        self.fetchers = Fetchers(
+            config,
+            host,
+            image=lambda: self.image,
+            broker_epoch=lambda: self.life.broker_epoch,
+            stage=lambda appended: self.replicas.stage(appended),
+        )
+        self.config_changed.append(self.fetchers.config_changed)
         self.replicas: Replicas = Replicas(
             config,
             host,
@@ -125,7 +133,7 @@ class Node:
             image=lambda: self.image,
             coordinators={GROUP_METADATA_TOPIC: self.groups, TRANSACTION_STATE_TOPIC: self.transactions},
             placement=self.placement,
-            following=Fetchers(),
+            following=self.fetchers,
             on_left=self.log_dirs.gone,
             on_deleted=self.cleaner.logs_deleted,
         )
@@ -187,6 +195,7 @@ class Node:
         self.stopping = True
         self.cleaner.stop()
         self.log_dirs.stop()
+        self.fetchers.stop()
         self.groups.shutdown()
         self.transactions.shutdown()
         for timer in self._timers.values():

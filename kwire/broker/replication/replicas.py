@@ -14,6 +14,7 @@ from kwire.broker.config import BrokerConfig, log_config
 from kwire.broker.host.host import Host
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import NO_LEADER, RESOURCE_TOPIC, MetadataImage, TopicImage
+from kwire.broker.replication.following import Commits, Following
 from kwire.broker.replication.log_dirs import Placement
 from kwire.broker.replication.partition import UNKNOWN_EPOCH, OwnFailure, Partition
 from kwire.broker.replication.roles import Role
@@ -38,26 +39,6 @@ class Elected(Protocol):
 
     def resigned(self, index: int, leader_epoch: int) -> None:
         """It does not any more, as it did in this epoch."""
-
-
-class Following(Protocol):
-    """Whoever fetches from leaders what this broker's followers have not got yet."""
-
-    def follow(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
-        """The partition is led by this broker, in this epoch; -1 where nobody leads it, or it is not known.
-
-        Told of every change of the partition that the metadata has, be it one of the leader or not.
-        """
-
-    def forget(self, partition: Partition) -> None:
-        """It is a follower no more: it leads, its log has failed, or it is none of this broker's."""
-
-
-class Commits(Protocol):
-    """Something that has staged appends, and writes them when the turn ends."""
-
-    def commit(self) -> None:
-        """Write them, and tell who waits for that. Never raises."""
 
 
 class Replicas:
@@ -264,6 +245,8 @@ class Replicas:
                     coordinator.resigned(index, partition.leader_epoch)
                 partition.follow(image)
             else:
+                if partition.role is Role.FOLLOWER:
+                    _settle(partition.log)
                 partition.lead(image)
         except StorageError as error:
             self._logger.error("%s-%d is offline: %s", topic.name, index, error)
@@ -378,3 +361,10 @@ class Replicas:
             if not isinstance(error, OwnFailure):
                 # A sync that failed is the disk's failure, too: nothing in its directory can be relied upon.
                 self._log_manager.log_failed(partition.log, error)
+
+
+def _settle(log: Log) -> None:
+    """What was fetched is written, and what was cut is gone for good, before anything else is appended."""
+    log.commit()
+    if log.awaits_sync:
+        log.flush()

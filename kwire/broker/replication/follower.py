@@ -1,0 +1,241 @@
+"""What a follower does to its log: it appends what the leader has, cuts what the leader has not, and starts
+anew where the leader's log has gone on without it.
+
+KIP-101, KIP-279: two logs are the same up to where they agree on the leader epochs. The leader compares what
+the follower's Fetch says of its end (KIP-595), and tells where to look for the common end.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Final
+
+from kwire.broker.host.host import Host
+from kwire.broker.replication.fetch_session import Asked, Key
+from kwire.broker.replication.partition import OwnFailure, Partition
+from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.log.leader_epochs import UNDEFINED_EPOCH
+from kwire.wire.batch import HEADER_BYTES, read_header
+from kwire.wire.errors import ApiError
+from kwire.wire.messages.fetch import EpochEndOffset, PartitionData
+
+
+class State(Enum):
+    """What a follower waits for."""
+
+    FETCHING = auto()
+    """The leader's records."""
+    SYNCING = auto()
+    """Its own disk: it was cut, or flush.messages asks for it."""
+    SEEKING = auto()
+    """The leader's word of where its log begins and ends."""
+    DELAYED = auto()
+    """The leader could not answer for this partition: it is asked again a little later."""
+    FAILED = auto()
+    """The metadata: this leader has nothing for it."""
+    ENDED = auto()
+    """Nothing: it follows this leader in this epoch no more."""
+
+
+class Event(Enum):
+    """What changes that."""
+
+    MUST_SYNC = auto()
+    SYNCED = auto()
+    OUT_OF_RANGE = auto()
+    FOUND = auto()
+    REFUSED = auto()
+    DELAY_OVER = auto()
+    FAILED = auto()
+    ENDED = auto()
+
+
+MOVES: Final = MappingProxyType(
+    {
+        State.FETCHING: {
+            Event.MUST_SYNC: State.SYNCING,
+            Event.OUT_OF_RANGE: State.SEEKING,
+            Event.REFUSED: State.DELAYED,
+            Event.FAILED: State.FAILED,
+            Event.ENDED: State.ENDED,
+        },
+        State.SYNCING: {Event.SYNCED: State.FETCHING, Event.FAILED: State.FAILED, Event.ENDED: State.ENDED},
+        State.SEEKING: {
+            Event.FOUND: State.FETCHING,
+            Event.REFUSED: State.DELAYED,
+            Event.FAILED: State.FAILED,
+            Event.ENDED: State.ENDED,
+        },
+        State.DELAYED: {
+            Event.DELAY_OVER: State.FETCHING,
+            Event.FAILED: State.FAILED,
+            Event.ENDED: State.ENDED,
+        },
+        State.FAILED: {Event.ENDED: State.ENDED},
+        State.ENDED: {},
+    }
+)
+"""Every legal move; any other is this program's own fault."""
+
+
+class Follower:
+    """One partition that follows a leader, in one epoch."""
+
+    __slots__ = (
+        "_high_watermark",
+        "_host",
+        "_log_start_offset",
+        "has_staged",
+        "is_caught_up",
+        "key",
+        "leader_epoch",
+        "partition",
+        "state",
+    )
+
+    def __init__(self, partition: Partition, leader_epoch: int, host: Host) -> None:
+        self.partition = partition
+        self.key: Key = (partition.topic_id, partition.index)
+        self.leader_epoch = leader_epoch
+        self.state = State.FETCHING
+        self.has_staged = bool(partition.log.staged)
+        """Whether `commit` has something to write, or to take over."""
+        self.is_caught_up = False
+        """Whether it had, at its last answer, all that is replicated."""
+        self._host = host
+        self._high_watermark = self._log_start_offset = -1
+
+    def __repr__(self) -> str:
+        return f"{self.partition.topic}-{self.partition.index} ({self.state.name} in {self.leader_epoch})"
+
+    def move(self, event: Event) -> None:
+        """Something has happened to it. AssertionError where that cannot be."""
+        following = MOVES[self.state].get(event)
+        assert following is not None, f"{event.name} comes to {self!r}"
+        self.state = following
+
+    @property
+    def asked(self) -> Asked:
+        """What to ask the leader for."""
+        log = self.partition.log
+        epoch = log.latest_epoch
+        return Asked(
+            log.log_end_offset,
+            self.leader_epoch,
+            UNDEFINED_EPOCH if epoch is None else epoch,
+            log.log_start_offset,
+        )
+
+    # --- what the leader says
+
+    def take(self, data: PartitionData) -> None:
+        """Stage the batches of an answer; `commit` writes them.
+
+        ApiError: CORRUPT_MESSAGE, which may be another time; KAFKA_STORAGE_ERROR; OFFSET_OUT_OF_RANGE for
+        batches that do not follow its end. StorageError.
+        """
+        log = self.partition.log
+        assert isinstance(data.records, bytes | bytearray | memoryview) or data.records is None
+        records = memoryview(data.records or b"")
+        if records:
+            self._begin_in_batch(records)
+            log.append_fetched(records, leader_epoch=self.leader_epoch, now_ms=self._host.now_ms())
+        self._high_watermark = data.high_watermark
+        self._log_start_offset = data.log_start_offset
+        self.is_caught_up = log.log_end_offset >= data.high_watermark
+        self.has_staged = True
+
+    def _begin_in_batch(self, records: memoryview) -> None:
+        """The leader's log may begin within a batch, after DeleteRecords; an empty one has it whole then."""
+        log = self.partition.log
+        if log.log_start_offset < log.log_end_offset:
+            return
+        if len(records) < HEADER_BYTES:
+            return
+        header = read_header(records)
+        if header.base_offset < log.log_end_offset <= header.last_offset:
+            log.restart_at(header.base_offset)
+            log.flush()
+
+    def commit(self) -> bool:
+        """Write what is staged, and take over what the leader has told. Never raises.
+
+        Whether the disk is to be waited for before the leader is told that the log is so long.
+        """
+        self.has_staged = False
+        partition = self.partition
+        log = partition.log
+        try:
+            log.commit()
+            self._take_over()
+            return log.needs_flush(self._host.monotonic_ms())
+        except (StorageError, ApiError) as error:
+            failure = log.failure or StorageError(str(error))
+        except Exception as error:
+            # Ours: what the log holds now is in doubt, so it is of no use any more.
+            self._host.logger("kwire.partition").exception("%r cannot be written", self)
+            failure = OwnFailure(f"an unexpected failure: {error}")
+            log.fail(failure)
+        partition.fail(failure)
+        return False
+
+    def _take_over(self) -> None:
+        """The leader's high watermark and log start, as far as this log reaches."""
+        log = self.partition.log
+        # What was committed stays so: a new leader hears of the high watermark later than others may have.
+        committed = min(self._high_watermark, log.log_end_offset)
+        has_risen = committed > log.high_watermark
+        if has_risen:
+            log.high_watermark = committed
+        if log.log_start_offset < self._log_start_offset <= log.high_watermark:
+            log.delete_records_before(self._log_start_offset)
+        if has_risen and self.partition.waiters:
+            self.partition.wake()
+
+    # --- where the leader's log differs
+
+    def cut(self, diverging: EpochEndOffset) -> bool:
+        """Cut the log to where it may be the same as the leader's. False where that leaves it as it was.
+
+        `diverging` is the leader's last epoch up to that of the follower's end, and where that ended. Where
+        the follower does not know that epoch, its own last one before it is asked about next. StorageError.
+        """
+        before = self.asked
+        log = self.partition.log
+        epoch, end_offset = log.end_offset_for_epoch(diverging.epoch)
+        if epoch < 0:
+            common = diverging.end_offset  # all epochs of this log are later than any that both have
+        elif epoch == diverging.epoch:
+            common = min(end_offset, diverging.end_offset)
+        else:
+            common = end_offset
+        self.truncate_to(min(common, log.log_end_offset))
+        return self.asked != before
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget what the leader does not have. StorageError."""
+        log = self.partition.log
+        logger = self._host.logger("kwire.partition")
+        if offset < log.high_watermark:
+            logger.warning("%r is cut to %d, below its high watermark %d", self, offset, log.high_watermark)
+        elif offset < log.log_end_offset:
+            logger.info("%r is cut from %d to %d", self, log.log_end_offset, offset)
+        log.truncate_to(offset)
+
+    def settle(self, leader_start_offset: int, leader_end_offset: int) -> None:
+        """Go to where the leader's log is, whose epochs say nothing about this one. StorageError.
+
+        It ends before this one does, after an unclean election; or it begins after this one ends, for a
+        replica that was away for long. Where neither is so any more, the log goes on as it is.
+        """
+        log = self.partition.log
+        end_offset = log.log_end_offset
+        if leader_end_offset < end_offset:
+            self.truncate_to(leader_end_offset)
+        elif leader_start_offset > end_offset:
+            self._host.logger("kwire.partition").warning(
+                "%r ends at %d and starts anew at %d, where its leader begins",
+                self, end_offset, leader_start_offset,
+            )  # fmt: skip
+            log.restart_at(leader_start_offset)

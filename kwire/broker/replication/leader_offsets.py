@@ -1,0 +1,99 @@
+"""Where a leader's log begins and ends, asked where its epochs do not help: it has none of the follower's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kwire.broker.host.host import PeerAddress, PeerUnreachable
+from kwire.broker.replication.follower import Follower
+from kwire.broker.replication.following import Around
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from kwire.wire.schema import Message
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+Found = ErrorCode | tuple[int, int]
+"""The first offset and the end of a leader's log, or why they are not known."""
+Results = dict[tuple[str, int], tuple[int, int]]
+"""Error code and offset, by topic and index."""
+
+
+class LeaderOffsets:
+    """Asks one leader."""
+
+    def __init__(self, around: Around, address: Callable[[], PeerAddress | None], purpose: str) -> None:
+        self._around = around
+        self._address = address
+        self._purpose = purpose
+
+    def find(self, followers: Sequence[Follower], on_found: Callable[[Follower, Found], None]) -> None:
+        """Have `on_found` called for each of them, not within this call.
+
+        The end is asked for first, as Kafka does: a leader that has grown meanwhile has not lost anything.
+        """
+        ends: Results = {}
+
+        def take_ends(results: Results) -> None:
+            ends.update(results)
+
+        def take_starts(starts: Results) -> None:
+            nothing = (ErrorCode.NETWORK_EXCEPTION, -1)
+            for follower in followers:
+                place = (follower.partition.topic, follower.partition.index)
+                (end_error, end_offset), (start_error, start_offset) = (
+                    results.get(place, nothing) for results in (ends, starts)
+                )
+                error = end_error or start_error
+                on_found(follower, ErrorCode(error) if error else (start_offset, end_offset))
+
+        self._ask(followers, LATEST, take_ends)
+        self._ask(followers, EARLIEST, take_starts)
+
+    def _ask(self, followers: Sequence[Follower], timestamp: int, then: Callable[[Results], None]) -> None:
+        around = self._around
+        address = self._address()
+        if address is None:
+            around.host.call_soon(lambda: then({}))
+            return
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for follower in followers:
+            topics.setdefault(follower.partition.topic, []).append(
+                ListOffsetsPartition(
+                    partition_index=follower.partition.index,
+                    current_leader_epoch=follower.leader_epoch,
+                    timestamp=timestamp,
+                )
+            )
+
+        def answered(answer: Message | PeerUnreachable) -> None:
+            then(_read(answer) if isinstance(answer, ListOffsetsResponse) else {})
+
+        around.host.peers.send(
+            address,
+            self._purpose,
+            ListOffsetsRequest(
+                replica_id=around.config.node_id,
+                topics=[
+                    ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()
+                ],
+            ),
+            deadline_ms=around.host.monotonic_ms() + around.config.replica_socket_timeout_ms,
+            on_answer=answered,
+            max_version=around.list_offsets_version,
+        )
+
+
+def _read(answer: ListOffsetsResponse) -> Results:
+    return {
+        (topic.name, found.partition_index): (found.error_code, found.offset)
+        for topic in answer.topics
+        for found in topic.partitions
+    }

@@ -1,0 +1,255 @@
+"""Broker 1, whose replicas follow brokers 2 and 3, which a test plays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from kwire.broker.config.load import load
+from kwire.broker.host.host import OnAnswer, PeerAddress, PeerUnreachable
+from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.image import MetadataImage
+from kwire.broker.replication.directory_moves import Assigned
+from kwire.broker.replication.fetchers import Fetchers
+from kwire.broker.replication.log_dirs import Places
+from kwire.broker.replication.partition import Partition
+from kwire.broker.replication.replicas import Replicas
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.log.log import Log
+from kwire.testing.disk import MemoryDisk
+from kwire.testing.virtual import VirtualHost
+from kwire.wire.batch import build
+from kwire.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from kwire.wire.primitives import Uuid
+from kwire.wire.schema import Message
+from kwire.wire.stored.metadata import (
+    BrokerEndpoint,
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+
+TOPIC_ID = Uuid(bytes(15) + b"\1")
+SESSION = 77
+BROKER_EPOCH = 55
+NOW_MS = 1_700_000_000_000
+METADATA_VERSION = 30
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
+
+class Sent(NamedTuple):
+    """A request to a leader."""
+
+    to: PeerAddress
+    purpose: str
+    request: Any
+    deadline_ms: int
+    on_answer: OnAnswer
+    max_version: int | None
+
+
+def stored(base_offset: int, *epochs: int, size_bytes: int = 1, **fields: Any) -> bytes:
+    """A batch of one record for each of these epochs, as a leader has them."""
+    return b"".join(
+        bytes(
+            build([(NOW_MS, None, bytes(size_bytes), [])], base_offset=offset, leader_epoch=epoch, **fields)
+        )
+        for offset, epoch in enumerate(epochs, base_offset)
+    )
+
+
+class FollowerRig:
+    """The replicas of broker 1, which follow whom the test has lead."""
+
+    def __init__(self, settings: Mapping[str, str] = NO_SETTINGS, *, disk: MemoryDisk | None = None) -> None:
+        self.host = VirtualHost(seed=1)
+        self.host.peers = self
+        self.disk = disk or MemoryDisk()
+        self.image = MetadataImage()
+        self.sent: list[Sent] = []
+        """Requests that are not answered."""
+        self.config = load(None, {}, {"node.id": "1", "log.index.size.max.bytes": "4096", **settings})
+        self.logs = LogManager(
+            self.disk,
+            ["/d"],
+            logger=self.host.logger("kwire.storage"),
+            rng=self.host.random("directories"),
+            config_for=lambda topic: self.replicas.log_config(topic),
+            on_directory_failed=lambda directory, error: self.replicas.directory_failed(error),
+        )
+        self.fetchers = Fetchers(
+            self.config,
+            self.host,
+            image=lambda: self.image,
+            broker_epoch=lambda: BROKER_EPOCH,
+            stage=lambda one: self.replicas.stage(one),
+        )
+        self.replicas = Replicas(
+            self.config,
+            self.host,
+            self.logs,
+            image=lambda: self.image,
+            coordinators={},
+            placement=self,
+            following=self.fetchers,
+            on_left=lambda partition: None,
+            on_deleted=lambda: None,
+        )
+        self.logs.open(self.host.now_ms())
+        self.replicas.start()
+        self.host.end_turn = self.replicas.end_turn
+        self.write(
+            FeatureLevelRecord(name="metadata.version", feature_level=METADATA_VERSION),
+            *(
+                RegisterBrokerRecord(
+                    broker_id=broker_id,
+                    end_points=[
+                        BrokerEndpoint(name="PLAINTEXT", host=f"b{broker_id}", port=9000 + broker_id)
+                    ],
+                )
+                for broker_id in (2, 3)
+            ),
+        )
+
+    # --- the metadata
+
+    def assign(self, places: Places, done: Assigned) -> None:
+        pass
+
+    def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: Assigned) -> None:
+        pass
+
+    def write(self, *records: Any) -> None:
+        """Commit metadata records, and end the turn."""
+        delta = MetadataDelta(self.image)
+        delta.replay_all(records)
+        self.image = delta.finish(self.image.offset + len(records), 1)
+        self.replicas.changed(delta)
+        self.turn()
+
+    def follow(self, partitions: int = 1, *, leader: int = 2, epoch: int = 4) -> None:
+        """Make a topic whose partitions another broker leads."""
+        self.write(
+            TopicRecord(name="t", topic_id=TOPIC_ID),
+            *(
+                PartitionRecord(
+                    partition_id=index,
+                    topic_id=TOPIC_ID,
+                    replicas=[leader, 1],
+                    isr=[leader],
+                    leader=leader,
+                    leader_epoch=epoch,
+                )
+                for index in range(partitions)
+            ),
+        )
+
+    def change(self, index: int = 0, **fields: Any) -> None:
+        """Change a partition."""
+        self.write(PartitionChangeRecord(partition_id=index, topic_id=TOPIC_ID, **fields))
+
+    def turn(self) -> None:
+        """End the turn of the loop."""
+        self.replicas.end_turn()
+        self.host.run_pending()
+
+    def partition(self, index: int = 0) -> Partition:
+        found = self.replicas.get("t", index)
+        assert found is not None
+        return found
+
+    def log(self, index: int = 0) -> Log:
+        return self.partition(index).log
+
+    # --- the leaders
+
+    def send(
+        self,
+        to: PeerAddress,
+        purpose: str,
+        request: Message,
+        *,
+        deadline_ms: int,
+        on_answer: OnAnswer,
+        max_version: int | None = None,
+    ) -> None:
+        """As `Peers` have it."""
+        self.sent.append(Sent(to, purpose, request, deadline_ms, on_answer, max_version))
+
+    def take(self, kind: type[Message] = FetchRequest) -> Sent:
+        """The one request that waits for its answer."""
+        (sent,) = [one for one in self.sent if isinstance(one.request, kind)]
+        self.sent.remove(sent)
+        return sent
+
+    def answer(self, sent: Sent, answer: Message | PeerUnreachable) -> None:
+        """Let the answer come in."""
+        self.host.call_soon(lambda: sent.on_answer(answer))
+        self.turn()
+
+    def fetch(self, *partitions: PartitionData, session_id: int = SESSION, error: int = 0) -> Sent:
+        """Answer the fetch that is under way with these."""
+        sent = self.take()
+        responses = (
+            [FetchableTopicResponse(topic_id=TOPIC_ID, partitions=list(partitions))] if partitions else []
+        )
+        self.answer(sent, FetchResponse(session_id=session_id, responses=responses, error_code=error))
+        return sent
+
+    def idle(self) -> None:
+        """Have the leader say that there is nothing new, if it is asked."""
+        if any(isinstance(one.request, FetchRequest) for one in self.sent):
+            self.fetch()
+
+    def fail_fetch(self) -> Sent:
+        """Let the fetch that is under way come to nothing."""
+        sent = self.take()
+        self.answer(sent, PeerUnreachable("it is gone"))
+        return sent
+
+    @property
+    def asked(self) -> dict[int, tuple[int, int, int]]:
+        """The offset, leader's epoch and last epoch of each partition in the fetch under way, if any."""
+        assert len(self.sent) <= 1
+        return {key: asked for sent in self.sent for key, asked in asked_of(sent).items()}
+
+
+def asked_of(sent: Sent) -> dict[int, tuple[int, int, int]]:
+    """The same of any fetch."""
+    return {
+        one.partition: (one.fetch_offset, one.current_leader_epoch, one.last_fetched_epoch)
+        for topic in sent.request.topics
+        for one in topic.partitions
+    }
+
+
+def data(
+    records: bytes = b"",
+    *,
+    index: int = 0,
+    high_watermark: int = 0,
+    log_start_offset: int = 0,
+    error: int = 0,
+    diverging: tuple[int, int] | None = None,
+) -> PartitionData:
+    """What a leader answers of a partition."""
+    found = PartitionData(
+        partition_index=index,
+        error_code=error,
+        high_watermark=high_watermark,
+        log_start_offset=log_start_offset,
+        records=records,
+        aborted_transactions=None,
+    )
+    if diverging is not None:
+        found.diverging_epoch = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+    return found

@@ -1,0 +1,391 @@
+"""What a fetcher asks its leader, and what it makes of the answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.broker.host.host import PeerAddress
+from kwire.broker.replication.roles import Role
+from kwire.broker.storage.disk import StorageError
+from kwire.wire.batch import seal
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from kwire.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tests.broker.replication.follower_rig import (
+    BROKER_EPOCH,
+    TOPIC_ID,
+    FollowerRig,
+    Sent,
+    asked_of,
+    data,
+    stored,
+)
+
+BACKOFF_MS = 1_000
+LAST_OFFSET_DELTA_AT = 23
+
+
+def rig_at(end: int = 3, *, epoch: int = 4, partitions: int = 1) -> FollowerRig:
+    """A follower that has some records of epoch 3, the first two of which are committed."""
+    rig = FollowerRig()
+    rig.follow(partitions, epoch=epoch)
+    records = stored(0, *[3] * end)
+    rig.fetch(*(data(records, index=index, high_watermark=2) for index in range(partitions)))
+    return rig
+
+
+# --- asking
+
+
+def test_a_fetch_says_who_asks_and_from_where() -> None:
+    rig = FollowerRig()
+    rig.follow(2)
+    (sent,) = rig.sent
+    request = sent.request
+    assert (sent.to, sent.purpose, sent.max_version) == (PeerAddress("b2", 9002), "fetch-0", 18)
+    assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (1, BROKER_EPOCH)
+    assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (500, 1, 10485760)
+    assert sent.deadline_ms - rig.host.monotonic_ms() == 30_000
+    (topic,) = request.topics
+    assert {one.partition_max_bytes for one in topic.partitions} == {1048576}
+    assert (topic.topic_id, rig.asked) == (TOPIC_ID, {0: (0, 4, -1), 1: (0, 4, -1)})
+
+
+def test_partitions_are_shared_out_over_fetchers_and_leaders() -> None:
+    rig = FollowerRig({"num.replica.fetchers": "2"})
+    rig.follow(3)
+    assert [(sent.purpose, sorted(asked_of(sent))) for sent in rig.sent] == [
+        ("fetch-0", [0, 2]),
+        ("fetch-1", [1]),
+    ]
+    rig.sent.clear()
+    rig.change(1, leader=3)
+    (sent,) = rig.sent
+    assert (sent.to.port, sent.purpose, asked_of(sent)) == (9003, "fetch-1", {1: (0, 5, -1)})
+
+
+def test_what_is_fetched_is_written_before_more_is_asked_for() -> None:
+    rig = FollowerRig()
+    rig.follow(2)
+    rig.fetch(data(stored(0, 3, 3, 4), high_watermark=2), data(index=1))
+    assert rig.asked == {0: (3, 4, 4)}
+    log = rig.log()
+    assert (log.written_end_offset, log.high_watermark, log.leader_epochs) == (3, 2, [(3, 0), (4, 2)])
+    rig.idle()
+    assert rig.asked == {}
+    rig.fetch(data(high_watermark=3))
+    assert (log.high_watermark, rig.asked) == (3, {})
+
+
+def test_a_high_watermark_reaches_no_further_than_the_log_and_never_goes_back() -> None:
+    rig = rig_at(3)
+    for told, expected in ((9, 3), (1, 3)):
+        rig.fetch(data(high_watermark=told))
+        assert rig.log().high_watermark == expected
+
+
+def test_the_log_starts_where_the_leaders_does() -> None:
+    rig = rig_at(3)
+    rig.fetch(data(high_watermark=3, log_start_offset=2))
+    (sent,) = rig.sent
+    assert rig.log().log_start_offset == 2
+    assert [one.log_start_offset for topic in sent.request.topics for one in topic.partitions] == [2]
+
+
+def test_a_log_that_begins_within_a_batch_is_followed_from_that_batch() -> None:
+    rig = FollowerRig()
+    rig.follow()
+    rig.fetch(data(error=ErrorCode.OFFSET_OUT_OF_RANGE))
+    offsets(rig, start=7, end=20)
+    rig.idle()
+    assert rig.asked == {0: (7, 4, -1)}
+    wide = bytearray(stored(5, 3))
+    wide[LAST_OFFSET_DELTA_AT : LAST_OFFSET_DELTA_AT + 4] = (9).to_bytes(4, "big")
+    seal(wide, 0, len(wide))
+    rig.fetch(data(bytes(wide), high_watermark=20, log_start_offset=7))
+    log = rig.log()
+    assert (log.segment_base_offsets, log.log_start_offset, log.log_end_offset) == ([5], 7, 15)
+    assert rig.asked == {0: (15, 4, 3)}
+
+
+def test_a_change_of_settings_shares_partitions_out_anew() -> None:
+    rig = FollowerRig()
+    rig.follow(4)
+    rig.config.update({"num.replica.fetchers": "2"}, {})
+    rig.fetchers.config_changed()
+    rig.turn()
+    first, second = rig.sent
+    assert (first.purpose, second.purpose, sorted(asked_of(second))) == ("fetch-0", "fetch-1", [1, 3])
+    rig.sent.remove(second)
+    rig.fetch(*(data(index=index) for index in range(4)))
+    (sent,) = rig.sent
+    assert (sorted(asked_of(sent)), sent.request.forgotten_topics_data[0].partitions) == ([0, 2], [1, 3])
+
+
+# --- where the logs differ
+
+
+def test_a_log_is_cut_to_the_end_that_both_have_and_synced_before_it_goes_on() -> None:
+    rig = rig_at(5)
+    work = rig.host.hold_work()
+    rig.fetch(data(diverging=(3, 4)))
+    log = rig.log()
+    assert (log.log_end_offset, log.awaits_sync) == (4, True)
+    (sent,) = rig.sent
+    assert (asked_of(sent), sent.request.forgotten_topics_data[0].partitions) == ({}, [0])
+    for task in work:
+        task.deliver()
+    rig.host.run_pending()
+    rig.idle()
+    assert rig.asked == {0: (4, 4, 3)}
+    rig.fetch(data(stored(4, 4), high_watermark=5))
+    assert log.leader_epochs == [(3, 0), (4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("diverging", "then"),
+    [
+        ((3, 3), (3, 5, 3)),  # the epoch is known: up to where the leader had ended it
+        ((3, 9), (4, 5, 3)),  # or the follower, whose next one the leader does not have
+        ((2, 1), (1, 5, 1)),  # it is not known: the one before it is asked about next
+        ((0, 1), (0, 5, -1)),  # it is older than any: to where the first began, or the leader ended it
+    ],
+)
+def test_a_common_end_is_looked_for_by_epochs(diverging: tuple[int, int], then: tuple[int, int, int]) -> None:
+    rig = FollowerRig()
+    rig.follow(epoch=5)
+    rig.fetch(data(stored(0, 1, 3, 3, 3, 4), high_watermark=0))
+    rig.fetch(data(diverging=diverging))
+    rig.idle()
+    assert rig.asked == {0: then}
+
+
+def test_a_leader_that_has_a_log_cut_where_it_ends_is_not_asked_at_once_again() -> None:
+    rig = rig_at(3)
+    rig.fetch(data(diverging=(3, 3)))
+    assert (rig.log().log_end_offset, rig.asked) == (3, {})
+    rig.idle()
+    for wrong in ((3, -1), (3, 3)):
+        assert not rig.sent
+        rig.host.advance(BACKOFF_MS)
+        assert rig.asked == {0: (3, 4, 3)}
+        rig.fetch(data(diverging=wrong))
+        assert rig.asked == {}
+        rig.idle()
+    assert rig.log().log_end_offset == 3
+
+
+def offsets(rig: FollowerRig, *, start: int, end: int, error: int = 0) -> list[Sent]:
+    """Answer where the leader's log begins and ends."""
+    asked = [sent for sent in rig.sent if isinstance(sent.request, ListOffsetsRequest)]
+    assert [sent.request.topics[0].partitions[0].timestamp for sent in asked] == [-1, -2]
+    for sent, offset in zip(asked, (end, start), strict=True):
+        rig.sent.remove(sent)
+        found = ListOffsetsPartitionResponse(partition_index=0, error_code=error, offset=offset)
+        topics = [ListOffsetsTopicResponse(name="t", partitions=[found])]
+        rig.answer(sent, ListOffsetsResponse(topics=topics))
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "then"),
+    [
+        (0, 1, (1, 4, 3)),  # an unclean leader, which is behind
+        (0, 3, (3, 4, 3)),  # it has grown meanwhile
+        (7, 9, (7, 4, -1)),  # this replica was away for too long
+    ],
+)
+def test_an_offset_that_is_out_of_range_is_settled_by_the_leaders(
+    start: int, end: int, then: tuple[int, int, int]
+) -> None:
+    rig = rig_at(3)
+    rig.fetch(data(error=ErrorCode.OFFSET_OUT_OF_RANGE))
+    first, _ = offsets(rig, start=start, end=end)
+    assert (first.request.replica_id, first.max_version, first.purpose) == (1, 11, "fetch-0")
+    assert first.request.topics[0].partitions[0].current_leader_epoch == 4
+    rig.idle()
+    assert rig.asked == {0: then}
+    assert rig.log().log_start_offset == (7 if start == 7 else 0)
+
+
+def test_a_leader_that_cannot_tell_its_offsets_is_asked_again_later() -> None:
+    rig = rig_at(3)
+    rig.fetch(data(error=ErrorCode.OFFSET_OUT_OF_RANGE))
+    offsets(rig, start=-1, end=-1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    rig.idle()
+    assert rig.asked == {}
+    rig.host.advance(BACKOFF_MS)
+    assert rig.asked == {0: (3, 4, 3)}
+    rig.fetch(data(error=ErrorCode.OFFSET_OUT_OF_RANGE))
+    offsets(rig, start=-1, end=-1, error=ErrorCode.FENCED_LEADER_EPOCH)
+    rig.host.advance(BACKOFF_MS)
+    rig.idle()
+    assert rig.asked == {}
+
+
+# --- what fails
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
+    ],
+)
+def test_a_partition_that_is_refused_waits_alone(code: ErrorCode) -> None:
+    rig = rig_at(3, partitions=2)
+    rig.fetch(data(error=code), data(stored(3, 4), index=1))
+    (sent,) = rig.sent
+    assert (asked_of(sent), sent.request.forgotten_topics_data[0].partitions) == ({1: (4, 4, 4)}, [0])
+    rig.host.advance(BACKOFF_MS - 1)
+    rig.idle()
+    assert rig.asked == {}
+    rig.host.advance(1)
+    rig.idle()
+    assert rig.asked == {0: (3, 4, 3)}
+
+
+def test_a_fenced_follower_waits_for_the_metadata() -> None:
+    rig = rig_at(3)
+    rig.fetch(data(error=ErrorCode.FENCED_LEADER_EPOCH))
+    rig.host.advance(60_000)
+    rig.idle()
+    assert rig.asked == {}
+    rig.change(leader=2)
+    assert rig.asked == {0: (3, 5, 3)}
+
+
+def test_corrupt_batches_are_fetched_again_and_others_go_on() -> None:
+    rig = rig_at(3, partitions=2)
+    broken = bytearray(stored(3, 4, 4))
+    broken[-1] ^= 1
+    rig.fetch(data(bytes(broken)), data(stored(3, 4), index=1))
+    assert rig.asked == {1: (4, 4, 4)}
+    assert rig.log().log_end_offset == 3
+    rig.host.advance(BACKOFF_MS)
+    rig.idle()
+    assert rig.asked == {0: (3, 4, 3)}
+
+
+def test_a_leader_that_is_not_reached_is_left_alone_and_then_asked_for_all() -> None:
+    rig = rig_at(3, partitions=2)
+    rig.fail_fetch()
+    rig.host.advance(BACKOFF_MS - 1)
+    assert not rig.sent
+    rig.host.advance(1)
+    (sent,) = rig.sent
+    assert (sent.request.session_epoch, sorted(asked_of(sent))) == (0, [0, 1])
+
+
+def test_a_session_that_the_leader_has_forgotten_is_begun_anew_at_once() -> None:
+    rig = rig_at(3)
+    rig.fetch(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    (sent,) = rig.sent
+    assert (sent.request.session_id, sent.request.session_epoch, asked_of(sent)) == (0, 0, {0: (3, 4, 3)})
+
+
+def test_a_log_that_fails_is_offline_and_the_others_are_followed() -> None:
+    rig = rig_at(3, partitions=2)
+    rig.logs.log_failed(rig.log(), StorageError("broken"))
+    rig.turn()
+    assert [rig.partition(index).role for index in range(2)] == [Role.OFFLINE] * 2  # one directory for both
+    rig.fetch(data(stored(3, 4)))
+    (sent,) = rig.sent
+    assert sent.request.forgotten_topics_data[0].partitions == [0, 1]
+
+
+# --- changes of leaders
+
+
+def test_an_answer_that_comes_after_a_change_of_leader_changes_nothing() -> None:
+    rig = rig_at(3)
+    old = rig.take()
+    rig.change(leader=3)
+    assert rig.asked == {0: (3, 5, 3)}
+    new = rig.take()
+    rig.answer(old, answer(data(stored(3, 4), high_watermark=3)))
+    assert (rig.log().log_end_offset, rig.log().high_watermark) == (3, 2)
+    rig.sent.clear()
+    rig.answer(new, answer(data(stored(3, 5), high_watermark=3)))
+    assert (rig.log().log_end_offset, rig.asked) == (4, {0: (4, 5, 5)})
+
+
+def answer(*partitions: PartitionData) -> FetchResponse:
+    return FetchResponse(
+        session_id=5, responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=list(partitions))]
+    )
+
+
+def test_who_leads_has_written_what_it_fetched_and_fetches_no_more() -> None:
+    rig = rig_at(3)
+    sent = rig.take()
+
+    def both_in_one_turn() -> None:
+        sent.on_answer(answer(data(stored(3, 4), high_watermark=3)))
+        rig.change(leader=1)
+
+    rig.host.call_soon(both_in_one_turn)
+    rig.turn()
+    assert (rig.partition().role, rig.log().written_end_offset, rig.asked) == (Role.LEADER, 4, {})
+    assert rig.log().leader_epochs[-1] == (5, 4)
+
+
+def test_a_log_that_was_cut_is_synced_before_it_leads() -> None:
+    rig = rig_at(5)
+    work = rig.host.hold_work()
+    rig.fetch(data(diverging=(3, 4)))
+    rig.change(leader=1)
+    assert (rig.partition().role, rig.log().awaits_sync) == (Role.LEADER, False)
+    for task in work:
+        task.deliver()
+    rig.host.run_pending()
+    assert rig.log().log_end_offset == 4
+
+
+def test_nobody_is_asked_where_nobody_leads_or_is_not_known() -> None:
+    rig = rig_at(3)
+    rig.take()
+    rig.change(leader=-1)
+    rig.change(leader=7, replicas=[7, 1])
+    assert not rig.sent
+    rig.host.advance(BACKOFF_MS)
+    assert not rig.sent
+
+
+def test_a_broker_that_stops_asks_for_nothing() -> None:
+    rig = rig_at(3)
+    rig.fetchers.stop()
+    rig.fetch(data(stored(3, 4)))
+    rig.change(leader=3)
+    rig.host.advance(BACKOFF_MS)
+    assert (rig.sent, rig.log().log_end_offset) == ([], 3)
+
+
+def test_where_each_message_is_to_be_flushed_the_leader_hears_of_it_then() -> None:
+    rig = FollowerRig({"log.flush.interval.messages": "1"})
+    rig.follow()
+    work = rig.host.hold_work()
+    rig.fetch(data(stored(0, 3), high_watermark=0))
+    assert (rig.asked, rig.log().written_end_offset, rig.log().recovery_point) == ({}, 1, 0)
+    for task in work:
+        task.deliver()
+    rig.host.run_pending()
+    rig.idle()
+    assert (rig.asked, rig.log().recovery_point) == ({0: (1, 4, 3)}, 1)
+
+
+def test_idle_partitions_cost_nothing() -> None:
+    rig = FollowerRig()
+    rig.follow(100)
+    rig.fetch(*(data(index=index) for index in range(100)))
+    rig.fetch(data(stored(0, 4), index=7))
+    assert rig.asked == {7: (1, 4, 4)}
