@@ -112,6 +112,8 @@ class BrokerConfig:
     replica_fetch_response_max_bytes: int
     replica_fetch_wait_max_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
+    replica_lag_time_max_ms: int
+    replica_selector_class: str | None
     request_timeout_ms: int
     replica_socket_timeout_ms: int
     share_coordinator_state_topic_min_isr: int

@@ -30,6 +30,7 @@ from kwire.broker.node.format import (
     naming_metadata_directory,
     separate_directory,
 )
+from kwire.broker.node.isr_controller import NodeIsrController
 from kwire.broker.node.metadata import Metadata
 from kwire.broker.node.placement import Placement
 from kwire.broker.node.producer_ids import ProducerIds
@@ -37,6 +38,7 @@ from kwire.broker.node.state_topic import StateTopic
 from kwire.broker.node.topics_view import NodeTopics
 from kwire.broker.node.transaction_ports import NodeTransactionPorts
 from kwire.broker.replication.fetchers import Fetchers
+from kwire.broker.replication.led_replicas import Leading
 from kwire.broker.replication.log_dirs import LogDirs
 from kwire.broker.replication.replicas import Replicas
 from kwire.broker.storage.cleaner.cleaner import Cleaner
@@ -126,6 +128,14 @@ class Node:
             stage=lambda appended: self.replicas.stage(appended),
         )
         self.config_changed.append(self.fetchers.config_changed)
+        self.leading = Leading(
+            host,
+            config,
+            config.node_id,
+            image=lambda: self.image,
+            broker_epoch=lambda: self.life.broker_epoch,
+            controller=NodeIsrController(self.controller, config.node_id, lambda: self.life.broker_epoch),
+        )
         self.replicas: Replicas = Replicas(
             config,
             host,
@@ -134,6 +144,7 @@ class Node:
             coordinators={GROUP_METADATA_TOPIC: self.groups, TRANSACTION_STATE_TOPIC: self.transactions},
             placement=self.placement,
             following=self.fetchers,
+            leading=self.leading,
             on_left=self.log_dirs.gone,
             on_deleted=self.cleaner.logs_deleted,
         )
@@ -188,6 +199,7 @@ class Node:
         self._every(HOUSEKEEPING_MS, self._keep_house)
         self._every(config.producer_id_expiration_check_interval_ms, self._expire_producers)
         self._every(FLUSH_CHECK_MS, self.replicas.flush_due)
+        self._every(max(1, config.replica_lag_time_max_ms // 2), self.leading.check_followers)
         self.end_turn()
 
     def begin_shutdown(self) -> None:

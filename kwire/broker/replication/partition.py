@@ -15,7 +15,9 @@ from typing import Protocol
 
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.image import PartitionImage
-from kwire.broker.replication.high_watermark import InSyncReplicas
+from kwire.broker.replication.follower_state import UNKNOWN_OFFSET, FollowerState, Watch
+from kwire.broker.replication.isr import ChangedIsr
+from kwire.broker.replication.led_replicas import Leading, LedReplicas, Pending
 from kwire.broker.replication.roles import Move, Role, moved
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Appended, AppendOrigin, Log
@@ -68,8 +70,8 @@ class Partition:
         "_flush_under_way",
         "_flushing",
         "_host",
-        "_in_sync",
         "_late",
+        "_leading",
         "_on_offline",
         "_stage",
         "_staged",
@@ -77,6 +79,7 @@ class Partition:
         "_written_offset",
         "index",
         "leader_epoch",
+        "led",
         "log",
         "role",
         "topic",
@@ -91,6 +94,7 @@ class Partition:
         host: Host,
         stage: Callable[[Partition], None],
         on_offline: Callable[[Partition, StorageError], None],
+        leading: Leading,
     ) -> None:
         """Absent yet: `lead` or `follow` comes next."""
         self.log = log
@@ -103,7 +107,9 @@ class Partition:
         self._host = host
         self._stage = stage
         self._on_offline = on_offline
-        self._in_sync = InSyncReplicas()
+        self._leading = leading
+        self.led: LedReplicas | None = None
+        """The other replicas, while this broker leads and where there are any."""
         self._written_offset = 0
         """Up to where the log is written, and synced where asked."""
         # There are many partitions, and hardly any has promises to keep at one time: none has room for them.
@@ -128,7 +134,13 @@ class Partition:
             log = self.log
             self._written_offset = log.recovery_point if self._flush_under_way else log.log_end_offset
         if role is Role.LEADER:
-            self._in_sync.take(image)
+            if len(image.replicas) > 1:
+                if self.led is None:
+                    self.led = LedReplicas(self._leading)
+                    self._leading.partitions[self] = None
+                self.led.take(image, self.log.log_end_offset, self._host.monotonic_ms())
+            elif self.led is not None:
+                self._forget_followers()
             self._replicated()
 
     def follow(self, image: PartitionImage) -> None:
@@ -138,7 +150,6 @@ class Partition:
         if self.role is Role.LEADER:
             # What is staged has its offsets: it is a part of the log that others may have to truncate.
             self.commit()
-            self._in_sync.forget()
         self.leader_epoch = max(self.leader_epoch, image.leader_epoch)
         self._become(moved(self.role, Move.FOLLOW), ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -156,6 +167,8 @@ class Partition:
     def _become(self, role: Role, code: ErrorCode, message: str | None = None) -> None:
         """Take up a role in which nobody is served: who waits is told so."""
         self.role = role
+        if self.led is not None:
+            self._forget_followers()
         late, self._late = self._late or {}, None
         promises = [*self._flushing, *(self._unflushed or ()), *(self._staged or ())]
         self._flushing, self._unflushed, self._staged = (), None, None
@@ -167,6 +180,13 @@ class Partition:
         for _, tell, _ in promises:
             self._tell(tell, error)
         self.wake()
+
+    def _forget_followers(self) -> None:
+        """What is known of them says nothing of a later time."""
+        led, self.led = self.led, None
+        del self._leading.partitions[self]
+        assert led is not None
+        led.news(wake=True)
 
     def refusal(self) -> ApiError:
         """What to tell a client while this broker does not lead."""
@@ -208,7 +228,8 @@ class Partition:
         if self.role is not Role.LEADER:
             raise self.refusal()
         log = self.log
-        if on_replicated is not None and self._are_too_few():
+        led = self.led
+        if on_replicated is not None and led is not None and led.are_too_few(log.config.min_insync_replicas):
             raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
         appended = log.append(
             records,
@@ -302,35 +323,144 @@ class Partition:
 
     # --- keeping promises
 
-    def fetched(self, broker_id: int, end_offset: int) -> None:
+    def follower(self, broker_id: int, broker_epoch: int, *, knows_leader: bool) -> FollowerState:
+        """The follower of that id, as which a broker fetches. ApiError.
+
+        UNKNOWN_LEADER_EPOCH: it is none, or not yet, as far as this broker knows; NOT_LEADER_OR_FOLLOWER to
+        one that has not told the leader's epoch, so that it may be wrong itself, and to an earlier life.
+        """
+        state = None if self.led is None else self.led.followers.get(broker_id)
+        if state is None:
+            raise ApiError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH if knows_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+        if self._leading.is_stale(broker_id, broker_epoch):
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return state
+
+    def fetched(
+        self,
+        broker_id: int,
+        end_offset: int,
+        *,
+        log_start_offset: int = UNKNOWN_OFFSET,
+        broker_epoch: int = -1,
+        watch: Watch | None = None,
+    ) -> None:
         """A follower fetches from `end_offset` on, so it has all before."""
-        if self.role is Role.LEADER and self._in_sync.fetched(broker_id, end_offset):
+        led = self.led
+        state = None if led is None else led.followers.get(broker_id)
+        if led is None or state is None:
+            return
+        log = self.log
+        is_news = end_offset != state.end_offset
+        state.fetched(
+            end_offset,
+            log_start_offset=log_start_offset,
+            broker_epoch=broker_epoch,
+            leader_end_offset=log.written_end_offset,
+            now_ms=self._host.monotonic_ms(),
+            watch=watch,
+        )
+        if broker_id not in led.isr:
+            self._ask(led.expanded((self.topic_id, self.index), state, log.high_watermark))
+        if is_news:
+            self._replicated()
+
+    def is_quiet_for(self, broker_id: int, end_offset: int) -> bool:
+        """Whether a follower that fetches from there has no news before the log grows.
+
+        Who may still join the ISR has to be seen to fetch.
+        """
+        led = self.led
+        state = None if led is None else led.followers.get(broker_id)
+        return state is not None and state.is_in_sync and end_offset == self.log.written_end_offset
+
+    def check_followers(self) -> None:
+        """Have those leave the ISR that lag too far behind, and wait for nobody else."""
+        led = self.led
+        if led is None:
+            return
+        pending = led.shrunk(
+            (self.topic_id, self.index), self.log.written_end_offset, self._host.monotonic_ms()
+        )
+        if pending is not None:
+            self._host.logger("kwire.partition").info(
+                "%s-%d: the ISR shrinks from %s to %s: of the log up to %d, and the high watermark %d, "
+                "followers have %s",
+                self.topic,
+                self.index,
+                led.isr,
+                pending.isr,
+                self.log.log_end_offset,
+                self.log.high_watermark,
+                {broker_id: state.end_offset for broker_id, state in led.followers.items()},
+            )
+        self._ask(pending)
+        if self._late:
+            self._replicated()
+
+    def _ask(self, pending: Pending | None) -> None:
+        """Have the controller change the ISR."""
+        if pending is not None:
+            self._leading.changes.submit(pending.change, partial(self._isr_answered, pending))
+
+    def _isr_answered(self, pending: Pending, answer: ChangedIsr) -> None:
+        led = self.led
+        if led is None:
+            return
+        before = led.isr
+        if led.answered(pending, answer):
+            self._ask(pending)
+            return
+        if led.isr != before:
+            self._host.logger("kwire.partition").info(
+                "%s-%d: the ISR is %s in partition epoch %d",
+                self.topic,
+                self.index,
+                led.isr,
+                led.partition_epoch,
+            )
+        if led.pending is None:
             self._replicated()
 
     def _written(self, promises: Sequence[Promise], end_offset: int) -> None:
         """The log is written up to here."""
         if self.role is Role.LEADER:
             self._written_offset = max(self._written_offset, end_offset)
-            self._raise_high_watermark()
+            if self.led is not None:
+                self.led.grew()
+            raised = self._raise_high_watermark()
+        else:
+            raised = False
         self._keep(promises)
-        if self._late:
-            self._keep_late()
-        if self.waiters:
-            self.wake()
+        if raised:
+            self._rose()
 
     def _replicated(self) -> None:
         """More of the log may be replicated than before."""
-        self._raise_high_watermark()
+        if self._raise_high_watermark():
+            self._rose()
+
+    def _rose(self) -> None:
+        """The high watermark is higher: tell who waits for that."""
         if self._late:
             self._keep_late()
         if self.waiters:
             self.wake()
 
-    def _raise_high_watermark(self) -> None:
-        log = self.log
-        offset = self._in_sync.high_watermark(self._written_offset, log.config.min_insync_replicas)
-        if offset > log.high_watermark:
-            log.high_watermark = offset
+    def _raise_high_watermark(self) -> bool:
+        """Whether it is higher than before."""
+        log, led = self.log, self.led
+        offset = self._written_offset
+        if led is not None:
+            offset = led.high_watermark(offset, log.written_end_offset, log.config.min_insync_replicas)
+        if offset <= log.high_watermark:
+            return False
+        log.high_watermark = offset
+        if led is not None:
+            led.news(wake=self._leading.config.replica_selector_class is not None)
+        return True
 
     def _keep(self, promises: Sequence[Promise]) -> None:
         """Tell of what is written; a promise that more replicas have to keep waits on."""
@@ -359,13 +489,10 @@ class Partition:
 
     def _outcome(self, offset: int) -> ApiError | None:
         """What to tell of a promise that is kept up to this high watermark."""
-        if offset != WRITTEN and self._are_too_few():
+        led = self.led
+        if offset != WRITTEN and led is not None and led.were_too_few(self.log.config.min_insync_replicas):
             return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         return None
-
-    def _are_too_few(self) -> bool:
-        in_sync = self._in_sync
-        return not in_sync.is_whole and in_sync.are_too_few(self.log.config.min_insync_replicas)
 
     def _timed_out(self, late: _Late) -> None:
         assert self._late is not None

@@ -15,6 +15,7 @@ from kwire.broker.host.host import Host
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import NO_LEADER, RESOURCE_TOPIC, MetadataImage, TopicImage
 from kwire.broker.replication.following import Commits, Following
+from kwire.broker.replication.led_replicas import Leading
 from kwire.broker.replication.log_dirs import Placement
 from kwire.broker.replication.partition import UNKNOWN_EPOCH, OwnFailure, Partition
 from kwire.broker.replication.roles import Role
@@ -54,14 +55,15 @@ class Replicas:
         coordinators: Mapping[str, Elected],
         placement: Placement,
         following: Following,
+        leading: Leading,
         on_left: Callable[[Partition], None],
         on_deleted: Callable[[], None],
     ) -> None:
         """`image` gives the metadata as it is now. `coordinators`: by the topic that makes somebody one.
 
-        `placement` tells the cluster where replicas lie, `following` is told of followers. `on_left` is
-        called with each partition that is given up, before its log goes, `on_deleted` when all logs of a
-        change are gone.
+        `placement` tells the cluster where replicas lie, `following` is told of followers, `leading` is
+        what leaders have in common. `on_left` is called with each partition that is given up, before its
+        log goes, `on_deleted` when all logs of a change are gone.
         """
         self._config = config
         self._node_id = config.node_id
@@ -75,7 +77,9 @@ class Replicas:
         self._on_left = on_left
         self._on_deleted = on_deleted
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._made = partial(Partition, host=host, stage=self.stage, on_offline=self._went_offline)
+        self._made = partial(
+            Partition, host=host, stage=self.stage, on_offline=self._went_offline, leading=leading
+        )
         """Makes one of a log; with one pair of methods for all, since there are many."""
         self._staged: list[Commits] = []
         self._log_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}

@@ -14,11 +14,12 @@ from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
+from tests.broker.replication.cluster import Cluster
 from tests.broker.storage.log_bench import LogBench, batch
 
 ALONE = PartitionImage(replicas=(1,), isr=(1,), leader=1, leader_epoch=0)
 TWO = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=0)
-ELSEWHERE = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=1)
+ELSEWHERE = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=1, partition_epoch=1)
 
 
 class Poll:
@@ -36,6 +37,7 @@ class Poll:
 class Rig:
     def __init__(self) -> None:
         self.host = VirtualHost(seed=1)
+        self.cluster = Cluster(self.host)
         self.log = LogBench(MemoryDisk()).open()
         self.staged: list[Partition] = []
         self.offline: list[StorageError] = []
@@ -45,6 +47,7 @@ class Rig:
             host=self.host,
             stage=self.staged.append,
             on_offline=lambda _, error: self.offline.append(error),
+            leading=self.cluster.leading,
         )
 
     def tell(self, name: str) -> Callable[[ApiError | None], None]:
@@ -107,7 +110,7 @@ def test_an_in_sync_set_that_shrinks_keeps_promises(rig: Rig) -> None:
     rig.partition.lead(TWO)
     rig.append("all", to_all=True)
     assert rig.commit() == []
-    rig.partition.lead(TWO._replace(isr=(1,)))
+    rig.partition.lead(TWO._replace(isr=(1,), partition_epoch=1))
     assert rig.news() == [("all", None)]
 
 
@@ -115,7 +118,7 @@ def test_one_that_shrinks_too_far_does_not(rig: Rig) -> None:
     rig.log.config = replace(rig.log.config, min_insync_replicas=2)
     rig.partition.lead(TWO)
     rig.append("all", to_all=True, timeout_ms=500)
-    rig.partition.lead(TWO._replace(isr=(1,)))
+    rig.partition.lead(TWO._replace(isr=(1,), partition_epoch=1))
     assert rig.commit() == []
     with pytest.raises(ApiError) as refused:
         rig.append("more", to_all=True)
@@ -130,7 +133,7 @@ def test_what_is_below_the_high_watermark_and_has_too_few_replicas_by_now_is_tol
     rig.partition.lead(TWO)
     rig.append("all", to_all=True)
     rig.partition.fetched(2, 1)
-    rig.partition.lead(TWO._replace(isr=(1,)))
+    rig.partition.lead(TWO._replace(isr=(1,), partition_epoch=1))
     rig.log.high_watermark = 1
     assert rig.commit() == [("all", ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]
 
@@ -201,7 +204,7 @@ def test_a_follower_can_lead_again_and_knows_nothing_of_others(rig: Rig) -> None
     rig.partition.fetched(2, 1)
     rig.partition.follow(ELSEWHERE)
     rig.partition.fetched(2, 9)
-    rig.partition.lead(TWO._replace(leader_epoch=2))
+    rig.partition.lead(TWO._replace(leader_epoch=2, partition_epoch=2))
     rig.append("all", to_all=True)
     assert rig.commit()[1:] == []
     assert (rig.partition.high_watermark, rig.log.leader_epochs) == (1, [(0, 0), (2, 1)])

@@ -27,6 +27,7 @@ from kwire.wire.stored.metadata import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from tests.broker.replication.cluster import Cluster
 
 TOPIC_ID = Uuid(bytes(15) + b"\1")
 STATE = "__consumer_offsets"
@@ -70,6 +71,7 @@ class Rig:
             coordinators={STATE: self.coordinator},
             placement=self,
             following=self,
+            leading=Cluster(self.host).leading,
             on_left=self.left.append,
             on_deleted=lambda: None,
         )

@@ -1,4 +1,5 @@
-"""Fetch v4–18. KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-320 (epochs), KIP-516 (ids).
+"""Fetch v4–18 of consumers. KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-320 (epochs),
+KIP-392 (from followers), KIP-516 (ids), KIP-951 (leaders).
 
 Order: session, isolation level, then per partition topic id and existence, epochs, replica, offset range.
 A fetch that finds fewer than `min_bytes` and no error waits up to `max_wait_ms` for the partitions to grow,
@@ -10,11 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.api.records.fetch_sessions import (
-    FetchContext,
-    FetchTarget,
-    replica_id_of,
-)
+from kwire.broker.api.records import follower_fetch
+from kwire.broker.api.records.fetch_answers import Fetched, divergence, failed, found, refused, response
+from kwire.broker.api.records.fetch_sessions import FetchContext, FetchTarget, replica_id_of
+from kwire.broker.api.records.preferred_replica import preferred_replica, selects
 from kwire.broker.host.host import Timer
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import FileRegion
@@ -22,12 +22,8 @@ from kwire.broker.storage.log.segments import EMPTY, INCOMPLETE
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
     AbortedTransaction,
-    EpochEndOffset,
-    FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionData,
 )
 from kwire.wire.primitives import ZERO_UUID
@@ -36,14 +32,12 @@ from kwire.wire.schema import Message
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole
     from kwire.broker.replication.partition import Partition
+    from kwire.broker.storage.log.log import Log
 
 READ_UNCOMMITTED, READ_COMMITTED = range(2)
 FUTURE_REPLICA_ID = -3
 """A broker's own copy of a log in another directory: it reads all there is. Other ids below 0 are clients."""
-FIRST_VERSION_WITH_CURRENT_LEADER = 16
-LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
-
-Fetched = list[tuple[FetchTarget, PartitionData]]
+FIRST_VERSION_FROM_FOLLOWERS = 11
 
 
 def handle(node: BrokerRole, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
@@ -59,6 +53,8 @@ def handle(node: BrokerRole, context: RequestContext, request: FetchRequest) -> 
         )
     except ApiError as error:
         return FetchResponse(error_code=error.code)
+    if session.follower is not None:
+        return follower_fetch.handle(node, context, request, session)
     fetch = _Fetch(node, context, request, session)
     fetched, enough = fetch.read()
     if enough or request.max_wait_ms <= 0 or fetch.finds_enough():
@@ -74,12 +70,14 @@ class _Fetch:
         "_committed",
         "_context",
         "_erroneous",
+        "_from_leader",
         "_max_bytes",
         "_min_bytes",
         "_node",
         "_places",
-        "_replica_id",
+        "_reads_all",
         "_request",
+        "_selects",
         "_session",
         "_targets",
         "_timer",
@@ -93,8 +91,12 @@ class _Fetch:
         self._context = context
         self._request = request
         self._session = session
-        self._replica_id = replica_id_of(request, context.api_version)
-        self._committed = request.isolation_level == READ_COMMITTED and self._replica_id != FUTURE_REPLICA_ID
+        version = context.api_version
+        self._reads_all = replica_id_of(request, version) == FUTURE_REPLICA_ID
+        self._committed = request.isolation_level == READ_COMMITTED and not self._reads_all
+        self._from_leader = version < FIRST_VERSION_FROM_FOLLOWERS and not self._reads_all
+        self._selects = version >= FIRST_VERSION_FROM_FOLLOWERS and selects(node.config)
+        """Whether it may be sent to a follower instead."""
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._watched: list[tuple[Partition, FetchTarget, FileRegion]] = []
@@ -107,11 +109,11 @@ class _Fetch:
         self._targets: list[tuple[FetchTarget, Partition | None]] = []
         for target in session.targets.values():
             if target.topic is None:
-                self._erroneous.append((target, _error(target, ErrorCode.UNKNOWN_TOPIC_ID)))
+                self._erroneous.append((target, failed(target, ErrorCode.UNKNOWN_TOPIC_ID)))
                 continue
             partition = node.partition(target.topic, target.index)
             if partition is None and not node.partition_exists(target.topic, target.index):
-                self._erroneous.append((target, _error(target, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+                self._erroneous.append((target, failed(target, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
             else:
                 self._targets.append((target, partition))
 
@@ -126,14 +128,13 @@ class _Fetch:
         for target, partition in self._targets:
             try:
                 if partition is None or partition.role is not Role.LEADER:
-                    assert target.topic is not None
-                    partition = self._node.led_partition(target.topic, target.index)
+                    partition = found(self._node, target, partition, from_leader=self._from_leader)
                 data, region = self._read_one(partition, target, left_bytes, at_least_one)
             except ApiError as error:
-                fetched.append((target, self._refusal(target, error.code)))
+                fetched.append((target, refused(self._node, self._context.api_version, target, error.code)))
                 urgent = True
                 continue
-            if data.diverging_epoch.epoch >= 0:
+            if data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0:
                 urgent = True
             fetched.append((target, data))
             watched.append((partition, target, region))
@@ -153,37 +154,35 @@ class _Fetch:
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
         if target.current_leader_epoch >= 0:
             partition.check_leader_epoch(target.current_leader_epoch)
-        if self._replica_id >= 0:
-            # Only a replica of the partition may fetch as one, and this broker is the only replica.
-            raise ApiError(
-                ErrorCode.UNKNOWN_LEADER_EPOCH
-                if target.current_leader_epoch >= 0
-                else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            )
         log = partition.log
         committed = self._committed
-        high_watermark = log.high_watermark
-        stable_offset = log.last_stable_offset
-        end_offset = stable_offset if committed else high_watermark
         data = PartitionData(
             partition_index=target.index,
-            high_watermark=high_watermark,
-            last_stable_offset=stable_offset,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
             records=b"",
             aborted_transactions=None,
         )
-        if target.last_fetched_epoch >= 0:
-            epoch, epoch_end_offset = log.end_offset_for_epoch(target.last_fetched_epoch)
-            if epoch_end_offset < 0 or epoch < 0 or target.fetch_offset < log.log_start_offset:
-                raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-            if epoch < target.last_fetched_epoch or epoch_end_offset < target.fetch_offset:
-                data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=epoch_end_offset)
+        if self._selects and partition.led is not None:
+            preferred = preferred_replica(
+                self._node,
+                partition.led,
+                target.fetch_offset,
+                rack=self._request.rack_id,
+                listener=self._context.listener,
+            )
+            if preferred is not None:
+                data.preferred_read_replica = preferred
                 return data, EMPTY
+        diverging = divergence(log, target)
+        if diverging is not None:
+            data.diverging_epoch = diverging
+            return data, EMPTY
         region = log.read(
             target.fetch_offset,
             max_bytes=min(target.max_bytes, left_bytes),
-            up_to_offset=end_offset,
+            up_to_offset=self._end_offset(log),
             at_least_one=at_least_one,
         )
         if region.size_bytes:
@@ -195,47 +194,18 @@ class _Fetch:
             ]
         return data, region
 
-    def _refusal(self, target: FetchTarget, code: ErrorCode) -> PartitionData:
-        version = self._context.api_version
-        if code == ErrorCode.KAFKA_STORAGE_ERROR and version <= LAST_VERSION_WITHOUT_STORAGE_ERROR:
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        data = _error(target, code)
-        data.aborted_transactions = None
-        if version >= FIRST_VERSION_WITH_CURRENT_LEADER and code in (
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            ErrorCode.FENCED_LEADER_EPOCH,
-        ):
-            assert target.topic is not None
-            leader_id, leader_epoch = self._node.current_leader(target.topic, target.index)
-            data.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
-        return data
+    def _end_offset(self, log: Log) -> int:
+        """How far it reads."""
+        if self._committed:
+            return log.last_stable_offset
+        return log.written_end_offset if self._reads_all else log.high_watermark
 
     def response(self, fetched: Fetched) -> FetchResponse:
         """The response to these readings, trimmed to what the session has not been told."""
         try:
-            session_id, told = self._session.trim(fetched, self._node.host.monotonic_ms())
+            return response(self._node, self._context, self._session, fetched)
         except ApiError as error:
             return FetchResponse(error_code=error.code, session_id=self._request.session_id)
-        topics: list[FetchableTopicResponse] = []
-        current: FetchableTopicResponse | None = None
-        leaders: set[int] = set()
-        for target, data in told:
-            topic_name = target.topic or ""
-            if current is None or current.topic != topic_name or current.topic_id != target.topic_id:
-                current = FetchableTopicResponse(topic=topic_name, topic_id=target.topic_id, partitions=[])
-                topics.append(current)
-            current.partitions.append(data)
-            if data.current_leader.leader_id >= 0:
-                leaders.add(data.current_leader.leader_id)
-        response = FetchResponse(session_id=session_id, responses=topics)
-        if leaders and self._replica_id < 0:
-            response.node_endpoints = [
-                NodeEndpoint(
-                    node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
-                )
-                for endpoint in self._node.endpoints(leaders, self._context.channel.listener)
-            ]
-        return response
 
     def finds_enough(self) -> bool:
         """Whether there is nothing to wait for, after a reading that did not say so by itself."""
@@ -247,7 +217,7 @@ class _Fetch:
                 if place is None:
                     known = False
                     place = log.place(offset)
-                elif offset > (log.last_stable_offset if self._committed else log.high_watermark):
+                elif offset > self._end_offset(log):
                     return True
                 self._places.append(place)
         except ApiError:
@@ -268,15 +238,17 @@ class _Fetch:
 
     def _has_enough(self) -> bool:
         """Whether a wait is over: where a partition can be read no further, too, or not in this segment."""
-        committed = self._committed
         total_bytes = 0
         for (partition, target, _), place in zip(self._watched, self._places, strict=True):
-            if partition.role is not Role.LEADER:
+            role = partition.role
+            if role is not Role.LEADER and (self._from_leader or role is not Role.FOLLOWER):
+                return True
+            if target.current_leader_epoch not in (-1, partition.leader_epoch):
                 return True
             log = partition.log
             offset = target.fetch_offset
             try:
-                end_offset = log.last_stable_offset if committed else log.high_watermark
+                end_offset = self._end_offset(log)
                 if offset > end_offset:
                     return True
                 if offset < end_offset:
@@ -307,7 +279,3 @@ class _Fetch:
             self._node.host.logger("kwire.dispatch").exception("a fetch that has waited cannot be answered")
             response = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         self._context.complete(response)
-
-
-def _error(target: FetchTarget, code: ErrorCode) -> PartitionData:
-    return PartitionData(partition_index=target.index, error_code=code, high_watermark=-1, records=b"")

@@ -1,14 +1,18 @@
 """Incremental fetch sessions. KIP-227, topic ids KIP-516.
 
-A session remembers which partitions a consumer fetches, and what it was last told of each, so that requests
-and responses carry only what changed. The cache is bounded.
+A session remembers which partitions a consumer or follower fetches, and what it was last told of each, so
+that requests and responses carry only what changed. The cache is bounded.
+
+A follower has thousands of partitions in a session, of which hardly any changes between two fetches. Those
+that may have news are kept apart, and no other is looked at: the leader's partitions tell of themselves.
 """
 
 from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import FetchRequest, PartitionData
@@ -52,6 +56,32 @@ class FetchTarget:
         self.told_log_start_offset = -1
 
 
+class FollowerTarget(FetchTarget):
+    """One partition of a follower's fetch: what a leader's partition tells its news to."""
+
+    __slots__ = ("log_start_offset", "session")
+
+    def __init__(self, topic: str | None, topic_id: Uuid, index: int, session: FollowerSession) -> None:
+        super().__init__(topic, topic_id, index)
+        self.log_start_offset = -1
+        """Where the follower's log starts."""
+        self.session = session
+
+    @property
+    def fetched_ms(self) -> int:
+        """When the session was last used."""
+        return self.session.last_used_ms
+
+    def changed(self, *, wake: bool) -> None:
+        """There may be news of the partition; with `wake` a fetch that waits is to look now."""
+        session = self.session
+        key = _key(self, session.uses_topic_ids)
+        if key in session.targets:
+            session.lively[key] = self
+            if wake and session.waiting is not None:
+                session.waiting.wake()
+
+
 NameOf = Callable[[Uuid], str | None]
 """How topic ids read as names, now."""
 
@@ -59,7 +89,16 @@ NameOf = Callable[[Uuid], str | None]
 class FetchSession:
     """What the broker keeps of one client's incremental fetches."""
 
-    __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "privileged", "targets", "uses_topic_ids")
+    __slots__ = (
+        "created_ms",
+        "epoch",
+        "has_unknown",
+        "id",
+        "last_used_ms",
+        "privileged",
+        "targets",
+        "uses_topic_ids",
+    )
 
     def __init__(
         self,
@@ -78,6 +117,58 @@ class FetchSession:
         self.created_ms = now_ms
         self.last_used_ms = now_ms
         self.epoch = 1
+        self.has_unknown = _any_unknown(targets)
+        """Whether the names of some topics are not known to this broker."""
+
+    def to_read(self) -> Iterable[FetchTarget]:
+        """What a fetch in this session looks at, in this order."""
+        return self.targets.values()
+
+    def was_read(self, target: FetchTarget) -> None:
+        """It had data, and goes to the back, so that busy partitions do not starve the others."""
+        self.targets.move_to_end(_key(target, self.uses_topic_ids))
+
+
+def _any_unknown(targets: Mapping[TargetKey, FetchTarget]) -> bool:
+    return any(target.topic is None for target in targets.values())
+
+
+class Waiting(Protocol):
+    """A follower's fetch that waits."""
+
+    def wake(self) -> None:
+        """There is more to fetch."""
+
+
+class FollowerSession(FetchSession):
+    """A follower's; also what a fetch without a session knows of its partitions, with no id."""
+
+    __slots__ = ("lively", "waiting")
+
+    def __init__(self, *, uses_topic_ids: bool, now_ms: int) -> None:
+        super().__init__(
+            INVALID_SESSION_ID, OrderedDict(), uses_topic_ids=uses_topic_ids, privileged=True, now_ms=now_ms
+        )
+        self.lively: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
+        """Those of the targets that may have news."""
+        self.waiting: Waiting | None = None
+
+    def begin(self, targets: OrderedDict[TargetKey, FetchTarget]) -> None:
+        """These are its targets; nothing has been told of any."""
+        self.targets, self.lively = targets, targets.copy()
+        self.has_unknown = _any_unknown(targets)
+
+    def to_read(self) -> Iterable[FetchTarget]:
+        return self.lively.values()
+
+    def was_read(self, target: FetchTarget) -> None:
+        key = _key(target, self.uses_topic_ids)
+        if key in self.lively:
+            self.lively.move_to_end(key)
+
+    def is_quiet(self, target: FetchTarget) -> None:
+        """There is no news of it before its partition says so."""
+        self.lively.pop(_key(target, self.uses_topic_ids), None)
 
 
 def next_epoch(epoch: int) -> int:
@@ -90,7 +181,7 @@ def next_epoch(epoch: int) -> int:
 class FetchContext:
     """What one request fetches, and how its response is trimmed for its session."""
 
-    __slots__ = ("_creates", "_epoch", "_privileged", "_session", "_uses_topic_ids", "targets")
+    __slots__ = ("_creates", "_epoch", "_session", "_uses_topic_ids", "follower", "targets")
 
     def __init__(
         self,
@@ -99,14 +190,15 @@ class FetchContext:
         cache: FetchSessionCache | None = None,
         session: FetchSession | None = None,
         uses_topic_ids: bool = False,
-        privileged: bool = False,
+        follower: FollowerSession | None = None,
     ) -> None:
         self.targets = targets
+        self.follower = follower
+        """What knows a follower's targets, in a session or not; None of a consumer."""
         self._creates = cache if session is None else None
         self._session = session
         self._epoch = session.epoch if session is not None else 0
         self._uses_topic_ids = uses_topic_ids
-        self._privileged = privileged
 
     def trim(
         self, fetched: Sequence[tuple[FetchTarget, PartitionData]], now_ms: int
@@ -122,8 +214,7 @@ class FetchContext:
             told = [pair for pair in fetched if _is_news(*pair)]
             for target, data in told:
                 if data.records is not None and _size(data.records):
-                    # Partitions that had data go to the back, so that busy ones do not starve the others.
-                    session.targets.move_to_end(_key(target, self._uses_topic_ids))
+                    session.was_read(target)
             return session.id, told
         if self._creates is None:
             return INVALID_SESSION_ID, fetched
@@ -133,10 +224,19 @@ class FetchContext:
             target.told_high_watermark = data.high_watermark
             target.told_log_start_offset = data.log_start_offset
             targets[_key(target, self._uses_topic_ids)] = target
-        session_id = self._creates.create(
-            targets, uses_topic_ids=self._uses_topic_ids, privileged=self._privileged, now_ms=now_ms
-        )
-        return session_id, fetched
+        created: FetchSession
+        if self.follower is not None:
+            created = self.follower
+            created.targets = targets
+        else:
+            created = FetchSession(
+                INVALID_SESSION_ID,
+                targets,
+                uses_topic_ids=self._uses_topic_ids,
+                privileged=False,
+                now_ms=now_ms,
+            )
+        return self._creates.admit(created, now_ms), fetched
 
 
 def _key(target: FetchTarget, by_id: bool) -> TargetKey:
@@ -164,17 +264,22 @@ def _is_news(target: FetchTarget, data: PartitionData) -> bool:
         # So that the partition is sent again when the error goes away.
         target.told_high_watermark = -1
         news = True
-    return news or data.diverging_epoch.epoch >= 0
+    return news or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0
 
 
 def _read_targets(
-    request: FetchRequest, by_id: bool, name_of: NameOf
+    request: FetchRequest, by_id: bool, name_of: NameOf, follower: FollowerSession | None
 ) -> Iterable[tuple[TargetKey, FetchTarget]]:
     for topic in request.topics:
         name = name_of(topic.topic_id) if by_id else topic.topic
         topic_id = topic.topic_id if by_id else ZERO_UUID
         for asked in topic.partitions:
-            target = FetchTarget(name, topic_id, asked.partition)
+            target: FetchTarget
+            if follower is None:
+                target = FetchTarget(name, topic_id, asked.partition)
+            else:
+                target = FollowerTarget(name, topic_id, asked.partition, follower)
+                target.log_start_offset = asked.log_start_offset
             target.fetch_offset = asked.fetch_offset
             target.max_bytes = asked.partition_max_bytes
             target.current_leader_epoch = asked.current_leader_epoch
@@ -215,15 +320,20 @@ class FetchSessionCache:
         """
         by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
         session_id, epoch = request.session_id, request.session_epoch
-        asked = OrderedDict(_read_targets(request, by_id, name_of))
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             # A full request ends the session that it names.
             self._sessions.pop(session_id, None)
+            follower = None
+            if replica_id_of(request, version) >= 0:
+                follower = FollowerSession(uses_topic_ids=by_id, now_ms=now_ms)
+            asked = OrderedDict(_read_targets(request, by_id, name_of, follower))
+            if follower is not None:
+                follower.begin(asked)
             return FetchContext(
                 asked,
                 cache=self if epoch == INITIAL_EPOCH else None,
                 uses_topic_ids=by_id,
-                privileged=replica_id_of(request, version) >= 0,
+                follower=follower,
             )
         session = self._sessions.get(session_id)
         if session is None:
@@ -232,17 +342,21 @@ class FetchSessionCache:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != by_id:
             raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        follower = session if isinstance(session, FollowerSession) else None
+        asked = OrderedDict(_read_targets(request, by_id, name_of, follower))
         self._update(session, asked, request, by_id, name_of)
         if not session.targets:
             # Nothing is left to remember. What this request asks for is answered all the same; a fetch that
             # waits in the session is told that it has moved on.
             del self._sessions[session.id]
             session.epoch = FINAL_EPOCH
-            return FetchContext(asked)
+            if follower is not None:
+                follower.begin(asked)
+            return FetchContext(asked, follower=follower)
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.id)
         session.epoch = next_epoch(session.epoch)
-        return FetchContext(session.targets, session=session, uses_topic_ids=by_id)
+        return FetchContext(session.targets, session=session, uses_topic_ids=by_id, follower=follower)
 
     def _update(
         self,
@@ -253,40 +367,41 @@ class FetchSessionCache:
         name_of: NameOf,
     ) -> None:
         targets = session.targets
-        if by_id:
+        if session.has_unknown:
             for target in targets.values():
                 if target.topic is None:
                     target.topic = name_of(target.topic_id)
+            session.has_unknown = _any_unknown(targets)
+        session.has_unknown |= _any_unknown(asked)
         for key, wanted in asked.items():
             known = targets.get(key)
             if known is None:
-                targets[key] = wanted
+                known = targets[key] = wanted
             else:
                 known.fetch_offset = wanted.fetch_offset
                 known.max_bytes = wanted.max_bytes
                 known.current_leader_epoch = wanted.current_leader_epoch
                 known.last_fetched_epoch = wanted.last_fetched_epoch
+            if isinstance(session, FollowerSession):
+                assert isinstance(known, FollowerTarget)
+                assert isinstance(wanted, FollowerTarget)
+                known.log_start_offset = wanted.log_start_offset
+                session.lively.setdefault(key, known)
         for forgotten in request.forgotten_topics_data:
             topic: str | Uuid = forgotten.topic_id if by_id else forgotten.topic
             for index in forgotten.partitions:
                 targets.pop((topic, index), None)
+                if isinstance(session, FollowerSession):
+                    session.lively.pop((topic, index), None)
 
-    def create(
-        self,
-        targets: OrderedDict[TargetKey, FetchTarget],
-        *,
-        uses_topic_ids: bool,
-        privileged: bool,
-        now_ms: int,
-    ) -> int:
-        """Keep these targets as a new session; its id, or 0 where there is no room."""
-        if not self._make_room(privileged=privileged, size=len(targets), now_ms=now_ms):
+    def admit(self, session: FetchSession, now_ms: int) -> int:
+        """Keep this new session; its id, or 0 where there is no room."""
+        if not self._make_room(privileged=session.privileged, size=len(session.targets), now_ms=now_ms):
             return INVALID_SESSION_ID
         while (session_id := self._rng.randrange(1, 1 << 31)) in self._sessions:
             pass
-        self._sessions[session_id] = FetchSession(
-            session_id, targets, uses_topic_ids=uses_topic_ids, privileged=privileged, now_ms=now_ms
-        )
+        session.id = session_id
+        self._sessions[session_id] = session
         return session_id
 
     def _make_room(self, *, privileged: bool, size: int, now_ms: int) -> bool:

@@ -219,14 +219,35 @@ def test_a_fetch_waits_no_longer_than_it_asks_for(rig: Rig) -> None:
 
 def test_a_leader_of_elsewhere_is_told_of_and_who_waits_is_sent_there(rig: Rig) -> None:
     client = rig.connect()
-    client.ask(12, fetch(3, min_bytes=1, max_wait_ms=60_000))
+    client.ask(10, fetch(3, min_bytes=1, max_wait_ms=60_000))
     rig.turn()
     partition = rig.node.partition("a", 0)
     assert partition is not None
     partition.follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
-    for answer in (client.receive(12, FetchRequest), rig.call(12, fetch(0))):
+    for answer in (client.receive(10, FetchRequest), rig.call(10, fetch(0))):
         (found,) = answer.responses[0].partitions
         assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_follower_serves_consumers_of_kip_392(rig: Rig) -> None:
+    partition = rig.node.partition("a", 0)
+    assert partition is not None
+    knowing = rig.connect()
+    knowing.ask(12, fetch(3, min_bytes=1, max_wait_ms=60_000, partition={"current_leader_epoch": 0}))
+    client = rig.connect()
+    client.ask(12, fetch(3, min_bytes=1, max_wait_ms=60_000))
+    partition.follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
+    rig.turn()
+    told = knowing.receive(12, FetchRequest).responses[0].partitions[0]
+    assert told.error_code == FENCED, "who knows the epoch is told of the new one"
+    assert sizes(rig.call(12, fetch(0))) == [3 * ONE]
+    assert client.receive(12, FetchRequest) is None
+    partition.log.append(memoryview(bytearray(build([(1, None, b"value", [])]))), leader_epoch=5, now_ms=1)
+    partition.log.commit()
+    assert sizes(rig.call(12, fetch(3))) == [0]
+    partition.log.high_watermark = 4
+    partition.wake()
+    assert sizes(client.receive(12, FetchRequest)) == [ONE]
 
 
 def test_consumers_see_what_is_replicated_and_no_more(rig: Rig) -> None:

@@ -1,0 +1,106 @@
+"""What answers to fetches of consumers and of followers have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.records.fetch_sessions import FetchContext, FetchTarget
+from kwire.broker.replication.roles import Role
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from kwire.wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from kwire.broker.api.context import RequestContext
+    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.replication.partition import Partition
+    from kwire.broker.storage.log.log import Log
+
+FIRST_VERSION_WITH_CURRENT_LEADER = 16
+LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
+
+Fetched = list[tuple[FetchTarget, PartitionData]]
+
+
+def found(
+    node: BrokerRole, target: FetchTarget, partition: Partition | None, *, from_leader: bool
+) -> Partition:
+    """The replica to read from, which is this broker's; with `from_leader` only where it leads. ApiError."""
+    assert target.topic is not None
+    if partition is None or partition.role is Role.OFFLINE:
+        return node.led_partition(target.topic, target.index)  # which tells why not
+    if target.topic_id != ZERO_UUID and target.topic_id != partition.topic_id:
+        raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
+    if target.current_leader_epoch >= 0:
+        partition.check_leader_epoch(target.current_leader_epoch)
+    if from_leader and partition.role is not Role.LEADER:
+        raise partition.refusal()
+    return partition
+
+
+def divergence(log: Log, target: FetchTarget) -> EpochEndOffset | None:
+    """Where the log of whoever fetches parts from this one; None where they agree. ApiError. KIP-595."""
+    if target.last_fetched_epoch < 0:
+        return None
+    epoch, end_offset = log.end_offset_for_epoch(target.last_fetched_epoch)
+    if end_offset < 0 or epoch < 0 or target.fetch_offset < log.log_start_offset:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if epoch < target.last_fetched_epoch or end_offset < target.fetch_offset:
+        return EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return None
+
+
+def failed(target: FetchTarget, code: ErrorCode) -> PartitionData:
+    """The answer for a partition that is not looked at."""
+    return PartitionData(partition_index=target.index, error_code=code, high_watermark=-1, records=b"")
+
+
+def refused(node: BrokerRole, version: int, target: FetchTarget, code: ErrorCode) -> PartitionData:
+    """The answer for a partition that cannot be read; who leads it, where that is wrong. KIP-951."""
+    if code == ErrorCode.KAFKA_STORAGE_ERROR and version <= LAST_VERSION_WITHOUT_STORAGE_ERROR:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    data = failed(target, code)
+    data.aborted_transactions = None
+    if version >= FIRST_VERSION_WITH_CURRENT_LEADER and code in (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+    ):
+        assert target.topic is not None
+        leader_id, leader_epoch = node.current_leader(target.topic, target.index)
+        data.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
+    return data
+
+
+def response(
+    node: BrokerRole, context: RequestContext, session: FetchContext, fetched: Fetched
+) -> FetchResponse:
+    """The response to these readings, trimmed to what the session has not been told.
+
+    ApiError INVALID_FETCH_SESSION_EPOCH: another request has moved the session on meanwhile.
+    """
+    session_id, told = session.trim(fetched, node.host.monotonic_ms())
+    topics: list[FetchableTopicResponse] = []
+    current: FetchableTopicResponse | None = None
+    leaders: set[int] = set()
+    for target, data in told:
+        topic_name = target.topic or ""
+        if current is None or current.topic != topic_name or current.topic_id != target.topic_id:
+            current = FetchableTopicResponse(topic=topic_name, topic_id=target.topic_id, partitions=[])
+            topics.append(current)
+        current.partitions.append(data)
+        if data.current_leader.leader_id >= 0:
+            leaders.add(data.current_leader.leader_id)
+    answer = FetchResponse(session_id=session_id, responses=topics)
+    if leaders and session.follower is None:
+        answer.node_endpoints = [
+            NodeEndpoint(node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack)
+            for endpoint in node.endpoints(leaders, context.channel.listener)
+        ]
+    return answer

@@ -1,0 +1,227 @@
+"""Fetch v4–18 of followers. KIP-227 (sessions), KIP-595 (divergence), KIP-903 (broker epochs).
+
+A follower reads what is written, up to the end of the log. Its fetch from an offset says that it has all
+before, which may raise the high watermark, and may bring it into the ISR.
+
+In a session, only those partitions are looked at that the request names or that have told of news. A fetch
+that waits is woken by the first of them to grow, and answers once the turn is over, for all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.records.fetch_answers import Fetched, divergence, failed, found, refused, response
+from kwire.broker.api.records.fetch_sessions import (
+    FIRST_VERSION_WITH_REPLICA_STATE,
+    FetchContext,
+    FollowerTarget,
+)
+from kwire.broker.host.host import Timer
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from kwire.wire.schema import Message
+
+if TYPE_CHECKING:
+    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.replication.partition import Partition
+
+
+def handle(
+    node: BrokerRole, context: RequestContext, request: FetchRequest, session: FetchContext
+) -> FetchResponse | Parked:
+    """Answer at once, or park until a partition has grown or the wait is over."""
+    fetch = _FollowerFetch(node, context, request, session)
+    fetched, enough = fetch.read(is_new=True)
+    if enough or request.max_wait_ms <= 0:
+        return fetch.response(fetched)
+    fetch.park()
+    return PARKED
+
+
+class _FollowerFetch:
+    """One request under way."""
+
+    __slots__ = (
+        "_broker_epoch",
+        "_broker_id",
+        "_context",
+        "_is_woken",
+        "_max_bytes",
+        "_min_bytes",
+        "_node",
+        "_request",
+        "_session",
+        "_timer",
+        "_unknown",
+    )
+
+    def __init__(
+        self, node: BrokerRole, context: RequestContext, request: FetchRequest, session: FetchContext
+    ) -> None:
+        self._node = node
+        self._context = context
+        self._request = request
+        self._session = session
+        if context.api_version >= FIRST_VERSION_WITH_REPLICA_STATE:
+            self._broker_id = request.replica_state.replica_id
+            self._broker_epoch = request.replica_state.replica_epoch
+        else:
+            self._broker_id, self._broker_epoch = request.replica_id, -1
+        self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
+        self._min_bytes = min(request.min_bytes, self._max_bytes)
+        self._timer: Timer | None = None
+        self._is_woken = False
+        self._unknown: set[FollowerTarget] = set()
+        """What did not exist when the request came: no reason to answer at once."""
+
+    def read(self, *, is_new: bool = False) -> tuple[Fetched, bool]:
+        """What there is now, and whether it is reason enough to answer at once.
+
+        Of a request that `is_new`, partitions take note.
+        """
+        node, session = self._node, self._session.follower
+        assert session is not None
+        fetched: Fetched = []
+        unknown: Fetched = []
+        left_bytes = self._max_bytes
+        total_bytes = 0
+        urgent = False
+        for target in list(session.to_read()):
+            assert isinstance(target, FollowerTarget)
+            topic = target.topic
+            partition = None if topic is None else node.partition(topic, target.index)
+            if topic is None or (partition is None and not node.partition_exists(topic, target.index)):
+                code = ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                unknown.append((target, failed(target, code)))
+                if is_new:
+                    self._unknown.add(target)
+                elif target not in self._unknown:
+                    urgent = True
+                continue
+            try:
+                partition = found(node, target, partition, from_leader=True)
+                data, size_bytes = self._read_one(
+                    partition, target, left_bytes, at_least_one=not total_bytes, is_new=is_new
+                )
+            except ApiError as error:
+                fetched.append((target, refused(node, self._context.api_version, target, error.code)))
+                urgent = True
+                continue
+            if data.diverging_epoch.epoch >= 0:
+                urgent = True
+            fetched.append((target, data))
+            total_bytes += size_bytes
+            left_bytes = max(0, left_bytes - size_bytes)
+        has_none = len(self._unknown) == len(session.targets)
+        return fetched + unknown, urgent or has_none or total_bytes >= self._min_bytes
+
+    def _read_one(
+        self,
+        partition: Partition,
+        target: FollowerTarget,
+        left_bytes: int,
+        *,
+        at_least_one: bool,
+        is_new: bool,
+    ) -> tuple[PartitionData, int]:
+        partition.follower(self._broker_id, self._broker_epoch, knows_leader=target.current_leader_epoch >= 0)
+        log = partition.log
+        data = PartitionData(
+            partition_index=target.index,
+            high_watermark=-1,
+            log_start_offset=log.log_start_offset,
+            records=b"",
+            aborted_transactions=None,
+        )
+        size_bytes = 0
+        diverging = divergence(log, target)
+        if diverging is not None:
+            data.diverging_epoch = diverging
+        else:
+            region = log.read(
+                target.fetch_offset,
+                max_bytes=min(target.max_bytes, left_bytes),
+                up_to_offset=log.written_end_offset,
+                at_least_one=at_least_one,
+            )
+            size_bytes = region.size_bytes
+            if size_bytes:
+                data.records = region
+            if is_new:
+                partition.fetched(
+                    self._broker_id,
+                    target.fetch_offset,
+                    log_start_offset=target.log_start_offset,
+                    broker_epoch=self._broker_epoch,
+                    watch=target,
+                )
+        # By now it may be higher.
+        data.high_watermark = log.high_watermark
+        data.last_stable_offset = log.last_stable_offset
+        return data, size_bytes
+
+    def response(self, fetched: Fetched) -> FetchResponse:
+        """The response to these readings, trimmed to what the session has not been told."""
+        try:
+            answer = response(self._node, self._context, self._session, fetched)
+        except ApiError as error:
+            return FetchResponse(error_code=error.code, session_id=self._request.session_id)
+        session = self._session.follower
+        assert session is not None
+        for target, data in fetched:
+            if data.error_code or data.diverging_epoch.epoch >= 0:
+                continue
+            assert target.topic is not None
+            partition = self._node.partition(target.topic, target.index)
+            if partition is not None and partition.is_quiet_for(self._broker_id, target.fetch_offset):
+                session.is_quiet(target)
+        return answer
+
+    def park(self) -> None:
+        """Wait for the partitions to grow, up to max_wait_ms."""
+        session = self._session.follower
+        assert session is not None
+        session.waiting = self
+        self._timer = self._node.host.schedule(self._request.max_wait_ms, self.complete)
+        self._context.channel.interrupt = self.complete
+
+    def wake(self) -> None:
+        """Something has grown, or is not led here any more: look at the end of the turn."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._node.host.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._is_woken = False
+        if not self._context.completed and not self._context.channel.closed:
+            self._finish(only_with_enough=True)
+
+    def complete(self) -> None:
+        """Answer with whatever there is."""
+        self._finish(only_with_enough=False)
+
+    def _finish(self, *, only_with_enough: bool) -> None:
+        channel = self._context.channel
+        try:
+            answer: Message | None = None
+            if not channel.closed and not self._context.completed:
+                fetched, enough = self.read()
+                if only_with_enough and not enough:
+                    return
+                answer = self.response(fetched)
+        except Exception:
+            # Nobody else would ever answer it.
+            self._node.host.logger("kwire.dispatch").exception("a fetch that has waited cannot be answered")
+            answer = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        session = self._session.follower
+        assert session is not None
+        if session.waiting is self:
+            session.waiting = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if channel.interrupt == self.complete:
+            channel.interrupt = None
+        if answer is not None:
+            self._context.complete(answer)

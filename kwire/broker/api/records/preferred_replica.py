@@ -1,0 +1,43 @@
+"""From which replica a consumer had better fetch: one in its own rack. KIP-392."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.config import BrokerConfig
+    from kwire.broker.replication.led_replicas import LedReplicas
+
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
+def selects(config: BrokerConfig) -> bool:
+    """Whether this broker sends consumers to followers at all."""
+    return config.replica_selector_class == RACK_AWARE
+
+
+def preferred_replica(
+    node: BrokerRole, led: LedReplicas, fetch_offset: int, *, rack: str, listener: str
+) -> int | None:
+    """The follower to fetch from; None where that is the leader.
+
+    It is in the ISR, lives, and has the offset. Of several it is the one that is furthest.
+    """
+    if not rack:
+        return None
+    racks = {
+        endpoint.node_id: endpoint.rack
+        for endpoint in node.endpoints({node.node_id, *led.isr}, listener)
+        if node.node_id == endpoint.node_id or not node.image.brokers[endpoint.node_id].fenced
+    }
+    if racks.get(node.node_id) == rack:
+        return None
+    found = [
+        (state.end_offset, state.caught_up_ms(), broker_id)
+        for broker_id, state in led.followers.items()
+        if broker_id in led.isr
+        and racks.get(broker_id) == rack
+        and state.log_start_offset <= fetch_offset <= state.end_offset
+    ]
+    return max(found)[2] if found else None

@@ -1,0 +1,45 @@
+"""How a broker has the ISR of what it leads changed: by commands to the active controller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kwire.broker.controller.commands import AlteredPartition, AlterPartition, PartitionAlteration
+from kwire.broker.controller.port import ControllerPort
+from kwire.broker.replication.isr import ChangedIsr, IsrChange, Place
+from kwire.wire.errors import ApiError
+
+
+class NodeIsrController:
+    """`replication.isr.IsrController` of one broker."""
+
+    def __init__(self, controller: ControllerPort, node_id: int, broker_epoch: Callable[[], int]) -> None:
+        self._controller = controller
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+
+    def alter_isr(
+        self, changes: Sequence[IsrChange], done: Callable[[Mapping[Place, ChangedIsr] | ApiError], None]
+    ) -> None:
+        """Ask for changes; `done` is called once, not before this returns."""
+
+        def answered(reply: list[AlteredPartition] | ApiError) -> None:
+            if isinstance(reply, ApiError):
+                done(reply)
+                return
+            done(
+                {
+                    (one.topic_id, one.index): ChangedIsr(
+                        one.error,
+                        one.leader_id,
+                        one.leader_epoch,
+                        tuple(one.isr),
+                        one.leader_recovery_state,
+                        one.partition_epoch,
+                    )
+                    for one in reply
+                }
+            )
+
+        alterations = [PartitionAlteration(*change) for change in changes]
+        self._controller.submit(AlterPartition(self._node_id, self._broker_epoch(), alterations), answered)

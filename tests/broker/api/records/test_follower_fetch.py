@@ -1,0 +1,290 @@
+"""Fetches of followers: who may, what they read, what the leader learns of them, what a quiet one costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.broker.metadata.image import BrokerImage, PartitionImage
+from kwire.broker.replication.partition import Partition
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
+from kwire.wire.primitives import ZERO_UUID
+from tests.rig import Rig, produce_request
+
+VERSION = 18
+NONE = ErrorCode.NONE
+ONE = 73
+"""Bytes of a batch as `Rig.produce` sends it."""
+
+
+class Leader(Rig):
+    """Broker 1, which leads partitions of the topic a that broker 2 follows."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        super().__init__()
+        self.create("a", partitions=partitions)
+        self.lead(*range(partitions))
+        self.topic_id = self.node.image.topics["a"].topic_id
+        brokers = dict(self.node.image.brokers)
+        brokers[2] = BrokerImage(2, 20, ZERO_UUID, {}, {}, fenced=False)
+        self.node.image.brokers = brokers
+        self.follower = self.connect()
+
+    def lead(self, *indexes: int, isr: tuple[int, ...] = (1, 2), epoch: int = 1) -> None:
+        image = PartitionImage(replicas=(1, 2), isr=isr, leader=1, leader_epoch=epoch, partition_epoch=epoch)
+        for index in indexes:
+            self.partition(index).lead(image)
+
+    def partition(self, index: int = 0) -> Partition:
+        found = self.node.partition("a", index)
+        assert found is not None
+        return found
+
+    def append(self, index: int = 0) -> None:
+        self.call(12, produce_request("a", index, acks=1))
+
+    def fetch(self, offsets: dict[int, int] | None = None, *, replica: int = 2, **fields: Any) -> Any:
+        """What is answered at once; None while the fetch waits."""
+        request = asked(self, offsets or {}, replica=replica, **fields)
+        self.follower.send(VERSION, request)
+        return self.received()
+
+    def received(self) -> Any:
+        return self.follower.receive(VERSION, FetchRequest)
+
+
+def asked(
+    rig: Leader,
+    offsets: dict[int, int],
+    *,
+    replica: int = 2,
+    epoch: int = 20,
+    partition: dict[str, Any] | None = None,
+    forget: tuple[int, ...] = (),
+    **fields: Any,
+) -> FetchRequest:
+    partitions = [
+        FetchPartition(
+            partition=index,
+            fetch_offset=offset,
+            partition_max_bytes=1 << 20,
+            **{"current_leader_epoch": 1, "log_start_offset": 0, **(partition or {})},
+        )
+        for index, offset in offsets.items()
+    ]
+    return FetchRequest(
+        **{"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1, **fields},
+        replica_state=ReplicaState(replica_id=replica, replica_epoch=epoch),
+        topics=[FetchTopic(topic_id=rig.topic_id, partitions=partitions)] if partitions else [],
+        forgotten_topics_data=[ForgottenTopic(topic_id=rig.topic_id, partitions=list(forget))]
+        if forget
+        else [],
+    )
+
+
+def parts(answer: Any) -> list[Any]:
+    return [one for topic in answer.responses for one in topic.partitions]
+
+
+def sizes(answer: Any) -> dict[int, int]:
+    return {one.partition_index: len(one.records or b"") for one in parts(answer)}
+
+
+def test_a_follower_reads_what_is_written_and_tells_what_it_has() -> None:
+    rig = Leader()
+    rig.append()
+    (found,) = parts(rig.fetch({0: 0}))
+    assert (len(found.records), found.high_watermark, found.aborted_transactions) == (ONE, 0, None)
+    assert rig.fetch({0: 1}) is None
+    assert rig.partition().high_watermark == 1
+    rig.append()
+    (found,) = parts(rig.received())
+    assert (len(found.records), found.high_watermark) == (ONE, 1)
+    assert rig.partition().high_watermark == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"replica": 3}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"replica": 1}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"replica": 3, "partition": {"current_leader_epoch": -1}}, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ({"partition": {"current_leader_epoch": 0}}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"partition": {"current_leader_epoch": 2}}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"epoch": 19}, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ({"partition": {"last_fetched_epoch": 7}}, ErrorCode.OFFSET_OUT_OF_RANGE),
+        ({"offsets": {0: 9}}, ErrorCode.OFFSET_OUT_OF_RANGE),
+        ({"offsets": {7: 0}}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_who_is_refused_has_told_nothing(fields: dict[str, Any], code: ErrorCode) -> None:
+    rig = Leader()
+    rig.append()
+    (found,) = parts(rig.fetch(**{"offsets": {0: 1}, **fields}))
+    assert (found.error_code, found.high_watermark) == (code, -1)
+    assert rig.partition().high_watermark == 0
+
+
+def test_a_log_that_parts_from_the_leaders_is_told_where_and_tells_nothing() -> None:
+    rig = Leader()
+    rig.append()
+    rig.lead(0, epoch=3)
+    rig.append()
+    (found,) = parts(rig.fetch({0: 2}, partition={"current_leader_epoch": 3, "last_fetched_epoch": 1}))
+    assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (1, 1)
+    assert rig.partition().high_watermark == 0
+
+
+def test_a_replica_of_kwire_that_is_not_the_leader_says_who_is_but_not_where() -> None:
+    rig = Leader()
+    rig.partition().follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=1))
+    answer = rig.fetch({0: 0})
+    assert parts(answer)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer.node_endpoints == []
+
+
+def test_a_quiet_session_looks_at_nothing_and_hears_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Leader(partitions=20)
+    for index in range(20):
+        rig.append(index)
+    made = rig.fetch(dict.fromkeys(range(20), 1), session_epoch=0, min_bytes=1, max_wait_ms=0)
+    session_id = made.session_id
+    assert len(parts(made)) == 20
+
+    epoch = 0
+
+    def following(offsets: dict[int, int] | None = None, **fields: Any) -> Any:
+        nonlocal epoch
+        epoch += 1
+        return rig.fetch(offsets, session_id=session_id, session_epoch=epoch, **fields)
+
+    def waits(offsets: dict[int, int] | None = None, news: dict[int, int] | None = None) -> None:
+        assert following(offsets) is None
+        rig.host.advance(500)
+        assert sizes(rig.received()) == (news or {})
+
+    waits()
+    looked: list[int] = []
+    check = Partition.follower
+
+    def counted(self: Partition, *args: Any, **fields: Any) -> Any:
+        looked.append(self.index)
+        return check(self, *args, **fields)
+
+    monkeypatch.setattr(Partition, "follower", counted)
+    waits()
+    assert looked == []
+    rig.append(3)
+    rig.append(4)
+    assert sizes(following()) == {3: ONE, 4: ONE}
+    assert looked == [3, 4]
+    assert following({3: 2, 4: 2}) is None
+    rig.append(5)
+    answer = rig.received()
+    assert sizes(answer) == {3: 0, 4: 0, 5: ONE}, "the high watermarks are news"
+    assert {one.partition_index: one.high_watermark for one in parts(answer)} == {3: 2, 4: 2, 5: 1}
+    waits({5: 2}, {5: 0})
+    looked.clear()
+    waits()
+    assert looked == []
+
+
+def test_one_fetch_takes_what_a_turn_has_written_to_many_partitions() -> None:
+    rig = Leader(partitions=3)
+    session_id = rig.fetch({0: 0, 1: 0, 2: 0}, session_epoch=0, max_wait_ms=0).session_id
+    assert rig.fetch(session_id=session_id, session_epoch=1) is None
+    clients = [rig.connect() for _ in range(3)]
+    for index, client in enumerate(clients):
+        client.ask(12, produce_request("a", index, acks=1))
+    rig.turn()
+    assert sizes(rig.received()) == {0: ONE, 1: ONE, 2: ONE}
+
+
+@pytest.mark.parametrize("how", ["resigned", "a new epoch", "deleted", "another life"])
+def test_a_fetch_that_waits_is_told_when_it_waits_for_nothing(how: str) -> None:
+    rig = Leader(partitions=2)
+    session_id = rig.fetch({0: 0, 1: 0}, session_epoch=0, max_wait_ms=0).session_id
+    assert rig.fetch(session_id=session_id, session_epoch=1) is None
+    if how == "resigned":
+        rig.partition().follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
+        code = ErrorCode.FENCED_LEADER_EPOCH
+    elif how == "a new epoch":
+        rig.lead(0, epoch=2)
+        code = ErrorCode.FENCED_LEADER_EPOCH
+    elif how == "deleted":
+        topic = DeleteTopicState(topic_id=rig.topic_id, name=None)
+        rig.call(6, DeleteTopicsRequest(topics=[topic], timeout_ms=1_000))
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        brokers = dict(rig.node.image.brokers)
+        brokers[2] = brokers[2]._replace(broker_epoch=21)
+        rig.node.image.brokers = brokers
+        rig.append()
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    rig.turn()
+    told = {one.partition_index: one.error_code for one in parts(rig.received())}
+    assert told == ({0: code, 1: code} if how == "deleted" else {0: code})
+
+
+def test_a_follower_with_two_sessions_misses_nothing_in_either() -> None:
+    rig = Leader()
+    first = rig.fetch({0: 0}, session_epoch=0, max_wait_ms=0).session_id
+    for epoch in (1, 2):
+        rig.fetch(session_id=first, session_epoch=epoch, max_wait_ms=0)
+    second = rig.fetch({0: 0}, session_epoch=0, max_wait_ms=0).session_id
+    assert first != second
+    rig.append()
+    assert sizes(rig.fetch(session_id=first, session_epoch=3)) == {0: ONE}
+    assert sizes(rig.fetch(session_id=second, session_epoch=1)) == {0: ONE}
+
+
+def test_a_partition_that_is_forgotten_wakes_nobody() -> None:
+    rig = Leader(partitions=2)
+    session_id = rig.fetch({0: 0, 1: 0}, session_epoch=0, max_wait_ms=0).session_id
+    assert rig.fetch(session_id=session_id, session_epoch=1, forget=(0,)) is None
+    rig.append(0)
+    assert rig.received() is None
+    rig.append(1)
+    assert sizes(rig.received()) == {1: ONE}
+
+
+def test_a_follower_without_a_session_is_woken_too() -> None:
+    rig = Leader()
+    assert rig.fetch({0: 0}) is None
+    rig.append()
+    assert sizes(rig.received()) == {0: ONE}
+
+
+def test_a_follower_of_old_tells_its_id_alone() -> None:
+    rig = Leader()
+    rig.append()
+    asked_of = FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        replica_id=2,
+        session_epoch=-1,
+        max_bytes=1 << 20,
+        topics=[FetchTopic(topic="a", partitions=[asked_of])],
+    )
+    (found,) = parts(rig.call(12, request))
+    assert (found.error_code, rig.partition().high_watermark) == (NONE, 1)
+
+
+def test_time_passes_for_a_follower_that_fetches_nothing_new() -> None:
+    rig = Leader()
+    session_id = rig.fetch({0: 0}, session_epoch=0, max_wait_ms=0).session_id
+    for epoch in range(1, 100):
+        rig.fetch(session_id=session_id, session_epoch=epoch, max_wait_ms=0)
+        rig.host.advance(1_000)
+    rig.append()
+    led = rig.partition().led
+    assert led is not None
+    rig.host.advance(29_000)
+    rig.partition().check_followers()
+    assert led.pending is None
+    rig.host.advance(1_001)
+    rig.partition().check_followers()
+    assert led.pending is not None
+    assert led.pending.isr == (1,)
