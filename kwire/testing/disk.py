@@ -325,6 +325,9 @@ class MemoryDisk:
         self.reading(path)
         return bytes(self._content(path).data)
 
+    def read_part(self, path: str, position: int, size: int) -> bytes:
+        return self.read(path)[position : position + size]
+
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
         file = self.open(path, create=True)
         file.truncate(0)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from kwire.broker.controller.port import ControllerPort
     from kwire.broker.host.host import Host
     from kwire.broker.metadata.image import MetadataImage
+    from kwire.broker.raft.followers import ReplicaKey
+    from kwire.broker.raft.metadata_log import MetadataLog
     from kwire.broker.raft.quorum import QuorumDescription
     from kwire.broker.replication.partition import Partition
     from kwire.broker.storage.dirs.log_manager import LogManager
@@ -108,8 +110,18 @@ class ClusterView(Protocol):
         """The loggers whose levels are told and set, by name. KIP-412."""
 
 
-class DescribesQuorum(Protocol):
-    """The quorum of the metadata log, as one of its voters knows it."""
+class ServesQuorum(Protocol):
+    """The quorum of the metadata log, as one of its voters knows it, and the log of this one."""
+
+    @property
+    def log(self) -> MetadataLog: ...
+    @property
+    def leader_id(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def is_ending(self) -> bool:
+        """Whether this node is about to stop."""
 
     @property
     def leads(self) -> bool:
@@ -121,12 +133,21 @@ class DescribesQuorum(Protocol):
     def describe(self) -> QuorumDescription:
         """How it is doing."""
 
+    def is_fetched(self, key: ReplicaKey, offset: int) -> None:
+        """Another node has everything before `offset`, and goes on from there."""
+
+    def wait(self, waiter: Callable[[], None]) -> None:
+        """Call `waiter` once, when more is committed or the lead ends."""
+
+    def wait_no_more(self, waiter: Callable[[], None]) -> None:
+        """Do not call it, if it was not called yet."""
+
 
 class ControllerRole(ClusterView, Protocol):
     """A node as its handlers of the controller's APIs see it."""
 
     @property
-    def quorum(self) -> DescribesQuorum: ...
+    def quorum(self) -> ServesQuorum: ...
 
 
 class Records(Protocol):

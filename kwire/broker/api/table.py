@@ -59,7 +59,7 @@ class Served(NamedTuple):
 SERVED: Final[dict[int, Served]] = {
     # KAFKA-18659: librdkafka before 2.8 stops compressing where Produce 0 is not advertised.
     ApiKey.PRODUCE: Served(0, 13, "records.produce.handle", refused_below=3),
-    ApiKey.FETCH: Served(4, 18, "records.fetch.handle"),
+    ApiKey.FETCH: Served(4, 18, "records.fetch.handle", By.EACH, as_controller="quorum.fetch.fetch"),
     ApiKey.LIST_OFFSETS: Served(1, 11, "records.list_offsets.handle"),
     ApiKey.METADATA: Served(0, 13, "topics.metadata.metadata"),
     ApiKey.OFFSET_COMMIT: Served(2, 10, "groups.offsets.offset_commit"),
@@ -101,10 +101,11 @@ SERVED: Final[dict[int, Served]] = {
         0, 0, "cluster.leaders.list_partition_reassignments", By.CONTROLLER
     ),
     ApiKey.OFFSET_DELETE: Served(0, 0, "groups.offsets.offset_delete"),
-    ApiKey.DESCRIBE_QUORUM: Served(0, 2, "cluster.describe.describe_quorum", By.CONTROLLER),
+    ApiKey.DESCRIBE_QUORUM: Served(0, 2, "quorum.describe.describe_quorum", By.CONTROLLER),
     ApiKey.UPDATE_FEATURES: Served(0, 2, "cluster.administration.update_features", By.CONTROLLER),
     ApiKey.ENVELOPE: Served(0, 0, "nodes.envelope.envelope", By.CONTROLLER_ALONE),
     ApiKey.DESCRIBE_CLUSTER: Served(0, 2, "cluster.describe.describe_cluster", By.EACH),
+    ApiKey.FETCH_SNAPSHOT: Served(0, 1, "quorum.fetch_snapshot.fetch_snapshot", By.CONTROLLER_ALONE),
     ApiKey.DESCRIBE_PRODUCERS: Served(0, 0, "transactions.describe.describe_producers"),
     ApiKey.UNREGISTER_BROKER: Served(
         0,

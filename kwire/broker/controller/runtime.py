@@ -25,7 +25,7 @@ from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.registry import UnknownRecord
 from kwire.wire.schema import Message
-from kwire.wire.stored.metadata import AbortTransactionRecord, FeatureLevelRecord
+from kwire.wire.stored.metadata import AbortTransactionRecord, FeatureLevelRecord, NoOpRecord
 
 
 class LedLog(Protocol):
@@ -123,6 +123,11 @@ class ControllerRuntime:
         while self._pending and self._pending[0].offset <= offset:
             command = self._pending.popleft()
             self._answer(command, command.reply)
+
+    def idle(self) -> None:
+        """Write a record that changes nothing, for those who follow the log to see. KIP-835."""
+        if self._refusal is None:
+            self._append([StoredRecord(NoOpRecord())])
 
     def _answer(self, command: _Pending, reply: Any) -> None:
         try:

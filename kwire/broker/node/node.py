@@ -214,6 +214,7 @@ class Node:
             timer.cancel()
         self._timers.clear()
         self.replicas.end_waits()
+        self.quorum.end_waits()
 
     def finish_shutdown(self) -> None:
         """Write what is staged, then flush, checkpoint and mark the directories as cleanly shut down."""

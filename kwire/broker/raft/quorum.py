@@ -4,8 +4,9 @@ Who leads appends batches, which are committed once they are synced: what comes 
 and all that comes while a sync is under way shares the next one (group commit). Committed batches go to one
 who replays them, and then the leader hears up to where they go.
 
-metadata.max.idle.interval.ms, which makes Kafka's controller write a NoOp record twice a second, is not
-honoured: in a quorum of one nobody waits for the log's end to move, and the disk may rest.
+Others may fetch what is committed. While somebody does, the leader hears when the log has not moved for
+metadata.max.idle.interval.ms, and writes something, so that who follows can tell a quiet log from a silent
+leader (KIP-835). While nobody does the disk may rest, other than with Kafka.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, cast
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.host.host import Host, PeerAddress
+from kwire.broker.host.host import Host, PeerAddress, Timer
 from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.raft.followers import Followers, FollowerState, ReplicaKey
 from kwire.broker.raft.lead import Lead
 from kwire.broker.raft.metadata_log import MetadataLog
 from kwire.broker.raft.view import NO_LEADER
@@ -40,6 +42,9 @@ class Leadership(Protocol):
     def committed(self, offset: int) -> None:
         """Everything up to `offset` is committed, and was replayed."""
 
+    def idle(self) -> None:
+        """Nothing was appended for a while, and somebody follows the log: it should move."""
+
 
 class QuorumDescription(NamedTuple):
     """How a quorum is doing that has one voter."""
@@ -52,6 +57,8 @@ class QuorumDescription(NamedTuple):
     """Where the voter keeps the log; zero where the quorum is not dynamic."""
     endpoints: Sequence[tuple[str, str, int]]
     """Name, host and port of the listeners where the voter is reached."""
+    observers: Sequence[FollowerState]
+    """Who fetches the log and does not vote."""
 
 
 class Quorum:
@@ -76,6 +83,8 @@ class Quorum:
         """Whether this node is the leader, in `epoch`."""
         self.failed = False
         """The log cannot be written any more: the node should end."""
+        self.is_ending = False
+        """Whether nobody may wait for more any longer."""
         self._config = config
         self._host = host
         self._on_committed = on_committed
@@ -87,6 +96,12 @@ class Quorum:
         self._is_settled = False
         self._write_asked = False
         self._sync_under_way = False
+        self.followers = Followers()
+        """Who fetches the log from this node."""
+        self._waiters: dict[Callable[[], None], None] = {}
+        self._idle_ms = cast(int, config.value("metadata.max.idle.interval.ms"))
+        self._idle_timer: Timer | None = None
+        self._idle_since_offset = -1
         self._logger = host.logger("kwire.metadata")
 
     # --- life
@@ -213,38 +228,82 @@ class Quorum:
                 self._fail(error)
                 return
             self._leadership.committed(batch.last_offset)
+        self._wake_waiters()
 
     def _fail(self, error: BaseException) -> None:
         """A node in doubt about its metadata ends rather than guesses."""
         self._logger.critical("the metadata log failed, nothing can be changed any more: %s", error)
         self.failed, self.leads = True, False
         self._appended.clear()
+        self.end_waits()
         self._host.call_soon(lambda: self._on_failed(f"the metadata log failed: {error}"))
         if self._leadership is not None:
             self._leadership.resigned(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
         self._leader_changed()
+
+    # --- for who follows
+
+    def is_fetched(self, key: ReplicaKey, offset: int) -> None:
+        """Another node has everything before `offset`, and goes on from there."""
+        self.followers.fetches(key, offset, self.log.end_offset, self._host.now_ms())
+        if self._idle_timer is None and self._idle_ms > 0 and self.leads:
+            self._idle_since_offset = self.log.end_offset
+            self._idle_timer = self._host.schedule(self._idle_ms, self._idle)
+
+    def _idle(self) -> None:
+        self._idle_timer = None
+        if not self.leads or not self.followers.heard_since(self._host.now_ms()):
+            return
+        if self.log.end_offset == self._idle_since_offset and self._leadership is not None:
+            self._leadership.idle()
+        self._idle_since_offset = self.log.end_offset
+        self._idle_timer = self._host.schedule(self._idle_ms, self._idle)
+
+    def wait(self, waiter: Callable[[], None]) -> None:
+        """Call `waiter` once, when more is committed or the lead ends."""
+        self._waiters[waiter] = None
+
+    def wait_no_more(self, waiter: Callable[[], None]) -> None:
+        """Do not call it, if it was not called yet."""
+        self._waiters.pop(waiter, None)
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            waiter()
+
+    def end_waits(self) -> None:
+        """Let everyone go who waits, and write nothing more of ourselves: the node ends."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self.is_ending, self._idle_ms = True, 0
+        self._wake_waiters()
 
     # --- for who asks
 
     def describe(self) -> QuorumDescription:
         """How the quorum of this node is doing."""
         log, config = self.log, self._config
+        directory_id, endpoints = ZERO_UUID, self._own_endpoints()
         if log.voters is not None:
             voter = log.voters.voters[0]
-            return QuorumDescription(
-                config.node_id,
-                self.epoch,
-                log.log.high_watermark,
-                log.end_offset,
-                voter.voter_directory_id,
-                [(endpoint.name, endpoint.host, endpoint.port) for endpoint in voter.endpoints],
-            )
-        # The only voter is this node, in whatever way it is written in controller.quorum.voters.
+            directory_id = voter.voter_directory_id
+            endpoints = [(endpoint.name, endpoint.host, endpoint.port) for endpoint in voter.endpoints]
+        return QuorumDescription(
+            config.node_id,
+            self.epoch,
+            log.high_watermark,
+            log.end_offset,
+            directory_id,
+            endpoints,
+            self.followers.heard_since(self._host.now_ms()),
+        )
+
+    def _own_endpoints(self) -> list[tuple[str, str, int]]:
+        """Of the only voter, this node, in whatever way it is written in controller.quorum.voters."""
+        config = self._config
         named = cast("list[str]", config.value("controller.quorum.voters"))
-        endpoints = [(one.name, one.host, one.port) for one in self._endpoints]
         if named and config.controller_listener_names:
             host, _, port = named[0].partition("@")[2].rpartition(":")
-            endpoints = [(config.controller_listener_names[0], host.strip("[]"), int(port))]
-        return QuorumDescription(
-            config.node_id, self.epoch, log.log.high_watermark, log.end_offset, ZERO_UUID, endpoints
-        )
+            return [(config.controller_listener_names[0], host.strip("[]"), int(port))]
+        return [(one.name, one.host, one.port) for one in self._endpoints]

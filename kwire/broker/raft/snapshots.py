@@ -212,6 +212,10 @@ class Snapshots:
         """The content. StorageError."""
         return self._disk.read(join(self._directory, snapshot.name))
 
+    def piece(self, snapshot: Snapshot, position: int, max_bytes: int) -> bytes:
+        """Some of the content, for another node. StorageError."""
+        return self._disk.read_part(join(self._directory, snapshot.name), position, max_bytes)
+
     def size(self, snapshot: Snapshot) -> int:
         """The size in bytes. StorageError."""
         return self._disk.size(join(self._directory, snapshot.name))

@@ -94,6 +94,9 @@ class Disk(Protocol):
     def read(self, path: str) -> bytes:
         """A small file, whole."""
 
+    def read_part(self, path: str, position: int, size: int) -> bytes:
+        """Up to `size` bytes of a file that may be read-only; fewer only at its end."""
+
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
         """Create or overwrite a small file in place, so that a crash may leave it torn."""
 
@@ -321,6 +324,20 @@ class RealDisk:
             raise _failure(error) from error
         finally:
             os.close(descriptor)
+
+    def read_part(self, path: str, position: int, size: int) -> bytes:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                pieces = []
+                while size > 0 and (piece := os.pread(descriptor, size, position)):
+                    pieces.append(piece)
+                    position, size = position + len(piece), size - len(piece)
+                return b"".join(pieces)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _failure(error) from error
 
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
         self._files.pop(path, None)

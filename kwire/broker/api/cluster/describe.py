@@ -1,8 +1,4 @@
-"""DescribeCluster v0–2, DescribeQuorum v0–2.
-
-The brokers and who answers for the controller (KIP-700, KIP-919), and how the voters of the metadata log are
-doing (KIP-595, KIP-836, KIP-853).
-"""
+"""DescribeCluster v0–2: the brokers, and who answers for the controller. KIP-700, KIP-919."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from kwire.broker.api.context import RequestContext
 from kwire.broker.api.operations import CLUSTER_OPERATIONS
 from kwire.broker.api.table import ListenerRole
 from kwire.broker.api.topics.metadata import NO_CONTROLLER, controller_id
-from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
 from kwire.broker.metadata.records import CONTROLLER_REGISTRATION_LEVEL
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.describe_cluster import (
@@ -20,24 +15,14 @@ from kwire.wire.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from kwire.wire.messages.describe_quorum import (
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    Listener,
-    ReplicaState,
-    ResponsePartitionData,
-    ResponseTopicData,
-)
-from kwire.wire.messages.describe_quorum import Node as QuorumNode
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, BothRoles, BrokerRole, ControllerRole
+    from kwire.broker.api.ports import BothRoles, BrokerRole, ControllerRole
 
 ENDPOINTS = {1: "BROKER", 2: "CONTROLLER"}
 BROKERS, CONTROLLERS = ENDPOINTS
 FIRST_WITH_ENDPOINTS = 1
 FIRST_WITH_FENCED = 2
-METADATA_PARTITION = 0
 TOO_EARLY = "Direct-to-controller communication is not supported with the current MetadataVersion."
 
 
@@ -102,65 +87,3 @@ def _controllers(node: ControllerRole, listener: str) -> list[DescribeClusterBro
         for known in node.image.controllers.values()
         if listener in known.endpoints
     ]
-
-
-def describe_quorum(
-    node: ControllerRole, context: Asked, request: DescribeQuorumRequest
-) -> DescribeQuorumResponse:
-    """There is one quorum: who asks for anything else, or for anything beside it, is told of nothing."""
-    asked = [
-        (topic.topic_name, partition.partition_index)
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
-    if len(request.topics) != 1 or asked != [(CLUSTER_METADATA_TOPIC, METADATA_PARTITION)]:
-        return _unknown(request)
-    quorum = node.quorum.describe()
-    # The leader has always just caught up with itself.
-    now_ms = node.host.now_ms()
-    partition = ResponsePartitionData(
-        partition_index=METADATA_PARTITION,
-        leader_id=quorum.leader_id,
-        leader_epoch=quorum.leader_epoch,
-        high_watermark=quorum.high_watermark,
-        current_voters=[
-            ReplicaState(
-                replica_id=node.node_id,
-                replica_directory_id=quorum.directory_id,
-                log_end_offset=quorum.log_end_offset,
-                last_fetch_timestamp=now_ms,
-                last_caught_up_timestamp=now_ms,
-            )
-        ],
-        observers=[],
-    )
-    listeners = [Listener(name=name, host=host, port=port) for name, host, port in quorum.endpoints]
-    response = DescribeQuorumResponse(
-        topics=[ResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])]
-    )
-    if context.api_version >= 2:
-        response.nodes = [QuorumNode(node_id=node.node_id, listeners=listeners)]
-    else:
-        partition.current_voters[0].replica_directory_id = ReplicaState().replica_directory_id
-    return response
-
-
-def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    return DescribeQuorumResponse(
-        topics=[
-            ResponseTopicData(
-                topic_name=topic.topic_name,
-                partitions=[
-                    ResponsePartitionData(
-                        partition_index=partition.partition_index,
-                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                        error_message="This server does not host this topic-partition.",
-                        current_voters=[],
-                        observers=[],
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )

@@ -1,0 +1,85 @@
+"""FetchSnapshot v0–1: a piece of a snapshot of the metadata log, from who leads it. KIP-630, KIP-853 (v1).
+
+Order: cluster, partition, the leader's epoch, whether there is such a snapshot, the position in it. The
+snapshot of a fresh directory is never sent: what it says stands in the log, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import RequestContext
+from kwire.broker.api.quorum.fetch import MAX_BYTES
+from kwire.broker.api.quorum.leaders import leader_endpoint, unfit
+from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
+from kwire.broker.raft.snapshots import Snapshot
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    RequestPartitionSnapshot,
+    ResponsePartitionSnapshot,
+    ResponseTopicSnapshot,
+    SnapshotId,
+)
+
+if TYPE_CHECKING:
+    from kwire.broker.api.ports import ControllerRole
+
+FIRST_WITH_ENDPOINTS = 1
+
+
+def fetch_snapshot(
+    node: ControllerRole, context: RequestContext, request: FetchSnapshotRequest
+) -> FetchSnapshotResponse:
+    """Answer with the next bytes, up to max_bytes."""
+    if request.cluster_id not in (None, node.cluster_id):
+        return FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=[])
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST, topics=[])
+    [topic] = request.topics
+    [asked] = topic.partitions
+    data = ResponsePartitionSnapshot(
+        index=asked.partition,
+        snapshot_id=SnapshotId(end_offset=0, epoch=0),
+        unaligned_records=b"",
+    )
+    if (topic.name, asked.partition) == (CLUSTER_METADATA_TOPIC, 0):
+        data.current_leader = LeaderIdAndEpoch(
+            leader_id=node.quorum.leader_id, leader_epoch=node.quorum.epoch
+        )
+        data.error_code = _fill(node, request, asked, data)
+    else:
+        data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    response = FetchSnapshotResponse(topics=[ResponseTopicSnapshot(name=topic.name, partitions=[data])])
+    leader = leader_endpoint(node, context.listener)
+    if leader is not None and context.api_version >= FIRST_WITH_ENDPOINTS:
+        node_id, address = leader
+        response.node_endpoints = [NodeEndpoint(node_id=node_id, host=address.host, port=address.port)]
+    return response
+
+
+def _fill(
+    node: ControllerRole,
+    request: FetchSnapshotRequest,
+    asked: RequestPartitionSnapshot,
+    data: ResponsePartitionSnapshot,
+) -> ErrorCode:
+    """Put the bytes that are asked for into the answer; why they are not there, if they are not."""
+    code = unfit(node.quorum, asked.current_leader_epoch)
+    if code != ErrorCode.NONE:
+        return code
+    snapshots = node.quorum.log.snapshots
+    snapshot = Snapshot(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
+    if snapshot not in snapshots.known or snapshot.end_offset == 0:
+        return ErrorCode.SNAPSHOT_NOT_FOUND
+    size_bytes = snapshots.size(snapshot)
+    if not 0 <= asked.position < size_bytes:
+        return ErrorCode.POSITION_OUT_OF_RANGE
+    data.snapshot_id = SnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch)
+    data.size, data.position = size_bytes, asked.position
+    max_bytes = min(max(request.max_bytes, 0), MAX_BYTES)
+    data.unaligned_records = snapshots.piece(snapshot, asked.position, max_bytes)
+    return ErrorCode.NONE

@@ -1,0 +1,276 @@
+"""The quorum's own APIs on a controller's listener: whom it sends what, and whom it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.broker.api.table import ListenerRole
+from kwire.broker.raft.followers import FORGOTTEN_AFTER_MS, MOST, Followers, ReplicaKey
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
+from kwire.testing.world import Client
+from kwire.wire.batch import batches
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages import fetch_snapshot
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
+from kwire.wire.messages.fetch_snapshot import FetchSnapshotRequest
+from kwire.wire.primitives import Uuid
+from tests.rig import Rig
+
+SETTINGS = {
+    "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+}
+SMALL = {
+    "metadata.log.max.record.bytes.between.snapshots": "5000",
+    "metadata.max.retention.bytes": "10000",
+    "internal.metadata.log.segment.bytes": "5000",
+}
+NEW = 18
+
+
+class Quorum(Rig):
+    """A controller, and one connection to its listener."""
+
+    def __init__(self, **settings: str) -> None:
+        super().__init__(**SETTINGS, **settings)
+        self.log = self.node.quorum.log
+
+    def ask(self, version: int, request: Any) -> tuple[Client, Any]:
+        client = self.connect("CONTROLLER", ListenerRole.CONTROLLER)
+        client.send(version, request)
+        return client, client.receive(version, type(request))
+
+    def fetch(self, version: int = NEW, **fields: Any) -> Any:
+        return self.ask(version, self.request(**fields))[1]
+
+    def request(self, **fields: Any) -> FetchRequest:
+        partition = {
+            "current_leader_epoch": 1,
+            "fetch_offset": self.log.end_offset,
+            "last_fetched_epoch": 1,
+            "high_watermark": self.log.high_watermark,
+            "replica_directory_id": Uuid(bytes(15) + b"\5"),
+        }
+        whole = {
+            "max_wait_ms": 500,
+            "replica_state": ReplicaState(replica_id=5),
+            "topic_id": METADATA_TOPIC_ID,
+        }
+        whole |= {name: value for name, value in fields.items() if name not in partition}
+        partition |= {name: value for name, value in fields.items() if name in partition}
+        topic_id, index = whole.pop("topic_id"), whole.pop("index", 0)
+        asked = FetchPartition(partition=index, partition_max_bytes=0, **partition)
+        return FetchRequest(min_bytes=0, topics=[FetchTopic(topic_id=topic_id, partitions=[asked])], **whole)
+
+    def snapshot(self, version: int = 1, **fields: Any) -> Any:
+        [*_, latest] = self.log.snapshots.known or [None]
+        asked = {
+            "end_offset": latest.end_offset if latest else 10,
+            "epoch": 1,
+            "position": 0,
+            "max_bytes": 1_000,
+            "current_leader_epoch": 1,
+            "name": "__cluster_metadata",
+            "cluster_id": None,
+            **fields,
+        }
+        partition = fetch_snapshot.RequestPartitionSnapshot(
+            partition=0,
+            current_leader_epoch=asked["current_leader_epoch"],
+            snapshot_id=fetch_snapshot.SnapshotId(end_offset=asked["end_offset"], epoch=asked["epoch"]),
+            position=asked["position"],
+        )
+        topic = fetch_snapshot.RequestTopicSnapshot(name=asked["name"], partitions=[partition])
+        request = FetchSnapshotRequest(
+            cluster_id=asked["cluster_id"], replica_id=5, max_bytes=asked["max_bytes"], topics=[topic]
+        )
+        return self.ask(version, request)[1]
+
+    def trim(self) -> None:
+        for number in range(20):
+            self.create(f"t{number}", partitions=20)
+            self.host.advance(1_000)
+        self.host.advance(70_000)
+        assert self.log.start_offset > 0
+
+
+@pytest.fixture
+def quorum() -> Quorum:
+    return Quorum()
+
+
+def only(response: Any) -> PartitionData:
+    [topic] = response.responses
+    [partition] = topic.partitions
+    assert isinstance(partition, PartitionData)
+    return partition
+
+
+def test_who_fetches_gets_the_log_as_it_is(quorum: Quorum) -> None:
+    response = quorum.fetch(fetch_offset=0, last_fetched_epoch=0)
+    data = only(response)
+    assert (data.error_code, data.high_watermark, data.log_start_offset) == (0, quorum.log.end_offset, 0)
+    assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (quorum.node.node_id, 1)
+    assert data.aborted_transactions == []
+    records = data.records
+    assert isinstance(records, (bytes, bytearray, memoryview))
+    found = [header for _, header in batches(records)]
+    assert (found[0].base_offset, found[-1].next_offset) == (0, quorum.log.end_offset)
+    [endpoint] = response.node_endpoints
+    assert (endpoint.node_id, endpoint.host, endpoint.port) == (quorum.node.node_id, "127.0.0.1", 9093)
+    assert quorum.fetch(16, fetch_offset=0, last_fetched_epoch=0).node_endpoints == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"current_leader_epoch": 0, "last_fetched_epoch": 0}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"current_leader_epoch": 2}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"fetch_offset": -1}, ErrorCode.INVALID_REQUEST),
+        ({"last_fetched_epoch": -1}, ErrorCode.INVALID_REQUEST),
+        ({"last_fetched_epoch": 2}, ErrorCode.INVALID_REQUEST),
+        ({"max_wait_ms": -1}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_wrong_fetch_is_told_who_leads(quorum: Quorum, fields: dict[str, Any], code: ErrorCode) -> None:
+    data = only(quorum.fetch(**fields))
+    assert data.error_code == code
+    assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (quorum.node.node_id, 1)
+    assert (data.high_watermark, data.records) == (-1, b"")
+    assert not quorum.node.quorum.followers
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "code"),
+    [
+        (NEW, {"cluster_id": "another"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        (NEW, {"topic_id": Uuid(bytes(16))}, ErrorCode.INVALID_REQUEST),
+        (NEW, {"index": 1}, ErrorCode.INVALID_REQUEST),
+        (12, {"replica_state": ReplicaState()}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_fetch_of_something_else_is_refused_as_a_whole(
+    quorum: Quorum, version: int, fields: dict[str, Any], code: ErrorCode
+) -> None:
+    assert quorum.fetch(version, **fields).error_code == code
+
+
+def test_who_says_to_be_the_leader_is_not_listened_to(quorum: Quorum) -> None:
+    data = only(quorum.fetch(replica_state=ReplicaState(replica_id=quorum.node.node_id)))
+    assert data.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_log_that_parts_from_the_leaders_is_cut(quorum: Quorum) -> None:
+    data = only(quorum.fetch(fetch_offset=quorum.log.end_offset + 10))
+    assert (data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (1, quorum.log.end_offset)
+
+
+def test_a_fetch_at_the_end_waits_for_the_next_commit(quorum: Quorum) -> None:
+    client, answer = quorum.ask(NEW, quorum.request())
+    assert answer is None
+    quorum.create("a")
+    data = only(client.receive(NEW, FetchRequest))
+    assert data.records
+    assert 0 < data.high_watermark <= quorum.log.end_offset
+
+
+def test_a_fetch_at_the_end_waits_no_longer_than_it_says(quorum: Quorum) -> None:
+    client, _ = quorum.ask(NEW, quorum.request(max_wait_ms=300))
+    quorum.host.advance(299)
+    assert client.receive(NEW, FetchRequest) is None
+    quorum.host.advance(1)
+    data = only(client.receive(NEW, FetchRequest))
+    assert (data.error_code, data.records) == (0, b"")
+
+
+def test_who_knows_less_to_be_committed_is_told_at_once(quorum: Quorum) -> None:
+    data = only(quorum.fetch(high_watermark=quorum.log.high_watermark - 1))
+    assert (data.high_watermark, data.records) == (quorum.log.high_watermark, b"")
+    assert quorum.fetch(17) is None, "version 17 does not say what it knows"
+
+
+def test_an_end_lets_everyone_go(quorum: Quorum) -> None:
+    client, _ = quorum.ask(NEW, quorum.request())
+    quorum.node.begin_shutdown()
+    quorum.turn()
+    assert only(client.receive(NEW, FetchRequest)).error_code == ErrorCode.BROKER_NOT_AVAILABLE
+    assert only(quorum.fetch()).error_code == ErrorCode.BROKER_NOT_AVAILABLE
+
+
+def test_a_closed_connection_waits_for_nothing(quorum: Quorum) -> None:
+    client, _ = quorum.ask(NEW, quorum.request())
+    quorum.node.channel_closed(client.channel)
+    quorum.create("a")
+    quorum.host.advance(1_000)
+
+
+def test_whom_the_log_does_not_reach_back_to_loads_a_snapshot() -> None:
+    quorum = Quorum(**SMALL)
+    quorum.trim()
+    latest = quorum.log.latest_snapshot
+    assert latest is not None
+    for fields in ({"fetch_offset": 0, "last_fetched_epoch": 0}, {"fetch_offset": 5}):
+        data = only(quorum.fetch(**fields))
+        assert (data.snapshot_id.end_offset, data.snapshot_id.epoch) == latest
+        assert not data.records
+
+
+def test_a_snapshot_comes_in_pieces() -> None:
+    quorum = Quorum(**SMALL)
+    quorum.trim()
+    latest = quorum.log.latest_snapshot
+    assert latest is not None
+    content = b""
+    while True:
+        response = quorum.snapshot(position=len(content))
+        [data] = response.topics[0].partitions
+        assert (data.error_code, data.position) == (0, len(content))
+        assert (data.snapshot_id.end_offset, data.snapshot_id.epoch) == latest
+        assert 0 < len(data.unaligned_records) <= 1_000
+        content += data.unaligned_records
+        if len(content) == data.size:
+            break
+    assert content == quorum.log.snapshots.read(latest)
+    assert [endpoint.port for endpoint in response.node_endpoints] == [9093]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"current_leader_epoch": 0}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"current_leader_epoch": 2}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"end_offset": 1}, ErrorCode.SNAPSHOT_NOT_FOUND),
+        ({"end_offset": 0, "epoch": 0}, ErrorCode.SNAPSHOT_NOT_FOUND),
+        ({"position": -1}, ErrorCode.POSITION_OUT_OF_RANGE),
+        ({"position": 1 << 40}, ErrorCode.POSITION_OUT_OF_RANGE),
+        ({"name": "a"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_a_snapshot_is_refused(fields: dict[str, Any], code: ErrorCode) -> None:
+    quorum = Quorum(**SMALL)
+    quorum.trim()
+    [data] = quorum.snapshot(**fields).topics[0].partitions
+    assert data.error_code == code
+    assert data.unaligned_records == b""
+
+
+def test_a_snapshot_of_another_cluster_is_refused(quorum: Quorum) -> None:
+    assert quorum.snapshot(cluster_id="another").error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+def test_followers_are_remembered_for_a_while_and_never_too_many() -> None:
+    followers = Followers()
+    nowhere = Uuid(bytes(16))
+    followers.fetches(ReplicaKey(2, nowhere), 5, 10, 100)
+    followers.fetches(ReplicaKey(1, nowhere), 10, 10, 200)
+    assert [state.last_caught_up_ms for state in followers.heard_since(200)] == [200, -1]
+    followers.fetches(ReplicaKey(2, nowhere), 10, 12, 300)
+    [_, two] = followers.heard_since(300)
+    assert (two.last_fetch_ms, two.last_caught_up_ms) == (300, 100), "it has reached where the log ended then"
+    assert [state.key.replica_id for state in followers.heard_since(200 + FORGOTTEN_AFTER_MS)] == [2]
+    for replica_id in range(MOST + 10):
+        followers.fetches(ReplicaKey(replica_id, nowhere), 0, 1, 400)
+    assert len(followers.heard_since(400)) == MOST

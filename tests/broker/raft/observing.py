@@ -1,0 +1,138 @@
+"""An observer alone on a network: its log, its image, and what it has been told, on a disk in memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from functools import partial
+
+from kwire.broker.config import load
+from kwire.broker.metadata.batches import MetadataBatch
+from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.image import MetadataImage
+from kwire.broker.metadata.publisher import Publisher
+from kwire.broker.net.peers import PeerLinks
+from kwire.broker.node.format import all_directories, format_directories
+from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
+from kwire.broker.raft.observer import Observer
+from kwire.broker.raft.snapshotter import Snapshotter
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.testing.disk import MemoryDisk
+from kwire.testing.network import Network
+from kwire.testing.virtual import VirtualHost
+from kwire.testing.world import INDEX_BYTES
+from kwire.wire.primitives import ZERO_UUID
+
+DIRECTORY = "/data/__cluster_metadata-0"
+
+
+class ObservingNode:
+    """It can be stopped, killed, wiped and started again."""
+
+    def __init__(self, network: Network, cluster_id: str, node_id: int = 7, **settings: str) -> None:
+        self.network = network
+        self.cluster_id = cluster_id
+        self.name = f"node {node_id}"
+        self.disk = MemoryDisk()
+        self.settings = {
+            "log.dirs": "/data",
+            "node.id": str(node_id),
+            "log.index.size.max.bytes": str(INDEX_BYTES),
+            "process.roles": "broker",
+            "listeners": "PLAINTEXT://seven:9092",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": "1@one:9093",
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+        self.starts = 0
+        self.committed: dict[int, tuple[int, int]] = {}
+        """Last offset and epoch of each batch that was told of, by its base offset, over all starts."""
+        self.fatal: list[str] = []
+        self.leaders: list[tuple[int, int]] = []
+
+    def start(self, **settings: str) -> None:
+        self.starts += 1
+        config = load(
+            None, {}, self.settings | {name.replace("_", "."): value for name, value in settings.items()}
+        )
+        self.host = VirtualHost(seed=self.starts, name=self.name, events=self.network.events)
+        self.host.peers = PeerLinks(self.host, partial(self.network.dial, self.host), client_id=self.name)
+        now_ms = self.host.now_ms()
+        format_directories(
+            config,
+            self.disk,
+            random.Random(self.starts),
+            now_ms,
+            cluster_id=self.cluster_id,
+            ignore_formatted=True,
+        )
+        self.logs = LogManager(
+            self.disk,
+            all_directories(config),
+            logger=self.host.logger("kwire.storage"),
+            rng=self.host.random("directories"),
+        )
+        self.logs.lock()
+        self.logs.read_owners()
+        [directory] = self.logs.directories()
+        self.log = MetadataLog(
+            self.logs.open_metadata_log(metadata_log_config(config), now_ms),
+            self.disk,
+            self.host.logger("kwire.raft"),
+            node_id=config.node_id,
+            directory_id=directory.directory_id or ZERO_UUID,
+        )
+        self.publisher = Publisher(self.host)
+        self.publisher.subscribe(self._never_back)
+        self.observer = Observer(
+            config,
+            self.host,
+            on_committed=lambda batches: self.publisher.committed(self._heard(batches)),
+            on_restarted=self.publisher.restarted,
+            on_failed=self.fatal.append,
+        )
+        self.observer.subscribe_leader(
+            lambda: self.leaders.append((self.observer.leader_id, self.observer.epoch))
+        )
+        self.observer.start(self.log, self.logs.cluster_id)
+        self.snapshotter = Snapshotter(config, self.host, self.log)
+        self.snapshotter.start(self.publisher.image)
+        self.publisher.subscribe(self.snapshotter.image_changed)
+
+    def _heard(self, batches: Iterable[MetadataBatch]) -> Iterable[MetadataBatch]:
+        for batch in batches:
+            if batch.size_bytes and batch.base_offset >= self.log.start_offset:  # not of a snapshot
+                assert batch.last_offset < self.log.high_watermark
+                what = (batch.last_offset, batch.epoch)
+                assert self.committed.setdefault(batch.base_offset, what) == what
+            yield batch
+
+    def _never_back(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        assert image.offset >= delta.image.offset
+        assert image.epoch >= delta.image.epoch
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.publisher.image
+
+    def stop(self) -> None:
+        self.snapshotter.stop()
+        self.observer.stop()
+        self.logs.shutdown(self.host.now_ms())
+        self._leave()
+
+    def _leave(self) -> None:
+        self.host.die()
+        self.network.leave(self.host)
+
+    def kill(self) -> None:
+        self._leave()
+        self.disk.kill()
+
+    def lose_power(self, rng: random.Random) -> None:
+        self._leave()
+        self.disk.power_cut(rng)
+
+    def wipe(self) -> None:
+        self.kill()
+        self.disk.wipe()
