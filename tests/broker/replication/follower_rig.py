@@ -37,6 +37,7 @@ from kwire.wire.stored.metadata import (
     RegisterBrokerRecord,
     TopicRecord,
 )
+from tests.broker.replication.cluster import Cluster
 
 TOPIC_ID = Uuid(bytes(15) + b"\1")
 SESSION = 77
@@ -101,6 +102,7 @@ class FollowerRig:
             coordinators={},
             placement=self,
             following=self.fetchers,
+            leading=Cluster(self.host).leading,
             on_left=lambda partition: None,
             on_deleted=lambda: None,
         )
