@@ -126,6 +126,7 @@ class Node:
             image=lambda: self.image,
             broker_epoch=lambda: self.life.broker_epoch,
             stage=lambda appended: self.replicas.stage(appended),
+            on_cut=self.log_dirs.moves.source_cut,
         )
         self.config_changed.append(self.fetchers.config_changed)
         self.leading = Leading(

@@ -97,6 +97,12 @@ class DirectoryMoves:
             # In vain after a loss of power: then the copy is there again, and goes on where it was.
             self.host.run_in_worker(directory.sync, partial(self.log_manager.synced, directory))
 
+    def source_cut(self, partition: Partition) -> None:
+        """The log of a follower was cut, or has started anew: so is the copy, if it is on its way."""
+        move = self._moves.get(partition)
+        if move is not None:
+            move.source_cut()
+
     def resume(self, partition: Partition) -> None:
         """Go on with what a restart has interrupted, if there is anything. Never raises."""
         future = self.log_manager.future(partition.topic, partition.index)
@@ -153,6 +159,12 @@ class _Move:
         self._assigning = False
         self._is_assigned = False
         self._is_synced = False
+        self._cuts = 0
+
+    def source_cut(self) -> None:
+        """What was read of the log before may not be in it any more."""
+        self._cuts += 1
+        self._guarded(lambda: self._copy.forget_what_differs(self._moves.host.now_ms()))
 
     def cancel(self) -> None:
         """Go no further, and let the cluster know where the partition stays."""
@@ -180,7 +192,7 @@ class _Move:
         if copy.log.has_unflushed_segments or copy.log.awaits_sync:
             self._flush()
         elif piece is not None and copy.missing_bytes > _LITTLE_BYTES:
-            self._in_worker(piece.read, self._read)
+            self._in_worker(piece.read, partial(self._read, self._cuts))
         elif not self._is_synced:
             self._is_synced = True
             self._flush()
@@ -199,8 +211,8 @@ class _Move:
 
         self._in_worker(ticket.work, flushed, self._copy.log)
 
-    def _read(self, data: bytes) -> None:
-        if self._copy.source is self.partition.log:
+    def _read(self, cuts: int, data: bytes) -> None:
+        if self._copy.source is self.partition.log and cuts == self._cuts:
             self._moves.copied(self._copy.take(data, self._moves.host.now_ms()))
         self.go_on()
 

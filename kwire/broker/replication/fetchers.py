@@ -29,13 +29,18 @@ class Fetchers:
         image: Callable[[], MetadataImage],
         broker_epoch: Callable[[], int],
         stage: Callable[[Commits], None],
+        on_cut: Callable[[Partition], None] = lambda partition: None,
     ) -> None:
-        """`image` tells the metadata of now; `stage` has something committed when the turn ends."""
+        """`image` tells the metadata of now; `stage` has something committed when the turn ends.
+
+        `on_cut` is called when the log of a follower was cut, or has started anew.
+        """
         self.config = config
         self.host = host
         self.stage = stage
         self._image = image
         self._broker_epoch = broker_epoch
+        self._on_cut = on_cut
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         """By leader and number."""
         self._followers: dict[Partition, tuple[Fetcher, Follower]] = {}
@@ -60,7 +65,7 @@ class Fetchers:
         fetcher = self._fetchers.get((leader_id, number))
         if fetcher is None:
             fetcher = self._fetchers[leader_id, number] = Fetcher(leader_id, number, self)
-        follower = Follower(partition, leader_epoch, self.host)
+        follower = Follower(partition, leader_epoch, self.host, self._on_cut)
         self._followers[partition] = fetcher, follower
         fetcher.follow(follower)
 

@@ -7,6 +7,7 @@ the follower's Fetch says of its end (KIP-595), and tells where to look for the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
@@ -86,6 +87,7 @@ class Follower:
         "_high_watermark",
         "_host",
         "_log_start_offset",
+        "_on_cut",
         "has_staged",
         "is_caught_up",
         "key",
@@ -94,7 +96,10 @@ class Follower:
         "state",
     )
 
-    def __init__(self, partition: Partition, leader_epoch: int, host: Host) -> None:
+    def __init__(
+        self, partition: Partition, leader_epoch: int, host: Host, on_cut: Callable[[Partition], None]
+    ) -> None:
+        """`on_cut` is called when its log was cut, or has started anew."""
         self.partition = partition
         self.key: Key = (partition.topic_id, partition.index)
         self.leader_epoch = leader_epoch
@@ -104,6 +109,7 @@ class Follower:
         self.is_caught_up = False
         """Whether it had, at its last answer, all that is replicated."""
         self._host = host
+        self._on_cut = on_cut
         self._high_watermark = self._log_start_offset = -1
 
     def __repr__(self) -> str:
@@ -155,7 +161,7 @@ class Follower:
             return
         header = read_header(records)
         if header.base_offset < log.log_end_offset <= header.last_offset:
-            log.restart_at(header.base_offset)
+            self._restart_at(header.base_offset)
             log.flush()
 
     def commit(self) -> bool:
@@ -221,7 +227,8 @@ class Follower:
             logger.warning("%r is cut to %d, below its high watermark %d", self, offset, log.high_watermark)
         elif offset < log.log_end_offset:
             logger.info("%r is cut from %d to %d", self, log.log_end_offset, offset)
-        log.truncate_to(offset)
+        if log.truncate_to(offset):
+            self._on_cut(self.partition)
 
     def settle(self, leader_start_offset: int, leader_end_offset: int) -> None:
         """Go to where the leader's log is, whose epochs say nothing about this one. StorageError.
@@ -238,4 +245,8 @@ class Follower:
                 "%r ends at %d and starts anew at %d, where its leader begins",
                 self, end_offset, leader_start_offset,
             )  # fmt: skip
-            log.restart_at(leader_start_offset)
+            self._restart_at(leader_start_offset)
+
+    def _restart_at(self, offset: int) -> None:
+        self.partition.log.restart_at(offset)
+        self._on_cut(self.partition)

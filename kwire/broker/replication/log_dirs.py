@@ -15,6 +15,7 @@ from kwire.broker.metadata.image import RESOURCE_BROKER, MetadataImage
 from kwire.broker.metadata.records import DIRECTORIES_LEVEL
 from kwire.broker.replication.directory_moves import Assigned, DirectoryMoves
 from kwire.broker.replication.partition import Partition
+from kwire.broker.replication.roles import Role
 from kwire.broker.storage.cleaner.cleaner import Cleaner
 from kwire.broker.storage.dirs.log_dir import LogDirectory, can_move
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -176,8 +177,20 @@ class LogDirs:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         if directory.cordoned:
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        partition = self._node.partition(topic, index)
+        if partition is None or partition.role is not Role.FOLLOWER:
+            partition = self._led(topic, index, directory)
         try:
-            partition = self._node.led_partition(topic, index)
+            future = self._log_manager.future(topic, index)
+            if future is not None and self._log_manager.directory_of(future) is not directory:
+                self.moves.cancel(partition)
+            self.moves.begin(partition, directory)
+        except StorageError as error:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def _led(self, topic: str, index: int, directory: LogDirectory) -> Partition:
+        try:
+            return self._node.led_partition(topic, index)
         except ApiError as error:
             if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
                 raise
@@ -187,13 +200,6 @@ class LogDirs:
                 # The code that clients of this API have always got.
                 raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE) from error
             raise
-        try:
-            future = self._log_manager.future(topic, index)
-            if future is not None and self._log_manager.directory_of(future) is not directory:
-                self.moves.cancel(partition)
-            self.moves.begin(partition, directory)
-        except StorageError as error:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def gone(self, partition: Partition) -> None:
         """A partition is deleted: so is the copy of it, if it was on its way."""

@@ -13,7 +13,14 @@ from typing import Protocol
 from kwire.broker.config import BrokerConfig, log_config
 from kwire.broker.host.host import Host
 from kwire.broker.metadata.delta import MetadataDelta
-from kwire.broker.metadata.image import NO_LEADER, RESOURCE_TOPIC, MetadataImage, TopicImage
+from kwire.broker.metadata.image import (
+    DIRECTORY_MIGRATING,
+    DIRECTORY_UNASSIGNED,
+    NO_LEADER,
+    RESOURCE_TOPIC,
+    MetadataImage,
+    TopicImage,
+)
 from kwire.broker.replication.following import Commits, Following
 from kwire.broker.replication.led_replicas import Leading
 from kwire.broker.replication.log_dirs import Placement
@@ -30,6 +37,8 @@ from kwire.wire.primitives import Uuid
 MAX_TOLD = 20
 """How many partitions a line of the log names."""
 MAX_SHARED_CONFIGS = 1_000
+UNKNOWN_PLACES = (None, DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED)
+"""What the metadata has for the directory of a replica that has not been anywhere yet."""
 
 
 class Elected(Protocol):
@@ -227,8 +236,10 @@ class Replicas:
         for change in delta.altered_topics:
             assert change.before is not None
             assert change.after is not None
-            for index in range(len(change.after.partitions)):
+            for index, now in enumerate(change.after.partitions):
                 before = change.before.partitions[index : index + 1]
+                if before and before[0] is now:
+                    continue  # of a thousand partitions one may have changed
                 self._take(change.after, index, is_new=not before or self._node_id not in before[0].replicas)
         self._tell_directories([*delta.created_topics, *altered])
         self._take_configs({name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC})
@@ -272,7 +283,11 @@ class Replicas:
         """
         log = self._log_manager.get(topic.name, index)
         if log is None:
-            if not is_new and self._log_manager.any_offline:
+            place = topic.partitions[index].directory_of(self._node_id)
+            directory = self._log_manager.directory_of_id(place)
+            if directory is not None:
+                self._log_manager.prefer(topic.name, index, directory)
+            elif self._log_manager.any_offline and not (is_new and place in UNKNOWN_PLACES):
                 raise StorageError("its log may be in a directory that is offline")
             log = self._log_manager.create(
                 topic.name, index, topic.topic_id, self.log_config(topic.name), self._host.now_ms()

@@ -10,7 +10,7 @@ from kwire.broker.config.load import load
 from kwire.broker.host.host import OnAnswer, PeerAddress, PeerUnreachable
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
-from kwire.broker.replication.directory_moves import Assigned
+from kwire.broker.replication.directory_moves import Assigned, DirectoryMoves
 from kwire.broker.replication.fetchers import Fetchers
 from kwire.broker.replication.log_dirs import Places
 from kwire.broker.replication.partition import Partition
@@ -71,7 +71,13 @@ def stored(base_offset: int, *epochs: int, size_bytes: int = 1, **fields: Any) -
 class FollowerRig:
     """The replicas of broker 1, which follow whom the test has lead."""
 
-    def __init__(self, settings: Mapping[str, str] = NO_SETTINGS, *, disk: MemoryDisk | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str] = NO_SETTINGS,
+        *,
+        directories: int = 1,
+        disk: MemoryDisk | None = None,
+    ) -> None:
         self.host = VirtualHost(seed=1)
         self.host.peers = self
         self.disk = disk or MemoryDisk()
@@ -81,7 +87,7 @@ class FollowerRig:
         self.config = load(None, {}, {"node.id": "1", "log.index.size.max.bytes": "4096", **settings})
         self.logs = LogManager(
             self.disk,
-            ["/d"],
+            ["/d", "/e"][:directories],
             logger=self.host.logger("kwire.storage"),
             rng=self.host.random("directories"),
             config_for=lambda topic: self.replicas.log_config(topic),
@@ -93,6 +99,15 @@ class FollowerRig:
             image=lambda: self.image,
             broker_epoch=lambda: BROKER_EPOCH,
             stage=lambda one: self.replicas.stage(one),
+            on_cut=lambda partition: self.moves.source_cut(partition),
+        )
+        self.moves = DirectoryMoves(
+            self.logs,
+            self.host,
+            assign=lambda log, directory, done: self.host.call_soon(lambda: done(None)),
+            is_cleaned=lambda log: False,
+            bytes_per_second=lambda: None,
+            on_moved=lambda old, new: None,
         )
         self.replicas = Replicas(
             self.config,

@@ -219,3 +219,13 @@ def test_a_log_that_the_cluster_knows_elsewhere_is_a_stray() -> None:
     again = Rig(rig.disk, delta.finish(9, 1))
     assert again.logs.get("t", 0) is None
     assert [name for name in rig.disk.names("/d") if name.startswith("t-0")] != ["t-0"]
+
+
+def test_of_the_partitions_of_a_topic_those_alone_are_taken_up_that_have_changed() -> None:
+    rig = Rig()
+    second = partition(leader=2)
+    second.partition_id = 1
+    rig.write(TopicRecord(name="t", topic_id=TOPIC_ID), partition(leader=2), second)
+    rig.followed.clear()
+    rig.write(PartitionChangeRecord(partition_id=1, topic_id=TOPIC_ID, leader=3))
+    assert rig.followed == [(3, 1)]

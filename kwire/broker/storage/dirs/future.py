@@ -38,7 +38,7 @@ class FutureLog:
         found = log_manager.future(source.topic, source.partition)
         self.log = found if found is not None else self._begin(now_ms)
         if found is not None:
-            self._forget_what_differs(now_ms)
+            self.forget_what_differs(now_ms)
 
     def __repr__(self) -> str:
         return f"FutureLog({self.source.name} to {self.directory.path}, {self.missing} offsets missing)"
@@ -68,10 +68,11 @@ class FutureLog:
         self._log_manager.delete(self.log, now_ms, sync=False)
         self.log = self._begin(now_ms)
 
-    def _forget_what_differs(self, now_ms: int) -> None:
-        """After a restart: the source may have lost what was copied from it, and gone on with something else.
+    def forget_what_differs(self, now_ms: int) -> None:
+        """Where the source was cut, or after a restart: it may have lost what was copied from it.
 
-        KIP-101: two copies of a log are the same up to where they agree on the leader epochs.
+        It has gone on with something else then. KIP-101: two copies of a log are the same up to where they
+        agree on the leader epochs.
         """
         source, log = self.source, self.log
         same_up_to = 0

@@ -299,6 +299,11 @@ class LogManager:
         """The configured directory of exactly this path."""
         return next((directory for directory in self._directories if directory.path == path), None)
 
+    def directory_of_id(self, directory_id: Uuid | None) -> LogDirectory | None:
+        """The directory of this id that takes partitions and can be used."""
+        usable = (one for one in self._directories if not one.offline and not one.for_metadata)
+        return next((one for one in usable if directory_id and one.directory_id == directory_id), None)
+
     def logs(self) -> Iterable[Log]:
         """Every open log, the metadata log among them once it is open."""
         return self._logs.values()

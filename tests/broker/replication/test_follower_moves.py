@@ -1,0 +1,88 @@
+"""A follower's replica moves between log directories while its leader has more for it, or has less."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.broker.storage.log.log import Log
+from kwire.testing.virtual import Work
+from tests.broker.replication.follower_rig import FollowerRig, data, stored
+
+SMALL = {"log.segment.bytes": "1048576"}
+BIG = 100_000
+
+
+def moving(records: int = 9) -> tuple[FollowerRig, Log, list[Work]]:
+    """A follower on its way to the other directory; what it does in workers is up to the test."""
+    rig = FollowerRig(SMALL, directories=2)
+    rig.follow()
+    rig.fetch(data(stored(0, *[3] * records, size_bytes=BIG), high_watermark=2))
+    old = rig.log()
+    held = rig.host.hold_work()
+    rig.moves.begin(rig.partition(), rig.logs.directories()[old.directory.startswith("/d")])
+    rig.host.run_pending()
+    return rig, old, held
+
+
+def work_on(rig: FollowerRig, held: list[Work], most: int = 1000) -> None:
+    """Do what is to be done in workers."""
+    for _ in range(most):
+        if not held:
+            return
+        held.pop(0).deliver()
+        rig.host.run_pending()
+
+
+def content(log: Log) -> list[tuple[int, int]]:
+    """Base offset and epoch of each batch."""
+    found: list[tuple[int, int]] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        region = log.read(offset, max_bytes=1, up_to_offset=log.log_end_offset)
+        head = region.read()[:16]
+        found.append((int.from_bytes(head[:8], "big"), int.from_bytes(head[12:], "big")))
+        offset += 1
+    return found
+
+
+def test_what_is_fetched_meanwhile_moves_along() -> None:
+    rig, old, held = moving()
+    work_on(rig, held, 2)
+    rig.fetch(data(stored(9, 4, 4), high_watermark=11))
+    work_on(rig, held)
+    new = rig.log()
+    assert new is not old
+    assert (new.log_end_offset, new.high_watermark, new.leader_epochs) == (11, 11, [(3, 0), (4, 9)])
+    rig.idle()
+    rig.fetch(data(stored(11, 4), high_watermark=11))
+    assert rig.asked == {0: (12, 4, 4)}
+    assert rig.log() is new
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_what_the_leader_has_cut_away_does_not_come_back(steps: int) -> None:
+    rig, old, held = moving()
+    work_on(rig, held, steps)
+    rig.fetch(data(diverging=(3, 4)))
+    work_on(rig, held, 3)
+    while 0 not in rig.asked:
+        rig.idle()
+        work_on(rig, held, 1)
+    rig.fetch(data(stored(4, 4, 4), high_watermark=6))
+    work_on(rig, held)
+    rig.host.advance(5_000)
+    work_on(rig, held)
+    log = rig.log()
+    assert log is not old
+    assert content(log) == [(0, 3), (1, 3), (2, 3), (3, 3), (4, 4), (5, 4)]
+    assert log.failure is None
+
+
+def test_a_log_that_starts_anew_has_its_copy_do_so() -> None:
+    rig, old, held = moving()
+    work_on(rig, held, 3)
+    rig.log().restart_at(50)
+    rig.moves.source_cut(rig.partition())
+    work_on(rig, held)
+    assert rig.log() is not old
+    assert (rig.log().log_start_offset, rig.log().log_end_offset) == (50, 50)
