@@ -233,7 +233,8 @@ class Node:
         self._timers[work] = self.host.schedule(interval_ms, due)
 
     def _apply_retention(self) -> None:
-        self.log_manager.delete_old_segments(self.host.now_ms())
+        if self.log_manager.delete_old_segments(self.host.now_ms()):
+            self.leading.starts_moved()
 
     def _expire_producers(self) -> None:
         self.log_manager.expire_producers(self.host.now_ms())

@@ -38,6 +38,9 @@ class Led(Protocol):
     def check_followers(self) -> None:
         """See whether some have fallen behind."""
 
+    def start_moved(self) -> None:
+        """Its log may begin later than it did."""
+
 
 class Leading:
     """What the partitions that a broker leads have in common."""
@@ -66,6 +69,11 @@ class Leading:
         """To be called every half of replica.lag.time.max.ms."""
         for partition in list(self.partitions):
             partition.check_followers()
+
+    def starts_moved(self) -> None:
+        """Retention has been applied."""
+        for partition in self.partitions:
+            partition.start_moved()
 
     def is_alive(self, broker_id: int) -> bool:
         """Whether a broker is registered and not fenced."""
@@ -97,6 +105,7 @@ class LedReplicas:
 
     __slots__ = (
         "_leading",
+        "deletions",
         "epoch_start_offset",
         "followers",
         "isr",
@@ -115,6 +124,8 @@ class LedReplicas:
         self.partition_epoch = -1
         self.epoch_start_offset = UNKNOWN_OFFSET
         """Where the leader's log ended when it began to lead in this epoch."""
+        self.deletions: dict[Callable[[], None], None] = {}
+        """Who is called when the low watermark may have moved."""
 
     def take(self, image: PartitionImage, end_offset: int, now_ms: int) -> None:
         """Those that the metadata has, led by this broker, whose log ends there.
@@ -248,6 +259,11 @@ class LedReplicas:
             self.partition_epoch = answer.partition_epoch
             self._set_isr(answer.isr)
         return False
+
+    def start_moved(self) -> None:
+        """A follower's log begins elsewhere, or followers are not known any more."""
+        for callback in list(self.deletions):
+            callback()
 
     def low_watermark(self, log_start_offset: int) -> int:
         """Where the log begins on every replica that lives (KIP-107), the leader's beginning there."""

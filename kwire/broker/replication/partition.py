@@ -187,6 +187,7 @@ class Partition:
         del self._leading.partitions[self]
         assert led is not None
         led.news(wake=True)
+        led.start_moved()
 
     def refusal(self) -> ApiError:
         """What to tell a client while this broker does not lead."""
@@ -201,11 +202,27 @@ class Partition:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
-    # --- appending
-
     @property
     def high_watermark(self) -> int:
         return self.log.high_watermark
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it does not know yet that all is committed that it had when it began to lead. KIP-207."""
+        return self.led is not None and self.led.epoch_start_offset > self.log.high_watermark
+
+    @property
+    def low_watermark(self) -> int:
+        """Where the log begins on every replica that lives. KIP-107."""
+        start_offset = self.log.log_start_offset
+        return start_offset if self.led is None else self.led.low_watermark(start_offset)
+
+    def start_moved(self) -> None:
+        """The log begins later than it did: followers are told when they fetch."""
+        if self.led is not None:
+            self.led.news(wake=False)
+
+    # --- appending
 
     def append(
         self,
@@ -354,6 +371,7 @@ class Partition:
             return
         log = self.log
         is_news = end_offset != state.end_offset
+        starts_elsewhere = log_start_offset != state.log_start_offset
         state.fetched(
             end_offset,
             log_start_offset=log_start_offset,
@@ -366,6 +384,8 @@ class Partition:
             self._ask(led.expanded((self.topic_id, self.index), state, log.high_watermark))
         if is_news:
             self._replicated()
+        if starts_elsewhere and led.deletions:
+            led.start_moved()
 
     def is_quiet_for(self, broker_id: int, end_offset: int) -> bool:
         """Whether a follower that fetches from there has no news before the log grows.
@@ -399,6 +419,8 @@ class Partition:
         self._ask(pending)
         if self._late:
             self._replicated()
+        if led.deletions:
+            led.start_moved()
 
     def _ask(self, pending: Pending | None) -> None:
         """Have the controller change the ISR."""

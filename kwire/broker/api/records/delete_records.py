@@ -1,10 +1,15 @@
-"""DeleteRecords v0–2. KIP-107: raise the log start offset; -1 means up to the high watermark."""
+"""DeleteRecords v0–2. KIP-107: raise the log start offset; -1 means up to the high watermark.
+
+The low watermark of the answer is where the log begins on all replicas that live: followers raise theirs when
+they hear of the leader's, and say so with their next fetch.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import RequestContext
+from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.host.host import Timer
 from kwire.broker.metadata.names import is_internal
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.delete_records import (
@@ -16,32 +21,114 @@ from kwire.wire.messages.delete_records import (
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.replication.led_replicas import LedReplicas
+    from kwire.broker.replication.partition import Partition
 
 UP_TO_HIGH_WATERMARK = -1
 INVALID_LOW_WATERMARK = -1
 
 
-def handle(node: BrokerRole, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Delete what lies before each offset; the low watermark is the new log start offset."""
+def handle(
+    node: BrokerRole, context: RequestContext, request: DeleteRecordsRequest
+) -> DeleteRecordsResponse | Parked:
+    """Delete what lies before each offset; answer when all replicas that live have, or the time is over."""
     # What is named twice has one answer, to what was asked last; a topic without partitions has none.
     asked = {
         (topic.name, partition.partition_index): partition.offset
         for topic in request.topics
         for partition in topic.partitions
     }
+    deletion = _Deletion(node, context)
     topics: dict[str, DeleteRecordsTopicResult] = {}
     for (name, index), offset in asked.items():
         answer = DeleteRecordsPartitionResult(partition_index=index, low_watermark=INVALID_LOW_WATERMARK)
         try:
-            answer.low_watermark = _delete(node, name, index, offset)
+            partition = _to_delete_from(node, name, index)
+            deletion.delete(partition, offset, answer)
         except ApiError as error:
             answer.error_code = error.code
         result = topics.setdefault(name, DeleteRecordsTopicResult(name=name, partitions=[]))
         result.partitions.append(answer)
-    return DeleteRecordsResponse(topics=list(topics.values()))
+    response = DeleteRecordsResponse(topics=list(topics.values()))
+    return response if deletion.is_over else deletion.wait(response, request.timeout_ms)
 
 
-def _delete(node: BrokerRole, topic: str, index: int, offset: int) -> int:
+class _Deletion:
+    """One request under way."""
+
+    def __init__(self, node: BrokerRole, context: RequestContext) -> None:
+        self._host = node.host
+        self._context = context
+        self._response: DeleteRecordsResponse | None = None
+        self._timer: Timer | None = None
+        self._deleted: list[tuple[Partition, LedReplicas, int, DeleteRecordsPartitionResult]] = []
+        """Where followers are waited for, up to which offset."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody is waited for."""
+        return not self._deleted
+
+    def delete(self, partition: Partition, offset: int, answer: DeleteRecordsPartitionResult) -> None:
+        """Delete on this broker. ApiError."""
+        log = partition.log
+        if offset == UP_TO_HIGH_WATERMARK:
+            offset = partition.high_watermark
+        if offset < 0 or offset > partition.high_watermark:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {offset} of {log.name} is beyond the high watermark."
+            )
+        if offset > log.log_start_offset:
+            log.delete_records_before(offset)
+            partition.start_moved()
+            partition.wake()
+        answer.low_watermark = partition.low_watermark
+        if answer.low_watermark < offset and partition.led is not None:
+            self._deleted.append((partition, partition.led, offset, answer))
+
+    def wait(self, response: DeleteRecordsResponse, timeout_ms: int) -> Parked:
+        """Answer later."""
+        self._response = response
+        for _, led, _, _ in self._deleted:
+            led.deletions[self._look] = None
+        self._timer = self._host.schedule(max(0, timeout_ms), self._timed_out)
+        return PARKED
+
+    def _look(self) -> None:
+        """Some log may begin later than it did, or not be led here any more."""
+        if self._response is None:
+            return
+        left: list[tuple[Partition, LedReplicas, int, DeleteRecordsPartitionResult]] = []
+        for partition, led, offset, answer in self._deleted:
+            if partition.led is not led:
+                answer.error_code = partition.refusal().code
+                answer.low_watermark = INVALID_LOW_WATERMARK
+            elif partition.low_watermark >= offset:
+                answer.low_watermark = partition.low_watermark
+            else:
+                left.append((partition, led, offset, answer))
+                continue
+            led.deletions.pop(self._look, None)
+        self._deleted = left
+        if not left:
+            self._answer()
+
+    def _timed_out(self) -> None:
+        for _, led, _, answer in self._deleted:
+            led.deletions.pop(self._look, None)
+            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+        self._answer()
+
+    def _answer(self) -> None:
+        response, self._response = self._response, None
+        assert response is not None
+        assert self._timer is not None
+        self._timer.cancel()
+        self._context.complete(response)
+
+
+def _to_delete_from(node: BrokerRole, topic: str, index: int) -> Partition:
+    """The partition, led by this broker, where it is one whose records may be deleted. ApiError."""
     if not node.partition_exists(topic, index):
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if is_internal(topic):
@@ -49,18 +136,8 @@ def _delete(node: BrokerRole, topic: str, index: int, offset: int) -> int:
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Records of the internal topic {topic} cannot be deleted."
         )
     partition = node.led_partition(topic, index)
-    log = partition.log
-    if "delete" not in log.config.cleanup_policy:
+    if "delete" not in partition.log.config.cleanup_policy:
         raise ApiError(
             ErrorCode.POLICY_VIOLATION, f"Records of {topic}-{index} cannot be deleted: it is compacted only."
         )
-    if offset == UP_TO_HIGH_WATERMARK:
-        offset = partition.high_watermark
-    if offset < 0 or offset > partition.high_watermark:
-        raise ApiError(
-            ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {offset} of {topic}-{index} is beyond the high watermark."
-        )
-    if offset > log.log_start_offset:
-        log.delete_records_before(offset)
-        partition.wake()
-    return log.log_start_offset
+    return partition

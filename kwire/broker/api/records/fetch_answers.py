@@ -34,12 +34,22 @@ def found(
 ) -> Partition:
     """The replica to read from, which is this broker's; with `from_leader` only where it leads. ApiError."""
     assert target.topic is not None
-    if partition is None or partition.role is Role.OFFLINE:
-        return node.led_partition(target.topic, target.index)  # which tells why not
-    if target.topic_id != ZERO_UUID and target.topic_id != partition.topic_id:
+    if partition is not None and target.topic_id not in (ZERO_UUID, partition.topic_id):
         raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-    if target.current_leader_epoch >= 0:
-        partition.check_leader_epoch(target.current_leader_epoch)
+    return replica(node, target.topic, target.index, target.current_leader_epoch, from_leader=from_leader)
+
+
+def replica(
+    node: BrokerRole, topic: str, index: int, leader_epoch: int, *, from_leader: bool = True
+) -> Partition:
+    """The partition as this broker has it; with `from_leader` only where it leads. ApiError.
+
+    A wrong epoch is told before a wrong leader. KIP-320.
+    """
+    partition = node.partition(topic, index)
+    if partition is None or partition.role is Role.OFFLINE:
+        return node.led_partition(topic, index)  # which tells why not
+    partition.check_leader_epoch(leader_epoch)
     if from_leader and partition.role is not Role.LEADER:
         raise partition.refusal()
     return partition

@@ -53,6 +53,7 @@ class _FollowerFetch:
         "_node",
         "_request",
         "_session",
+        "_tells_at_once",
         "_timer",
         "_unknown",
     )
@@ -71,6 +72,8 @@ class _FollowerFetch:
             self._broker_id, self._broker_epoch = request.replica_id, -1
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
+        self._tells_at_once = node.config.replica_selector_class is not None
+        """Whether consumers may wait for the high watermark at the follower. KIP-392."""
         self._timer: Timer | None = None
         self._is_woken = False
         self._unknown: set[FollowerTarget] = set()
@@ -110,6 +113,8 @@ class _FollowerFetch:
                 urgent = True
                 continue
             if data.diverging_epoch.epoch >= 0:
+                urgent = True
+            if self._tells_at_once and data.high_watermark > target.told_high_watermark >= 0:
                 urgent = True
             fetched.append((target, data))
             total_bytes += size_bytes

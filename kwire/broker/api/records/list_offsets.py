@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
+from kwire.broker.api.records.fetch_answers import replica
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -39,6 +40,8 @@ SINCE_VERSION = {
 }
 READ_UNCOMMITTED, READ_COMMITTED = range(2)
 CONSUMER_REPLICA_ID = -1
+DEBUGGING_REPLICA_ID = -2
+FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
 
 
@@ -63,8 +66,14 @@ def handle(node: BrokerRole, context: RequestContext, request: ListOffsetsReques
                     raise ApiError(ErrorCode.INVALID_REQUEST)
                 answers[place] = _look_up(node, context.api_version, request, topic.name, partition)
             except ApiError as error:
+                code = error.code
+                if (
+                    code == ErrorCode.OFFSET_NOT_AVAILABLE
+                    and context.api_version < FIRST_VERSION_WITH_NOT_AVAILABLE
+                ):
+                    code = ErrorCode.LEADER_NOT_AVAILABLE
                 answers[place] = ListOffsetsPartitionResponse(
-                    partition_index=partition.partition_index, error_code=error.code, timestamp=-1, offset=-1
+                    partition_index=partition.partition_index, error_code=code, timestamp=-1, offset=-1
                 )
     by_topic: dict[str, list[ListOffsetsPartitionResponse]] = {}
     for (name, _), answer in answers.items():
@@ -83,10 +92,18 @@ def _look_up(
     timestamp = asked.timestamp
     if timestamp < 0 and version < SINCE_VERSION.get(timestamp, 1 << 15):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    partition = node.led_partition(topic, asked.partition_index)
-    partition.check_leader_epoch(asked.current_leader_epoch)
+    partition = replica(
+        node,
+        topic,
+        asked.partition_index,
+        asked.current_leader_epoch,
+        from_leader=request.replica_id != DEBUGGING_REPLICA_ID,
+    )
     log = partition.log
-    if request.replica_id != CONSUMER_REPLICA_ID:
+    is_client = request.replica_id == CONSUMER_REPLICA_ID
+    # A leader that does not know yet what is committed could tell of a place before one that it told before.
+    is_behind = is_client and partition.is_behind
+    if not is_client:
         end_offset = log.log_end_offset
     elif request.isolation_level == READ_COMMITTED:
         end_offset = log.last_stable_offset
@@ -95,6 +112,8 @@ def _look_up(
 
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index, timestamp=-1, offset=-1)
     if timestamp == LATEST:
+        if is_behind:
+            raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
         answer.offset = end_offset
         answer.leader_epoch = partition.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -112,6 +131,8 @@ def _look_up(
             answer.offset = found.offset
             if found.leader_epoch >= 0:
                 answer.leader_epoch = found.leader_epoch
+        elif is_behind:
+            raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
     if version < FIRST_VERSION_WITH_LEADER_EPOCH:
         answer.leader_epoch = -1
     return answer

@@ -26,10 +26,13 @@ def preferred_replica(
     """
     if not rack:
         return None
+    brokers = node.image.brokers
     racks = {
-        endpoint.node_id: endpoint.rack
-        for endpoint in node.endpoints({node.node_id, *led.isr}, listener)
-        if node.node_id == endpoint.node_id or not node.image.brokers[endpoint.node_id].fenced
+        broker_id: broker.rack
+        for broker_id in {node.node_id, *led.isr}
+        if (broker := brokers.get(broker_id)) is not None
+        and not broker.fenced
+        and listener in broker.endpoints
     }
     if racks.get(node.node_id) == rack:
         return None

@@ -6,91 +6,13 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.metadata.image import BrokerImage, PartitionImage
+from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.partition import Partition
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
-from kwire.wire.primitives import ZERO_UUID
-from tests.rig import Rig, produce_request
-
-VERSION = 18
-NONE = ErrorCode.NONE
-ONE = 73
-"""Bytes of a batch as `Rig.produce` sends it."""
-
-
-class Leader(Rig):
-    """Broker 1, which leads partitions of the topic a that broker 2 follows."""
-
-    def __init__(self, partitions: int = 1) -> None:
-        super().__init__()
-        self.create("a", partitions=partitions)
-        self.lead(*range(partitions))
-        self.topic_id = self.node.image.topics["a"].topic_id
-        brokers = dict(self.node.image.brokers)
-        brokers[2] = BrokerImage(2, 20, ZERO_UUID, {}, {}, fenced=False)
-        self.node.image.brokers = brokers
-        self.follower = self.connect()
-
-    def lead(self, *indexes: int, isr: tuple[int, ...] = (1, 2), epoch: int = 1) -> None:
-        image = PartitionImage(replicas=(1, 2), isr=isr, leader=1, leader_epoch=epoch, partition_epoch=epoch)
-        for index in indexes:
-            self.partition(index).lead(image)
-
-    def partition(self, index: int = 0) -> Partition:
-        found = self.node.partition("a", index)
-        assert found is not None
-        return found
-
-    def append(self, index: int = 0) -> None:
-        self.call(12, produce_request("a", index, acks=1))
-
-    def fetch(self, offsets: dict[int, int] | None = None, *, replica: int = 2, **fields: Any) -> Any:
-        """What is answered at once; None while the fetch waits."""
-        request = asked(self, offsets or {}, replica=replica, **fields)
-        self.follower.send(VERSION, request)
-        return self.received()
-
-    def received(self) -> Any:
-        return self.follower.receive(VERSION, FetchRequest)
-
-
-def asked(
-    rig: Leader,
-    offsets: dict[int, int],
-    *,
-    replica: int = 2,
-    epoch: int = 20,
-    partition: dict[str, Any] | None = None,
-    forget: tuple[int, ...] = (),
-    **fields: Any,
-) -> FetchRequest:
-    partitions = [
-        FetchPartition(
-            partition=index,
-            fetch_offset=offset,
-            partition_max_bytes=1 << 20,
-            **{"current_leader_epoch": 1, "log_start_offset": 0, **(partition or {})},
-        )
-        for index, offset in offsets.items()
-    ]
-    return FetchRequest(
-        **{"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1, **fields},
-        replica_state=ReplicaState(replica_id=replica, replica_epoch=epoch),
-        topics=[FetchTopic(topic_id=rig.topic_id, partitions=partitions)] if partitions else [],
-        forgotten_topics_data=[ForgottenTopic(topic_id=rig.topic_id, partitions=list(forget))]
-        if forget
-        else [],
-    )
-
-
-def parts(answer: Any) -> list[Any]:
-    return [one for topic in answer.responses for one in topic.partitions]
-
-
-def sizes(answer: Any) -> dict[int, int]:
-    return {one.partition_index: len(one.records or b"") for one in parts(answer)}
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tests.broker.api.records.leader import NONE, ONE, Leader, parts, sizes
+from tests.rig import produce_request
 
 
 def test_a_follower_reads_what_is_written_and_tells_what_it_has() -> None:

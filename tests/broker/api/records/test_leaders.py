@@ -1,0 +1,198 @@
+"""What a leader with followers answers to others: offsets, ends of epochs, deletions, where to fetch from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.broker.metadata.image import PartitionImage
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kwire.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tests.broker.api.records.leader import NONE, ONE, Leader, parts
+
+ELSEWHERE = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5, partition_epoch=5)
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+
+
+def offsets(rig: Leader, timestamp: int, *, version: int = 9, replica: int = -1, epoch: int = -1) -> Any:
+    asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp, current_leader_epoch=epoch)
+    request = ListOffsetsRequest(replica_id=replica, topics=[ListOffsetsTopic(name="a", partitions=[asked])])
+    found = rig.call(version, request).topics[0].partitions[0]
+    return found.error_code, found.offset
+
+
+@pytest.fixture
+def behind() -> Leader:
+    """A leader of a new epoch, which began with a record of which it does not know that it is committed."""
+    rig = Leader()
+    rig.append()
+    rig.lead(0, epoch=2)
+    return rig
+
+
+def test_who_leads_anew_tells_of_no_offsets_that_may_be_too_low(behind: Leader) -> None:
+    for timestamp in (LATEST, MAX_TIMESTAMP, 0):
+        assert offsets(behind, timestamp) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    assert offsets(behind, LATEST, version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert offsets(behind, EARLIEST) == (NONE, 0)
+    assert offsets(behind, LATEST, replica=2) == (NONE, 1), "followers are told of the end of the log"
+    behind.fetch({0: 1}, partition={"current_leader_epoch": 2})
+    assert offsets(behind, LATEST) == (NONE, 1)
+    behind.append()
+    assert offsets(behind, LATEST) == (NONE, 1), "what is appended since is no reason"
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [
+        (1, ErrorCode.FENCED_LEADER_EPOCH),
+        (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (5, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (-1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+def test_a_follower_tells_of_a_wrong_epoch_first(epoch: int, code: ErrorCode) -> None:
+    rig = Leader()
+    rig.partition().follow(ELSEWHERE)
+    assert offsets(rig, LATEST, epoch=epoch) == (code, -1)
+    asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=epoch, leader_epoch=1)
+    request = OffsetForLeaderEpochRequest(
+        replica_id=-1, topics=[OffsetForLeaderTopic(topic="a", partitions=[asked])]
+    )
+    assert rig.call(4, request).topics[0].partitions[0].error_code == code
+
+
+def test_a_follower_answers_who_looks_for_faults() -> None:
+    rig = Leader()
+    rig.append()
+    rig.partition().follow(ELSEWHERE)
+    assert offsets(rig, LATEST, replica=-2) == (NONE, 1)
+
+
+class Deleting(Leader):
+    """With two records that are replicated, of which the first is to go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.append()
+        self.append()
+        self.fetch({0: 2}, max_wait_ms=0)
+        self.client = self.connect()
+
+    def delete(self, offset: int = 1) -> Any:
+        partitions = [DeleteRecordsPartition(partition_index=0, offset=offset)]
+        topics = [DeleteRecordsTopic(name="a", partitions=partitions)]
+        self.client.send(2, DeleteRecordsRequest(topics=topics, timeout_ms=1_000))
+        return self.told()
+
+    def told(self) -> Any:
+        self.turn()
+        answer = self.client.receive(2, DeleteRecordsRequest)
+        if answer is None:
+            return None
+        (found,) = answer.topics[0].partitions
+        return found.error_code, found.low_watermark
+
+
+def test_records_are_deleted_when_all_that_live_have() -> None:
+    rig = Deleting()
+    assert rig.delete() is None
+    (found,) = parts(rig.fetch({0: 2}, max_wait_ms=0))
+    assert (found.log_start_offset, rig.told()) == (1, None)
+    rig.fetch({0: 2}, max_wait_ms=0, partition={"log_start_offset": 1})
+    assert rig.told() == (NONE, 1)
+    assert rig.delete() == (NONE, 1), "once more"
+    assert rig.delete(3) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+
+
+@pytest.mark.parametrize("how", ["in time", "fenced", "resigned", "too late"])
+def test_a_deletion_that_waits(how: str) -> None:
+    rig = Deleting()
+    assert rig.delete() is None
+    if how == "resigned":
+        rig.partition().follow(ELSEWHERE)
+        assert rig.told() == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    elif how == "fenced":
+        brokers = rig.node.image.brokers
+        rig.node.image.brokers = {**brokers, 2: brokers[2]._replace(fenced=True)}
+        rig.partition().check_followers()
+        assert rig.told() == (NONE, 1)
+    elif how == "too late":
+        rig.host.advance(1_000)
+        assert rig.told() == (ErrorCode.REQUEST_TIMED_OUT, 0)
+    else:
+        rig.fetch({0: 2}, max_wait_ms=0, partition={"log_start_offset": 1})
+        assert rig.told() == (NONE, 1)
+    rig.fetch({0: 2}, max_wait_ms=0, partition={"log_start_offset": 1})
+    rig.host.advance(2_000)
+    assert rig.told() is None
+
+
+SELECTOR = {
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    "broker.rack": "one",
+}
+
+
+def consume(rig: Leader, offset: int = 0, *, rack: str = "two", version: int = 12, wait_ms: int = 0) -> Any:
+    asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_epoch=-1,
+        rack_id=rack,
+        topics=[FetchTopic(topic="a", partitions=[asked])],
+    )
+    found = rig.call(version, request).responses[0].partitions[0]
+    return found.preferred_read_replica, len(found.records or b"")
+
+
+def test_a_consumer_is_sent_to_a_follower_in_its_rack() -> None:
+    rig = Leader(**SELECTOR)
+    rig.append()
+    assert consume(rig) == (-1, 0), "of a follower that has not fetched nothing is known"
+    rig.fetch({0: 1}, max_wait_ms=0)
+    assert consume(rig, wait_ms=500) == (2, 0)
+    assert consume(rig, rack="") == consume(rig, rack="one") == consume(rig, rack="three") == (-1, ONE)
+    assert consume(rig, version=10) == (-1, ONE), "an old one has no rack"
+    rig.append()
+    assert consume(rig, 2) == (-1, 0), "it does not have that offset"
+    assert consume(rig, 1, wait_ms=500) == (2, 0)
+    brokers = rig.node.image.brokers
+    rig.node.image.brokers = {**brokers, 2: brokers[2]._replace(fenced=True)}
+    assert consume(rig, 0) == (-1, ONE)
+
+
+def test_without_a_selector_nobody_is_sent_away() -> None:
+    rig = Leader()
+    rig.append()
+    rig.fetch({0: 1}, max_wait_ms=0)
+    assert consume(rig) == (-1, ONE)
+
+
+def test_with_a_selector_followers_hear_of_the_high_watermark_at_once() -> None:
+    for settings, news in ((SELECTOR, True), ({}, False)):
+        rig = Leader(**settings)
+        rig.partition().lead(
+            PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=2, partition_epoch=2)
+        )
+        rig.append()
+        epoch = {"current_leader_epoch": 2}
+        made = rig.fetch({0: 1}, partition=epoch, session_epoch=0, max_wait_ms=0).session_id
+        assert rig.fetch(session_id=made, session_epoch=1) is None
+        rig.partition().fetched(3, 1)
+        rig.turn()
+        assert (rig.received() is not None) == news
