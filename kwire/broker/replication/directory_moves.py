@@ -156,6 +156,7 @@ class _Move:
         self._directory = directory
         self._home = moves.log_manager.directory_of(partition.log)
         self._copy = FutureLog(moves.log_manager, partition.log, directory, moves.host.now_ms())
+        moves.log_manager.name_new(moves.host)
         self._assigning = False
         self._is_assigned = False
         self._is_synced = False

@@ -191,6 +191,7 @@ class Replicas:
         for topic in topics.values():
             for index in range(len(topic.partitions)):
                 self._take(topic, index)
+        self._log_manager.name_new(self._host)
         self._tell_directories(topics.values())
 
     def _check_known(self, log: Log) -> None:
@@ -241,6 +242,7 @@ class Replicas:
                 if before and before[0] is now:
                     continue  # of a thousand partitions one may have changed
                 self._take(change.after, index, is_new=not before or self._node_id not in before[0].replicas)
+        self._log_manager.name_new(self._host)
         self._tell_directories([*delta.created_topics, *altered])
         self._take_configs({name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC})
 

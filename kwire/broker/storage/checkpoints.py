@@ -22,6 +22,7 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANED_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+TOPIC_ID_BESIDE = PARTITION_METADATA + TEMPORARY_SUFFIX
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
@@ -144,12 +145,17 @@ _TOPIC_ID = re.compile(r"version:\s+[0-9]+\r?\ntopic_id:\s+(\S+)\s*(?:\n|$)")
 
 
 def write_topic_id(disk: Disk, directory: str, topic_id: Uuid) -> None:
-    """Replace `partition.metadata`, so that after a loss of power it is whole or not there. StorageError."""
-    path = join(directory, PARTITION_METADATA)
+    """Write what is to be `partition.metadata` beside its place, to be synced and placed. StorageError."""
     text = f"version: {_VERSION}\ntopic_id: {uuid_to_text(topic_id)}"
-    # A name whose content has not reached the disk would stand for a garbled file. The name itself can wait.
-    disk.write(path + TEMPORARY_SUFFIX, text.encode(), sync=True)
-    disk.rename(path + TEMPORARY_SUFFIX, path)
+    disk.write(join(directory, TOPIC_ID_BESIDE), text.encode(), sync=False)
+
+
+def place_topic_id(disk: Disk, directory: str) -> None:
+    """Give it its name: one whose content has not reached the disk would stand for a garbled file.
+
+    So it is whole after a loss of power, or not there. The name itself can wait. StorageError.
+    """
+    disk.rename(join(directory, TOPIC_ID_BESIDE), join(directory, PARTITION_METADATA))
 
 
 class NoOwner(StorageError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from kwire.broker.storage.checkpoints import TOPIC_ID_BESIDE, place_topic_id, write_topic_id
 from kwire.broker.storage.disk import Disk, StorageError
 from kwire.broker.storage.log.log import Appended, Log
 from kwire.broker.storage.log.log_config import LogConfig
@@ -12,9 +13,17 @@ from kwire.broker.storage.log.recovery import open_log
 from kwire.broker.storage.log.trash import Trash
 from kwire.wire.batch import Record, batches, build, records
 from kwire.wire.compression import Codec
+from kwire.wire.primitives import Uuid
 
 NOW_MS = 1_700_000_000_000
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")
+
+
+def put_topic_id(disk: Disk, directory: str, topic_id: Uuid) -> None:
+    """`partition.metadata`, as a log has it at its first append."""
+    write_topic_id(disk, directory, topic_id)
+    disk.open(f"{directory}/{TOPIC_ID_BESIDE}").sync()
+    place_topic_id(disk, directory)
 
 
 def batch(

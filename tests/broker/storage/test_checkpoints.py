@@ -18,11 +18,11 @@ from kwire.broker.storage.checkpoints import (
     write_clean_shutdown,
     write_meta_properties,
     write_offsets,
-    write_topic_id,
 )
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.primitives import uuid_from_text
+from tests.broker.storage.log_bench import put_topic_id
 
 TOPIC_ID = uuid_from_text("xtzWWN4bTjitpL3kfd9s5g")
 
@@ -53,7 +53,7 @@ def test_a_garbled_checkpoint_is_an_error(content: bytes) -> None:
 
 def test_partition_metadata() -> None:
     disk = MemoryDisk()
-    write_topic_id(disk, "", TOPIC_ID)
+    put_topic_id(disk, "", TOPIC_ID)
     assert disk.read("/partition.metadata") == b"version: 0\ntopic_id: xtzWWN4bTjitpL3kfd9s5g"
     assert read_topic_id(disk, "") == TOPIC_ID
 
@@ -85,7 +85,7 @@ def test_garbled_partition_metadata_is_an_error_and_not_a_log_of_no_topic(conten
 @pytest.mark.parametrize("seed", range(20))
 def test_a_loss_of_power_leaves_partition_metadata_whole_or_not_there(seed: int) -> None:
     disk = MemoryDisk()
-    write_topic_id(disk, "", TOPIC_ID)
+    put_topic_id(disk, "", TOPIC_ID)
     disk.power_cut(random.Random(seed))
     assert read_topic_id(disk, "") in (TOPIC_ID, None)
 

@@ -34,6 +34,7 @@ from kwire.broker.storage.dirs.log_dir import (
     future_name,
     set_aside_name,
 )
+from kwire.broker.storage.dirs.new_logs import NewLogs
 from kwire.broker.storage.dirs.owners import StartRefused
 from kwire.broker.storage.disk import Disk, StorageError, join
 from kwire.broker.storage.log.log import Log
@@ -92,6 +93,7 @@ class LogManager:
             for directory in self._directories
         }
         """By directory: recovery points, log start offsets and high watermarks."""
+        self._new = NewLogs(self.log_failed)
         self.high_watermarks: dict[TopicPartition, int] = {}
         """The high watermarks that the last checkpoint before this start held."""
 
@@ -252,6 +254,8 @@ class LogManager:
             now_ms=now_ms,
             on_failure=self.log_failed,
         )
+        if clean and topic_id is not None:
+            self._new.add(log)
         is_future = name is not None and name.endswith(FUTURE_SUFFIX)
         (self._futures if is_future else self._logs)[topic, partition] = log
         self._parents[log] = directory
@@ -332,6 +336,10 @@ class LogManager:
         return self._parents[log]
 
     # --- making and setting aside
+
+    def name_new(self, host: Host) -> None:
+        """After logs were made: have them tell their topics' ids whatever happens, off the loop."""
+        self._new.name(host)
 
     def create(self, topic: str, partition: int, topic_id: Uuid, config: LogConfig, now_ms: int) -> Log:
         """Make a log where it was asked for, or in the directory that holds the fewest. StorageError."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kwire.broker.storage.checkpoints import PARTITION_METADATA
+from kwire.broker.storage.checkpoints import PARTITION_METADATA, TOPIC_ID_BESIDE, place_topic_id
 from kwire.broker.storage.disk import Disk, DiskFile, join
 from kwire.broker.storage.log.leader_epochs import LeaderEpochs
 from kwire.broker.storage.log.log_config import LogConfig
@@ -65,6 +65,7 @@ class Durability:
         "_synced_base",
         "_tail_needs_sync",
         "awaits_sync",
+        "is_unnamed",
         "recovery_point",
     )
 
@@ -77,11 +78,14 @@ class Durability:
         producers: ProducerStateManager,
         *,
         recovery_point: int,
+        is_unnamed: bool,
         metadata_needs_sync: bool,
         names_are_synced: bool,
         tail_needs_sync: bool,
     ) -> None:
-        """`metadata_needs_sync`: `partition.metadata` was written, and the directory made, only just now.
+        """`is_unnamed`: `partition.metadata` is written, and not placed yet.
+
+        `metadata_needs_sync`: it was written, and the directory made, only just now.
 
         `names_are_synced`: the directory is as a clean shutdown has left it. `tail_needs_sync`: what was cut
         off the active segment may not be gone for good, so the next flush syncs it, whatever else it does.
@@ -92,6 +96,8 @@ class Durability:
         self._segments = segments
         self._epochs = epochs
         self._producers = producers
+        self.is_unnamed = is_unnamed
+        """Whether the log cannot tell its topic's id yet, should the process die: nothing may be appended."""
         self._metadata_needs_sync = metadata_needs_sync
         self._seen_ms: int | None = None
         """When somebody last asked whether a flush is due, in monotonic time."""
@@ -124,11 +130,28 @@ class Durability:
         self._renames += 1
         self._synced_base = -1
 
+    def begin_naming(self) -> FlushTicket:
+        """What is to be synced before the log can tell its topic's id for good. StorageError."""
+        beside = self._disk.open(join(self._directory, TOPIC_ID_BESIDE))
+        return FlushTicket(self._disk, [beside], (), self._segments.end_offset, self._place_topic_id)
+
+    def name_now(self) -> None:
+        """Have the log tell its topic's id from here on, unless it does. StorageError."""
+        if self.is_unnamed:
+            self._disk.open(join(self._directory, TOPIC_ID_BESIDE)).sync()
+            self._place_topic_id()
+
+    def _place_topic_id(self) -> None:
+        if self.is_unnamed:
+            place_topic_id(self._disk, self._directory)
+            self.is_unnamed = False
+
     def finish_files(self) -> None:
         """Leave the files of a log that was flushed as a clean shutdown does. StorageError.
 
         Of a log that nobody has written to since it was opened, nothing is opened or synced.
         """
+        self.name_now()
         self._segments.active.become_inactive()
         for segment in self._segments.not_synced_from(self.recovery_point):
             if segment.is_cut:
@@ -143,6 +166,7 @@ class Durability:
 
     def begin_flush(self) -> FlushTicket:
         """What is to be synced for all that is in the files now. StorageError."""
+        self.name_now()
         epochs, active = self._epochs, self._segments.active
         end_offset = self._segments.end_offset
         files: list[DiskFile] = []

@@ -80,6 +80,7 @@ class Log(Readable):
         trash: Trash,
         rng: random.Random,
         now_ms: int,
+        is_unnamed: bool,
         metadata_needs_sync: bool,
         names_are_synced: bool,
         tail_needs_sync: bool,
@@ -111,6 +112,7 @@ class Log(Readable):
             epochs,
             producers,
             recovery_point=recovery_point,
+            is_unnamed=is_unnamed,
             metadata_needs_sync=metadata_needs_sync,
             names_are_synced=names_are_synced,
             tail_needs_sync=tail_needs_sync,
@@ -230,6 +232,8 @@ class Log(Readable):
         assert not self._durability.awaits_sync, f"{self.name} was cut, and that is not durable yet"
         epochs, producers = self._epochs, self.producers
         try:
+            if not segment.size_bytes:
+                self._durability.name_now()
             for epoch, start_offset in incoming.epochs:
                 if epoch != epochs.latest:
                     epochs.begin(epoch, start_offset)
@@ -379,6 +383,19 @@ class Log(Readable):
     def has_unflushed_segments(self) -> bool:
         """Whether a segment that the log has rolled on from is not durable yet."""
         return self._durability.recovery_point < self._segments.active.base_offset
+
+    def begin_naming(self) -> FlushTicket | None:
+        """Have the log tell its topic's id whatever happens, as `begin_flush`; None where it does already.
+
+        `finish` may raise StorageError, too. An append or a flush that comes first does not wait for it.
+        """
+        if self.failure is not None or not self._durability.is_unnamed:
+            return None
+        try:
+            return self._durability.begin_naming()
+        except StorageError as error:
+            self._fail(error)
+            raise
 
     def begin_flush(self) -> FlushTicket:
         """Make what is written so far durable: run `work` in any thread, then call `finish` on the loop.

@@ -68,18 +68,17 @@ def open_log(
     except FileMissing:
         disk.make_directory(directory)
         names = []
-    metadata_needs_sync = False
     stored_id = read_topic_id(disk, directory) if names else None
     if topic_id is None or topic_id == stored_id:
         topic_id = ZERO_UUID if stored_id is None else stored_id
-    elif stored_id is None:
-        write_topic_id(disk, directory, topic_id)
-        metadata_needs_sync = True
-    else:
+    elif stored_id is not None:
         raise StorageError(f"{join(directory, PARTITION_METADATA)} names another topic's id")
 
     opening = _Opening(disk, directory, f"{topic}-{partition}", config, trash, now_ms, names, logger)
     opening.remove_leftovers()
+    metadata_needs_sync = is_unnamed = stored_id is None and topic_id != ZERO_UUID
+    if is_unnamed:
+        write_topic_id(disk, directory, topic_id)
     opening.find_segments(log_start_offset)
     producers = ProducerStateManager(
         disk, directory, partition=opening.name, expiration_ms=producer_id_expiration_ms, logger=logger
@@ -132,6 +131,7 @@ def open_log(
         trash=trash,
         rng=rng,
         now_ms=now_ms,
+        is_unnamed=is_unnamed,
         metadata_needs_sync=metadata_needs_sync,
         names_are_synced=clean and not opening.is_changed,
         # No offset will tell a flush that there is something to sync, but the end of a write that failed may

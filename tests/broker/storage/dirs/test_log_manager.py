@@ -16,7 +16,6 @@ from kwire.broker.storage.checkpoints import (
     HIGH_WATERMARKS,
     RECOVERY_POINTS,
     read_offsets,
-    write_topic_id,
 )
 from kwire.broker.storage.dirs.log_dir import DirectoryInUse, parse_name, set_aside_name
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -26,7 +25,7 @@ from kwire.broker.storage.log.log_config import LogConfig
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid
-from tests.broker.storage.log_bench import NOW_MS, batch, numbered, values
+from tests.broker.storage.log_bench import NOW_MS, batch, numbered, put_topic_id, values
 
 CONFIG = LogConfig(segment_index_bytes=1200, file_delete_delay_ms=1000)
 TOPIC_ID = Uuid(b"\7" * 16)
@@ -149,13 +148,14 @@ def test_logs_are_spread_over_the_directories(disk: MemoryDisk) -> None:
     log = logs.get("t", 3)
     assert log is not None
     assert logs.directory_of(log).path in log.directory
+    append(log, b"a")
     assert disk.read(f"{log.directory}/partition.metadata").startswith(b"version: 0\ntopic_id: ")
 
 
 def test_one_partition_in_two_directories_takes_the_second_offline(disk: MemoryDisk) -> None:
     for path in ("/a", "/b"):
         disk.make_directory(f"{path}/t-0")
-        write_topic_id(disk, f"{path}/t-0", TOPIC_ID)
+        put_topic_id(disk, f"{path}/t-0", TOPIC_ID)
     logs = opened(disk, "/a", "/b")
     assert [directory.offline for directory in logs.directories()] == [False, True]
 

@@ -11,12 +11,12 @@ from kwire.broker.storage.checkpoints import (
     MetaProperties,
     read_meta_properties,
     write_meta_properties,
-    write_topic_id,
 )
 from kwire.broker.storage.dirs.owners import StartRefused, give_directory_ids, may_start, read_owners
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.primitives import Uuid
+from tests.broker.storage.log_bench import put_topic_id
 
 PATHS = ("/a", "/b")
 SNAPSHOT = "/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"
@@ -134,7 +134,7 @@ def test_two_directories_of_a_partition_are_one_too_many(names: list[str], told:
     disk = made("/a/__cluster_metadata-0/x", formatted="ab")
     for name in names:
         disk.make_directory(name)
-        write_topic_id(disk, name, Uuid(b"t" * 16))
+        put_topic_id(disk, name, Uuid(b"t" * 16))
     before = disk.tree("/a") | disk.tree("/b")
     assert refused(disk) == (
         f"{told}: find out which one was written to last, and move the other one out of log.dirs"
@@ -148,9 +148,9 @@ def test_what_is_left_of_an_earlier_topic_of_the_name_is_no_second_directory() -
     disk = made("/a/__cluster_metadata-0/x", formatted="ab")
     for name in "ab":
         disk.make_directory(f"/{name}/t-0")
-        write_topic_id(disk, f"/{name}/t-0", Uuid(name.encode() * 16))
+        put_topic_id(disk, f"/{name}/t-0", Uuid(name.encode() * 16))
         disk.make_directory(f"/{name}/t-1.0{name}-delete")
-        write_topic_id(disk, f"/{name}/t-1.0{name}-delete", Uuid(b"t" * 16))
+        put_topic_id(disk, f"/{name}/t-1.0{name}-delete", Uuid(b"t" * 16))
     assert not is_new(disk)
 
 

@@ -361,9 +361,19 @@ def open_as(bench: LogBench, topic_id: Uuid | None) -> Log:
     )
 
 
+def test_a_topic_id_that_was_only_begun_to_be_written_is_written_anew(bench: LogBench) -> None:
+    first, second = Uuid(b"\1" * 16), Uuid(b"\2" * 16)
+    open_as(bench, first)
+    bench.disk.kill()
+    open_as(bench, second).flush()
+    assert open_as(bench, None).topic_id == second
+
+
 def test_the_topic_id_is_written_once_and_must_not_change(bench: LogBench) -> None:
     first, second = Uuid(b"\1" * 16), Uuid(b"\2" * 16)
-    assert open_as(bench, first).topic_id == first
+    log = open_as(bench, first)
+    assert log.topic_id == first
+    log.flush()
     assert read_topic_id(bench.disk, bench.directory) == first
     assert open_as(bench, None).topic_id == first
     with pytest.raises(StorageError, match="another topic"):

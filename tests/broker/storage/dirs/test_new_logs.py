@@ -1,0 +1,128 @@
+"""New logs come to tell the ids of their topics."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kwire.broker.host.loggers import OF_NO_NODE
+from kwire.broker.storage.checkpoints import read_topic_id
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.log.log import Log
+from kwire.broker.storage.log.log_config import LogConfig
+from kwire.testing.disk import MemoryDisk
+from kwire.testing.virtual import VirtualHost, Work
+from kwire.wire.primitives import Uuid
+from tests.broker.storage.log_bench import NOW_MS, batch, values
+
+CONFIG = LogConfig(segment_index_bytes=1200)
+FIRST, SECOND = Uuid(b"\1" * 16), Uuid(b"\2" * 16)
+
+
+class Bench:
+    """A log directory, and a host that does its work when the test says so."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk(random.Random(1))
+        self.host = VirtualHost()
+        self.held: list[Work] = self.host.hold_work()
+        self.open()
+
+    def open(self) -> None:
+        self.logs = LogManager(self.disk, ["/a"], rng=random.Random(0), logger=OF_NO_NODE)
+        self.logs.open(NOW_MS)
+
+    def create(self, partition: int = 0, topic_id: Uuid = FIRST) -> Log:
+        log = self.logs.create("t", partition, topic_id, CONFIG, NOW_MS)
+        self.logs.name_new(self.host)
+        return log
+
+    def work(self) -> None:
+        self.held.pop(0).deliver()
+        self.host.run_pending()
+
+    def told(self, partition: int = 0) -> Uuid | None:
+        return read_topic_id(self.disk, f"/a/t-{partition}")
+
+    @property
+    def is_online(self) -> bool:
+        return not self.logs.directories()[0].offline
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def append(log: Log, value: bytes) -> None:
+    log.append(batch(value), leader_epoch=0, now_ms=NOW_MS)
+    log.commit()
+    log.high_watermark = log.log_end_offset
+
+
+def test_a_worker_syncs_before_the_file_has_its_name(bench: Bench) -> None:
+    bench.create()
+    assert bench.told() is None
+    bench.work()
+    assert bench.told() == FIRST
+    assert bench.held == []
+
+
+def test_an_append_does_not_wait_for_the_worker(bench: Bench) -> None:
+    log = bench.create()
+    append(log, b"a")
+    assert bench.told() == FIRST
+    bench.work()
+    assert bench.is_online
+    assert values(log) == [b"a"]
+
+
+def test_many_take_turns(bench: Bench) -> None:
+    for partition in range(70):
+        bench.logs.create("t", partition, FIRST, CONFIG, NOW_MS)
+    bench.logs.name_new(bench.host)
+    bench.logs.name_new(bench.host)
+    for count in (32, 64, 70):
+        bench.work()
+        assert [bench.told(partition) is not None for partition in range(70)].count(True) == count
+    assert bench.held == []
+
+
+def test_a_log_that_is_gone_by_then_leaves_the_next_of_its_name_alone(bench: Bench) -> None:
+    bench.logs.delete(bench.create(), NOW_MS)
+    log = bench.create(topic_id=SECOND)
+    bench.work()
+    assert bench.told() is None
+    bench.work()
+    assert (bench.told(), log.topic_id) == (SECOND, SECOND)
+    assert bench.is_online
+
+
+@pytest.mark.parametrize("step", ["sync", "rename"])
+def test_a_disk_that_fails_takes_the_directory_offline(bench: Bench, step: str) -> None:
+    bench.create()
+    bench.disk.fails_after = ["sync", "rename"].index(step)
+    bench.work()
+    assert not bench.is_online
+
+
+def test_what_is_flushed_is_the_topic_s_after_a_loss_of_power(bench: Bench) -> None:
+    log = bench.create()
+    append(log, b"a")
+    log.flush()
+    bench.disk.power_cut()
+    bench.open()
+    again = bench.logs.get("t", 0)
+    assert again is not None
+    assert (again.topic_id, values(again)) == (FIRST, [b"a"])
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("works", [0, 1])
+def test_a_loss_of_power_leaves_the_id_whole_or_not_there(bench: Bench, works: int, seed: int) -> None:
+    bench.create()
+    for _ in range(works):
+        bench.work()
+    bench.disk.power_cut(random.Random(seed))
+    assert not bench.disk.exists("/a/t-0") or bench.told() in (FIRST, None)
