@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kwire.broker.raft.metadata_log import MetadataLog
     from kwire.broker.raft.quorum import QuorumDescription
     from kwire.broker.replication.partition import Partition
+    from kwire.broker.replication.throttle import Throttle
     from kwire.broker.storage.dirs.log_manager import LogManager
     from kwire.coordinator.groups.service import GroupCoordinatorService
     from kwire.coordinator.transactions.machine import Ending
@@ -155,6 +156,9 @@ class Records(Protocol):
 
     @property
     def fetch_sessions(self) -> FetchSessionCache: ...
+    @property
+    def leader_throttle(self) -> Throttle:
+        """How fast followers may be given what they have not got."""
 
     def partition(self, topic: str, index: int) -> Partition | None:
         """The partition, if this broker holds it."""

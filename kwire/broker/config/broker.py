@@ -116,6 +116,8 @@ class BrokerConfig:
     replica_selector_class: str | None
     request_timeout_ms: int
     replica_socket_timeout_ms: int
+    replication_quota_window_num: int
+    replication_quota_window_size_seconds: int
     share_coordinator_state_topic_min_isr: int
     share_coordinator_state_topic_num_partitions: int
     share_coordinator_state_topic_replication_factor: int

@@ -41,6 +41,7 @@ from kwire.broker.replication.fetchers import Fetchers
 from kwire.broker.replication.led_replicas import Leading
 from kwire.broker.replication.log_dirs import LogDirs
 from kwire.broker.replication.replicas import Replicas
+from kwire.broker.replication.throttle import LEADER, Throttle
 from kwire.broker.storage.cleaner.cleaner import Cleaner
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -129,6 +130,7 @@ class Node:
             on_cut=self.log_dirs.moves.source_cut,
         )
         self.config_changed.append(self.fetchers.config_changed)
+        self.leader_throttle = Throttle(LEADER, config, host, lambda: self.image)
         self.leading = Leading(
             host,
             config,

@@ -50,6 +50,8 @@ class Fetcher:
         self._offsets = LeaderOffsets(around, self._address, self.purpose)
         self._touched: dict[Follower, None] = {}
         """Those that the end of this turn is to look at."""
+        self._throttled: dict[Follower, None] = {}
+        """Those that wait until others have been copied for long enough."""
         self._is_staged = False
         self._is_asking = False
         self._pause: Timer | None = None
@@ -107,9 +109,31 @@ class Fetcher:
                 follower.move(Event.MUST_SYNC)
                 self._session.forget(follower.key)
                 follower.partition.sync(partial(self._synced, follower))
+            elif self._must_wait(follower):
+                self._session.forget(follower.key)
+                self._throttle(follower)
             else:
                 self._session.follow(follower.key, follower.asked)
         self._ask()
+
+    def _must_wait(self, follower: Follower) -> bool:
+        throttle, partition = self._around.throttle, follower.partition
+        return (
+            not follower.is_caught_up
+            and throttle.covers(partition.topic, partition.index)
+            and throttle.is_exceeded
+        )
+
+    def _throttle(self, follower: Follower) -> None:
+        if not self._throttled:
+            self._host.schedule(self._around.config.replica_fetch_backoff_ms, self._look_at_throttled)
+        self._throttled[follower] = None
+
+    def _look_at_throttled(self) -> None:
+        throttled, self._throttled = self._throttled, {}
+        for follower in throttled:
+            if follower.state is not State.ENDED:
+                self._touch(follower)
 
     def _synced(self, follower: Follower, error: ApiError | None) -> None:
         # Also told so where the role has changed meanwhile, and the sync is still under way.
@@ -204,7 +228,10 @@ class Fetcher:
     def _take_one(self, follower: Follower, data: PartitionData) -> bool:
         diverging = data.diverging_epoch
         if diverging.epoch < 0:
-            follower.take(data)
+            size_bytes = follower.take(data)
+            throttle, partition = self._around.throttle, follower.partition
+            if size_bytes and throttle.covers(partition.topic, partition.index):
+                throttle.record(size_bytes)
             return True
         return diverging.end_offset >= 0 and follower.cut(diverging)
 

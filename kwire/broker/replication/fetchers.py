@@ -12,6 +12,7 @@ from kwire.broker.replication.fetcher import Fetcher
 from kwire.broker.replication.follower import Follower
 from kwire.broker.replication.following import Commits
 from kwire.broker.replication.partition import Partition
+from kwire.broker.replication.throttle import FOLLOWER, Throttle
 
 FETCH_VERSIONS: Final = ((27, 18), (21, 17), (19, 16), (10, 15), (9, 14), (0, 13))
 LIST_OFFSETS_VERSIONS: Final = ((29, 11), (25, 10), (21, 9), (9, 8), (0, 7))
@@ -38,6 +39,7 @@ class Fetchers:
         self.config = config
         self.host = host
         self.stage = stage
+        self.throttle = Throttle(FOLLOWER, config, host, image)
         self._image = image
         self._broker_epoch = broker_epoch
         self._on_cut = on_cut

@@ -135,8 +135,8 @@ class Follower:
 
     # --- what the leader says
 
-    def take(self, data: PartitionData) -> None:
-        """Stage the batches of an answer; `commit` writes them.
+    def take(self, data: PartitionData) -> int:
+        """Stage the batches of an answer, which `commit` writes; how many bytes they are.
 
         ApiError: CORRUPT_MESSAGE, which may be another time; KAFKA_STORAGE_ERROR; OFFSET_OUT_OF_RANGE for
         batches that do not follow its end. StorageError.
@@ -151,6 +151,7 @@ class Follower:
         self._log_start_offset = data.log_start_offset
         self.is_caught_up = log.log_end_offset >= data.high_watermark
         self.has_staged = True
+        return len(records)
 
     def _begin_in_batch(self, records: memoryview) -> None:
         """The leader's log may begin within a batch, after DeleteRecords; an empty one has it whole then."""

@@ -7,6 +7,7 @@ from typing import Protocol
 from kwire.broker.config import BrokerConfig
 from kwire.broker.host.host import Host, PeerAddress
 from kwire.broker.replication.partition import Partition
+from kwire.broker.replication.throttle import Throttle
 
 
 class Following(Protocol):
@@ -44,6 +45,8 @@ class Around(Protocol):
 
     @property
     def list_offsets_version(self) -> int: ...
+    @property
+    def throttle(self) -> Throttle: ...
     def address_of(self, broker_id: int) -> PeerAddress | None:
         """Where other brokers reach this one; None while it is not registered."""
 

@@ -11,11 +11,12 @@ from typing import Protocol
 
 from kwire.broker.config import BrokerConfig
 from kwire.broker.host.host import Host
-from kwire.broker.metadata.image import RESOURCE_BROKER, MetadataImage
+from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import DIRECTORIES_LEVEL
 from kwire.broker.replication.directory_moves import Assigned, DirectoryMoves
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.roles import Role
+from kwire.broker.replication.throttle import rate_of
 from kwire.broker.storage.cleaner.cleaner import Cleaner
 from kwire.broker.storage.dirs.log_dir import LogDirectory, can_move
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -155,12 +156,7 @@ class LogDirs:
 
     def _move_limit(self) -> int | None:
         """How many bytes a second may move, where that is limited."""
-        image = self._node.image
-        for resource in (str(self._node.node_id), ""):
-            text = image.config(RESOURCE_BROKER, resource).get(MOVE_LIMIT, "")
-            if text.isdigit():
-                return int(text)
-        return None
+        return rate_of(self._node.image, self._node.node_id, MOVE_LIMIT)
 
     def move(self, topic: str, index: int, path: str) -> None:
         """Have a partition move. It is on its way when this returns, or is there already.

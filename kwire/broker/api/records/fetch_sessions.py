@@ -213,7 +213,7 @@ class FetchContext:
                 raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
             told = [pair for pair in fetched if _is_news(*pair)]
             for target, data in told:
-                if data.records is not None and _size(data.records):
+                if data.records is not None and size_of(data.records):
                     session.was_read(target)
             return session.id, told
         if self._creates is None:
@@ -246,14 +246,15 @@ def _key(target: FetchTarget, by_id: bool) -> TargetKey:
     return (target.topic, target.index)
 
 
-def _size(records: object) -> int:
+def size_of(records: object) -> int:
+    """How many bytes of records an answer has, be they in memory or in a file."""
     size = getattr(records, "size_bytes", None)
     return size if isinstance(size, int) else len(records)  # type: ignore[arg-type]
 
 
 def _is_news(target: FetchTarget, data: PartitionData) -> bool:
     """Whether an incremental response must carry this partition; notes what the client now knows."""
-    news = data.records is not None and _size(data.records) > 0
+    news = data.records is not None and size_of(data.records) > 0
     if target.told_high_watermark != data.high_watermark:
         news = True
         target.told_high_watermark = data.high_watermark

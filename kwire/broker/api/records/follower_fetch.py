@@ -17,6 +17,7 @@ from kwire.broker.api.records.fetch_sessions import (
     FIRST_VERSION_WITH_REPLICA_STATE,
     FetchContext,
     FollowerTarget,
+    size_of,
 )
 from kwire.broker.host.host import Timer
 from kwire.wire.errors import ApiError, ErrorCode
@@ -131,7 +132,9 @@ class _FollowerFetch:
         at_least_one: bool,
         is_new: bool,
     ) -> tuple[PartitionData, int]:
-        partition.follower(self._broker_id, self._broker_epoch, knows_leader=target.current_leader_epoch >= 0)
+        state = partition.follower(
+            self._broker_id, self._broker_epoch, knows_leader=target.current_leader_epoch >= 0
+        )
         log = partition.log
         data = PartitionData(
             partition_index=target.index,
@@ -141,14 +144,17 @@ class _FollowerFetch:
             aborted_transactions=None,
         )
         size_bytes = 0
+        throttle = self._node.leader_throttle
+        is_throttled = throttle.covers(partition.topic, partition.index)
         diverging = divergence(log, target)
         if diverging is not None:
             data.diverging_epoch = diverging
         else:
+            must_wait = is_throttled and not state.is_in_sync and throttle.is_exceeded
             region = log.read(
                 target.fetch_offset,
                 max_bytes=min(target.max_bytes, left_bytes),
-                up_to_offset=log.written_end_offset,
+                up_to_offset=target.fetch_offset if must_wait else log.written_end_offset,
                 at_least_one=at_least_one,
             )
             size_bytes = region.size_bytes
@@ -179,6 +185,9 @@ class _FollowerFetch:
             if data.error_code or data.diverging_epoch.epoch >= 0:
                 continue
             assert target.topic is not None
+            size_bytes = size_of(data.records)
+            if size_bytes and self._node.leader_throttle.covers(target.topic, target.index):
+                self._node.leader_throttle.record(size_bytes)
             partition = self._node.partition(target.topic, target.index)
             if partition is not None and partition.is_quiet_for(self._broker_id, target.fetch_offset):
                 session.is_quiet(target)

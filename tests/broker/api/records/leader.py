@@ -68,8 +68,12 @@ def asked(
         FetchPartition(
             partition=index,
             fetch_offset=offset,
-            partition_max_bytes=1 << 20,
-            **{"current_leader_epoch": 1, "log_start_offset": 0, **(partition or {})},
+            **{
+                "partition_max_bytes": 1 << 20,
+                "current_leader_epoch": 1,
+                "log_start_offset": 0,
+                **(partition or {}),
+            },
         )
         for index, offset in offsets.items()
     ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.metadata.image import PartitionImage
+from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, PartitionImage
 from kwire.broker.replication.partition import Partition
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -210,3 +210,24 @@ def test_time_passes_for_a_follower_that_fetches_nothing_new() -> None:
     rig.partition().check_followers()
     assert led.pending is not None
     assert led.pending.isr == (1,)
+
+
+def test_a_follower_that_is_behind_gets_no_more_than_the_leader_may_give() -> None:
+    rig = Leader()
+    configs = dict(rig.node.image.configs)
+    configs[(RESOURCE_TOPIC, "a")] = {"leader.replication.throttled.replicas": "0:1"}
+    configs[(RESOURCE_BROKER, "1")] = {"leader.replication.throttled.rate": str(ONE)}
+    rig.node.image.configs = configs
+    rig.lead(0, isr=(1,), epoch=2)
+    for _ in range(4):
+        rig.append()
+    two = {"partition_max_bytes": 2 * ONE, "current_leader_epoch": 2}
+    assert sizes(rig.fetch({0: 0}, partition=two)) == {0: 2 * ONE}
+    assert rig.fetch({0: 2}, partition=two) is None
+    rig.host.advance(500)
+    assert sizes(rig.received()) == {0: 0}
+    rig.host.advance(2_000)
+    assert sizes(rig.fetch({0: 2}, partition=two)) == {0: 2 * ONE}
+    rig.lead(0, isr=(1, 2), epoch=3)
+    rig.append()
+    assert sizes(rig.fetch({0: 4}, partition={"current_leader_epoch": 3})) == {0: ONE}
