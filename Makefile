@@ -100,8 +100,9 @@ pipeline-demo: $(READY) ## run every job of the pipeline on real data, and show 
 	PYTHONPATH=. $(SPARK_READY:.complete=bin/python) -m kwire.pipeline.demo target/pipeline-demo $(ARGS)
 
 .PHONY: simulate
-simulate: $(READY) ## run storage on a simulated disk: `make simulate SEEDS=10000`
+simulate: $(READY) ## run storage, and a cluster, in a simulated world: `make simulate SEEDS=10000`
 	$(BIN)/python -m kwire.testing.simulation --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m kwire.testing.cluster --seeds $(SEEDS) $(ARGS)
 
 .PHONY: pipeline-kills
 pipeline-kills: SEEDS := 20

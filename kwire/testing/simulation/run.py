@@ -9,14 +9,28 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
 
-from kwire.testing.simulation.history import History
+
+class Runs(Protocol):
+    """One seed's history."""
+
+    @property
+    def transcript(self) -> list[str]:
+        """What has happened so far."""
+
+    def run(self) -> None:
+        """All of it. Whatever is wrong is raised."""
 
 
-def failure_of(seed: int) -> str | None:
+MakesHistory = Callable[[int], Runs]
+
+
+def failure_of(seed: int, make: MakesHistory, module: str) -> str | None:
     """Run a seed: what went wrong, with the transcript and how to see it again; None if nothing did."""
-    history = History(seed)
+    history = make(seed)
     try:
         history.run()
     except Exception as error:
@@ -26,7 +40,7 @@ def failure_of(seed: int) -> str | None:
                 f"seed {seed} fails:",
                 *history.transcript,
                 where,
-                f"replay with: python -m kwire.testing.simulation --seed {seed}",
+                f"replay with: python -m {module} --seed {seed}",
             ]
         )
     return None
@@ -36,8 +50,9 @@ def _quiet() -> None:
     logging.disable(logging.CRITICAL)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m kwire.testing.simulation", description=__doc__)
+def main(make: MakesHistory, module: str, arguments: list[str] | None = None) -> int:
+    """The command of a simulation, which is the package `module`."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--seed", type=int, help="run this one, and show its transcript")
     parser.add_argument("--seeds", type=int, default=1000, help="how many to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
@@ -47,28 +62,30 @@ def main(arguments: list[str] | None = None) -> int:
     if options.seed is not None:
         logging.basicConfig(level=logging.ERROR)
         _quiet()
-        history = History(options.seed)
+        history = make(options.seed)
         try:
             history.run()
         finally:
             print("\n".join(history.transcript))
         print(f"seed {options.seed} holds")
         return 0
-    return _many(options.first, options.seeds, options.jobs, options.stop_after)
+    find = partial(failure_of, make=make, module=module)
+    return _many(find, options.first, options.seeds, options.jobs, options.stop_after)
 
 
-def run_many(seeds: Sequence[int]) -> list[str]:
+def run_many(seeds: Sequence[int], make: MakesHistory, module: str) -> list[str]:
     """The failures of these seeds, on all cores."""
+    find = partial(failure_of, make=make, module=module)
     with multiprocessing.get_context("spawn").Pool(initializer=_quiet) as pool:
-        return [failure for failure in pool.imap(failure_of, seeds, chunksize=10) if failure is not None]
+        return [failure for failure in pool.imap(find, seeds, chunksize=10) if failure is not None]
 
 
-def _many(first: int, count: int, jobs: int, stop_after: int) -> int:
+def _many(find: Callable[[int], str | None], first: int, count: int, jobs: int, stop_after: int) -> int:
     began = time.monotonic()
     failures = done = 0
     seeds = range(first, first + count)
     with multiprocessing.Pool(jobs, initializer=_quiet) as pool:
-        for failure in pool.imap_unordered(failure_of, seeds, chunksize=8):
+        for failure in pool.imap_unordered(find, seeds, chunksize=8):
             done += 1
             if failure is not None:
                 failures += 1

@@ -14,6 +14,7 @@ from kwire.testing.simulation.breakage import BREAKAGES, Breakage
 from kwire.testing.simulation.history import History
 from kwire.testing.simulation.run import failure_of, run_many
 
+MODULE = "kwire.testing.simulation"
 SEEDS = range(220)
 ENOUGH_SEEDS = 2000
 """Within so many seeds each bug made by hand is found, should the one that found it go another way now."""
@@ -44,20 +45,21 @@ def quiet() -> Iterator[None]:
 
 
 def test_every_promise_holds_after_every_step() -> None:
-    failures = run_many(SEEDS)
+    failures = run_many(SEEDS, History, MODULE)
     assert not failures, failures[0]
 
 
 @pytest.mark.parametrize("seed", ONCE_FAILED)
 def test_what_was_found_stays_repaired(seed: int) -> None:
-    failure = failure_of(seed)
+    failure = failure_of(seed, History, MODULE)
     assert failure is None, failure
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)
 def test_bugs_made_by_hand_are_found(breakage: Breakage, monkeypatch: pytest.MonkeyPatch) -> None:
     breakage.make(monkeypatch.setattr)
-    failure = next(filter(None, map(failure_of, (breakage.seed, *range(ENOUGH_SEEDS)))), None)
+    seeds = (breakage.seed, *range(ENOUGH_SEEDS))
+    failure = next(filter(None, (failure_of(seed, History, MODULE) for seed in seeds)), None)
     assert failure is not None, f"{breakage.name} goes unnoticed"
     assert "replay with: python -m kwire.testing.simulation --seed" in failure
 

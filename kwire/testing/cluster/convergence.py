@@ -1,0 +1,93 @@
+"""What a cluster must come to by itself, once nothing goes wrong any more: replicas in sync, and equal."""
+
+from __future__ import annotations
+
+from kwire.broker.replication.roles import Role
+from kwire.testing.cluster.ledger import Place
+from kwire.testing.cluster.nodes import DATA, ClusterNode
+from kwire.testing.cluster.world import World
+
+
+def what_is_missing(world: World) -> str | None:
+    """Why the cluster is not yet what it should be; None where it is."""
+    image = world.watch.image
+    for broker_id in world.shape.brokers:
+        broker = world.nodes[broker_id]
+        if not broker.is_running:
+            return f"{broker.name} has ended: {broker.fatal}"
+        known = image.brokers.get(broker_id)
+        if known is None or known.fenced:
+            return f"broker {broker_id} is fenced"
+        if broker.node.image.offset < image.offset:
+            return f"broker {broker_id} has the metadata up to {broker.node.image.offset} of {image.offset}"
+    for place in world.watch.places:
+        found = _of_partition(world, place)
+        if found is not None:
+            return f"{place}: {found}"
+    return None
+
+
+def _of_partition(world: World, place: Place) -> str | None:
+    known = world.watch.partition(place)
+    if known is None:
+        return None
+    if known.leader < 0:
+        return "nobody leads"
+    if set(known.isr) != set(known.replicas):
+        return f"{list(known.isr)} of {list(known.replicas)} are in sync"
+    end, high_watermark = -1, -1
+    for broker_id in (known.leader, *known.replicas):
+        partition = world.nodes[broker_id].node.replicas.get(*place)
+        if partition is None:
+            return f"broker {broker_id} does not have it"
+        expected = Role.LEADER if broker_id == known.leader else Role.FOLLOWER
+        if partition.role is not expected:
+            return f"broker {broker_id} is {partition.role.value}, and should be {expected.value}"
+        if end < 0:
+            end, high_watermark = partition.log.log_end_offset, partition.log.high_watermark
+            if end != high_watermark:
+                return f"its high watermark is {high_watermark}, and its end {end}"
+        if partition.log.log_end_offset != end:
+            return f"broker {broker_id} has it up to {partition.log.log_end_offset} of {end}"
+        if partition.log.high_watermark != high_watermark:
+            return f"broker {broker_id} has its high watermark at {partition.log.high_watermark}"
+    return None
+
+
+def differences(world: World) -> list[str]:
+    """Where replicas are not the same, byte for byte."""
+    found = []
+    for place in world.watch.places:
+        known = world.watch.partition(place)
+        if known is None:
+            continue
+        first, *others = known.replicas
+        one = _content(world.nodes[first], place)
+        for other in others:
+            theirs = _content(world.nodes[other], place)
+            found += [
+                f"{place} on {first} and {other} differs in {what}: {one[what]} {theirs[what]}"
+                for what in one
+                if one[what] != theirs[what]
+            ]
+    return found
+
+
+def _content(node: ClusterNode, place: Place) -> dict[str, object]:
+    """What of a replica is the same on all."""
+    partition = node.node.replicas.get(*place)
+    assert partition is not None
+    log = partition.log
+    with node.disk.undisturbed():
+        files = node.disk.tree(f"{DATA}/{place}")
+    producers = {
+        producer_id: (state.epoch, [(batch.first_offset, batch.last_sequence) for batch in state.batches])
+        for producer_id, state in log.producers.producers.items()
+    }
+    return {
+        "segments": {name: content for name, content in files.items() if name.endswith(".log")},
+        "leader epochs": log.leader_epochs,
+        "start": log.log_start_offset,
+        "producers": producers,
+        "last stable offset": log.last_stable_offset,
+    }

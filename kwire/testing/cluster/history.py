@@ -1,0 +1,95 @@
+"""One seed's history of a cluster: it starts, is used, gets into trouble, and has to be whole again."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from kwire.testing.cluster.consumers import Consumer
+from kwire.testing.cluster.convergence import differences, what_is_missing
+from kwire.testing.cluster.producers import Producer
+from kwire.testing.cluster.trouble import CALM, Trouble, some_faults
+from kwire.testing.cluster.world import ALONE, Shape, World, hearing
+from kwire.testing.simulation.promises import Broken
+
+TROUBLE_MS: Final = 10_000
+CONVERGES_MS: Final = 20_000
+"""How long a cluster may take to be whole again."""
+
+
+class History:
+    """A run, with its transcript."""
+
+    def __init__(self, seed: int, *, shape: Shape | None = None) -> None:
+        self.seed = seed
+        self._rng = random.Random(f"kwire cluster {seed}")
+        self._shape = shape or ALONE
+        self._world: World | None = None
+
+    @property
+    def transcript(self) -> list[str]:
+        """What has happened so far."""
+        return self._world.transcript if self._world is not None else []
+
+    def run(self) -> None:
+        """All of it. Broken, or whatever a node raises that it must not."""
+        rng = self._rng
+        topics = {"a": rng.choice((1, 2))}
+        self._world = world = World(random.Random(rng.getrandbits(64)), self._shape, CALM, topics)
+        with hearing(world.bugs):
+            world.begin()
+            world.create_topics()
+            self._start_clients(world)
+            self._get_into_trouble(world)
+            self._become_whole(world)
+
+    def _start_clients(self, world: World) -> None:
+        rng, ledger, places = self._rng, world.ledger, world.places
+        for number in range(rng.choice((1, 2))):
+            world.client(Producer, f"producer {number}", ledger=ledger, places=places)
+        if rng.random() < 0.5:
+            world.client(Producer, "careless", ledger=ledger, places=places, acks=1, is_idempotent=False)
+        world.client(Consumer, "consumer", ledger=ledger, places=places)
+
+    def _get_into_trouble(self, world: World) -> None:
+        rng = self._rng
+        world.network.faults = some_faults(rng)
+        trouble = Trouble(world, random.Random(rng.getrandbits(64)))
+        ends_ms = world.now_ms + TROUBLE_MS
+        while world.now_ms < ends_ms:
+            world.advance(rng.randrange(100, 2_500))
+            trouble.step()
+        world.advance(rng.randrange(1_000))
+        trouble.end()
+
+    def _become_whole(self, world: World) -> None:
+        writers = [client for client in world.clients if isinstance(client, Producer)]
+        for client in writers:
+            client.enough = True
+
+        def is_whole() -> bool:
+            return all(client.is_done for client in writers) and what_is_missing(world) is None
+
+        def why_not() -> str:
+            waiting = [client.name for client in writers if not client.is_done]
+            return what_is_missing(world) or f"{', '.join(waiting)} cannot end"
+
+        world.advance_until(is_whole, CONVERGES_MS, why_not)
+        world.note("--- all replicas are in sync")
+        different = differences(world)
+        if different:
+            raise Broken("; ".join(different))
+        self._read_to_the_end(world)
+        world.ledger.check()
+
+    def _read_to_the_end(self, world: World) -> None:
+        readers = [client for client in world.clients if isinstance(client, Consumer)]
+
+        def has_read() -> bool:
+            return all(
+                reader.positions[place] >= world.ledger.of(place).end
+                for reader in readers
+                for place in world.places
+            )
+
+        world.advance_until(has_read, 5_000, lambda: "consumers are not at the end")

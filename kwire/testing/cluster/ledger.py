@@ -1,0 +1,146 @@
+"""What clients were told, and so may rely on: the oracle beside a simulated cluster.
+
+Every value is written once, and says who wrote it and as which: so a reader can be held to what was sent.
+What is *committed* is told by the watch over the nodes, as the high watermark of some leader rises over it;
+from then on it may not be lost, changed, or be another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kwire.testing.simulation.promises import Broken
+
+
+class Place(NamedTuple):
+    """A partition."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """A record that a producer has sent, and what it was told of it."""
+
+    value: bytes
+    place: Place
+    producer: str
+    """Of one producer id: what it sends to a partition has an order."""
+    number: int
+    """Its place in that order."""
+    is_idempotent: bool
+    acks_all: bool
+    is_acknowledged: bool = False
+    transaction: Transaction | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """A transaction of a producer, and its outcome as that was told."""
+
+    name: str
+    sent: list[Sent] = field(default_factory=list)
+    committed: bool | None = None
+    """Whether its records count; None while nobody can tell."""
+
+
+class Committed:
+    """What one partition has below the greatest high watermark that any of its leaders has had."""
+
+    __slots__ = ("crcs", "end", "start", "values")
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.start = 0
+        """Records before it were deleted."""
+        self.values: dict[int, bytes] = {}
+        """By offset, without control records."""
+        self.crcs: dict[int, tuple[int, int, int]] = {}
+        """Of each batch by its first offset: the next offset, the CRC and the leader epoch."""
+
+
+class Ledger:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.sent: dict[bytes, Sent] = {}
+        self.committed: dict[Place, Committed] = {}
+
+    def of(self, place: Place) -> Committed:
+        found = self.committed.get(place)
+        if found is None:
+            found = self.committed[place] = Committed()
+        return found
+
+    # --- what clients do
+
+    def sends(self, sent: Sent) -> None:
+        """A producer is about to send this for the first time."""
+        assert sent.value not in self.sent, sent.value
+        self.sent[sent.value] = sent
+        if sent.transaction is not None:
+            sent.transaction.sent.append(sent)
+
+    def acknowledged(self, batch: Iterable[Sent], base_offset: int) -> None:
+        """A producer was told that these stand from there on. Broken where they are not committed there."""
+        for offset, sent in enumerate(batch, base_offset):
+            sent.is_acknowledged = True
+            if not sent.acks_all or offset < self.of(sent.place).start:
+                continue
+            found = self.of(sent.place).values.get(offset)
+            if found != sent.value:
+                there = "nothing" if found is None else repr(found.decode())
+                raise Broken(
+                    f"{sent.value!r} was acknowledged at offset {offset} of {sent.place}, where {there} is "
+                    f"committed up to {self.of(sent.place).end}"
+                )
+
+    def read(self, reader: str, place: Place, offset: int, value: bytes | None) -> None:
+        """A consumer was given this. Broken where it is not committed, or nobody wrote it."""
+        committed = self.of(place)
+        if offset >= committed.end:
+            raise Broken(
+                f"{reader} was given offset {offset} of {place}, which is committed up to {committed.end}"
+            )
+        if value is None or committed.values.get(offset, value) != value:
+            raise Broken(
+                f"{reader} was given {value!r} at offset {offset} of {place}, "
+                f"where {committed.values.get(offset)!r} is committed"
+            )
+
+    # --- at the end
+
+    def check(self) -> None:
+        """Broken where what is committed is not what was promised."""
+        found: dict[bytes, Place] = {}
+        last: dict[tuple[str, Place], Sent] = {}
+        for place, committed in self.committed.items():
+            for value in (committed.values[offset] for offset in sorted(committed.values)):
+                sent = self.sent.get(value)
+                if sent is None:
+                    continue  # of an internal topic; values of others are held to what was sent as they rise
+                if sent.place != place:
+                    raise Broken(f"{value!r} is in {place}, and was sent to {sent.place}")
+                if not sent.is_idempotent:
+                    found[value] = place
+                    continue
+                if value in found:
+                    raise Broken(f"{value!r} stands twice in {place}")
+                found[value] = place
+                before = last.get((sent.producer, place))
+                if before is not None and before.number > sent.number:
+                    raise Broken(f"{value!r} stands after {before.value!r} in {place}, and was sent before")
+                last[sent.producer, place] = sent
+        for value, sent in self.sent.items():
+            if sent.is_acknowledged and sent.acks_all and value not in found and not self._deleted(sent):
+                raise Broken(f"{value!r} was acknowledged, and is not in {sent.place}")
+
+    def _deleted(self, sent: Sent) -> bool:
+        """Whether it may be among what was deleted."""
+        return self.of(sent.place).start > 0

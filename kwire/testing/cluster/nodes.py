@@ -1,0 +1,123 @@
+"""The nodes of a simulated cluster: their settings, and how they are formatted as nodes of one cluster."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kwire.broker.config import load
+from kwire.broker.host.host import PeerAddress
+from kwire.broker.node.format import format_directories
+from kwire.testing.disk import MemoryDisk
+from kwire.testing.network import Network
+from kwire.testing.world import NOW_MS, VirtualNode
+
+CLUSTER_ID: Final = "c2ltdWxhdGVkIGNsdXN0ZQ"
+CONTROLLER_PORT: Final = 9093
+PORT: Final = 9092
+DATA: Final = "/data"
+
+TIMES: Final = {
+    "broker.heartbeat.interval.ms": "300",
+    "broker.session.timeout.ms": "1500",
+    "replica.lag.time.max.ms": "2000",
+    "replica.fetch.wait.max.ms": "300",
+    "replica.fetch.backoff.ms": "100",
+    "replica.socket.timeout.ms": "2000",
+    "controller.quorum.fetch.timeout.ms": "1500",
+    "controller.quorum.request.timeout.ms": "1500",
+    "metadata.max.idle.interval.ms": "1000",
+    "group.initial.rebalance.delay.ms": "0",
+    "leader.imbalance.check.interval.seconds": "3",
+}
+"""What takes a node some seconds or minutes by default, scaled to histories of half a minute."""
+
+
+def settings(
+    node_id: int, roles: str, controllers: list[int], *, replicas: int, min_insync_replicas: int
+) -> dict[str, str]:
+    """A node's properties: Kafka's keys."""
+    host = f"n{node_id}"
+    listeners = {
+        "broker": f"PLAINTEXT://{host}:{PORT}",
+        "controller": f"CONTROLLER://{host}:{CONTROLLER_PORT}",
+    }
+    voters = ",".join(f"{each}@n{each}:{CONTROLLER_PORT}" for each in controllers)
+    return {
+        "node.id": str(node_id),
+        "process.roles": roles,
+        "log.dirs": DATA,
+        "listeners": ",".join(listeners[role] for role in roles.split(",")),
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": voters,
+        "min.insync.replicas": str(min_insync_replicas),
+        "default.replication.factor": str(replicas),
+        "auto.create.topics.enable": "false",
+        "offsets.topic.num.partitions": "1",
+        "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.num.partitions": "1",
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": str(min_insync_replicas),
+        **TIMES,
+    }
+
+
+def address_of(node_id: int) -> PeerAddress:
+    """Where clients reach a broker."""
+    return PeerAddress(f"n{node_id}", PORT)
+
+
+class ClusterNode(VirtualNode):
+    """A node of the cluster, formatted, that tells when something has happened to it."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        *,
+        rng: random.Random,
+        network: Network,
+        note: Callable[[str], None],
+    ) -> None:
+        self.node_id = int(settings["node.id"])
+        self.name = f"node {self.node_id}"
+        self.is_controller = "controller" in settings["process.roles"]
+        self.is_broker = "broker" in settings["process.roles"]
+        self.is_touched = True
+        self.lives = 0
+        """How often its process was started."""
+        disk = MemoryDisk(
+            random.Random(rng.getrandbits(64)), lambda text: note(f"the disk of {self.name} {text}")
+        )
+        self._formatting = random.Random(rng.getrandbits(64))
+        self._format(disk, settings)
+        super().__init__(
+            settings,
+            disk=disk,
+            seed=rng.getrandbits(32),
+            network=network,
+            work_delays=random.Random(rng.getrandbits(64)),
+        )
+
+    def _format(self, disk: MemoryDisk, settings: Mapping[str, str]) -> None:
+        config = load(None, {}, settings)
+        format_directories(config, disk, self._formatting, NOW_MS, cluster_id=CLUSTER_ID)
+        disk.sync_directory("/")
+
+    def format_again(self) -> None:
+        """After its disk was wiped: as an operator formats a new one."""
+        self._format(self.disk, self.settings)
+
+    def start(self) -> None:
+        self.lives += 1
+        super().start()
+        end_turn = self.host.end_turn
+        assert end_turn is not None
+
+        def turn_ended() -> None:
+            self.is_touched = True
+            end_turn()
+
+        self.host.end_turn = turn_ended
+        self.is_touched = True

@@ -1,0 +1,171 @@
+"""What goes wrong in a history: who dies, is paused, cut off, stopped, wiped; and when that is over.
+
+Data that only the page cache of a machine has is lost with it, as with Apache Kafka, which syncs nothing
+before it acknowledges: so power is cut, and disks are wiped, only where all replicas are in sync, and nobody
+else is down. Processes may die at any time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+from kwire.testing.cluster.nodes import ClusterNode
+from kwire.testing.cluster.world import World
+from kwire.testing.network import Faults
+
+LONGEST_MS: Final = 5_000
+"""How long something stays broken at most."""
+MOST_DOWN: Final = 2
+CALM: Final = Faults(shortest_ms=1, longest_ms=5)
+
+
+def some_faults(rng: random.Random) -> Faults:
+    """How the network is while there is trouble."""
+    return rng.choice(
+        (
+            CALM,
+            Faults(shortest_ms=1, longest_ms=30),
+            Faults(shortest_ms=1, longest_ms=10, slow=0.02, slowest_ms=700),
+            Faults(shortest_ms=1, longest_ms=20, slow=0.01, slowest_ms=300, breaks=0.005),
+        )
+    )
+
+
+class Trouble:
+    """Makes it, and ends it."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self._world = world
+        self._rng = rng
+        self._is_over = False
+        self._down: dict[int, None] = {}
+        """Nodes without a process."""
+        self._kinds: list[tuple[Callable[[], None], int]] = [
+            (self._kill, 6),
+            (self._cut_power, 2),
+            (self._stop, 3),
+            (self._pause, 4),
+            (self._isolate, 3),
+            (self._cut, 4),
+            (self._break_connections, 2),
+            (self._wipe, 1),
+        ]
+
+    def step(self) -> None:
+        """Do something."""
+        kinds, weights = zip(*self._kinds, strict=True)
+        self._rng.choices(kinds, weights)[0]()
+
+    # --- whom
+
+    def _some(self) -> ClusterNode | None:
+        """A node that may go down."""
+        world = self._world
+        if len(self._down) >= min(MOST_DOWN, len(world.shape.brokers) - 1 or 1):
+            return None
+        alive = [node for node in world.nodes.values() if node.is_running and not node.host.is_paused]
+        return self._rng.choice(alive) if alive else None
+
+    def _some_replaceable(self) -> ClusterNode | None:
+        """A node whose data all others have. Controllers are not: there is one."""
+        if self._down or not self._all_in_sync():
+            return None
+        node = self._some()
+        return None if node is None or node.is_controller else node
+
+    def _all_in_sync(self) -> bool:
+        world = self._world
+        partitions = [world.watch.partition(place) for place in world.watch.places]
+        return all(
+            known is None or (set(known.isr) == set(known.replicas) and len(known.replicas) > 1)
+            for known in partitions
+        )
+
+    def _later(self, call: Callable[[], None]) -> None:
+        """Once it has lasted long enough, or all trouble is over."""
+        self._world.events.timers.add(self._rng.randrange(100, LONGEST_MS), call)
+
+    # --- what
+
+    def _goes_down(self, node: ClusterNode, how: str) -> None:
+        self._world.note(f"--- {node.name} {how}")
+        self._down[node.node_id] = None
+        self._later(lambda: self._start(node))
+
+    def _start(self, node: ClusterNode) -> None:
+        if node.node_id in self._down:
+            del self._down[node.node_id]
+            self._world.note(f"--- {node.name} starts again")
+            node.start()
+
+    def _kill(self) -> None:
+        node = self._some()
+        if node is not None:
+            self._goes_down(node, "is killed")
+            node.die()
+
+    def _cut_power(self) -> None:
+        node = self._some_replaceable()
+        if node is not None:
+            self._goes_down(node, "loses power")
+            node.die(power=self._rng)
+
+    def _stop(self) -> None:
+        node = self._some()
+        if node is not None:
+            self._goes_down(node, "is stopped")
+            node.stop()
+
+    def _wipe(self) -> None:
+        node = self._some_replaceable()
+        if node is not None:
+            self._goes_down(node, "is killed, and loses its disk")
+            node.die()
+            node.wipe()
+            node.format_again()
+
+    def _pause(self) -> None:
+        node = self._some()
+        if node is None:
+            return
+        self._world.note(f"--- {node.name} is paused")
+        host = node.host
+        host.pause()
+
+        def resume() -> None:
+            if host.is_paused:
+                self._world.note(f"--- {node.name} goes on")
+                host.resume()
+
+        self._later(resume)
+
+    def _isolate(self) -> None:
+        node = self._rng.choice(list(self._world.nodes.values()))
+        self._world.network.isolate(node.host.name)
+        self._later(self._world.network.heal)
+
+    def _cut(self) -> None:
+        nodes = list(self._world.nodes.values())
+        if len(nodes) < 2:
+            return
+        one, other = self._rng.sample(nodes, 2)
+        self._world.network.cut(one.host.name, other.host.name, both_ways=self._rng.random() < 0.5)
+        self._later(self._world.network.heal)
+
+    def _break_connections(self) -> None:
+        self._world.network.break_some(self._rng.choice((0.2, 0.6, 1.0)))
+
+    def end(self) -> None:
+        """All that was broken is whole again, and all that is down starts."""
+        world = self._world
+        world.note("--- all is well from here on")
+        world.network.faults = CALM
+        world.network.heal()
+        for node in world.nodes.values():
+            if node.is_running and node.host.is_paused:
+                node.host.resume()
+            if not node.is_running:
+                self._down[node.node_id] = None
+                self._start(node)

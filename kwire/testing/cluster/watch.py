@@ -1,0 +1,262 @@
+"""What must be true of all nodes after each step, whoever has just done something.
+
+- A partition has one leader an epoch; epochs of leaders and partitions grow.
+- The high watermark of a leader does not go back, and what it rises over is the same on every replica whose
+  own high watermark is there: batch by batch, epoch and CRC.
+- It rises over nothing that fewer than min.insync.replicas have.
+- Whoever is in sync, lives, and is registered as what it is, has everything that is committed.
+
+Only nodes to which something has happened are looked at, and of their logs only what is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kwire.broker.metadata.image import MetadataImage, PartitionImage
+from kwire.broker.replication.partition import Partition
+from kwire.broker.replication.roles import Role
+from kwire.broker.storage.log.log import Log
+from kwire.testing.cluster.ledger import Committed, Ledger, Place
+from kwire.testing.cluster.nodes import ClusterNode
+from kwire.testing.simulation.promises import Broken
+from kwire.wire.batch import batches, records
+
+READ_BYTES: Final = 1 << 24
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a replica was when it was last looked at."""
+
+    life: int
+    role: Role = Role.ABSENT
+    leader_epoch: int = -1
+    high_watermark: int = -1
+    end: int = 0
+    checked: int = 0
+    """Up to here its log is what is committed."""
+
+
+class Watch:
+    """See the module."""
+
+    def __init__(
+        self,
+        nodes: dict[int, ClusterNode],
+        places: list[Place],
+        ledger: Ledger,
+        min_insync_replicas: int,
+        note: Callable[[str], None],
+    ) -> None:
+        self.image = MetadataImage()
+        """The newest that a controller has published."""
+        self._nodes = nodes
+        self.places = places
+        self._ledger = ledger
+        self._min_insync_replicas = min_insync_replicas
+        self._note = note
+        self._seen: dict[tuple[int, Place], Seen] = {}
+        self._leaders: dict[tuple[Place, int], int] = {}
+        self._partitions: dict[Place, PartitionImage] = {}
+        self._brokers: dict[int, str] = {}
+
+    def look(self) -> None:
+        """Look at everything that may have changed. Broken."""
+        for node in self._nodes.values():
+            if node.is_touched:
+                node.is_touched = False
+                if node.is_running:
+                    with node.disk.undisturbed():
+                        self._look_at(node)
+
+    def _look_at(self, node: ClusterNode) -> None:
+        if node.is_controller and node.node.image is not self.image:
+            self._take_image(node.node.image)
+        if not node.is_broker:
+            return
+        for place in self.places:
+            partition = node.node.replicas.get(*place)
+            if partition is not None:
+                self._look_at_replica(node, place, partition)
+
+    # --- what the controller says
+
+    def _take_image(self, image: MetadataImage) -> None:
+        if image.offset < self.image.offset:
+            raise Broken(f"the controller's metadata went back from {self.image.offset} to {image.offset}")
+        self.image = image
+        for broker_id, broker in image.brokers.items():
+            state = "fenced" if broker.fenced else "leaving" if broker.in_controlled_shutdown else "unfenced"
+            told = f"{state}, epoch {broker.broker_epoch}"
+            if self._brokers.get(broker_id) != told:
+                self._brokers[broker_id] = told
+                self._note(f"controller: broker {broker_id} is {told}")
+        for place in self.places:
+            topic = image.topics.get(place.topic)
+            if topic is None or place.partition >= len(topic.partitions):
+                continue
+            now, before = topic.partitions[place.partition], self._partitions.get(place)
+            if now == before:
+                continue
+            self._partitions[place] = now
+            self._note(f"controller: {place} {told_of(now)}")
+            if before is None:
+                continue
+            if now.leader_epoch < before.leader_epoch or now.partition_epoch <= before.partition_epoch:
+                raise Broken(f"the epochs of {place} do not grow: {before} became {now}")
+            self._check_isr(place)
+
+    def partition(self, place: Place) -> PartitionImage | None:
+        """What the controller has of a partition."""
+        return self._partitions.get(place)
+
+    def _check_isr(self, place: Place) -> None:
+        """Whoever is in sync has what is committed. Who has come back unasked for is not in sync any more."""
+        known, end = self._partitions.get(place), self._ledger.of(place).end
+        if known is None:
+            return
+        for broker_id in known.isr:
+            node, registered = self._nodes[broker_id], self.image.brokers.get(broker_id)
+            if registered is None or registered.fenced or not node.is_running:
+                continue
+            if node.node.life.broker_epoch != registered.broker_epoch:
+                continue
+            partition = node.node.replicas.get(*place)
+            has = 0 if partition is None else partition.log.log_end_offset
+            if has < end and (partition is None or partition.role is not Role.OFFLINE):
+                raise Broken(
+                    f"broker {broker_id} is in sync for {place}, and has it up to {has}: {end} is committed"
+                )
+
+    # --- what replicas are
+
+    def _look_at_replica(self, node: ClusterNode, place: Place, partition: Partition) -> None:
+        log = partition.log
+        if log.failure is not None or partition.role is Role.OFFLINE:
+            return
+        key = (node.node_id, place)
+        seen = self._seen.get(key)
+        if seen is None or seen.life != node.lives:
+            seen = self._seen[key] = Seen(node.lives)
+        role, epoch, high_watermark, end = (
+            partition.role,
+            partition.leader_epoch,
+            log.high_watermark,
+            log.written_end_offset,
+        )
+        if (seen.role, seen.leader_epoch, seen.high_watermark, seen.end) == (
+            role,
+            epoch,
+            high_watermark,
+            end,
+        ):
+            return
+        self._check_moves(node, place, seen, partition)
+        went_back = end < seen.end
+        if went_back:
+            self._note(f"{node.name} cuts {place} at {end}, which ended at {seen.end}")
+            seen.checked = min(seen.checked, end)
+        seen.role, seen.leader_epoch, seen.high_watermark, seen.end = role, epoch, high_watermark, end
+        committed = self._ledger.of(place)
+        if role is Role.LEADER and high_watermark > committed.end:
+            self._commit(place, log, committed)
+        self._compare(node, place, log, seen, committed)
+        if went_back:
+            self._check_isr(place)
+
+    def _check_moves(self, node: ClusterNode, place: Place, seen: Seen, partition: Partition) -> None:
+        """Of its role, epoch and high watermark since it was last looked at."""
+        log, epoch = partition.log, partition.leader_epoch
+        if epoch < seen.leader_epoch:
+            raise Broken(f"{node.name} goes back in {place} from epoch {seen.leader_epoch} to {epoch}")
+        if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
+            raise Broken(f"{node.name} has the high watermark {log.high_watermark} of {log!r}")
+        if partition.role is Role.LEADER:
+            leader = self._leaders.setdefault((place, epoch), node.node_id)
+            if leader != node.node_id:
+                raise Broken(f"{place} is led by {leader} and {node.node_id} in epoch {epoch}")
+            if seen.role is Role.LEADER and log.high_watermark < seen.high_watermark:
+                raise Broken(
+                    f"the high watermark of {place} went back on {node.name}, which leads it, from "
+                    f"{seen.high_watermark} to {log.high_watermark}"
+                )
+            if seen.role is not Role.LEADER:
+                self._note(f"{node.name} leads {place} in epoch {epoch} from {log.log_end_offset}")
+
+    def _commit(self, place: Place, log: Log, committed: Committed) -> None:
+        """A leader's high watermark rises over what was not committed before."""
+        high_watermark = log.high_watermark
+        content = log.read(committed.end, max_bytes=READ_BYTES, up_to_offset=high_watermark).read()
+        for at, header in batches(content):
+            if header.base_offset < committed.end or header.base_offset >= high_watermark:
+                continue
+            committed.crcs[header.base_offset] = (header.next_offset, header.crc, header.leader_epoch)
+            if header.is_control or place.topic.startswith("__"):
+                continue
+            for record in records(content, at, header):
+                value = record.value or b""
+                sent = self._ledger.sent.get(value)
+                if sent is None or sent.place != place:
+                    raise Broken(f"{value!r} is committed in {place}, where nobody wrote it")
+                committed.values[record.offset] = value
+        committed.end = high_watermark
+        self._check_isr(place)
+        self._check_replicas(place, high_watermark)
+
+    def _check_replicas(self, place: Place, high_watermark: int) -> None:
+        """Enough replicas have what is now committed; of one that is down, its log as it was last seen."""
+        known = self._partitions.get(place)
+        if known is None:
+            return
+        ends = {}
+        for broker_id in known.replicas:
+            node, seen = self._nodes[broker_id], self._seen.get((broker_id, place))
+            ends[broker_id] = seen.end if seen is not None else 0
+            if node.is_running and (partition := node.node.replicas.get(*place)) is not None:
+                ends[broker_id] = partition.log.log_end_offset
+        least = min(self._min_insync_replicas, len(known.replicas))
+        if sum(end >= high_watermark for end in ends.values()) < least:
+            raise Broken(
+                f"{place} counts as committed up to {high_watermark}, and its replicas end at {ends}"
+            )
+
+    def _compare(self, node: ClusterNode, place: Place, log: Log, seen: Seen, committed: Committed) -> None:
+        """What is below a replica's own high watermark is what is committed."""
+        up_to = min(log.high_watermark, committed.end)
+        if log.high_watermark > committed.end:
+            raise Broken(
+                f"{node.name} has the high watermark {log.high_watermark} of {place}, "
+                f"which is committed up to {committed.end}"
+            )
+        start = max(seen.checked, log.log_start_offset)
+        if start >= up_to:
+            return
+        content = log.read(start, max_bytes=READ_BYTES, up_to_offset=up_to).read()
+        for _, header in batches(content):
+            if header.base_offset < start or header.base_offset >= up_to:
+                continue
+            found = (header.next_offset, header.crc, header.leader_epoch)
+            expected = committed.crcs.get(header.base_offset)
+            if found != expected:
+                raise Broken(
+                    f"{node.name} has {found} (next offset, CRC, epoch) at offset {header.base_offset} of "
+                    f"{place}, where {expected} is committed"
+                )
+        seen.checked = up_to
+
+
+def told_of(partition: PartitionImage) -> str:
+    """A partition in a few words."""
+    leader = "nobody leads" if partition.leader < 0 else f"{partition.leader} leads"
+    text = f"{leader} in epoch {partition.leader_epoch}, in sync {list(partition.isr)}"
+    if partition.elr:
+        text += f", eligible {list(partition.elr)}"
+    if partition.last_known_elr:
+        text += f", last known {list(partition.last_known_elr)}"
+    if partition.adding_replicas or partition.removing_replicas:
+        text += f", of {list(partition.replicas)} +{list(partition.adding_replicas)}"
+        text += f" -{list(partition.removing_replicas)}"
+    return text

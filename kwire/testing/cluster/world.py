@@ -1,0 +1,198 @@
+"""A cluster in one process, under one seed: its nodes, its network, its clients, and who watches them."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kwire.testing.cluster.client import Client
+from kwire.testing.cluster.ledger import Ledger, Place
+from kwire.testing.cluster.nodes import ClusterNode, address_of, settings
+from kwire.testing.cluster.watch import Watch
+from kwire.testing.network import Faults, Network
+from kwire.testing.simulation.promises import Broken
+from kwire.testing.virtual import Events
+from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+
+C = TypeVar("C", bound=Client)
+
+CREATE_TOPICS_VERSION: Final = 7
+START_MS: Final = 10_000
+"""How long a cluster may take from its first process to the leaders of its first topic."""
+
+
+class Shape(NamedTuple):
+    """What a cluster consists of."""
+
+    nodes: dict[int, str]
+    """The roles of each node by its id."""
+    replicas: int = 3
+    min_insync_replicas: int = 2
+
+    @property
+    def brokers(self) -> list[int]:
+        return [node_id for node_id, roles in self.nodes.items() if "broker" in roles]
+
+    @property
+    def controllers(self) -> list[int]:
+        return [node_id for node_id, roles in self.nodes.items() if "controller" in roles]
+
+
+ALONE: Final = Shape({1: "broker,controller"}, replicas=1, min_insync_replicas=1)
+THREE: Final = Shape({1: "broker,controller", 2: "broker", 3: "broker"})
+FOUR: Final = Shape({1: "broker", 2: "broker", 3: "broker", 4: "controller"})
+
+
+class WatchedEvents(Events):
+    """Events, after each of which somebody looks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.look: Callable[[], None] = lambda: None
+
+    def run_pending(self) -> None:
+        super().run_pending()
+        self.look()
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, rng: random.Random, shape: Shape, faults: Faults, topics: dict[str, int]) -> None:
+        """`topics` are those to be created, with their numbers of partitions."""
+        self.transcript: list[str] = []
+        self.shape = shape
+        self.rng = rng
+        self.events = WatchedEvents()
+        self._began_ms = self.events.clock.monotonic_ms()
+        self.network = Network(self.events, random.Random(rng.getrandbits(64)), faults, self.note)
+        self.ledger = Ledger()
+        self.clients: list[Client] = []
+        self.topics = topics
+        self.places = [Place(topic, index) for topic, count in topics.items() for index in range(count)]
+        internal = [Place("__consumer_offsets", 0), Place("__transaction_state", 0)]
+        self.bugs: list[str] = []
+        """What nodes have logged as errors of their own."""
+        self.nodes: dict[int, ClusterNode] = {}
+        self.watch = Watch(
+            self.nodes, [*self.places, *internal], self.ledger, shape.min_insync_replicas, self.note
+        )
+        self.events.look = self._look
+
+    def begin(self) -> None:
+        """Start all nodes."""
+        shape, rng = self.shape, self.rng
+        for node_id, roles in sorted(shape.nodes.items(), key=lambda item: "controller" not in item[1]):
+            own = settings(
+                node_id,
+                roles,
+                shape.controllers,
+                replicas=shape.replicas,
+                min_insync_replicas=shape.min_insync_replicas,
+            )
+            self.nodes[node_id] = ClusterNode(
+                own,
+                rng=random.Random(rng.getrandbits(64)),
+                network=self.network,
+                note=self.note,
+            )
+
+    # --- what happens
+
+    @property
+    def now_ms(self) -> int:
+        """Since the beginning."""
+        return self.events.clock.monotonic_ms() - self._began_ms
+
+    def note(self, text: str) -> None:
+        """Tell the reader of the transcript."""
+        self.transcript.append(f"{self.now_ms / 1000:8.3f}  {text}")
+
+    def advance(self, delay_ms: int) -> None:
+        """Let time pass. Broken, and whatever a node raises that it must not."""
+        self.events.advance(delay_ms)
+
+    def advance_until(self, is_so: Callable[[], bool], within_ms: int, why_not: Callable[[], str]) -> None:
+        """Let time pass until something is so. Broken where that takes too long."""
+        ends_ms = self.now_ms + within_ms
+        while not is_so():
+            if self.now_ms >= ends_ms:
+                raise Broken(f"after {within_ms} ms {why_not()}")
+            self.advance(50)
+
+    def _look(self) -> None:
+        self.watch.look()
+        if self.bugs:
+            raise Broken(self.bugs[0])
+
+    # --- clients
+
+    def client(self, kind: Callable[..., C], name: str, **more: Any) -> C:
+        """A client, which starts at once."""
+        client = kind(
+            name,
+            self.network,
+            {node_id: address_of(node_id) for node_id in self.shape.brokers},
+            list(self.topics),
+            random.Random(self.rng.getrandbits(64)),
+            self.note,
+            **more,
+        )
+        self.clients.append(client)
+        client.start()
+        return client
+
+    def create_topics(self) -> None:
+        """Once all brokers are there. Broken where that takes too long."""
+
+        def all_are_there() -> bool:
+            known = self.watch.image.brokers
+            return all(each in known and not known[each].fenced for each in self.shape.brokers)
+
+        self.advance_until(all_are_there, START_MS, lambda: "not all brokers are unfenced")
+        topics = [
+            CreatableTopic(name=name, num_partitions=count, replication_factor=self.shape.replicas)
+            for name, count in self.topics.items()
+        ]
+        answers: list[Any] = []
+        connection = self.network.connect(address_of(self.shape.brokers[0]), "operator")
+        connection.send(CREATE_TOPICS_VERSION, CreateTopicsRequest(topics=topics), answers.append)
+        self.advance_until(lambda: bool(answers), START_MS, lambda: "topics are not created")
+        for topic in answers[0].topics:
+            if topic.error_code:
+                raise Broken(f"{topic.name} is not created: {topic.error_code} {topic.error_message}")
+        connection.close()
+
+
+class _Bugs(logging.Handler):
+    """Collects what nodes log as their own errors: those with a traceback."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._found = found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info is not None:
+            self._found.append(logging.Formatter().format(record))
+
+
+@contextmanager
+def hearing(found: list[str]) -> Iterator[None]:
+    """Hear what nodes log as bugs of their own."""
+    logger = logging.getLogger("kwire")
+    handler, level, propagates = _Bugs(found), logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    disabled = logging.root.manager.disable
+    logging.disable(logging.NOTSET)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates
