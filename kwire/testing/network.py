@@ -28,7 +28,7 @@ from kwire.broker.api.context import Channel
 from kwire.broker.api.table import ListenerRole
 from kwire.broker.host.host import OnAnswer, PeerAddress, PeerUnreachable
 from kwire.broker.net.peer_link import Hears
-from kwire.broker.net.receiving import TakesFrames
+from kwire.broker.net.receiving import ServesChannels
 from kwire.broker.storage.disk import FileRegion
 from kwire.testing.virtual import Events, VirtualHost
 from kwire.wire.errors import WireError
@@ -58,7 +58,7 @@ class Place(NamedTuple):
     """A listener of a node."""
 
     host: VirtualHost
-    node: TakesFrames
+    node: ServesChannels
     listener: str
     role: ListenerRole
 
@@ -93,7 +93,10 @@ class Network:
     # --- who is there
 
     def join(
-        self, host: VirtualHost, node: TakesFrames, listeners: Mapping[PeerAddress, tuple[str, ListenerRole]]
+        self,
+        host: VirtualHost,
+        node: ServesChannels,
+        listeners: Mapping[PeerAddress, tuple[str, ListenerRole]],
     ) -> None:
         """A node listens from now on."""
         if host.name in self._dark:
@@ -323,7 +326,7 @@ class Connection:
             return
         place = network.place(self._to)
         if place is None:
-            self.back.put(lambda: self._end_client("refuses connections"))
+            self.back.put(lambda: self._end_client("connections are refused"))
             return
         self._served = ServedConnection(self, place, next(network.channel_ids), self.back)
         self.back.put(lambda: self._tell(lambda hears: hears.opened()))
@@ -344,7 +347,7 @@ class Connection:
             self._unheard = lambda: self._deliver(frame)
         else:
             # Whoever was connected is gone.
-            self.back.put(lambda: self._end_client("reset the connection"))
+            self.back.put(lambda: self._end_client("the peer reset the connection"))
 
     def send_again(self) -> None:
         """A machine is on again, and TCP tries again what it did not hear."""
@@ -361,7 +364,7 @@ class Connection:
     def server_closed(self) -> None:
         """The node has closed it, after what it has sent."""
         self._served = None
-        self.back.put(lambda: self._end_client("closed the connection"))
+        self.back.put(lambda: self._end_client("the peer closed the connection"))
 
     # --- what goes wrong
 
@@ -374,7 +377,7 @@ class Connection:
         self.out.lose_some()
         self.back.lose_some()
         self.out.put(self._end_server)
-        self.back.put(lambda: self._end_client("reset the connection"))
+        self.back.put(lambda: self._end_client("the peer reset the connection"))
 
     def lose(self, host: VirtualHost, *, silently: bool) -> None:
         """A process is gone, and its end of this with it."""
@@ -385,7 +388,7 @@ class Connection:
         if self._served is not None and self._served.place.host is host:
             self._served = None
             if not silently:
-                self.back.put(lambda: self._end_client("reset the connection"))
+                self.back.put(lambda: self._end_client("the peer reset the connection"))
         self._forget_if_over()
 
     def _forget_if_over(self) -> None:
@@ -505,7 +508,7 @@ class ClientConnection:
         on_answer(answer)
 
     def closed(self, reason: str) -> None:
-        self._end(f"{self.to} {reason}")
+        self._end(f"{self.to}: {reason}")
 
     def _end(self, reason: str) -> None:
         if self.end is None:

@@ -87,22 +87,22 @@ def test_the_version_is_the_highest_of_both_or_lower_where_that_is_asked() -> No
     assert world.ask(MetadataRequest(topics=None), max_version=1).cluster_id is None  # from version 2 on
     why = world.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False), max_version=1)
     assert isinstance(why, PeerUnreachable)
-    assert str(why).startswith("two:9092 serves Metadata up to version 1, which cannot say this")
+    assert str(why).startswith("two:9092: version 1 of Metadata cannot say this")
     assert who(world.ask(MetadataRequest(topics=None))) == 2  # the connection is none the worse for it
 
 
 def test_what_a_listener_does_not_serve_is_refused_before_it_is_sent() -> None:
     world = World()
-    assert str(world.ask(MetadataRequest(), CONTROLLER_OF_ONE)) == "one:9093 does not serve Metadata"
+    assert str(world.ask(MetadataRequest(), CONTROLLER_OF_ONE)) == "one:9093: Metadata is not served"
     names = ApiVersionsRequest(client_software_name="me", client_software_version="1")
     assert isinstance(world.ask(names, CONTROLLER_OF_ONE), ApiVersionsResponse)
 
 
 def test_whoever_is_not_there_refuses() -> None:
     world = World()
-    assert str(world.ask(MetadataRequest(), NOBODY)) == "nobody:1 refuses connections"
+    assert str(world.ask(MetadataRequest(), NOBODY)) == "nobody:1: connections are refused"
     world.two.stop()
-    assert str(world.ask(MetadataRequest())) == "two:9092 refuses connections"
+    assert str(world.ask(MetadataRequest())) == "two:9092: connections are refused"
     world.two.start()
     assert who(world.ask(MetadataRequest())) == 2
 
@@ -125,8 +125,8 @@ def test_one_that_is_told_to_answer_by_when_says_nothing_for_longer() -> None:
     world.advance(699)
     assert world.answers == []
     world.advance(1)
-    assert str(world.answers[0]) == "two:9092 does not tell its versions in time"
-    assert str(world.ask(MetadataRequest(), timeout_ms=0)) == "two:9092 is not asked: it is too late"
+    assert str(world.answers[0]) == "two:9092: no word of its versions in time"
+    assert str(world.ask(MetadataRequest(), timeout_ms=0)) == "two:9092: nothing is asked: it is too late"
 
 
 def test_a_process_that_pauses_goes_on_where_it_was() -> None:
@@ -144,7 +144,7 @@ def test_a_process_that_pauses_goes_on_where_it_was() -> None:
     world.send(MetadataRequest(topics=None), timeout_ms=9_000)
     world.advance(1_100)
     # Answers come in their order: the one that is overdue takes the other with it.
-    assert [str(answer) for answer in world.answers[2:]] == ["two:9092 does not answer in time"] * 2
+    assert [str(answer) for answer in world.answers[2:]] == ["two:9092: no answer in time"] * 2
 
 
 def test_answers_of_one_purpose_come_in_their_order_and_hold_nobody_else_up() -> None:
@@ -181,14 +181,15 @@ def test_a_death_ends_what_was_asked_and_the_next_life_answers(power: bool) -> N
     world.two.die(power=random.Random(1) if power else None)
     world.advance(10)
     assert [str(answer) for answer in world.answers[1:]] == (
-        [] if power else ["two:9092 reset the connection"]
+        [] if power else ["two:9092: the peer reset the connection"]
     )
     world.advance(5_000)
     assert (
-        str(world.answers[1]) == f"two:9092 {'does not answer in time' if power else 'reset the connection'}"
+        str(world.answers[1])
+        == f"two:9092: {'no answer in time' if power else 'the peer reset the connection'}"
     )
     if power:
-        assert str(world.ask(MetadataRequest())) == "two:9092 cannot be connected to in time"
+        assert str(world.ask(MetadataRequest())) == "two:9092: no connection in time"
     world.two.start()
     assert who(world.ask(MetadataRequest(topics=None))) == 2
 
@@ -198,7 +199,7 @@ def test_a_connection_from_before_a_loss_of_power_is_reset_when_it_is_used() -> 
     world.ask(MetadataRequest())
     world.two.die(power=random.Random(1))
     world.two.start()
-    assert str(world.ask(MetadataRequest())) == "two:9092 reset the connection"
+    assert str(world.ask(MetadataRequest())) == "two:9092: the peer reset the connection"
     assert who(world.ask(MetadataRequest(topics=None))) == 2
 
 
@@ -207,7 +208,7 @@ def test_a_death_in_the_middle_of_a_write_is_the_death_of_that_node_alone() -> N
     world.two.disk.dies_after = 0
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
     why = world.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1_000))
-    assert str(why) == "two:9092 reset the connection"
+    assert str(why) == "two:9092: the peer reset the connection"
     assert not world.two.is_running
     assert who(world.ask(MetadataRequest(topics=None), ONE)) == 1
     world.two.start()
@@ -248,8 +249,8 @@ def test_who_waits_too_long_for_the_network_gives_up_and_asks_again_over_another
     world = World()
     world.ask(MetadataRequest())
     world.network.isolate(world.two.host.name)
-    assert str(world.ask(MetadataRequest(), timeout_ms=1_000)) == "two:9092 does not answer in time"
-    assert str(world.ask(MetadataRequest(), timeout_ms=1_000)) == "two:9092 cannot be connected to in time"
+    assert str(world.ask(MetadataRequest(), timeout_ms=1_000)) == "two:9092: no answer in time"
+    assert str(world.ask(MetadataRequest(), timeout_ms=1_000)) == "two:9092: no connection in time"
     world.network.heal()
     assert who(world.ask(MetadataRequest(topics=None))) == 2
     assert len(world.network.connections) == 1
@@ -272,14 +273,14 @@ def test_clients_suffer_the_same() -> None:
     client.send(12, MetadataRequest(topics=None), world.answers.append)
     world.two.die()
     world.advance(10)
-    assert [str(answer) for answer in world.answers] == ["two:9092 reset the connection"]
-    assert client.end == "two:9092 reset the connection"
+    assert [str(answer) for answer in world.answers] == ["two:9092: the peer reset the connection"]
+    assert client.end == "two:9092: the peer reset the connection"
     client.send(12, MetadataRequest(topics=None), world.answers.append)
     world.advance(1)
     assert str(world.answers[1]) == client.end
     refused = world.network.connect(TWO, "client")
     world.advance(10)
-    assert refused.end == "two:9092 refuses connections"
+    assert refused.end == "two:9092: connections are refused"
 
 
 def test_a_client_that_breaks_the_protocol_or_hangs_up_is_forgotten() -> None:
@@ -291,7 +292,7 @@ def test_a_client_that_breaks_the_protocol_or_hangs_up_is_forgotten() -> None:
     stranger = world.network.connect(PeerAddress("two", 9093), "client")
     stranger.send(12, MetadataRequest(topics=None), world.answers.append)  # which a controller does not serve
     world.advance(10)
-    assert stranger.end == "two:9093 closed the connection"
+    assert stranger.end == "two:9093: the peer closed the connection"
     assert not world.network.connections
 
 

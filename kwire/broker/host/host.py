@@ -122,4 +122,4 @@ class NoPeers:
         on_answer: OnAnswer,
         max_version: int | None = None,
     ) -> None:
-        self._call_soon(lambda: on_answer(PeerUnreachable(f"{to} is not reached: there is no network")))
+        self._call_soon(lambda: on_answer(PeerUnreachable(f"{to}: there is no network")))

@@ -166,7 +166,7 @@ class PeerLink:
         """Send it when it may be sent. Its answer is not told inside of this call."""
         waiting = len(self._unsent) + len(self._sent)
         if waiting >= MAX_ASKED or self._sent_bytes > MAX_ASKED_BYTES:
-            self._fail(ask, f"has {waiting} requests to answer already")
+            self._fail(ask, f"{waiting} requests are not answered yet")
             return
         self._unsent.append(ask)
         self._look_by(ask.deadline_ms)
@@ -202,14 +202,14 @@ class PeerLink:
         request = ask.request
         theirs = self._versions.get(request.API_KEY)
         if theirs is None:
-            return f"does not serve {ask.name}"
+            return f"{ask.name} is not served"
         low, high = type(request).VERSIONS
         if ask.max_version is not None:
             high = min(high, ask.max_version)
         ask.version = min(high, theirs[1])
         if ask.version >= max(low, theirs[0]):
             return None
-        return f"serves {ask.name} {theirs[0]} to {theirs[1]}, and is asked in {low} to {high}"
+        return f"{ask.name} is served in versions {theirs[0]} to {theirs[1]}, and asked in {low} to {high}"
 
     def _send(self, ask: Ask) -> str | None:
         """Send it, or say why that is impossible."""
@@ -219,10 +219,10 @@ class PeerLink:
         try:
             frame = encode_request(request, ask.version, ask.correlation_id, self._client_id)
         except NotInVersion as error:
-            return f"serves {ask.name} up to version {ask.version}, which cannot say this: {error}"
+            return f"version {ask.version} of {ask.name} cannot say this: {error}"
         except Exception:
             self._logger.exception("%r: a request cannot be written: %.2000r", self, request)
-            return f"is not sent a {ask.name} that cannot be written"
+            return f"this {ask.name} cannot be written"
         ask.size_bytes = len(frame)
         self._sent_bytes += len(frame)
         self._active_ms = self._host.monotonic_ms()
@@ -252,7 +252,7 @@ class PeerLink:
                 self._take_answer(frame)
         except WireError as error:
             self._logger.warning("%r is closed: %s", self, error)
-            self._end(f"broke the protocol: {error}")
+            self._end(f"the protocol was broken: {error}")
 
     def _take(self, frame: memoryview) -> tuple[Ask, Message]:
         """An answer, and whose it is: the oldest one's. WireError."""
@@ -266,6 +266,8 @@ class PeerLink:
         self._sent.popleft()
         self._sent_bytes -= ask.size_bytes
         self._active_ms = self._host.monotonic_ms()
+        if not self._sent:
+            self._look_by(self._idle_ends_ms())
         return ask, answer
 
     def _take_answer(self, frame: memoryview) -> None:
@@ -286,7 +288,6 @@ class PeerLink:
             self._versions = served
             self._failures = 0
             self._move(State.READY)
-            self._look_by(self._idle_ends_ms())
             self._send_all()
 
     def closed(self, reason: str) -> None:
@@ -320,7 +321,7 @@ class PeerLink:
 
     def _fail(self, ask: Ask, reason: str) -> None:
         """Tell whoever asked."""
-        error = PeerUnreachable(f"{self.to} {reason}")
+        error = PeerUnreachable(f"{self.to}: {reason}")
         self._host.call_soon(partial(ask.on_answer, error))
 
     def _move(self, state: State) -> None:
@@ -347,7 +348,7 @@ class PeerLink:
         state = self.state
         if state is State.READY:
             if any(ask.deadline_ms <= now_ms for ask in self._sent):
-                self._end("does not answer in time")
+                self._end("no answer in time")
             elif not self._sent and now_ms >= self._idle_ends_ms():
                 self._hang_up()
                 self._go_down()
@@ -359,16 +360,21 @@ class PeerLink:
             else:
                 self._go_down()
         if self.state is not State.DOWN:
-            deadlines_ms = [ask.deadline_ms for ask in (*self._unsent, *self._sent)]
-            changes_ms = self._idle_ends_ms() if self.state is State.READY else self._until_ms
-            self._look_by(min(changes_ms, *deadlines_ms) if deadlines_ms else changes_ms)
+            self._look_by(self._next_ms())
+
+    def _next_ms(self) -> int:
+        """When there is something to do if nothing is heard before."""
+        deadlines_ms = [ask.deadline_ms for ask in (*self._unsent, *self._sent)]
+        if self.state is not State.READY:
+            return min(self._until_ms, *deadlines_ms) if deadlines_ms else self._until_ms
+        return min(deadlines_ms) if deadlines_ms else self._idle_ends_ms()
 
     def _why_unsent(self) -> str:
         if self.state is State.CONNECTING:
-            return "cannot be connected to in time"
+            return "no connection in time"
         if self.state is State.NEGOTIATING:
-            return "does not tell its versions in time"
-        return f"is not asked again yet: it {self._last_failure}"
+            return "no word of its versions in time"
+        return f"nothing is asked again yet: {self._last_failure}"
 
     def _idle_ends_ms(self) -> int:
         return self._active_ms + self._max_idle_ms

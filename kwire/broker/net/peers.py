@@ -66,7 +66,7 @@ class PeerLinks:
         elif link is None and len(self._links) >= MAX_LINKS:
             refusal = "there are too many connections"
         if refusal:
-            error = PeerUnreachable(f"{to} is not asked: {refusal}")
+            error = PeerUnreachable(f"{to}: nothing is asked: {refusal}")
             self._host.call_soon(lambda: on_answer(error))
             return
         if link is None:
@@ -90,4 +90,4 @@ class PeerLinks:
         self._is_closed = True
         links, self._links = self._links, {}
         for link in links.values():
-            link.close("is not waited for: this node stops")
+            link.close("this node stops")

@@ -52,17 +52,22 @@ _PREFIX_BYTES = 4
 
 
 class TakesFrames(Protocol):
-    """What the shell asks of a node."""
+    """Who is given what connections receive."""
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None: ...
     def must_wait(self, channel: Channel, frame: memoryview) -> bool: ...
+
+
+class ServesChannels(TakesFrames, Protocol):
+    """What the shell asks of a node."""
+
     def end_turn(self, answer: Callable[[], None] | None = None) -> None: ...
     def channel_closed(self, channel: Channel) -> None: ...
     def begin_shutdown(self) -> None: ...
 
 
 class Around(Protocol):
-    """What all connections of a server share."""
+    """What all connections share, of a server or to other nodes."""
 
     @property
     def loop(self) -> Loop: ...
@@ -248,7 +253,7 @@ class Receiver(ABC):
             size: int = _SIZE.unpack_from(received, position)[0]
             if size < 0 or size > max_bytes:
                 limit = "negative" if size < 0 else f"above {max_bytes} (socket.request.max.bytes)"
-                self._refuse(f"a request's size is {size}, which is {limit}")
+                self._refuse(f"a frame's size is {size}, which is {limit}")
                 return
             body = position + _PREFIX_BYTES
             if end - body < size:

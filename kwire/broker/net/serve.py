@@ -21,6 +21,8 @@ from kwire.broker.host.clock import Clock
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.net.listeners import Listener, bind, own_host_name
 from kwire.broker.net.loop import Loop
+from kwire.broker.net.peer_connection import PeerConnections, own_version
+from kwire.broker.net.peers import PeerLinks
 from kwire.broker.net.server import DRAIN_MS, Server
 from kwire.broker.net.settings import settings_of
 from kwire.broker.node.node import Node
@@ -80,6 +82,14 @@ async def serve(
     """
     settings = settings_of(config)
     loop = Loop(clock, name=config.node_name, seed=seed)
+    connections = PeerConnections(loop, settings)
+    loop.peers = peers = PeerLinks(
+        loop,
+        connections.dial,
+        client_id=config.node_name.replace(" ", "-"),
+        software_version=own_version,
+        max_idle_ms=settings.max_idle_ms,
+    )
     disk = disk if disk is not None else RealDisk()
     listeners: list[Listener] = []
     try:
@@ -113,6 +123,8 @@ async def serve(
     except BaseException:
         for listener in listeners:
             listener.sock.close()
+        peers.close()
+        connections.close()
         _close(loop, disk)
         raise
     try:
@@ -126,8 +138,9 @@ async def serve(
             finally:
                 loop.alone = False
                 with trio.CancelScope(shield=True):
-                    await _shut_down(loop, node, server)
+                    await _shut_down(loop, node, server, peers)
     finally:
+        connections.close()
         _close(loop, disk)
 
 
@@ -138,7 +151,7 @@ def _close(loop: Loop, disk: Disk) -> None:
     loop.close()
 
 
-async def _shut_down(loop: Loop, node: Node, server: Server) -> None:
+async def _shut_down(loop: Loop, node: Node, server: Server, peers: PeerLinks) -> None:
     await server.drain(DRAIN_MS if loop.running else 0)
     with trio.move_on_after(WORKERS_TIMEOUT_SECONDS) as waiting:
         await loop.workers_done()
@@ -147,4 +160,5 @@ async def _shut_down(loop: Loop, node: Node, server: Server) -> None:
             "worker threads are still busy after %d s: stopping anyway", WORKERS_TIMEOUT_SECONDS
         )
     node.finish_shutdown()
+    peers.close()
     loop.stop()

@@ -20,7 +20,7 @@ from kwire.broker.net.connection import Connection
 from kwire.broker.net.limits import ConnectionLimits
 from kwire.broker.net.listeners import BindError, Listener, bind
 from kwire.broker.net.loop import Loop
-from kwire.broker.net.receiving import SCRATCH_BYTES, TakesFrames
+from kwire.broker.net.receiving import SCRATCH_BYTES, ServesChannels
 from kwire.broker.net.settings import SYSTEM_DEFAULT, Settings
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def limits_of(settings: Settings) -> ConnectionLimits:
 class Server:
     """The connections of one node."""
 
-    def __init__(self, loop: Loop, node: TakesFrames, settings: Settings) -> None:
+    def __init__(self, loop: Loop, node: ServesChannels, settings: Settings) -> None:
         self.loop = loop
         self.node = node
         self.settings = settings

@@ -1,0 +1,328 @@
+"""Connections to other nodes over TCP, on the same epoll as those of clients: never blocking.
+
+They receive as those of clients do, into the scratch buffer that they share, and send from a queue of their
+own (`receiving`, `send_queue`); only nothing is held back here, since an answer that was asked for is always
+wanted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import cached_property
+from itertools import count
+from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import Channel
+from kwire.broker.net.receiving import SCRATCH_BYTES, Receiver
+from kwire.broker.net.send_queue import Sent
+from kwire.broker.net.settings import SYSTEM_DEFAULT
+from kwire.broker.net.workers import Workers
+
+if TYPE_CHECKING:
+    from kwire.broker.host.host import PeerAddress
+    from kwire.broker.net.loop import Loop
+    from kwire.broker.net.peer_link import Hears
+    from kwire.broker.net.settings import Settings
+
+SocketAddress = tuple[socket.AddressFamily, tuple[str | int, ...] | tuple[int, bytes]]
+LookedUp = Callable[[list[SocketAddress] | BaseException], None]
+
+
+class PeerConnections:
+    """What all connections of a node to others share; makes them, and hands on what they receive."""
+
+    def __init__(self, loop: Loop, settings: Settings) -> None:
+        self.loop = loop
+        self.node = self
+        self.settings = settings
+        self.logger = loop.logger("kwire.net")
+        self._open: dict[int, PeerConnection] = {}
+        self._lookups: dict[PeerAddress, list[LookedUp]] = {}
+        """Who waits for a host to be looked up; the first is under way."""
+        self._resolver = Workers(1, self._deliver)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._ids = count(1)
+
+    def dial(self, to: PeerAddress, hears: Hears) -> Outgoing:
+        """Begin to connect. See `peer_link.Dial`."""
+        return Outgoing(self, to, hears)
+
+    def connected(self, sock: socket.socket, to: PeerAddress, hears: Hears) -> PeerConnection:
+        """A socket is connected."""
+        connection = PeerConnection(self, sock, next(self._ids), to, hears)
+        self._open[connection.channel.id] = connection
+        return connection
+
+    def forget(self, connection: PeerConnection) -> None:
+        del self._open[connection.channel.id]
+
+    @cached_property
+    def scratch(self) -> memoryview:
+        return memoryview(bytearray(SCRATCH_BYTES))
+
+    def look_up(self, to: PeerAddress, done: LookedUp) -> None:
+        """Find the addresses of a host. One at a time, in a thread that no stop waits for."""
+        waiting = self._lookups.get(to)
+        if waiting is not None:
+            waiting.append(done)
+            return
+        self._lookups[to] = [done]
+        if len(self._lookups) == 1:
+            self._look_up_next()
+
+    def _look_up_next(self) -> None:
+        to = next(iter(self._lookups))
+
+        def looked_up(found: list[SocketAddress] | BaseException) -> None:
+            self._resolver.under_way -= 1
+            waiting = self._lookups.pop(to)
+            if self._lookups:
+                self._look_up_next()
+            for done in waiting:
+                done(found)
+
+        self._resolver.run(lambda: _addresses(to), looked_up)
+
+    def _deliver(self, done: LookedUp, found: list[SocketAddress] | BaseException) -> None:
+        """From the thread that looks up: tell the loop, if it is still there."""
+        with self._lock:
+            if not self._closed:
+                self.loop.call_from_thread(lambda: done(found))
+
+    def close(self) -> None:
+        """The loop is about to be closed."""
+        with self._lock:
+            self._closed = True
+        self._resolver.close()
+
+    # --- as what receives takes for a node
+
+    def handle_frame(self, channel: Channel, frame: memoryview) -> None:
+        self._open[channel.id].hears.received(frame)
+
+    def must_wait(self, channel: Channel, frame: memoryview) -> bool:
+        return False
+
+
+class Outgoing:
+    """A connection from when it is asked for: its host looked up, each of its addresses tried, then open."""
+
+    def __init__(self, around: PeerConnections, to: PeerAddress, hears: Hears) -> None:
+        self._around = around
+        self._to = to
+        self._hears = hears
+        self._addresses: deque[SocketAddress] = deque()
+        self._connecting: socket.socket | None = None
+        self._connection: PeerConnection | None = None
+        self._closed = False
+        around.loop.call_soon(self._look_up)
+
+    def send(self, frame: bytes) -> None:
+        assert self._connection is not None, "a frame before the connection is open"
+        self._connection.send(frame)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._connection is not None:
+            self._connection.release()
+        self._give_up_socket()
+
+    # --- where
+
+    def _look_up(self) -> None:
+        if self._closed:
+            return
+        try:
+            self._found(_addresses(self._to, socket.AI_NUMERICHOST))
+        except OSError:
+            # Not an address but a name.
+            self._around.look_up(self._to, self._looked_up)
+
+    def _looked_up(self, found: list[SocketAddress] | BaseException) -> None:
+        if self._closed:
+            return
+        if isinstance(found, BaseException):
+            reason = found.strerror if isinstance(found, OSError) else str(found)
+            self._fail(f"its host is not known: {reason}")
+        else:
+            self._found(found)
+
+    def _found(self, addresses: list[SocketAddress]) -> None:
+        self._addresses.extend(addresses)
+        self._try_next()
+
+    # --- connecting
+
+    def _try_next(self) -> None:
+        family, address = self._addresses.popleft()
+        try:
+            self._connecting = sock = self._socket(family)
+            error = sock.connect_ex(address)
+        except OSError as failure:
+            error = failure.errno or errno.EIO
+        if error in (0, errno.EINPROGRESS):
+            self._around.loop.watch(sock.fileno(), EPOLLOUT, self._tried)
+        else:
+            self._failed(error)
+
+    def _socket(self, family: socket.AddressFamily) -> socket.socket:
+        settings = self._around.settings
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if settings.send_buffer_bytes != SYSTEM_DEFAULT:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer_bytes)
+        if settings.receive_buffer_bytes != SYSTEM_DEFAULT:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)
+        return sock
+
+    def _tried(self, mask: int) -> None:
+        sock = self._connecting
+        assert sock is not None
+        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if not error and sock.getsockname() == sock.getpeername():
+            # Nobody listens at a port that the system gave to this very connection: it is its own peer.
+            error = errno.ECONNREFUSED
+        if error:
+            self._around.loop.unwatch(sock.fileno())
+            self._failed(error)
+            return
+        self._connecting = None
+        self._around.loop.unwatch(sock.fileno())
+        self._connection = self._around.connected(sock, self._to, self._hears)
+        self._hears.opened()
+
+    def _failed(self, error: int) -> None:
+        """An address cannot be connected to."""
+        if self._connecting is not None:
+            self._connecting.close()
+            self._connecting = None
+        if self._addresses:
+            self._try_next()
+        elif error == errno.ECONNREFUSED:
+            self._fail("connections are refused")
+        else:
+            self._fail(f"connecting failed: {os.strerror(error)}")
+
+    def _fail(self, reason: str) -> None:
+        self._closed = True
+        self._hears.closed(reason)
+
+    def _give_up_socket(self) -> None:
+        sock, self._connecting = self._connecting, None
+        if sock is not None:
+            self._around.loop.unwatch(sock.fileno())
+            sock.close()
+
+
+class PeerConnection(Receiver):
+    """A connected socket, what is received on it, and what is still to be sent."""
+
+    __slots__ = ("_looking", "_shell", "hears", "to")
+
+    def __init__(
+        self, around: PeerConnections, sock: socket.socket, number: int, to: PeerAddress, hears: Hears
+    ) -> None:
+        channel = Channel(
+            number, peer_host=to.host, listener="", on_ready=lambda channel: None, logger=around.logger
+        )
+        super().__init__(around, sock, channel)
+        self._shell = around
+        self.to = to
+        self.hears = hears
+        self._looking = False
+        around.loop.watch(self.fd, EPOLLIN, self._on_events)
+
+    def __repr__(self) -> str:
+        return f"<to {self.to}>"
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame when the turn is over."""
+        self.queue.extend([frame], len(frame))
+        self.look_again()
+
+    def look_again(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._shell.loop.call_soon(self._look)
+
+    def close(self, reason: str) -> None:
+        if not self.closed:
+            self.release()
+            self.hears.closed(reason)
+
+    def refuse(self, reason: str) -> None:
+        self._shell.logger.warning("%r is closed: %s", self, reason)
+        self.close(f"the protocol was broken: {reason}")
+
+    def release(self) -> None:
+        """Give up the socket, and everything that is held for it."""
+        if self.closed:
+            return
+        self.closed = True
+        self._shell.loop.unwatch(self.fd)
+        self.sock.close()
+        self.queue.clear()
+        self._partial = self._own = self._waiting = None
+        self._shell.forget(self)
+
+    def _is_full(self) -> bool:
+        # Were nothing received while much is to be sent, two nodes could wait for each other.
+        return False
+
+    def _on_events(self, mask: int) -> None:
+        if mask & EPOLLOUT:
+            self._blocked = False
+            self.look_again()
+        if mask & EPOLLIN:
+            self._receive()
+        elif mask & (EPOLLHUP | EPOLLERR):
+            self.close("the peer reset the connection")
+
+    def _look(self) -> None:
+        """Take the frames that had to wait, and send what is to be sent."""
+        self._looking = False
+        if self._waiting is not None:
+            self.resume()
+        if self.closed:
+            return
+        if self._refusal is not None:
+            self.refuse(self._refusal)
+            return
+        if self.queue and not self._blocked:
+            try:
+                sent = self.queue.send()
+            except OSError as error:
+                self.close(f"sending failed: {error.strerror}")
+                return
+            if sent is Sent.BLOCKED:
+                self._blocked = True
+            elif sent is Sent.TURN_OVER:
+                self.look_again()
+        self._watch()
+
+
+def _addresses(to: PeerAddress, flags: int = 0) -> list[SocketAddress]:
+    """Where a host is, the best address first. OSError."""
+    try:
+        found = socket.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM, flags=flags)
+    except UnicodeError as error:
+        raise OSError(errno.EINVAL, "not a host name") from error
+    return [(family, address) for family, _, _, _, address in found]
+
+
+def own_version() -> str:
+    """The version of kwire, for whoever it connects to."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("kwire")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,342 @@
+"""One link to another node, on a line that the test holds the other end of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.broker.host.host import PeerAddress, PeerUnreachable
+from kwire.broker.net.peer_link import MAX_ASKED, Hears
+from kwire.broker.net.peers import MAX_LINKS, PeerLinks
+from kwire.testing.virtual import VirtualHost
+from kwire.wire.api_keys import ApiKey
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
+from kwire.wire.registry import decode_request, decode_request_header, encode_response
+from kwire.wire.schema import Message
+
+TO = PeerAddress("::1", 9092)
+SERVED = {ApiKey.API_VERSIONS: (0, 4), ApiKey.METADATA: (0, 13)}
+NO_SUCH_VERSION = int(ErrorCode.UNSUPPORTED_VERSION)
+
+
+class ScriptedLine:
+    """A connection: what was sent on it, and the means to answer."""
+
+    def __init__(self, hears: Hears) -> None:
+        self.hears = hears
+        self.is_closed = False
+        self.asked: list[tuple[int, int, int]] = []
+        """API, version and correlation id of each request."""
+        self.requests: list[Any] = []
+
+    def send(self, frame: bytes) -> None:
+        assert not self.is_closed
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        header, position = decode_request_header(memoryview(frame)[4:])
+        self.asked.append((header.api_key, header.api_version, header.correlation_id))
+        self.client_id = header.client_id
+        self.requests.append(decode_request(header, memoryview(frame)[4:], position))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def answer(self, number: int, response: Message, version: int | None = None) -> None:
+        """Answer the request of that number."""
+        api_key, asked_version, correlation_id = self.asked[number]
+        pieces = encode_response(
+            api_key, asked_version if version is None else version, correlation_id, response
+        )
+        self.hears.received(memoryview(bytearray(b"".join(bytes(piece) for piece in pieces)))[4:])  # type: ignore[arg-type]
+
+    def open(self, served: dict[ApiKey, tuple[int, int]] = SERVED) -> None:
+        """Accept the connection, unless that is done, and tell the versions."""
+        if not self.asked:
+            self.hears.opened()
+        keys = [
+            ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in served.items()
+        ]
+        self.answer(-1, ApiVersionsResponse(api_keys=keys))
+
+
+class Rig:
+    """A host with its links, the lines that they have dialled, and what was answered."""
+
+    def __init__(self, max_idle_ms: int = 600_000) -> None:
+        self.host = VirtualHost(seed=1)
+        self.lines: list[ScriptedLine] = []
+        self.answers: list[Any] = []
+        self.links = PeerLinks(
+            self.host, self._dial, client_id="me", software_version=lambda: "1.2", max_idle_ms=max_idle_ms
+        )
+
+    def _dial(self, to: PeerAddress, hears: Hears) -> ScriptedLine:
+        line = ScriptedLine(hears)
+        self.lines.append(line)
+        return line
+
+    @property
+    def line(self) -> ScriptedLine:
+        return self.lines[-1]
+
+    def ask(self, request: Message | None = None, timeout_ms: int = 30_000, **more: Any) -> None:
+        self.links.send(
+            more.pop("to", TO),
+            more.pop("purpose", "test"),
+            request or MetadataRequest(),
+            deadline_ms=self.host.monotonic_ms() + timeout_ms,
+            on_answer=self.answers.append,
+            **more,
+        )
+
+    def told(self) -> list[str]:
+        """What came of what was asked, since this was asked last."""
+        self.host.run_pending()
+        told = [str(one) if isinstance(one, PeerUnreachable) else type(one).__name__ for one in self.answers]
+        self.answers.clear()
+        return told
+
+
+def ready(**settings: Any) -> Rig:
+    """A link that is connected and has nothing to do."""
+    rig = Rig(**settings)
+    rig.ask()
+    rig.line.open()
+    rig.line.answer(1, MetadataResponse())
+    assert rig.told() == ["MetadataResponse"]
+    return rig
+
+
+def test_it_says_who_it_is_and_asks_in_order_what_waited() -> None:
+    rig = Rig()
+    rig.ask(MetadataRequest(topics=None))
+    rig.ask(max_version=5)
+    rig.line.hears.opened()
+    (question,) = rig.line.requests
+    assert (question.client_software_name, question.client_software_version) == ("kwire", "1.2")
+    assert rig.line.client_id == "me-test"
+    rig.line.open()
+    assert [(key, version) for key, version, _ in rig.line.asked[-2:]] == [(3, 13), (3, 5)]
+    assert rig.line.requests[-2].topics is None
+    assert rig.told() == []
+    rig.line.answer(-2, MetadataResponse())
+    rig.line.answer(-1, MetadataResponse())
+    rig.ask()
+    assert rig.line.asked[-1][2] == 4, "the correlation ids go on"
+    assert rig.told() == ["MetadataResponse"] * 2
+
+
+@pytest.mark.parametrize(
+    ("told", "asked_again"), [({ApiKey.API_VERSIONS: (0, 2)}, 2), ({}, 0), ({ApiKey.API_VERSIONS: (0, 9)}, 3)]
+)
+def test_a_node_that_does_not_know_the_newest_question_is_asked_again(
+    told: dict[ApiKey, tuple[int, int]], asked_again: int
+) -> None:
+    rig = Rig()
+    rig.ask()
+    rig.line.hears.opened()
+    keys = [ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in told.items()]
+    rig.line.answer(0, ApiVersionsResponse(error_code=NO_SUCH_VERSION, api_keys=keys), version=0)
+    assert rig.line.asked[1][:2] == (18, asked_again)
+    keys = [ApiVersion(api_key=ApiKey.METADATA, min_version=0, max_version=3)]
+    rig.line.answer(1, ApiVersionsResponse(api_keys=keys))
+    assert rig.line.asked[2][:2] == (3, 3)
+
+
+def test_a_node_that_does_not_tell_its_versions_is_left() -> None:
+    rig = Rig()
+    rig.ask()
+    rig.line.hears.opened()
+    for number in range(5):
+        rig.line.answer(number, ApiVersionsResponse(error_code=NO_SUCH_VERSION), version=0)
+        if rig.line.is_closed:
+            break
+    assert rig.told() == ["[::1]:9092: the protocol was broken: it does not tell its versions: error 35"]
+
+
+def test_what_both_do_not_have_is_not_sent() -> None:
+    rig = Rig()
+    rig.ask()
+    rig.line.open({ApiKey.METADATA: (12, 12)})
+    rig.ask(max_version=11)
+    rig.ask(MetadataRequest(topics=[]), to=TO)
+    assert rig.told() == ["[::1]:9092: Metadata is served in versions 12 to 12, and asked in 0 to 11"]
+    assert [version for _, version, _ in rig.line.asked] == [4, 12, 12]
+    rig.ask(MetadataRequest(topics=7))  # type: ignore[arg-type]
+    assert rig.told() == ["[::1]:9092: this Metadata cannot be written"]
+    rig.line.answer(1, MetadataResponse())
+    rig.line.answer(2, MetadataResponse())
+    assert rig.told() == ["MetadataResponse"] * 2
+
+
+def test_a_connection_that_ends_takes_with_it_what_was_asked() -> None:
+    rig = ready()
+    rig.ask()
+    rig.ask()
+    rig.line.hears.closed("the peer closed the connection")
+    assert rig.told() == ["[::1]:9092: the peer closed the connection"] * 2
+
+
+@pytest.mark.parametrize("frame", [b"", b"\0\0\0", b"\0\0\0\2", bytes(60), b"\0\0\0\2" + b"\xff" * 60])
+def test_garbage_ends_the_connection(frame: bytes) -> None:
+    rig = ready()
+    rig.ask()
+    rig.ask()
+    rig.line.hears.received(memoryview(bytearray(frame)))
+    assert rig.line.is_closed
+    told = rig.told()
+    assert len(told) == 2
+    assert all(text.startswith("[::1]:9092: the protocol was broken: ") for text in told)
+
+
+def test_an_answer_to_nothing_ends_the_connection() -> None:
+    rig = ready()
+    rig.line.hears.received(memoryview(bytearray(8)))
+    assert rig.line.is_closed
+    rig.host.advance(60)
+    rig.ask()
+    assert len(rig.lines) == 2
+
+
+def test_it_rests_longer_each_time_that_it_fails() -> None:
+    rig = Rig()
+    rests = []
+    for number in range(8):
+        rig.ask()
+        before_ms = rig.host.monotonic_ms()
+        while len(rig.lines) == number:
+            rig.host.advance(1)
+        rests.append(rig.host.monotonic_ms() - before_ms)
+        rig.line.hears.closed("connections are refused")
+    expected = [0, 50, 100, 200, 400, 800, 1000, 1000]
+    assert all(0.8 * rest <= real <= 1.2 * rest for rest, real in zip(expected, rests, strict=True)), rests
+    assert len(set(rests[1:])) == 7, "no chance in it"
+    assert rig.told() == ["[::1]:9092: connections are refused"] * 8
+    rig.ask(timeout_ms=300)
+    rig.host.advance(300)
+    assert rig.told() == ["[::1]:9092: nothing is asked again yet: connections are refused"]
+    rig.ask()
+    rig.host.advance(1_000)
+    rig.line.open()
+    rig.line.hears.closed("the peer closed the connection")
+    rig.told()
+    rig.ask()
+    lines = len(rig.lines)
+    rig.host.advance(60)
+    assert len(rig.lines) == lines + 1, "it was connected, and rests no longer than the first time"
+
+
+def test_a_link_that_rests_with_nothing_to_ask_is_forgotten() -> None:
+    rig = ready()
+    rig.line.hears.closed("the peer closed the connection")
+    assert len(rig.links) == 1
+    rig.host.advance(60)
+    assert len(rig.links) == 0
+    assert rig.host.timers == 0
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_connecting_takes_no_longer_than_ten_seconds(opened: bool) -> None:
+    rig = Rig()
+    rig.ask(timeout_ms=2_000)
+    rig.ask(timeout_ms=60_000)
+    if opened:
+        rig.line.hears.opened()
+    what = "word of its versions" if opened else "connection"
+    rig.host.advance(1_999)
+    assert rig.told() == []
+    rig.host.advance(1)
+    assert rig.told() == [f"[::1]:9092: no {what} in time"]
+    rig.host.advance(7_999)
+    assert rig.told() == []
+    rig.host.advance(1)
+    assert rig.told() == [f"[::1]:9092: no {what} in time"]
+    assert rig.line.is_closed
+
+
+def test_answers_may_take_as_long_as_each_allows() -> None:
+    rig = ready()
+    for timeout_ms in (30_000, 998, 40_000):
+        rig.ask(timeout_ms=timeout_ms)
+        rig.host.advance(498)
+    assert rig.told() == []
+    rig.host.advance(2)
+    assert rig.told() == ["[::1]:9092: no answer in time"] * 3
+    assert rig.line.is_closed
+    rig.ask()
+    rig.host.advance(60)
+    rig.line.open()
+    rig.line.answer(-1, MetadataResponse())
+    assert rig.told() == ["MetadataResponse"]
+
+
+def test_deadlines_that_are_met_cost_no_timer_each() -> None:
+    rig = ready()
+    for _ in range(100):
+        rig.ask(timeout_ms=30_000)
+        rig.line.answer(-1, MetadataResponse())
+        rig.host.advance(500)
+    assert rig.told() == ["MetadataResponse"] * 100
+    assert rig.host.timers == 1
+
+
+def test_idle_connections_are_closed_and_others_are_not() -> None:
+    rig = ready(max_idle_ms=1_000)
+    rig.host.advance(700)
+    rig.ask(timeout_ms=5_000)
+    rig.host.advance(3_000)
+    rig.line.answer(-1, MetadataResponse())
+    rig.host.advance(999)
+    assert not rig.line.is_closed
+    rig.host.advance(1)
+    assert rig.line.is_closed
+    assert len(rig.links) == 0
+    assert rig.host.timers == 0
+    rig.ask()
+    rig.line.open()
+    assert rig.line.asked[-1][0] == ApiKey.METADATA
+    forever = ready(max_idle_ms=-1)
+    forever.host.advance(10**10)
+    assert not forever.line.is_closed
+
+
+def test_there_are_bounds() -> None:
+    rig = ready()
+    for _ in range(MAX_ASKED + 3):
+        rig.ask()
+    assert rig.told() == [f"[::1]:9092: {MAX_ASKED} requests are not answered yet"] * 3
+    for port in range(MAX_LINKS):
+        rig.ask(to=PeerAddress("many", port))
+    assert len(rig.links) == MAX_LINKS
+    assert rig.told() == [f"many:{MAX_LINKS - 1}: nothing is asked: there are too many connections"]
+
+
+def test_a_node_that_stops_hangs_up_and_asks_nothing_more() -> None:
+    rig = ready()
+    rig.ask()
+    rig.ask(purpose="other")
+    rig.links.close()
+    assert all(line.is_closed for line in rig.lines)
+    assert rig.told() == ["[::1]:9092: this node stops"] * 2
+    rig.ask()
+    assert rig.told() == ["[::1]:9092: nothing is asked: this node stops"]
+    assert rig.host.timers == 0
+
+
+def test_whoever_is_told_may_ask_again_at_once() -> None:
+    rig = Rig()
+
+    def again(answer: Any) -> None:
+        rig.answers.append(answer)
+        if len(rig.answers) < 3:
+            rig.links.send(TO, "test", MetadataRequest(), deadline_ms=10**9, on_answer=again)
+
+    rig.links.send(TO, "test", MetadataRequest(), deadline_ms=10**9, on_answer=again)
+    rig.line.hears.closed("connections are refused")
+    for _ in range(2):
+        rig.host.advance(130)
+        rig.line.hears.closed("connections are refused")
+    rig.host.run_pending()
+    assert len(rig.answers) == len(rig.lines) == 3
