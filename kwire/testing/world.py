@@ -78,7 +78,8 @@ class VirtualNode:
         self.fatal: list[str] = []
         """Why the node cannot go on, where it has said so."""
         self.network = network
-        self._seed = seed
+        # Another process on the same disk must not take itself for this one: it draws who it is.
+        self._seed = seed + self.disk.changes
         self._now_ms = now_ms
         self._events = events if network is None else network.events
         self._work_delays = work_delays
