@@ -62,6 +62,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Strangers: they speak the wire, or read the files.
     "interop": set(),
     "interop.exactly_once.faulty_broker": {*SHELL, "kwire.broker.cli"},  # breaks it on purpose, from inside
+    "interop.test_peers": {
+        "interop",
+        *SHELL,
+    },  # what kwire says to other nodes, said to brokers of both kinds
     "interop.test_segment_source": {
         "interop",
         "kwire.wire",
@@ -81,6 +85,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.broker.net": {"trio"},
     "kwire.broker.cli": {"trio"},
     "kwire.testing": {"trio"},
+    "interop.test_peers": {"pytest", "trio"},
 }
 """What a room may use from outside of the standard library. Strangers may use what they like."""
 

@@ -1,0 +1,144 @@
+"""kwire's connections to other nodes, of both kinds: asked, stopped, woken, killed, and back again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from interop.brokers import ApacheKafka, Broker, Kwire
+from kwire.broker.host.host import PeerAddress, PeerUnreachable
+from kwire.broker.net.loop import Loop
+from kwire.broker.net.peer_connection import PeerConnections, own_version
+from kwire.broker.net.peers import PeerLinks
+from kwire.broker.net.settings import Settings
+from kwire.wire.batch import build
+from kwire.wire.messages.api_versions import ApiVersionsRequest
+from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kwire.wire.messages.describe_quorum import DescribeQuorumRequest, RequestPartitionData, RequestTopicData
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kwire.wire.messages.metadata import MetadataRequest
+from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kwire.wire.primitives import Uuid
+from kwire.wire.schema import Message
+
+LARGE_BYTES = 3 << 20
+
+
+class Asker:
+    """A loop, and what is asked through it."""
+
+    def __init__(self, loop: Loop, broker: Broker) -> None:
+        self._loop = loop
+        self._broker = broker
+
+    def send(
+        self, request: Message, *, port: int | None = None, timeout_ms: int = 20_000, purpose: str = "test"
+    ) -> Callable[[], Awaitable[Any]]:
+        send_answer, receive_answer = trio.open_memory_channel[Any](2)
+        self._loop.peers.send(
+            PeerAddress("127.0.0.1", port or self._broker.port),
+            purpose,
+            request,
+            deadline_ms=self._loop.monotonic_ms() + timeout_ms,
+            on_answer=send_answer.send_nowait,
+        )
+        return receive_answer.receive
+
+    async def ask(self, request: Message, **more: Any) -> Any:
+        answer = await self.send(request, **more)()
+        assert not isinstance(answer, PeerUnreachable), answer
+        return answer
+
+    async def fails(self, request: Message, **more: Any) -> str:
+        answer = await self.send(request, **more)()
+        assert isinstance(answer, PeerUnreachable), answer
+        return str(answer).partition(": ")[2]
+
+
+def fetch(topic_id: Uuid, offset: int, *, max_wait_ms: int = 0) -> FetchRequest:
+    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=16 << 20)
+    topics = [FetchTopic(topic="t", topic_id=topic_id, partitions=[partition])]
+    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=16 << 20, topics=topics)
+
+
+async def asks(asker: Asker, broker: Broker) -> Uuid:
+    """Everything that a node has to answer; the topic that this makes."""
+    names = ApiVersionsRequest(client_software_name="kwire", client_software_version=own_version())
+    assert {18, 3, 1} <= {each.api_key for each in (await asker.ask(names)).api_keys}
+    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=[])
+    made = await asker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+    topic_id: Uuid = made.topics[0].topic_id
+    while (metadata := await asker.ask(MetadataRequest(topics=None))).topics[0].partitions[:1] == []:
+        pass
+    assert metadata.brokers[0].port == broker.port
+    quorum = DescribeQuorumRequest(
+        topics=[
+            RequestTopicData(
+                topic_name="__cluster_metadata", partitions=[RequestPartitionData(partition_index=0)]
+            )
+        ]
+    )
+    described = await asker.ask(quorum, port=broker.controller_port, purpose="controller")
+    assert described.topics[0].partitions[0].leader_id == 1
+    for offset, size in enumerate((100, 200_000, LARGE_BYTES)):
+        batch = memoryview(build([(1_700_000_000_000, None, os.urandom(size), [])]))
+        data = [PartitionProduceData(index=0, records=batch)]
+        topics = [TopicProduceData(name="t", topic_id=topic_id, partition_data=data)]
+        produced = await asker.ask(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics))
+        assert produced.responses[0].partition_responses[0].error_code == 0
+        (topic_data,) = (await asker.ask(fetch(topic_id, offset), purpose="fetch-0")).responses
+        assert topic_data.partitions[0].records[17:] == batch[17:]
+    return topic_id
+
+
+async def survives(asker: Asker, broker: Broker, topic_id: Uuid) -> None:
+    """Pauses and kills: what was asked is told of, and the next life answers."""
+    assert broker.process is not None
+    metadata = MetadataRequest(topics=None)
+    waits = asker.send(fetch(topic_id, 3, max_wait_ms=15_000), purpose="fetch-0")
+    assert (await asker.ask(metadata)).topics[0].name == "t"
+    broker.process.send_signal(signal.SIGSTOP)
+    assert await asker.fails(metadata, timeout_ms=300) == "no answer in time"
+    assert await asker.fails(metadata, timeout_ms=600) == "no word of its versions in time"
+    broker.process.send_signal(signal.SIGCONT)
+    assert (await asker.ask(metadata)).topics[0].name == "t"
+    broker.kill()
+    gone = str(await waits())
+    assert gone.endswith((": the peer closed the connection", "Connection reset by peer")), gone
+    await asker.fails(metadata)
+    assert await asker.fails(metadata) == "connections are refused"
+    await trio.to_thread.run_sync(broker.start)
+    (topic_data,) = (await asker.ask(fetch(topic_id, 2))).responses
+    assert len(topic_data.partitions[0].records) > LARGE_BYTES
+
+
+@pytest.mark.parametrize("kind", [Kwire, ApacheKafka])
+def test_a_node_is_asked_stopped_and_killed(kind: type[Broker]) -> None:
+    broker = kind({"message.max.bytes": str(2 * LARGE_BYTES)})
+
+    async def run() -> None:
+        settings = Settings()
+        loop = Loop()
+        connections = PeerConnections(loop, settings)
+        loop.peers = peers = PeerLinks(loop, connections.dial, client_id="interop")
+        with trio.fail_after(120):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(loop.run)
+                asker = Asker(loop, broker)
+                await survives(asker, broker, await asks(asker, broker))
+                peers.close()
+                loop.stop()
+        connections.close()
+        loop.close()
+
+    broker.start()
+    try:
+        trio.run(run)
+        assert "ERROR" not in broker.log_text()
+    finally:
+        broker.discard()
