@@ -35,6 +35,9 @@ TRANSIENT: Final = frozenset(
 )
 """What a leader answers that has not heard of its leadership yet, or has heard of another's."""
 
+SESSION_LOST: Final = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+"""What a leader answers that can serve, and does not know the session, or knows it otherwise."""
+
 
 class Fetcher:
     """The fetcher of one leader; a leader may have several, each with a share of the partitions."""
@@ -185,7 +188,7 @@ class Fetcher:
         problem = self._session.answered(answer)
         if problem is not None:
             self._logger.info("%r begins a new session: %s", self, problem)
-            if not answer.error_code:
+            if answer.error_code not in SESSION_LOST:
                 self._rest()
         else:
             self._take(answer)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kwire.broker.metadata.image import PartitionImage
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import batches, build
 from kwire.wire.errors import ErrorCode
@@ -121,6 +122,19 @@ def rig() -> Rig:
     made.create("a")
     assert made.directory_of("a") == "/d1/a-0"
     return made
+
+
+def test_a_follower_moves_as_a_leader_does() -> None:
+    rig = Rig()
+    rig.create("a")
+    partition = rig.node.partition("a", 0)
+    assert partition is not None
+    partition.follow(PartitionImage(replicas=(1, 2), isr=(2,), leader=2, leader_epoch=1))
+    old = rig.directory_of("a")
+    other = "/d2" if old.startswith("/d1") else "/d1"
+    assert move(rig, other) == [0]
+    rig.turn()
+    assert rig.directory_of("a").startswith(other)
 
 
 def test_what_cannot_be_moved(rig: Rig) -> None:

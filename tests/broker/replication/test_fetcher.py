@@ -293,6 +293,14 @@ def test_a_session_that_the_leader_has_forgotten_is_begun_anew_at_once() -> None
     assert (sent.request.session_id, sent.request.session_epoch, asked_of(sent)) == (0, 0, {0: (3, 4, 3)})
 
 
+def test_a_leader_that_serves_nothing_is_left_alone() -> None:
+    rig = rig_at(3)
+    rig.fetch(error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    assert not rig.sent
+    rig.host.advance(BACKOFF_MS)
+    assert rig.asked == {0: (3, 4, 3)}
+
+
 def test_a_log_that_fails_is_offline_and_the_others_are_followed() -> None:
     rig = rig_at(3, partitions=2)
     rig.logs.log_failed(rig.log(), StorageError("broken"))
