@@ -46,6 +46,9 @@ ASSIGNORS: Final = {
 }
 """The assignors of consumer groups, by their names and those of Kafka's classes."""
 
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+"""The one way there is to choose a replica to read from, by the name of Kafka's class. KIP-392."""
+
 
 class BrokerConfig:
     """The settings of one broker. Attributes are Kafka's keys with underscores for dots."""
@@ -328,6 +331,11 @@ class BrokerConfig:
         if self.is_broker:
             self._check_broker_listeners()
         check_values(self._state)
+        if self.replica_selector_class not in (None, RACK_AWARE_SELECTOR):
+            raise ConfigError(
+                f"replica.selector.class is {self.replica_selector_class}, which this release cannot load: "
+                f"it has {RACK_AWARE_SELECTOR}"
+            )
         if not self.group_consumer_assignors:
             raise ConfigError("group.consumer.assignors is empty: consumer groups need one at least")
         for name in self.group_consumer_assignors:

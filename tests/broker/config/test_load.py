@@ -128,6 +128,7 @@ def test_a_bad_value_is_told_with_its_key_and_what_is_allowed(key: str, value: s
         ({"log.retention.ms": "0"}, "log.retention.ms must be unlimited (-1)"),
         ({"max.connections.per.ip": "0"}, "can be set to zero only if"),
         ({"group.consumer.assignors": "uniform,com.example.Best"}, "com.example.Best, which this release"),
+        ({"replica.selector.class": "com.example.Best"}, "com.example.Best, which this release"),
         ({"group.consumer.assignors": ""}, "group.consumer.assignors is empty"),
     ],
 )

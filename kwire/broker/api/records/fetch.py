@@ -14,7 +14,7 @@ from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.records import follower_fetch
 from kwire.broker.api.records.fetch_answers import Fetched, divergence, failed, found, refused, response
 from kwire.broker.api.records.fetch_sessions import FetchContext, FetchTarget, replica_id_of
-from kwire.broker.api.records.preferred_replica import preferred_replica, selects
+from kwire.broker.api.records.preferred_replica import preferred_replica
 from kwire.broker.host.host import Timer
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import FileRegion
@@ -95,7 +95,9 @@ class _Fetch:
         self._reads_all = replica_id_of(request, version) == FUTURE_REPLICA_ID
         self._committed = request.isolation_level == READ_COMMITTED and not self._reads_all
         self._from_leader = version < FIRST_VERSION_FROM_FOLLOWERS and not self._reads_all
-        self._selects = version >= FIRST_VERSION_FROM_FOLLOWERS and selects(node.config)
+        self._selects = (
+            version >= FIRST_VERSION_FROM_FOLLOWERS and node.config.replica_selector_class is not None
+        )
         """Whether it may be sent to a follower instead."""
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)

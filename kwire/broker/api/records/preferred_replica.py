@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole
-    from kwire.broker.config import BrokerConfig
     from kwire.broker.replication.led_replicas import LedReplicas
-
-RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-
-
-def selects(config: BrokerConfig) -> bool:
-    """Whether this broker sends consumers to followers at all."""
-    return config.replica_selector_class == RACK_AWARE
 
 
 def preferred_replica(

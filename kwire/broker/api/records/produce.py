@@ -259,7 +259,13 @@ class _Produce:
         ):
             leader_id, leader_epoch = self._node.current_leader(topic, answer.index)
             answer.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
-            self._response.node_endpoints = [
+            self._tell_where(leader_id)
+
+    def _tell_where(self, leader_id: int) -> None:
+        """Say where a leader is reached, once. KIP-951."""
+        told = self._response.node_endpoints
+        if all(endpoint.node_id != leader_id for endpoint in told):
+            told += [
                 NodeEndpoint(
                     node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
                 )

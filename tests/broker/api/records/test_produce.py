@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kwire.broker.api.ports import Endpoint
 from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.partition import Partition
 from kwire.testing.world import Client
@@ -250,3 +251,21 @@ def test_who_waits_is_sent_away_when_another_broker_leads(rig: Rig) -> None:
     led(rig, isr=(1,), epoch=3)
     assert code_of(rig, sent(rig, acks=-1)) == NONE
     assert ends(rig) == [2, 0]
+
+
+def test_each_leader_of_elsewhere_is_told_of_with_its_address(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-951."""
+    for index in range(2):
+        partition = rig.node.partition("a", index)
+        assert partition is not None
+        partition.follow(PartitionImage(replicas=(1, 2, 3), isr=(1,), leader=2 + index, leader_epoch=1))
+    monkeypatch.setattr(rig.node, "current_leader", lambda topic, index: (2 + index, 1))
+    monkeypatch.setattr(
+        rig.node, "endpoints", lambda ids, listener: [Endpoint(one, f"b{one}", 9092, None) for one in ids]
+    )
+    answer = rig.call(VERSION, request([("a", [(0, 1), (1, 1)])], 1))
+    leaders = [one.current_leader.leader_id for one in answer.responses[0].partition_responses]
+    assert leaders == [one.node_id for one in answer.node_endpoints] == [2, 3]
+    assert rig.call(9, request([("a", [(0, 1)])], 1)).node_endpoints == []
