@@ -402,7 +402,13 @@ HONOURED: Final = (
         "metadata.max.retention.ms",
         "controller.listener.names",
         "controller.quorum.bootstrap.servers",
+        "controller.quorum.fetch.max.bytes",
+        "controller.quorum.fetch.snapshot.max.bytes",
+        "controller.quorum.fetch.timeout.ms",
+        "controller.quorum.request.timeout.ms",
+        "controller.quorum.retry.backoff.ms",
         "controller.quorum.voters",
+        "metadata.max.idle.interval.ms",
         *(
             f"group.consumer.{bound}.{name}.ms"
             for bound in ("max", "min")

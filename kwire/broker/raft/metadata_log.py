@@ -146,6 +146,8 @@ class MetadataLog:
         while self._read_offset < end_offset:
             offset = self._read_offset
             data = self.log.read(offset, max_bytes=READ_BYTES, up_to_offset=end_offset).read()
+            if not data and end_offset < self.end_offset:
+                return  # a batch begins here of which only some is asked for
             # The first batch of what is read is whole, the last may be cut short.
             whole_bytes = size_of_whole(data)
             if not whole_bytes:

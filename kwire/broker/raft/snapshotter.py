@@ -81,6 +81,10 @@ class Snapshotter:
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """The metadata was published: take a snapshot of it if one is due."""
         self._image = image
+        if self._writing is not None and self._writing.snapshot.end_offset < self._log.start_offset:
+            # One that was fetched has taken the place of all that this one stands for.
+            self._writing.abandon()
+            self._writing = None
         self._take_if_due()
 
     def _take_if_due(self) -> None:

@@ -1,0 +1,206 @@
+"""The metadata log of a node that follows another: what it takes, where it is cut, and what it refuses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from kwire.broker.config import load
+from kwire.broker.node.format import all_directories, format_directories
+from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
+from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch, cut_for
+from kwire.broker.raft.snapshots import Snapshot
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.testing.disk import MemoryDisk
+from kwire.testing.virtual import VirtualHost
+from kwire.wire.batch import NewRecord, build
+from kwire.wire.primitives import Uuid
+from kwire.wire.registry import encode_stored
+from kwire.wire.stored.metadata import NoOpRecord
+
+NOTHING = encode_stored(NoOpRecord(), 0)
+
+
+def batch(offset: int, epoch: int, records: int = 1) -> bytes:
+    some: list[NewRecord] = [(0, None, NOTHING, [])] * records
+    return bytes(build(some, base_offset=offset, leader_epoch=epoch))
+
+
+def made(disk: MemoryDisk | None = None) -> MetadataLog:
+    config = load(None, {}, {"log.dirs": "/data", "node.id": "7", "log.index.size.max.bytes": "65536"})
+    disk, host = disk or MemoryDisk(), VirtualHost()
+    format_directories(config, disk, random.Random(1), 0, ignore_formatted=True)
+    logs = LogManager(
+        disk, all_directories(config), logger=host.logger("kwire.storage"), rng=random.Random(1)
+    )
+    logs.lock()
+    logs.read_owners()
+    return MetadataLog(
+        logs.open_metadata_log(metadata_log_config(config), 0),
+        disk,
+        host.logger("kwire.raft"),
+        node_id=7,
+        directory_id=Uuid(bytes(16)),
+    )
+
+
+def holding(*epochs: int) -> MetadataLog:
+    """A log with a record of each of these epochs."""
+    log = made()
+    for epoch in epochs:
+        log.append_fetched(batch(log.end_offset, epoch), epoch=epoch)
+    return log
+
+
+def epochs_of(log: MetadataLog) -> list[int]:
+    """The epoch of each record."""
+    starts = [*log.log.leader_epochs, (0, log.end_offset)]
+    return [epoch for (epoch, start), (_, end) in pairwise(starts) for _ in range(start, end)]
+
+
+def test_what_is_fetched_is_written_as_it_came() -> None:
+    log = made()
+    sent = batch(0, 1, 3) + batch(3, 2, 2)
+    log.append_fetched(sent + batch(5, 2)[:50], epoch=2)
+    assert (log.end_offset, log.last_epoch, log.high_watermark) == (5, 2, 0)
+    assert log.log.read(0, max_bytes=10_000, up_to_offset=5).read() == sent
+    assert list(log.read_up_to(log.high_watermark)) == [], "nothing is known to be committed"
+    log.advance_to(4)
+    assert [found.base_offset for found in log.read_up_to(log.high_watermark)] == [0]
+    log.advance_to(100)
+    assert log.high_watermark == 5
+    log.advance_to(3)
+    assert log.high_watermark == 5
+    assert [found.base_offset for found in log.read_up_to(log.high_watermark)] == [3]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        batch(2, 2)[:40],
+        batch(1, 2),
+        batch(3, 2),
+        batch(2, 1),
+        batch(2, 4),
+        batch(2, 2) + batch(4, 2),
+        batch(2, 3) + batch(3, 2),
+        batch(2, 2)[:-1] + b"x",
+    ],
+    ids=["nothing", "cut", "before", "gap", "old epoch", "new epoch", "hole", "epoch back", "crc"],
+)
+def test_what_does_not_follow_is_refused_and_nothing_of_it_written(sent: bytes) -> None:
+    log = holding(1, 2)
+    with pytest.raises(ValueError, match=r"."):
+        log.append_fetched(sent, epoch=3)
+    assert (log.end_offset, log.last_epoch) == (2, 2)
+
+
+def test_what_was_committed_is_never_cut() -> None:
+    log = holding(1, 1, 2)
+    log.advance_to(2)
+    with pytest.raises(AssertionError):
+        log.truncate_to(1)
+    log.truncate_to(2)
+    assert (log.end_offset, log.last_epoch) == (2, 1)
+    log.append_fetched(batch(2, 3), epoch=3)
+    assert epochs_of(log) == [1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "answer"),
+    [
+        (0, 0, None),
+        (0, 5, None),
+        (2, 1, None),
+        (3, 1, EndOfEpoch(1, 2)),
+        (2, 2, EndOfEpoch(1, 2)),
+        (4, 3, None),
+        (9, 3, EndOfEpoch(3, 4)),
+        (4, 4, EndOfEpoch(3, 4)),
+    ],
+)
+def test_a_leader_tells_whether_the_other_log_is_its_own(
+    offset: int, last_epoch: int, answer: EndOfEpoch | None
+) -> None:
+    assert answer_to_fetch(holding(1, 1, 3, 3), offset, last_epoch) == answer
+
+
+class Trimmed:
+    """The positions of a log that begins behind a snapshot, and has a later one."""
+
+    start_offset, end_offset, last_epoch = 10, 30, 4
+    earliest_snapshot = Snapshot(10, 2)
+    latest_snapshot = Snapshot(20, 3)
+
+    def end_of_epoch(self, epoch: int) -> EndOfEpoch:
+        return {2: EndOfEpoch(2, 15), 3: EndOfEpoch(3, 25)}.get(epoch, EndOfEpoch(4, 30))
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "answer"),
+    [
+        (0, 0, Trimmed.latest_snapshot),
+        (5, 2, Trimmed.latest_snapshot),
+        (10, 2, None),
+        (10, 1, Trimmed.latest_snapshot),
+        (12, 1, Trimmed.latest_snapshot),
+        (12, 2, None),
+        (16, 2, EndOfEpoch(2, 15)),
+    ],
+)
+def test_a_leader_sends_a_snapshot_where_its_log_is_gone(
+    offset: int, last_epoch: int, answer: EndOfEpoch | Snapshot | None
+) -> None:
+    assert answer_to_fetch(Trimmed(), offset, last_epoch) == answer
+
+
+def converge(leader: MetadataLog, follower: MetadataLog, common: int) -> None:
+    """Cut and append until both are the same; what they have in common is never touched."""
+    for _ in range(20):
+        answer = answer_to_fetch(leader, follower.end_offset, follower.last_epoch)
+        if answer is None:
+            break
+        assert isinstance(answer, EndOfEpoch)
+        offset = cut_for(follower, answer)
+        assert common <= offset < follower.end_offset
+        follower.truncate_to(offset)
+    own, its = epochs_of(follower), epochs_of(leader)
+    assert own == its[: len(own)]
+
+
+def history(rng: random.Random, before: Sequence[int]) -> list[int]:
+    epochs, epoch = list(before), before[-1] if before else 1
+    for _ in range(rng.randrange(8)):
+        epoch += rng.choice([0, 0, 1, 2])
+        epochs.append(epoch)
+    return epochs
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_two_logs_converge_to_the_leaders(seed: int) -> None:
+    rng = random.Random(seed)
+    shared = history(rng, [])
+    # Two leaders never write in the same epoch.
+    one = [2 * epoch for epoch in history(rng, shared)[len(shared) :]]
+    other = [2 * epoch + 1 for epoch in history(rng, shared)[len(shared) :]]
+    doubled = [2 * epoch for epoch in shared]
+    if one and other and doubled:
+        one = [max(epoch, doubled[-1]) for epoch in one]
+        converge(holding(*doubled, *other), holding(*doubled, *one), len(doubled))
+        converge(holding(*doubled, *one), holding(*doubled, *other), len(doubled))
+
+
+def test_what_a_node_remembers_of_elections_is_kafkas_file() -> None:
+    disk = MemoryDisk()
+    log = made(disk)
+    assert (log.election().leader_epoch, log.election().leader_id) == (0, -1)
+    log.remember(3, 1, [1, 2])
+    assert (log.election().leader_epoch, log.election().leader_id) == (3, 1)
+    assert disk.read("/data/__cluster_metadata-0/quorum-state") == (
+        b'{"clusterId":"","leaderId":1,"leaderEpoch":3,"votedId":-1,"appliedOffset":0,'
+        b'"currentVoters":[{"voterId":1},{"voterId":2}],"data_version":0}'
+    )
