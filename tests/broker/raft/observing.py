@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 from kwire.broker.config import load
 from kwire.broker.metadata.batches import MetadataBatch
@@ -45,6 +46,8 @@ class ObservingNode:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         self.starts = 0
+        self.peers_of: Callable[[VirtualHost], Any] | None = None
+        """Other nodes than those on the network, where a test makes them up."""
         self.committed: dict[int, tuple[int, int]] = {}
         """Last offset and epoch of each batch that was told of, by its base offset, over all starts."""
         self.fatal: list[str] = []
@@ -56,7 +59,11 @@ class ObservingNode:
             None, {}, self.settings | {name.replace("_", "."): value for name, value in settings.items()}
         )
         self.host = VirtualHost(seed=self.starts, name=self.name, events=self.network.events)
-        self.host.peers = PeerLinks(self.host, partial(self.network.dial, self.host), client_id=self.name)
+        if self.peers_of is not None:
+            self.host.peers = self.peers_of(self.host)
+        else:
+            dial = partial(self.network.dial, self.host)
+            self.host.peers = PeerLinks(self.host, dial, client_id=self.name)
         now_ms = self.host.now_ms()
         format_directories(
             config,

@@ -1,0 +1,280 @@
+"""An observer of a quorum that elects: it sends what it has written, loses it, and has three minds.
+
+The quorum here is made up: three copies of a log of topics, one for each epoch and offset. Its leader sends
+what is not committed, too, as Apache Kafka's does, and the next leader may never have had it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kwire.broker.host.host import OnAnswer, PeerAddress, PeerUnreachable
+from kwire.broker.metadata.batches import MetadataBatch
+from kwire.broker.raft import machine
+from kwire.broker.raft.metadata_log import MetadataLog
+from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch
+from kwire.broker.raft.snapshots import Snapshot
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
+from kwire.testing.network import Network
+from kwire.testing.virtual import Events, VirtualHost
+from kwire.wire.batch import build
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from kwire.wire.primitives import Uuid
+from kwire.wire.registry import encode_stored
+from kwire.wire.schema import Message
+from kwire.wire.stored.metadata import TopicRecord
+from tests.broker.raft.observing import ObservingNode
+
+CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
+ADDRESSES = {voter: PeerAddress(f"voter{voter}", 9093) for voter in (1, 2, 3)}
+
+
+def topic_of(epoch: int, offset: int) -> TopicRecord:
+    return TopicRecord(name=f"t{epoch}-{offset}", topic_id=Uuid(b"%8d%8d" % (epoch, offset)))
+
+
+@dataclass
+class Voter:
+    """A voter's copy: the epoch of each record, and whom it believes to lead."""
+
+    epochs: list[int] = field(default_factory=list)
+    epoch: int = 0
+    leader_id: int = -1
+    told: int | None = None
+    """The high watermark that it knows as a leader: it learns of it by committing something itself."""
+    start_offset: int = 0
+    earliest_snapshot: Snapshot | None = None
+    latest_snapshot: Snapshot | None = None
+
+    @property
+    def end_offset(self) -> int:
+        return len(self.epochs)
+
+    @property
+    def last_epoch(self) -> int:
+        return self.epochs[-1] if self.epochs else 0
+
+    def end_of_epoch(self, epoch: int) -> EndOfEpoch:
+        up_to = [one for one in self.epochs if one <= epoch]
+        return EndOfEpoch(up_to[-1], len(up_to)) if up_to else EndOfEpoch(0, 0)
+
+
+class FakeQuorum:
+    """Three voters, and how far they agree."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.voters = {voter: Voter() for voter in ADDRESSES}
+        self.committed: list[int] = []
+        """The epoch of each committed record."""
+        self.unreachable = 0.0
+        self.rng = rng
+        self._leader = 1
+        self.elect()
+
+    @property
+    def leader(self) -> Voter:
+        return self.voters[self._leader]
+
+    def elect(self) -> None:
+        """Somebody leads who has all that is committed; not everybody hears of it."""
+        able = [
+            voter
+            for voter, copy in self.voters.items()
+            if copy.epochs[: len(self.committed)] == self.committed
+        ]
+        epoch = max(copy.epoch for copy in self.voters.values()) + self.rng.choice([1, 1, 2])
+        self._leader = self.rng.choice(able)
+        self.leader.told = None
+        for voter, copy in self.voters.items():
+            if voter == self._leader or self.rng.random() < 0.6:
+                copy.epoch, copy.leader_id = epoch, self._leader
+        self.append(1)
+
+    def append(self, count: int) -> None:
+        """Whoever believes to lead writes something."""
+        for voter, copy in self.voters.items():
+            if copy.leader_id == voter:
+                copy.epochs += [copy.epoch] * count
+
+    def commit(self) -> None:
+        """A majority copies the leader's log, up to somewhere."""
+        leader = self.leader
+        end = self.rng.randint(len(self.committed), leader.end_offset)
+        if end and leader.epochs[end - 1] != leader.epoch:
+            return  # a record of an older epoch is only committed with one of this epoch
+        other = self.voters[self.rng.choice([voter for voter in self.voters if voter != self._leader])]
+        other.epochs, other.epoch, other.leader_id = leader.epochs[:end], leader.epoch, self._leader
+        self.committed, leader.told = leader.epochs[:end], end
+
+    def answer(self, to: PeerAddress, request: FetchRequest) -> FetchResponse:
+        [voter] = [number for number, address in ADDRESSES.items() if address == to]
+        copy = self.voters[voter]
+        [asked] = request.topics[0].partitions
+        fields: dict[str, Any] = {"error_code": 0, "high_watermark": -1, "records": b""}
+        if asked.current_leader_epoch < copy.epoch:
+            fields["error_code"] = ErrorCode.FENCED_LEADER_EPOCH
+        elif asked.current_leader_epoch > copy.epoch:
+            fields["error_code"] = ErrorCode.UNKNOWN_LEADER_EPOCH
+        elif copy.leader_id != voter:  # who was deposed and has not heard of it goes on
+            fields["error_code"] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        else:
+            other = answer_to_fetch(copy, asked.fetch_offset, asked.last_fetched_epoch)
+            fields["high_watermark"] = -1 if copy.told is None else copy.told
+            if isinstance(other, EndOfEpoch):
+                fields["diverging_epoch"] = EpochEndOffset(epoch=other.epoch, end_offset=other.end_offset)
+            else:
+                end = asked.fetch_offset + self.rng.randrange(1, 6)
+                fields["records"] = b"".join(
+                    bytes(record(epoch, offset))
+                    for offset, epoch in enumerate(copy.epochs[:end])
+                    if offset >= asked.fetch_offset
+                )
+        partition = PartitionData(
+            partition_index=0,
+            current_leader=LeaderIdAndEpoch(leader_id=copy.leader_id, leader_epoch=copy.epoch),
+            **fields,
+        )
+        known = ADDRESSES.get(copy.leader_id)
+        return FetchResponse(
+            responses=[FetchableTopicResponse(topic_id=METADATA_TOPIC_ID, partitions=[partition])],
+            node_endpoints=[NodeEndpoint(node_id=copy.leader_id, host=known.host, port=known.port)]
+            if known and self.rng.random() < 0.8
+            else [],
+        )
+
+
+class Asking:
+    """`Peers` of a node that observes them."""
+
+    def __init__(self, quorum: FakeQuorum, host: VirtualHost, rng: random.Random) -> None:
+        self._quorum = quorum
+        self._host = host
+        self._rng = rng
+
+    def send(
+        self,
+        to: PeerAddress,
+        purpose: str,
+        request: Message,
+        *,
+        deadline_ms: int,
+        on_answer: OnAnswer,
+        max_version: int | None = None,
+    ) -> None:
+        assert isinstance(request, FetchRequest)
+        rng, quorum = self._rng, self._quorum
+
+        def arrive() -> None:
+            lost = rng.random() < quorum.unreachable
+            answer = PeerUnreachable("lost") if lost else quorum.answer(to, request)
+            self._host.schedule(rng.randrange(1, 30), lambda: on_answer(answer))
+
+        self._host.schedule(rng.randrange(1, 30), arrive)
+
+
+def record(epoch: int, offset: int) -> bytearray:
+    value = encode_stored(topic_of(epoch, offset), 0)
+    return build([(0, None, value, [])], base_offset=offset, leader_epoch=epoch)
+
+
+class Observing(ObservingNode):
+    """An observer of the made-up quorum, which hears of nothing that is not committed."""
+
+    def __init__(self, network: Network, quorum: FakeQuorum) -> None:
+        voters = ",".join(f"{voter}@{address}" for voter, address in ADDRESSES.items())
+        super().__init__(network, CLUSTER, **{"controller.quorum.voters": voters})
+        self.quorum = quorum
+        self.peers_of = lambda host: Asking(quorum, host, quorum.rng)
+
+    def _heard(self, batches: Iterable[MetadataBatch]) -> Iterable[MetadataBatch]:
+        for batch in batches:
+            assert self.quorum.committed[batch.base_offset] == batch.epoch, "it was not committed"
+            yield batch
+
+
+SEEDS = range(40)
+
+
+def observe(seed: int) -> None:
+    """Have an observer go through elections, lost answers and lost power, and converge when all is well."""
+    rng = random.Random(seed)
+    events = Events()
+    quorum = FakeQuorum(rng)
+    node = Observing(Network(events), quorum)
+    node.start()
+    for _ in range(60):
+        events.advance(rng.choice([1, 20, 100, 400]))
+        match rng.randrange(8):
+            case 0:
+                quorum.elect()
+            case 1 | 2:
+                quorum.commit()
+            case 3:
+                quorum.unreachable = rng.choice([0.0, 0.3, 0.9])
+            case 4 if rng.random() < 0.5:
+                node.lose_power(rng)
+                node.start()
+            case _:
+                quorum.append(rng.randrange(1, 4))
+        assert not node.fatal
+    quorum.unreachable = 0.0
+    quorum.append(1)
+    while quorum.leader.told != quorum.leader.end_offset:
+        quorum.commit()
+    events.advance(20_000)
+    assert not node.fatal
+    epochs = [epoch for _, epoch in node.leaders]
+    assert epochs == sorted(epochs), "an epoch is never forgotten"
+    assert (node.observer.leader_id, node.observer.epoch) == (quorum.leader.leader_id, quorum.leader.epoch)
+    wanted = {topic_of(epoch, offset).name for offset, epoch in enumerate(quorum.committed)}
+    assert set(node.image.topics) == wanted
+    assert node.log.log.read(0, max_bytes=1 << 20, up_to_offset=node.log.end_offset).read() == b"".join(
+        record(epoch, offset) for offset, epoch in enumerate(quorum.committed)
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_only_what_is_committed_is_heard_of(seed: int) -> None:
+    observe(seed)
+
+
+def _all_that_is_here(log: MetadataLog, high_watermark: int) -> None:
+    log.log.high_watermark = log.end_offset
+
+
+FAULTS: dict[str, tuple[Any, str, Any]] = {
+    "what is written is taken for committed": (MetadataLog, "advance_to", _all_that_is_here),
+    "the log is never cut": (MetadataLog, "truncate_to", lambda log, offset: None),
+    "the log is cut where the leader's epoch ends, and not its own": (
+        machine,
+        "cut_for",
+        lambda log, leaders: min(leaders.end_offset, log.end_offset),
+    ),
+    "an epoch is forgotten": (MetadataLog, "remember", lambda log, epoch, leader_id, voters: None),
+    "the epoch of the last record is not told": (MetadataLog, "last_epoch", property(lambda log: 0)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_safeguard_is_missed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*FAULTS[fault])
+    for seed in SEEDS:
+        try:
+            observe(seed)
+        except Exception:
+            return
+    pytest.fail(f"nobody notices: {fault}")
