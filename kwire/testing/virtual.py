@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kwire.broker.host.clock import ManualClock, QueuedTimer, TimerQueue
+from kwire.broker.host.clock import ManualClock, TimerQueue
 from kwire.broker.host.host import NoPeers, Peers
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.host.streams import RandomStreams
@@ -87,6 +87,39 @@ class Work:
         self._done(self._results[0])
 
 
+class HostTimer:
+    """A call that a host is to make later. While its process is paused it can be due and not made yet."""
+
+    __slots__ = ("_callback", "_host", "_queued")
+
+    def __init__(self, host: VirtualHost, delay_ms: int, callback: Callable[[], None]) -> None:
+        self._host = host
+        self._callback: Callable[[], None] | None = callback
+        self._queued = host.events.timers.add(delay_ms, self._due)
+
+    def cancel(self) -> None:
+        self._callback = None
+        self._queued.cancel()
+
+    def postpone(self, delay_ms: int) -> bool:
+        if self._callback is None:
+            return False
+        if self._queued.callback is None:
+            # It was due while the process was paused, which has only now come to it.
+            self._queued = self._host.events.timers.add(delay_ms, self._due)
+            return True
+        return self._queued.postpone(delay_ms)
+
+    def _due(self) -> None:
+        self._host.call(self._make)
+
+    def _make(self) -> None:
+        if self._queued.callback is None:
+            callback, self._callback = self._callback, None
+            if callback is not None:
+                callback()
+
+
 class VirtualHost:
     """A `kwire.broker.host.Host` whose clock a test moves.
 
@@ -128,8 +161,8 @@ class VirtualHost:
     def logger(self, name: str) -> NodeLogger:
         return NodeLogger(name, self.name)
 
-    def schedule(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer:
-        return self.events.timers.add(delay_ms, lambda: self._call(callback))
+    def schedule(self, delay_ms: int, callback: Callable[[], None]) -> HostTimer:
+        return HostTimer(self, delay_ms, callback)
 
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Do `work` now, or as the test or the seed decides; see the module."""
@@ -150,7 +183,7 @@ class VirtualHost:
         return self.held_work
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        self.events.soon.append(lambda: self._call(callback))
+        self.events.soon.append(lambda: self.call(callback))
 
     def die(self) -> None:
         """The process is gone, with all that it had still to do."""
@@ -186,7 +219,8 @@ class VirtualHost:
         """Let `delay_ms` pass: each call that becomes due is made at its own moment, in order."""
         self.events.advance(delay_ms)
 
-    def _call(self, callback: Callable[[], None]) -> None:
+    def call(self, callback: Callable[[], None]) -> None:
+        """Have the process make a call now; once it goes on, where it is paused; never, where it is dead."""
         if self.is_dead:
             return
         if self._held_calls is not None:

@@ -129,6 +129,23 @@ def test_one_that_is_told_to_answer_by_when_says_nothing_for_longer() -> None:
     assert str(world.ask(MetadataRequest(), timeout_ms=0)) == "two:9092: nothing is asked: it is too late"
 
 
+def test_what_is_due_in_a_pause_can_still_be_called_off_or_postponed() -> None:
+    world = World()
+    made = []
+    host = world.two.host
+    first = host.schedule(10, lambda: (made.append("first"), second.cancel(), third.postpone(50)))
+    second = host.schedule(20, lambda: made.append("second"))
+    third = host.schedule(30, lambda: made.append("third"))
+    host.pause()
+    world.advance(100)
+    host.resume()
+    world.advance(49)
+    assert made == ["first"]
+    world.advance(1)
+    assert made == ["first", "third"]
+    assert not first.postpone(10)
+
+
 def test_a_process_that_pauses_goes_on_where_it_was() -> None:
     world = World()
     world.ask(MetadataRequest())

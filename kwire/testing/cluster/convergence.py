@@ -80,14 +80,15 @@ def _content(node: ClusterNode, place: Place) -> dict[str, object]:
     log = partition.log
     with node.disk.undisturbed():
         files = node.disk.tree(f"{DATA}/{place}")
-    producers = {
-        producer_id: (state.epoch, [(batch.first_offset, batch.last_sequence) for batch in state.batches])
-        for producer_id, state in log.producers.producers.items()
-    }
     return {
         "segments": {name: content for name, content in files.items() if name.endswith(".log")},
-        "leader epochs": log.leader_epochs,
+        # A leader notes an epoch before there is a record in it, of which followers hear only then.
+        "leader epochs": [(epoch, start) for epoch, start in log.leader_epochs if start < log.log_end_offset],
         "start": log.log_start_offset,
-        "producers": producers,
+        # Snapshots have the last batch of a producer alone.
+        "producers": {
+            producer_id: (state.epoch, [batch.last_offset for batch in state.batches][-1:])
+            for producer_id, state in log.producers.producers.items()
+        },
         "last stable offset": log.last_stable_offset,
     }

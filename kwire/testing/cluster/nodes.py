@@ -8,7 +8,7 @@ from typing import Final
 
 from kwire.broker.config import load
 from kwire.broker.host.host import PeerAddress
-from kwire.broker.node.format import format_directories
+from kwire.broker.node.format import Beginning, format_directories
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network
 from kwire.testing.world import NOW_MS, VirtualNode
@@ -17,6 +17,9 @@ CLUSTER_ID: Final = "c2ltdWxhdGVkIGNsdXN0ZQ"
 CONTROLLER_PORT: Final = 9093
 PORT: Final = 9092
 DATA: Final = "/data"
+
+BEGINNING: Final = Beginning(features={"share.version": 0, "streams.version": 0})
+"""Groups that are not served yet keep brokers out of clusters that have them."""
 
 TIMES: Final = {
     "broker.heartbeat.interval.ms": "300",
@@ -102,7 +105,7 @@ class ClusterNode(VirtualNode):
 
     def _format(self, disk: MemoryDisk, settings: Mapping[str, str]) -> None:
         config = load(None, {}, settings)
-        format_directories(config, disk, self._formatting, NOW_MS, cluster_id=CLUSTER_ID)
+        format_directories(config, disk, self._formatting, NOW_MS, cluster_id=CLUSTER_ID, beginning=BEGINNING)
         disk.sync_directory("/")
 
     def format_again(self) -> None:
