@@ -140,7 +140,8 @@ class VirtualHost:
         self.name = name
         self.events = events if events is not None else Events(now_ms)
         self.clock = self.events.clock
-        self.now_ms = self.clock.now_ms
+        self.skew_ms = 0
+        """How far its clock on the wall is before those of others; may be changed at any time."""
         self.monotonic_ms = self.clock.monotonic_ms
         self.end_turn: Callable[[], None] | None = None
         self.held_work: list[Work] | None = None
@@ -160,6 +161,9 @@ class VirtualHost:
 
     def logger(self, name: str) -> NodeLogger:
         return NodeLogger(name, self.name)
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms() + self.skew_ms
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> HostTimer:
         return HostTimer(self, delay_ms, callback)

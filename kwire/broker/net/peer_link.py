@@ -32,13 +32,10 @@ if TYPE_CHECKING:
     from kwire.broker.host.host import Host, OnAnswer, PeerAddress, Timer
     from kwire.wire.schema import Message
 
-SETUP_TIMEOUT_MS = 10_000
-"""How long it may take to connect and to learn the versions: socket.connection.setup.timeout.ms, as it is by
-default."""
-REST_MS = 50
-LONGEST_REST_MS = 1_000
+RESTS_MS = 50, 1_000
+"""How long it rests after a failure, and after many of them."""
 JITTER = 0.2
-"""How much shorter or longer a rest is at most, as chance has it. KIP-144."""
+"""How much shorter or longer a rest is at most, as chance has it (KIP-144); and what connecting may take."""
 MAX_ASKED = 1_000
 MAX_ASKED_BYTES = 64 << 20
 """How much may be asked for one purpose and not be answered."""
@@ -130,9 +127,13 @@ class PeerLink:
         client_id: str,
         software_version: Callable[[], str],
         max_idle_ms: int,
+        setup_timeouts_ms: tuple[int, int],
         on_down: Callable[[], None],
     ) -> None:
-        """`on_down` is called when nothing is left to remember: the link may be forgotten."""
+        """`setup_timeouts_ms` are the least and the most that connecting and learning the versions may take.
+
+        `on_down` is called when nothing is left to remember: the link may be forgotten.
+        """
         self.to = to
         self.purpose = purpose
         self.state = State.DOWN
@@ -141,6 +142,7 @@ class PeerLink:
         self._client_id = client_id
         self._software_version = software_version
         self._max_idle_ms = max_idle_ms
+        self._setup_timeouts_ms = setup_timeouts_ms
         self._on_down = on_down
         self._logger = host.logger("kwire.net")
         self._line: Line | None = None
@@ -149,7 +151,8 @@ class PeerLink:
         self._sent: deque[Ask] = deque()
         self._sent_bytes = 0
         self._last_id = 0
-        self._failures = 0
+        self._failures = self._timeouts = 0
+        """How often in a row connecting has failed; how often in a row since it took too long (KIP-601)."""
         self._last_failure = ""
         self._until_ms = 0
         """When the link rests no longer, or has been connecting for too long."""
@@ -184,7 +187,7 @@ class PeerLink:
 
     def _connect(self) -> None:
         self._move(State.CONNECTING)
-        self._until_ms = self._host.monotonic_ms() + SETUP_TIMEOUT_MS
+        self._until_ms = self._host.monotonic_ms() + self._varied(self._setup_timeouts_ms, self._timeouts)
         self._look_by(self._until_ms)
         self._line = self._dial(self.to, self)
 
@@ -286,7 +289,7 @@ class PeerLink:
             raise WireError(f"it does not tell its versions: error {answer.error_code}")
         else:
             self._versions = served
-            self._failures = 0
+            self._failures = self._timeouts = 0
             self._move(State.READY)
             self._send_all()
 
@@ -299,12 +302,16 @@ class PeerLink:
         self._hang_up()
         self._failures += 1
         self._last_failure = reason
-        rest_ms = min(LONGEST_REST_MS, REST_MS << min(self._failures - 1, 10))
-        rest_ms = round(rest_ms * self._host.random("peers").uniform(1 - JITTER, 1 + JITTER))
-        self._until_ms = self._host.monotonic_ms() + rest_ms
+        self._until_ms = self._host.monotonic_ms() + self._varied(RESTS_MS, self._failures - 1)
         self._move(State.RESTING)
         self._look_by(self._until_ms)
         self._fail_all(reason)
+
+    def _varied(self, bounds_ms: tuple[int, int], failures: int) -> int:
+        """The first after no failure, doubled with each one up to the second, and varied by chance."""
+        least_ms, most_ms = bounds_ms
+        middle_ms = min(max(least_ms, most_ms), least_ms << min(failures, 20))
+        return round(middle_ms * self._host.random("peers").uniform(1 - JITTER, 1 + JITTER))
 
     def _hang_up(self) -> None:
         if self._line is not None:
@@ -354,6 +361,7 @@ class PeerLink:
                 self._go_down()
         elif now_ms >= self._until_ms:
             if state is not State.RESTING:
+                self._timeouts += 1
                 self._end(self._why_unsent())
             elif self._unsent:
                 self._connect()

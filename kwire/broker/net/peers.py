@@ -29,16 +29,19 @@ class PeerLinks:
         client_id: str = "kwire",
         software_version: Callable[[], str] = lambda: "unknown",
         max_idle_ms: int = 600_000,
+        setup_timeouts_ms: tuple[int, int] = (10_000, 30_000),
     ) -> None:
         """`client_id` is what other nodes know this one by, with the purpose after it.
 
         Connections on which nothing was asked for `max_idle_ms` are closed, unless that is negative.
+        `setup_timeouts_ms` are how long connecting may take at first, and where it failed again and again.
         """
         self._host = host
         self._dial = dial
         self._client_id = client_id
         self._software_version = software_version
         self._max_idle_ms = max_idle_ms if max_idle_ms >= 0 else NEVER_MS
+        self._setup_timeouts_ms = setup_timeouts_ms
         self._links: dict[tuple[PeerAddress, str], PeerLink] = {}
         self._is_closed = False
 
@@ -78,6 +81,7 @@ class PeerLinks:
                 client_id=f"{self._client_id}-{purpose}",
                 software_version=self._software_version,
                 max_idle_ms=self._max_idle_ms,
+                setup_timeouts_ms=self._setup_timeouts_ms,
                 on_down=lambda: self._forget(key),
             )
         link.ask(Ask(request, deadline_ms, on_answer, max_version))

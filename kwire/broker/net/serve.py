@@ -89,6 +89,7 @@ async def serve(
         client_id=config.node_name.replace(" ", "-"),
         software_version=own_version,
         max_idle_ms=settings.max_idle_ms,
+        setup_timeouts_ms=(settings.connection_setup_timeout_ms, settings.connection_setup_timeout_max_ms),
     )
     disk = disk if disk is not None else RealDisk()
     listeners: list[Listener] = []

@@ -18,6 +18,8 @@ class Settings(NamedTuple):
 
     request_max_bytes: int = 104_857_600
     max_idle_ms: int = 600_000
+    connection_setup_timeout_ms: int = 10_000
+    connection_setup_timeout_max_ms: int = 30_000
     listen_backlog: int = 50
     send_buffer_bytes: int = SYSTEM_DEFAULT
     receive_buffer_bytes: int = SYSTEM_DEFAULT
@@ -33,6 +35,8 @@ def settings_of(config: BrokerConfig) -> Settings:
     return Settings(
         request_max_bytes=config.socket_request_max_bytes,
         max_idle_ms=config.connections_max_idle_ms,
+        connection_setup_timeout_ms=config.socket_connection_setup_timeout_ms,
+        connection_setup_timeout_max_ms=config.socket_connection_setup_timeout_max_ms,
         listen_backlog=config.socket_listen_backlog_size,
         max_connections=config.max_connections,
         max_connections_per_ip=config.max_connections_per_ip,

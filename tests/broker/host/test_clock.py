@@ -158,3 +158,13 @@ def test_virtual_work_is_delivered_after_the_call_that_asked_for_it() -> None:
     assert isinstance(results[1], IndexError)
     assert results[2] == "soon"
     assert turns == [1, 2, 3]
+
+
+def test_a_clock_on_the_wall_may_be_wrong_and_jump_while_durations_hold() -> None:
+    host = VirtualHost(now_ms=1_000)
+    due: list[int] = []
+    host.schedule(50, lambda: due.append(host.now_ms()))
+    host.skew_ms = -300
+    host.advance(50)
+    assert due == [750]
+    assert host.monotonic_ms() == 50

@@ -317,7 +317,7 @@ async def test_a_peer_that_never_accepts_is_not_waited_for(asker: Asker) -> None
             asker.send(port, MetadataRequest(), purpose=f"{number}", timeout_ms=60_000) for number in range(3)
         ]
         turned = trio.Event()
-        asker.loop.advance(10_000, turned.set)
+        asker.loop.advance(13_000, turned.set)
         await turned.wait()
         told = {str(await answered()).partition(": ")[2] for answered in waiting}
         assert told <= {"no connection in time", "no word of its versions in time"}
