@@ -53,7 +53,7 @@ class Lead:
         snapshot = log.latest_snapshot
         known = (log.election().leader_epoch, log.last_epoch, snapshot.epoch if snapshot else 0)
         self.epoch = max(known) + 1
-        log.remember(self.epoch, log.node_id, [log.node_id])
+        log.remember(log.election_of(self.epoch, log.node_id, [log.node_id]))
         controls: list[tuple[int, Message]] = [(LEADER_CHANGE_TYPE, self._leader_change())]
         if log.voters is not None:
             current = self._voters_now(log.voters)

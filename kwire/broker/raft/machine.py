@@ -95,7 +95,10 @@ class Send(NamedTuple):
 
 
 class Remember(NamedTuple):
-    """Make it durable that there is this epoch, and who leads it, then tell whoever follows that."""
+    """Remember that there is this epoch, and who leads it, and tell whoever follows that.
+
+    Who does not vote promises nothing by it, and need not wait until it is durable.
+    """
 
     epoch: int
     leader_id: int

@@ -58,7 +58,7 @@ class MetadataLog:
         self.voters_in_log = False
         """Whether it says so itself, and not only the snapshot of a fresh directory."""
         self._read_offset = 0
-        self._disk = disk
+        self.disk = disk
         self._logger = logger
 
     # --- where it begins and ends: `positions.Positions`
@@ -190,10 +190,10 @@ class MetadataLog:
     def election(self) -> QuorumState:
         """What `quorum-state` says. CorruptMetadata where that makes no sense, StorageError."""
         path = join(self.log.directory, FILE_NAME)
-        if not self._disk.exists(path):
+        if not self.disk.exists(path):
             return QuorumState()
         try:
-            return decode_quorum_state(self._disk.read(path))
+            return decode_quorum_state(self.disk.read(path))
         except ValueError as error:
             # Whom a voter has voted for, and in which epoch, must not be guessed.
             raise CorruptMetadata(
@@ -201,16 +201,19 @@ class MetadataLog:
                 f"voter survives"
             ) from error
 
-    def remember(self, epoch: int, leader_id: int, voter_ids: Sequence[int]) -> None:
-        """Write into `quorum-state` who leads, and who votes where the log does not say it. StorageError."""
+    def election_of(self, epoch: int, leader_id: int, voter_ids: Sequence[int]) -> QuorumState:
+        """Who leads, and who votes where the log does not say it."""
         # The version of the file goes with that of the quorum's protocol, as Kafka has it.
-        state = QuorumState(
+        return QuorumState(
             leader_id=leader_id,
             leader_epoch=epoch,
             voter_ids=tuple(voter_ids),
             data_version=0 if self.voters is None else 1,
         )
-        self._disk.replace(join(self.log.directory, FILE_NAME), state.encode(), sync=True)
+
+    def remember(self, state: QuorumState) -> None:
+        """Write it into `quorum-state`, now. StorageError."""
+        self.disk.replace(join(self.log.directory, FILE_NAME), state.encode(), sync=True)
 
     # --- appending
 

@@ -17,6 +17,7 @@ from kwire.broker.raft import machine
 from kwire.broker.raft.endpoints import quorum_addresses
 from kwire.broker.raft.machine import Machine, Output, Terms
 from kwire.broker.raft.metadata_log import MetadataLog
+from kwire.broker.raft.quorum_state import ElectionFile
 from kwire.broker.raft.snapshots import SnapshotFile
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.storage.disk import StorageError
@@ -58,6 +59,7 @@ class Observer:
         self._machine: Machine | None = None
         self._watchers: list[Callable[[], None]] = []
         self._snapshot: SnapshotFile | None = None
+        self._election_file: ElectionFile | None = None
         self._timer: Timer | None = None
         self._logger = host.logger("kwire.raft")
 
@@ -69,6 +71,9 @@ class Observer:
         log.recover()
         self._on_committed(log.read_snapshot())
         election = log.election()
+        self._election_file = ElectionFile(
+            log.disk, self._host, log.log.directory, lambda error: self._fail(f"quorum-state: {error}")
+        )
         self._machine = Machine(
             Terms(
                 log.node_id,
@@ -96,6 +101,8 @@ class Observer:
         self._machine = None
         if self._timer is not None:
             self._timer.cancel()
+        if self._election_file is not None:
+            self._election_file.close()
         self._drop_snapshot()
 
     def _int(self, key: str) -> int:
@@ -186,7 +193,10 @@ class Observer:
                 )
                 log.truncate_to(output.offset)
             case machine.Remember():
-                log.remember(output.epoch, output.leader_id, list(self._addresses.voters))
+                assert self._election_file is not None
+                self._election_file.remember(
+                    log.election_of(output.epoch, output.leader_id, list(self._addresses.voters))
+                )
                 self._tell_leader()
             case machine.BeginSnapshot():
                 self._drop_snapshot()

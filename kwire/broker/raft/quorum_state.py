@@ -7,11 +7,17 @@ dynamic quorum (KIP-853), whose voters stand in the log: such a file is kept in 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
+from kwire.broker.host.host import Host
+from kwire.broker.storage.disk import Disk, StorageError, join
 from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
 
 FILE_NAME = "quorum-state"
+BESIDE = ".new"
+"""What a file is called that is to take its place."""
 NOBODY = -1
 
 
@@ -67,3 +73,59 @@ def decode_quorum_state(content: bytes) -> QuorumState:
         raise ValueError(f"{FILE_NAME} makes no sense: it has no {error}") from error
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{FILE_NAME} makes no sense: {error}") from error
+
+
+class ElectionFile:
+    """The file of a node that does not vote: nothing waits for it, and workers write it, the newest last."""
+
+    def __init__(
+        self, disk: Disk, host: Host, directory: str, on_failed: Callable[[BaseException], None]
+    ) -> None:
+        self._disk = disk
+        self._host = host
+        self._directory = directory
+        self._on_failed = on_failed
+        self._wanted: QuorumState | None = None
+        self._is_under_way = False
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Write nothing more."""
+        self._is_closed = True
+
+    def remember(self, state: QuorumState) -> None:
+        """Have the file say this in a while."""
+        self._wanted = state
+        if not self._is_under_way:
+            self._write()
+
+    def _write(self) -> None:
+        state, self._wanted = self._wanted, None
+        self._is_under_way = state is not None and not self._is_closed
+        if state is None or self._is_closed:
+            return
+        disk, path = self._disk, join(self._directory, FILE_NAME)
+        beside = path + BESIDE
+
+        def written(result: object) -> None:
+            if not isinstance(result, BaseException):
+                try:
+                    disk.rename(beside, path)
+                except StorageError as error:
+                    result = error
+            if isinstance(result, BaseException):
+                self._failed(result)
+            else:
+                self._host.run_in_worker(partial(disk.sync_directory, self._directory), named)
+
+        def named(result: object) -> None:
+            if isinstance(result, BaseException):
+                self._failed(result)
+            else:
+                self._write()
+
+        self._host.run_in_worker(lambda: disk.write(beside, state.encode(), sync=True), written)
+
+    def _failed(self, error: BaseException) -> None:
+        if not self._is_closed:
+            self._on_failed(error)

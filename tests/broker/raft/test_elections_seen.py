@@ -18,6 +18,7 @@ from kwire.broker.metadata.batches import MetadataBatch
 from kwire.broker.raft import machine
 from kwire.broker.raft.metadata_log import MetadataLog
 from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch
+from kwire.broker.raft.quorum_state import ElectionFile
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
 from kwire.testing.network import Network
@@ -264,7 +265,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
         "cut_for",
         lambda log, leaders: min(leaders.end_offset, log.end_offset),
     ),
-    "an epoch is forgotten": (MetadataLog, "remember", lambda log, epoch, leader_id, voters: None),
+    "an epoch is forgotten": (ElectionFile, "remember", lambda file, state: None),
     "the epoch of the last record is not told": (MetadataLog, "last_epoch", property(lambda log: 0)),
 }
 

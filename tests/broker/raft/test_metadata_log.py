@@ -198,7 +198,7 @@ def test_what_a_node_remembers_of_elections_is_kafkas_file() -> None:
     disk = MemoryDisk()
     log = made(disk)
     assert (log.election().leader_epoch, log.election().leader_id) == (0, -1)
-    log.remember(3, 1, [1, 2])
+    log.remember(log.election_of(3, 1, [1, 2]))
     assert (log.election().leader_epoch, log.election().leader_id) == (3, 1)
     assert disk.read("/data/__cluster_metadata-0/quorum-state") == (
         b'{"clusterId":"","leaderId":1,"leaderEpoch":3,"votedId":-1,"appliedOffset":0,'
