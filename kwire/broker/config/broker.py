@@ -54,6 +54,7 @@ class BrokerConfig:
     """The settings of one broker. Attributes are Kafka's keys with underscores for dots."""
 
     auto_create_topics_enable: bool
+    auto_leader_rebalance_enable: bool
     broker_heartbeat_interval_ms: int
     broker_session_timeout_ms: int
     broker_rack: str | None
@@ -77,6 +78,7 @@ class BrokerConfig:
     group_max_size: int
     group_min_session_timeout_ms: int
     initial_broker_registration_timeout_ms: int
+    leader_imbalance_check_interval_seconds: int
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int
     log_cleaner_enable: bool
@@ -88,6 +90,7 @@ class BrokerConfig:
     log_flush_offset_checkpoint_interval_ms: int
     log_flush_start_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
+    metadata_max_idle_interval_ms: int
     max_connections: int
     max_connections_per_ip: int
     max_connections_per_ip_overrides: str
@@ -139,6 +142,7 @@ class BrokerConfig:
     transaction_state_log_num_partitions: int
     transaction_state_log_replication_factor: int
     transaction_state_log_segment_bytes: int
+    unclean_leader_election_interval_ms: int
     transactional_id_expiration_ms: int
 
     log_dirs: list[str]
@@ -385,10 +389,8 @@ def _attribute_keys() -> tuple[str, ...]:
 ATTRIBUTE_KEYS: Final = _attribute_keys()
 """The keys that are attributes under their own names."""
 
-IN_VAIN: Final = frozenset(
-    {"log.local.retention.bytes", "log.local.retention.ms", "unclean.leader.election.enable"}
-)
-"""Defaults of topic keys that mean nothing without tiered storage or replicas."""
+IN_VAIN: Final = frozenset({"log.local.retention.bytes", "log.local.retention.ms"})
+"""Defaults of topic keys that mean nothing without tiered storage."""
 
 HONOURED: Final = (
     frozenset(ATTRIBUTE_KEYS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from kwire.broker.controller.commands import (
+    FenceBroker,
     RegisterBroker,
     RegisterController,
     Result,
@@ -176,6 +177,14 @@ def _fencing(broker: BrokerImage, fenced: int) -> StoredRecord:
         broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=fenced
     )
     return StoredRecord(change)
+
+
+def fence_broker(command: FenceBroker, image: MetadataImage, *, may_lose: bool) -> Result[None]:
+    """A broker that is not heard of any more leads nothing, if that life of it still lasts."""
+    broker = image.brokers.get(command.broker_id)
+    if broker is None or broker.fenced or broker.broker_epoch != command.broker_epoch:
+        return Result([], None)
+    return Result(fenced_records(image, broker, may_lose=may_lose), None, atomic=False)
 
 
 def unfence_broker(command: UnfenceBroker, image: MetadataImage, *, may_lose: bool) -> Result[None]:

@@ -262,6 +262,23 @@ class Election(IntEnum):
     """Any replica that lives, where nobody is in sync."""
 
 
+class FenceBroker(NamedTuple):
+    """Nobody has heard of this life of a broker any more. Of the controller itself. Replies with None."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class ElectWherePossible(NamedTuple):
+    """Elect leaders that are better than the present ones, or than none. Of the controller itself.
+
+    Replies with whether there may be more than it has elected.
+    """
+
+    election: Election
+    """PREFERRED for all partitions; UNCLEAN for those without a leader whose topic allows it."""
+
+
 class ElectLeaders(NamedTuple):
     """Elect leaders; `topics` None means all partitions. Replies with `list[ReplicaElectionResult]`."""
 
@@ -322,6 +339,8 @@ Command = (
     | ShutDownBroker
     | AssignDirectories
     | UpdateDirectories
+    | FenceBroker
+    | ElectWherePossible
     | ElectLeaders
     | AlterReassignments
     | UpdateFeatures

@@ -23,6 +23,8 @@ from kwire.broker.controller.commands import (
     CreateTopics,
     DeleteTopics,
     ElectLeaders,
+    ElectWherePossible,
+    FenceBroker,
     IncrementalAlterConfigs,
     LegacyAlterConfigs,
     ProducerIdBlock,
@@ -92,6 +94,10 @@ class Controller:
                 return directories.assign_directories(command, image, may_lose=may_lose)
             case UpdateDirectories():
                 return directories.update_directories(command, image, may_lose=may_lose)
+            case FenceBroker():
+                return brokers.fence_broker(command, image, may_lose=may_lose)
+            case ElectWherePossible():
+                return elections.elect_where_possible(command, image, may_lose=may_lose)
             case ElectLeaders():
                 return elections.elect_leaders(command, image)
             case AlterReassignments():

@@ -1,13 +1,18 @@
-"""ElectLeaders: leaders by request, the preferred ones or any that live. KIP-183, KIP-460."""
+"""Leaders by request, the preferred ones or any that live (KIP-183, KIP-460); or unasked, now and then."""
 
 from __future__ import annotations
 
-from kwire.broker.controller.commands import Election, ElectLeaders, Fault, Result
-from kwire.broker.controller.partition_changes import PartitionChange, find
+from typing import Final
+
+from kwire.broker.controller.commands import Election, ElectLeaders, ElectWherePossible, Fault, Result
+from kwire.broker.controller.partition_changes import PartitionChange, cheapest_election, find
 from kwire.broker.metadata.image import NO_LEADER, MetadataImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.elect_leaders import PartitionResult, ReplicaElectionResult
+
+MAX_ELECTIONS_AT_ONCE: Final = 1_000
+"""Kafka's bound on what is elected in one go where nobody asked for it."""
 
 _NOT_NEEDED = Fault(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
 _NOT_AVAILABLE = {
@@ -59,3 +64,28 @@ def _elect(image: MetadataImage, name: str, index: int, election: Election) -> S
     change = PartitionChange(image, topic, index)
     change.election = election
     return change.record() or _NOT_AVAILABLE[election]
+
+
+def elect_where_possible(
+    command: ElectWherePossible, image: MetadataImage, *, may_lose: bool
+) -> Result[bool]:
+    """Preferred leaders take over again, or what has no leader gets an unclean one where it may."""
+    records: list[StoredRecord] = []
+    is_unclean = command.election is Election.UNCLEAN
+    for topic in image.topics.values():
+        if is_unclean and cheapest_election(image, topic.name, may_lose=may_lose) is not Election.UNCLEAN:
+            continue
+        for index, partition in enumerate(topic.partitions):
+            is_led = (
+                partition.leader != NO_LEADER if is_unclean else partition.leader == partition.replicas[0]
+            )
+            if is_led:
+                continue
+            change = PartitionChange(image, topic, index)
+            change.election = command.election
+            record = change.record()
+            if record is not None:
+                records.append(record)
+                if len(records) == MAX_ELECTIONS_AT_ONCE:
+                    return Result(records, True, atomic=False)
+    return Result(records, False, atomic=False)

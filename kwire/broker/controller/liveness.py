@@ -84,7 +84,35 @@ class Liveness:
         elif isinstance(command, UnregisterBroker):
             self._brokers.pop(command.broker_id, None)
 
+    def expired(self, image: MetadataImage) -> list[BrokerImage]:
+        """The brokers that may lead, and whose sessions are over. Each is told of once."""
+        found = []
+        for broker_id, known in self._brokers.items():
+            if known.heard_ms is None or broker_id == self._node_id:
+                continue
+            if self.now_ms - known.heard_ms > self._session_timeout_ms:
+                known.heard_ms = None
+                broker = image.brokers.get(broker_id)
+                if broker is not None and not broker.fenced and self._of(broker) is known:
+                    found.append(broker)
+        return found
+
+    def slept(self) -> None:
+        """This controller itself was asleep, and could hear of nobody: that is not held against them."""
+        for known in self._brokers.values():
+            if known.heard_ms is not None:
+                known.heard_ms = self.now_ms
+
     # --- what is asked
+
+    def next_expiry_ms(self) -> int | None:
+        """The moment at which the first session can be over; None where there is none."""
+        heard = [
+            known.heard_ms
+            for broker_id, known in self._brokers.items()
+            if known.heard_ms is not None and broker_id != self._node_id
+        ]
+        return min(heard) + self._session_timeout_ms + 1 if heard else None
 
     def has_session(self, broker: BrokerImage) -> bool:
         """Whether this life of the broker was heard of lately."""

@@ -10,13 +10,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from kwire.broker.controller.bootstrap import ABORT_REASON, activation_records
-from kwire.broker.controller.commands import Command, OnDone, UpdateFeatures
+from kwire.broker.controller.commands import (
+    BrokerHeartbeat,
+    Command,
+    FenceBroker,
+    OnDone,
+    UpdateFeatures,
+)
 from kwire.broker.controller.controller import Controller
 from kwire.broker.controller.liveness import Liveness
-from kwire.broker.host.host import Host
+from kwire.broker.controller.periodic import NEVER, PeriodicElections, Periods
+from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.features import KRAFT_VERSION, check_levels
@@ -26,6 +33,9 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.registry import UnknownRecord
 from kwire.wire.schema import Message
 from kwire.wire.stored.metadata import AbortTransactionRecord, FeatureLevelRecord, NoOpRecord
+
+ASLEEP_MS: Final = 1_000
+"""A controller that comes so late to its own appointments was stopped, and has heard of nobody meanwhile."""
 
 
 class LedLog(Protocol):
@@ -62,6 +72,7 @@ class ControllerRuntime:
         *,
         liveness: Liveness,
         bootstrap: Callable[[], list[Message]],
+        periods: Periods = NEVER,
     ) -> None:
         """`liveness` is this controller's alone. `bootstrap` tells the first records of a new cluster."""
         self._controller = controller
@@ -70,6 +81,8 @@ class ControllerRuntime:
         self._host = host
         self._rng = host.random("controller")
         self._liveness = liveness
+        self._session_check: Timer | None = None
+        self._elections = PeriodicElections(host, periods, self.submit)
         self._bootstrap = bootstrap
         self._epoch = -1
         self._latest = publisher.image
@@ -109,10 +122,16 @@ class ControllerRuntime:
         elif is_open:
             self._logger.warning("metadata: aborting a transaction that was cut short")
             self._append([StoredRecord(AbortTransactionRecord(reason=ABORT_REASON))])
+        self._elections.start()
+        self._watch_sessions()
 
     def resigned(self, reason: ApiError) -> None:
         """Forget what was decided and is not committed."""
         self._refusal = reason.code
+        self._elections.stop()
+        if self._session_check is not None:
+            self._session_check.cancel()
+            self._session_check = None
         self._latest = self._publisher.image
         pending, self._pending = self._pending, deque()
         for command in pending:
@@ -134,6 +153,28 @@ class ControllerRuntime:
             command.on_done(reply)
         except Exception:
             self._logger.exception("the answer to a command was not taken")
+
+    # --- who lives
+
+    def _watch_sessions(self) -> None:
+        """See to it that the first session that can end is looked at then."""
+        due_ms = None if self._session_check is not None else self._liveness.next_expiry_ms()
+        if due_ms is not None:
+            delay_ms = max(due_ms - self._host.monotonic_ms(), 0)
+            self._session_check = self._host.schedule(delay_ms, lambda: self._check_sessions(due_ms))
+
+    def _check_sessions(self, due_ms: int) -> None:
+        self._session_check = None
+        now_ms = self._liveness.now_ms = self._host.monotonic_ms()
+        if now_ms - due_ms > ASLEEP_MS:
+            self._liveness.slept()
+        for broker in self._liveness.expired(self._latest):
+            # One after the other: each is decided on top of what became of those before it.
+            self._logger.warning(
+                "broker %d was not heard of for a whole session: it is fenced", broker.broker_id
+            )
+            self.submit(FenceBroker(broker.broker_id, broker.broker_epoch), lambda reply: None)
+        self._watch_sessions()
 
     # --- deciding
 
@@ -159,6 +200,8 @@ class ControllerRuntime:
                 self._append(result.records, atomic=result.atomic)
                 has_records = True
             self._liveness.decided(command, reply, self._latest.offset)
+            if isinstance(command, BrokerHeartbeat):
+                self._watch_sessions()
         except ApiError as error:
             reply = error
         self._pending.append(_Pending(self._latest.offset, reply, on_done))

@@ -17,6 +17,7 @@ from kwire.broker.controller.config_rules import BrokerConfigRules
 from kwire.broker.controller.controller import Controller
 from kwire.broker.controller.liveness import Liveness
 from kwire.broker.controller.partition_changes import UNCLEAN_ELECTION
+from kwire.broker.controller.periodic import Periods
 from kwire.broker.controller.port import ControllerPort
 from kwire.broker.controller.runtime import ControllerRuntime
 from kwire.broker.controller.topics import Defaults, new_uuid
@@ -68,6 +69,7 @@ class Metadata:
             self.quorum,
             self.publisher,
             host,
+            periods=_periods(config),
             liveness=Liveness(config.node_id, config.broker_session_timeout_ms),
             bootstrap=lambda: bootstrap_records(disk, self._home),
         )
@@ -139,3 +141,11 @@ class Metadata:
         if self._snapshotter is not None:
             self._snapshotter.stop()
         self._on_failed(reason)
+
+
+def _periods(config: BrokerConfig) -> Periods:
+    rebalance_ms = config.leader_imbalance_check_interval_seconds * 1000
+    return Periods(
+        preferred_ms=rebalance_ms if config.auto_leader_rebalance_enable else None,
+        unclean_ms=config.unclean_leader_election_interval_ms,
+    )

@@ -10,10 +10,15 @@ import pytest
 
 from kwire.broker.controller.bootstrap import activation_records
 from kwire.broker.controller.commands import (
+    AlterOperation,
+    AssignDirectories,
     Command,
+    ConfigChange,
     CreateTopics,
     Fault,
+    IncrementalAlterConfigs,
     RegisterBroker,
+    ResourceChange,
     Result,
     UnfenceBroker,
 )
@@ -31,7 +36,7 @@ from kwire.broker.metadata.image import (
 )
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ErrorCode
-from kwire.wire.messages.create_topics import CreatableTopic
+from kwire.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic
 from kwire.wire.primitives import Uuid
 from kwire.wire.registry import decode_stored_metadata, encode_stored
 from kwire.wire.stored.metadata import FeatureLevelRecord
@@ -44,12 +49,21 @@ def directory_of(broker_id: int) -> Uuid:
     return DIRECTORY if broker_id == 1 else Uuid(b"directory-of" + broker_id.to_bytes(4, "big"))
 
 
+KNOWN = (
+    "retention.ms",
+    "cleanup.policy",
+    "min.insync.replicas",
+    "segment.ms",
+    "unclean.leader.election.enable",
+)
+
+
 class Rules:
     """A few keys, enough to tell a right configuration from a wrong one."""
 
     def topic_fault(self, values: Mapping[str, str]) -> str | None:
         for name, value in values.items():
-            if name not in ("retention.ms", "cleanup.policy", "min.insync.replicas", "segment.ms"):
+            if name not in KNOWN:
                 return f"Unknown topic config name: {name}"
             if name == "retention.ms" and not value.lstrip("-").isdigit():
                 return f"Invalid value {value} for configuration retention.ms: Not a number of type LONG"
@@ -81,7 +95,7 @@ class Cluster:
         self.image = MetadataImage()
         self.rng = random.Random(7)
         self.controller = Controller(1, Rules(), Defaults(num_partitions=1, replication_factor=1))
-        self.liveness = Liveness(1, session_timeout_ms=9_000)
+        self.liveness = Liveness(0, session_timeout_ms=9_000)
         self.records: list[StoredRecord] = []
         """What the last command wrote."""
         levels: list[object] = [
@@ -147,6 +161,30 @@ class Cluster:
         [result] = self.run(CreateTopics([topic]))
         assert result.error_code == ErrorCode.NONE, result
         return self.image.topics[name]
+
+    def create_on(self, name: str, replicas: Sequence[Sequence[int]]) -> TopicImage:
+        """A topic with its partitions on these brokers."""
+        assignments = [
+            CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+            for index, brokers in enumerate(replicas)
+        ]
+        topic = CreatableTopic(
+            name=name, num_partitions=-1, replication_factor=-1, assignments=assignments, configs=[]
+        )
+        [result] = self.run(CreateTopics([topic]))
+        assert result.error_code == ErrorCode.NONE, result
+        return self.image.topics[name]
+
+    def assign(self, broker_id: int, places: Mapping[tuple[str, int], Uuid]) -> None:
+        """Replicas lie in these directories."""
+        found = {(self.image.topics[name].topic_id, index): at for (name, index), at in places.items()}
+        epoch = self.image.brokers[broker_id].broker_epoch
+        assert self.run(AssignDirectories(broker_id, epoch, found)) == {}
+
+    def set_topic_config(self, topic: str, name: str, value: str) -> None:
+        """One key of a topic."""
+        change = ResourceChange(RESOURCE_TOPIC, topic, [ConfigChange(name, AlterOperation.SET, value)])
+        assert self.run(IncrementalAlterConfigs([change])) == [None]
 
 
 @pytest.fixture

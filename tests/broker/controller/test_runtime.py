@@ -19,6 +19,7 @@ from kwire.broker.controller.commands import (
 )
 from kwire.broker.controller.controller import Controller
 from kwire.broker.controller.liveness import Liveness
+from kwire.broker.controller.periodic import NEVER, Periods
 from kwire.broker.controller.runtime import ControllerRuntime
 from kwire.broker.controller.topics import Defaults
 from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch
@@ -43,7 +44,7 @@ from tests.broker.controller.conftest import DIRECTORY, Rules
 class Bench:
     """A runtime over a log in memory that commits when a test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, periods: Periods = NEVER) -> None:
         self.host = VirtualHost(seed=1)
         self.publisher = Publisher(self.host)
         self.appended: list[MetadataBatch] = []
@@ -60,6 +61,7 @@ class Bench:
             self.publisher,
             self.host,
             liveness=Liveness(1, session_timeout_ms=9_000),
+            periods=periods,
             bootstrap=lambda: self.bootstrap,
         )
         self.told: list[object] = []

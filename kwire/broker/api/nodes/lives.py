@@ -1,0 +1,148 @@
+"""BrokerRegistration v0–4, BrokerHeartbeat v0–2, AllocateProducerIds v0, ControllerRegistration v0.
+
+Other nodes come, say that they live, and are given ids for producers (KIP-631, KIP-730, KIP-919). Each is a
+command of the controller, which has the checks; that of the cluster's id is here, since no command can come
+from another cluster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import PARKED, Parked
+from kwire.broker.controller.commands import (
+    AllocateProducerIds,
+    BrokerHeartbeat,
+    HeartbeatReply,
+    ProducerIdBlock,
+    RegisterBroker,
+    RegisterController,
+)
+from kwire.broker.metadata.image import EndpointImage
+from kwire.broker.metadata.records import CONTROLLER_REGISTRATION_LEVEL
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+from kwire.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from kwire.wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from kwire.wire.messages.controller_registration import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+)
+
+if TYPE_CHECKING:
+    from kwire.broker.api.ports import Asked, ControllerRole
+
+
+def broker_registration(
+    node: ControllerRole, context: Asked, request: BrokerRegistrationRequest
+) -> BrokerRegistrationResponse | Parked:
+    """The epoch of a broker's new life."""
+    if request.cluster_id != node.cluster_id:
+        text = f"Expected cluster ID {node.cluster_id}, but got cluster ID {request.cluster_id}"
+        raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
+
+    def done(reply: int | ApiError) -> None:
+        if isinstance(reply, ApiError):
+            context.refuse(reply)
+        else:
+            context.complete(BrokerRegistrationResponse(broker_epoch=reply))
+
+    command = RegisterBroker(
+        request.broker_id,
+        request.incarnation_id,
+        _endpoints(request),
+        _features(request),
+        request.rack,
+        request.log_dirs,
+        # Before version 3 a broker cannot tell, and has it at its default: it may have lost something.
+        request.previous_broker_epoch,
+        request.is_migrating_zk_broker,
+        node.quorum.kraft_version,
+    )
+    node.controller.submit(command, done)
+    return PARKED
+
+
+def broker_heartbeat(node: ControllerRole, context: Asked, request: BrokerHeartbeatRequest) -> Parked:
+    """What a broker is, as it lives on."""
+
+    def done(reply: HeartbeatReply | ApiError) -> None:
+        if isinstance(reply, ApiError):
+            context.refuse(reply)
+            return
+        context.complete(
+            BrokerHeartbeatResponse(
+                is_caught_up=reply.is_caught_up,
+                is_fenced=reply.is_fenced,
+                should_shut_down=reply.should_shut_down,
+            )
+        )
+
+    command = BrokerHeartbeat(
+        request.broker_id,
+        request.broker_epoch,
+        request.current_metadata_offset,
+        request.want_fence,
+        request.want_shut_down,
+        request.offline_log_dirs,
+        request.cordoned_log_dirs,
+    )
+    node.controller.submit(command, done)
+    return PARKED
+
+
+def allocate_producer_ids(
+    node: ControllerRole, context: Asked, request: AllocateProducerIdsRequest
+) -> Parked:
+    """A block of ids that nobody else gets."""
+
+    def done(reply: ProducerIdBlock | ApiError) -> None:
+        if isinstance(reply, ApiError):
+            context.refuse(reply)
+        else:
+            context.complete(
+                AllocateProducerIdsResponse(producer_id_start=reply.first, producer_id_len=reply.size)
+            )
+
+    node.controller.submit(AllocateProducerIds(request.broker_id, request.broker_epoch), done)
+    return PARKED
+
+
+def controller_registration(
+    node: ControllerRole, context: Asked, request: ControllerRegistrationRequest
+) -> Parked:
+    """Whether another controller is known from now on."""
+    if node.image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
+        text = "The current MetadataVersion is too old to support controller registrations."
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
+
+    def done(reply: ApiError | None) -> None:
+        if reply is None:
+            context.complete(ControllerRegistrationResponse(error_message=None))
+        else:
+            context.refuse(reply)
+
+    command = RegisterController(
+        request.controller_id, request.incarnation_id, _endpoints(request), _features(request)
+    )
+    node.controller.submit(command, done)
+    return PARKED
+
+
+def _endpoints(request: BrokerRegistrationRequest | ControllerRegistrationRequest) -> list[EndpointImage]:
+    return [
+        EndpointImage(listener.name, listener.host, listener.port, listener.security_protocol)
+        for listener in request.listeners
+    ]
+
+
+def _features(
+    request: BrokerRegistrationRequest | ControllerRegistrationRequest,
+) -> dict[str, tuple[int, int]]:
+    return {
+        feature.name: (feature.min_supported_version, feature.max_supported_version)
+        for feature in request.features
+    }

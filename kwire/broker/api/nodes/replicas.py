@@ -1,0 +1,136 @@
+"""AlterPartition v2–3, AssignReplicasToDirs v0: what brokers tell the controller of their replicas.
+
+Leaders alter in-sync sets (KIP-497, KIP-841, KIP-903 in v3), and brokers say in which directories replicas
+lie (KIP-858).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.context import PARKED, Parked
+from kwire.broker.controller.commands import (
+    AlteredPartition,
+    AlterPartition,
+    AssignDirectories,
+    PartitionAlteration,
+)
+from kwire.broker.metadata.records import DIRECTORIES_LEVEL
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    RequestPartitionData,
+    ResponsePartitionData,
+    ResponseTopicData,
+)
+from kwire.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    ResponseDirectoryData,
+)
+from kwire.wire.messages.assign_replicas_to_dirs import ResponsePartitionData as AssignedPartition
+from kwire.wire.messages.assign_replicas_to_dirs import ResponseTopicData as AssignedTopic
+from kwire.wire.primitives import Uuid
+
+if TYPE_CHECKING:
+    from kwire.broker.api.ports import Asked, ControllerRole
+
+FIRST_WITH_BROKER_EPOCHS = 3
+UNKNOWN_EPOCH = -1
+
+
+def alter_partition(node: ControllerRole, context: Asked, request: AlterPartitionRequest) -> Parked:
+    """One outcome a partition, in the order asked."""
+    has_epochs = context.api_version >= FIRST_WITH_BROKER_EPOCHS
+
+    def isr(partition: RequestPartitionData) -> list[tuple[int, int]]:
+        if has_epochs:
+            return [(member.broker_id, member.broker_epoch) for member in partition.new_isr_with_epochs]
+        return [(broker_id, UNKNOWN_EPOCH) for broker_id in partition.new_isr]
+
+    def done(reply: list[AlteredPartition] | ApiError) -> None:
+        if isinstance(reply, ApiError):
+            context.refuse(reply)
+            return
+        left = iter(reply)
+        topics = [
+            ResponseTopicData(
+                topic_id=topic.topic_id,
+                partitions=[_altered(next(left)) for _ in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+        context.complete(AlterPartitionResponse(topics=topics))
+
+    partitions = [
+        PartitionAlteration(
+            topic.topic_id,
+            partition.partition_index,
+            partition.leader_epoch,
+            partition.partition_epoch,
+            isr(partition),
+            partition.leader_recovery_state,
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    node.controller.submit(AlterPartition(request.broker_id, request.broker_epoch, partitions), done)
+    return PARKED
+
+
+def _altered(outcome: AlteredPartition) -> ResponsePartitionData:
+    return ResponsePartitionData(
+        partition_index=outcome.index,
+        error_code=outcome.error,
+        leader_id=outcome.leader_id,
+        leader_epoch=outcome.leader_epoch,
+        isr=list(outcome.isr),
+        leader_recovery_state=outcome.leader_recovery_state,
+        partition_epoch=outcome.partition_epoch,
+    )
+
+
+def assign_replicas_to_dirs(
+    node: ControllerRole, context: Asked, request: AssignReplicasToDirsRequest
+) -> Parked:
+    """Whether it is noted where each replica lies. One that is named twice lies where it is named last."""
+    if node.image.metadata_version < DIRECTORIES_LEVEL:
+        text = "Directory assignment is not supported yet."
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
+
+    def done(refused: dict[tuple[Uuid, int], ErrorCode] | ApiError) -> None:
+        if isinstance(refused, ApiError):
+            context.refuse(refused)
+            return
+        directories = [
+            ResponseDirectoryData(
+                id=directory.id,
+                topics=[
+                    AssignedTopic(
+                        topic_id=topic.topic_id,
+                        partitions=[
+                            AssignedPartition(
+                                partition_index=partition.partition_index,
+                                error_code=refused.get(
+                                    (topic.topic_id, partition.partition_index), ErrorCode.NONE
+                                ),
+                            )
+                            for partition in topic.partitions
+                        ],
+                    )
+                    for topic in directory.topics
+                ],
+            )
+            for directory in request.directories
+        ]
+        context.complete(AssignReplicasToDirsResponse(directories=directories))
+
+    places = {
+        (topic.topic_id, partition.partition_index): directory.id
+        for directory in request.directories
+        for topic in directory.topics
+        for partition in topic.partitions
+    }
+    node.controller.submit(AssignDirectories(request.broker_id, request.broker_epoch, places), done)
+    return PARKED

@@ -1,0 +1,160 @@
+"""AlterPartition: what a leader may make of an in-sync set, and in which order it is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.broker.controller.commands import (
+    AlteredPartition,
+    AlterPartition,
+    AlterReassignments,
+    FenceBroker,
+    PartitionAlteration,
+    ShutDownBroker,
+)
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import Uuid
+
+NOWHERE = Uuid(b"no-such-topic-at")
+REFUSED = [
+    ({"leader_epoch": 1, "partition_epoch": -1}, ErrorCode.NOT_CONTROLLER),
+    ({"partition_epoch": 1, "leader_epoch": -1}, ErrorCode.NOT_CONTROLLER),
+    ({"leader_epoch": -1, "broker_id": 2}, ErrorCode.FENCED_LEADER_EPOCH),
+    ({"broker_id": 2, "partition_epoch": -1}, ErrorCode.INVALID_REQUEST),
+    ({"partition_epoch": -1, "isr": [9]}, ErrorCode.INVALID_UPDATE_VERSION),
+    ({"isr": [1, 1]}, ErrorCode.INVALID_REQUEST),
+    ({"isr": [1, 4]}, ErrorCode.INVALID_REQUEST),
+    ({"isr": [2, 3]}, ErrorCode.INVALID_REQUEST),
+    ({"isr": []}, ErrorCode.INVALID_REQUEST),
+    ({"isr": [1], "recovery": 7}, ErrorCode.INVALID_REQUEST),
+    ({"isr": [1], "recovery": 1}, ErrorCode.INVALID_REQUEST),
+    ({"isr": [1, 2], "recovery": 1}, ErrorCode.INVALID_REQUEST),
+    ({"isr": [1, 2], "epochs": {2: 7}}, ErrorCode.INELIGIBLE_REPLICA),
+]
+
+
+@pytest.fixture
+def three(bare_cluster: Any) -> Any:
+    """Three brokers, and the topic t on all of them, led by 1; a fourth has none of it."""
+    cluster = bare_cluster()
+    for broker_id in (1, 2, 3, 4):
+        cluster.start(broker_id)
+    cluster.create_on("t", [[1, 2, 3]])
+    return cluster
+
+
+def wanted(cluster: Any, how: dict[str, Any]) -> PartitionAlteration:
+    """What the leader wants; epochs are told by how far they are off."""
+    partition = cluster.image.topics["t"].partitions[0]
+    epochs = how.get("epochs", {})
+    return PartitionAlteration(
+        cluster.image.topics["t"].topic_id,
+        how.get("index", 0),
+        partition.leader_epoch + how.get("leader_epoch", 0),
+        partition.partition_epoch + how.get("partition_epoch", 0),
+        [(member, epochs.get(member, -1)) for member in how.get("isr", [1, 2])],
+        how.get("recovery", 0),
+    )
+
+
+def alter(cluster: Any, **how: Any) -> AlteredPartition:
+    broker_id = how.get("broker_id", cluster.image.topics["t"].partitions[0].leader)
+    epoch = cluster.image.brokers[broker_id].broker_epoch
+    [reply] = cluster.run(AlterPartition(broker_id, epoch, [wanted(cluster, how)]))
+    assert isinstance(reply, AlteredPartition)
+    return reply
+
+
+def test_a_set_shrinks_and_grows(three: Any) -> None:
+    epoch = three.image.brokers[3].broker_epoch
+    for isr, epochs in (([1, 2], {}), ([1], {}), ([1, 3], {3: epoch}), ([3, 1, 2], {})):
+        before = three.image.topics["t"].partitions[0]
+        reply = alter(three, isr=isr, epochs=epochs)
+        after = three.image.topics["t"].partitions[0]
+        assert after == before._replace(isr=tuple(isr), partition_epoch=before.partition_epoch + 1)
+        assert (reply.error, reply.leader_id, reply.isr) == (ErrorCode.NONE, 1, tuple(isr))
+        assert (reply.leader_epoch, reply.partition_epoch) == (after.leader_epoch, after.partition_epoch)
+
+
+def test_what_is_so_already_costs_nothing(three: Any) -> None:
+    assert alter(three, isr=[1, 2, 3]).error is ErrorCode.NONE
+    assert three.records == []
+
+
+@pytest.mark.parametrize(("how", "error"), REFUSED)
+def test_what_is_refused_changes_nothing(three: Any, how: dict[str, Any], error: ErrorCode) -> None:
+    assert alter(three, **how).error is error
+    assert three.records == []
+
+
+def test_what_does_not_exist(three: Any) -> None:
+    assert alter(three, index=1).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    epoch = three.image.brokers[1].broker_epoch
+    asked = [PartitionAlteration(NOWHERE, 0, 0, 0, [(1, -1)])]
+    [reply] = three.run(AlterPartition(1, epoch, asked))
+    assert reply.error is ErrorCode.UNKNOWN_TOPIC_ID
+    with pytest.raises(ApiError, match="but got broker epoch 7"):
+        three.decide(AlterPartition(1, 7, asked))
+
+
+def test_who_cannot_lead_is_in_no_set(three: Any) -> None:
+    assert alter(three, isr=[1]).error is ErrorCode.NONE
+    three.run(FenceBroker(3, three.image.brokers[3].broker_epoch))
+    assert alter(three, isr=[1, 3]).error is ErrorCode.INELIGIBLE_REPLICA
+    assert alter(three, isr=[1, 2]).error is ErrorCode.NONE
+
+
+def test_of_two_changes_of_a_partition_in_one_request_the_second_comes_too_late(three: Any) -> None:
+    asked = [wanted(three, {"isr": [1, 2]}), wanted(three, {"isr": [1]})]
+    replies = three.run(AlterPartition(1, three.image.brokers[1].broker_epoch, asked))
+    assert [reply.error for reply in replies] == [ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION]
+    assert three.image.topics["t"].partitions[0].isr == (1, 2)
+
+
+def test_who_has_recovered_says_so(bare_cluster: Any) -> None:
+    cluster = bare_cluster()
+    for broker_id in (1, 2):
+        cluster.start(broker_id)
+    cluster.create_on("t", [[1, 2]])
+    cluster.run(ShutDownBroker(2))
+    cluster.run(ShutDownBroker(1))
+    for broker_id in (1, 2):
+        cluster.start(broker_id)
+    partition = cluster.image.topics["t"].partitions[0]
+    assert (partition.leader, partition.isr, partition.leader_recovery_state) == (1, (1,), 1)
+    assert alter(cluster, isr=[1], recovery=1).error is ErrorCode.NONE
+    assert cluster.records == []
+    assert alter(cluster, isr=[1, 2], recovery=1).error is ErrorCode.INVALID_REQUEST
+    assert alter(cluster, isr=[1, 2], recovery=0).leader_recovery_state == 0
+    partition = cluster.image.topics["t"].partitions[0]
+    assert (partition.isr, partition.leader_recovery_state) == ((1, 2), 0)
+
+
+def test_a_move_is_over_when_all_that_stay_are_in_sync(three: Any) -> None:
+    assert three.run(AlterReassignments([("t", 0, [4, 1])])) == [None]
+    partition = three.image.topics["t"].partitions[0]
+    assert (partition.replicas, partition.adding_replicas) == ((4, 1, 2, 3), (4,))
+    reply = alter(three, isr=[1, 2, 3, 4])
+    partition = three.image.topics["t"].partitions[0]
+    assert (partition.replicas, partition.isr, partition.leader) == ((4, 1), (1, 4), 1)
+    assert (partition.adding_replicas, partition.removing_replicas) == ((), ())
+    # Whoever was left out must not be taken for a replica in the present epoch.
+    assert (reply.error, reply.isr, reply.leader_epoch) == (ErrorCode.NONE, (1, 4), partition.leader_epoch)
+
+
+def test_a_move_that_leaves_the_leader_out_ends_with_another_one(three: Any) -> None:
+    assert three.run(AlterReassignments([("t", 0, [4])])) == [None]
+    assert alter(three, isr=[1, 2, 3, 4]).error is ErrorCode.NEW_LEADER_ELECTED
+    partition = three.image.topics["t"].partitions[0]
+    assert (partition.replicas, partition.isr, partition.leader) == ((4,), (4,), 4)
+
+
+def test_a_set_below_the_minimum_keeps_who_was_in_it_eligible(three: Any) -> None:
+    three.set_topic_config("t", "min.insync.replicas", "2")
+    alter(three, isr=[1, 2])
+    alter(three, isr=[1])
+    assert three.image.topics["t"].partitions[0].elr == (2,)
+    alter(three, isr=[1, 3])
+    assert three.image.topics["t"].partitions[0].elr == ()

@@ -1,0 +1,160 @@
+"""Sessions of brokers as the active controller keeps them, and what it does by itself in its time."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.broker.controller.commands import (
+    AlterPartition,
+    BrokerHeartbeat,
+    CreateTopics,
+    PartitionAlteration,
+    RegisterBroker,
+)
+from kwire.broker.controller.periodic import NEVER, Periods
+from kwire.broker.metadata.features import registered_features
+from kwire.broker.metadata.image import EndpointImage
+from kwire.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic
+from kwire.wire.primitives import Uuid
+from tests.broker.controller.conftest import directory_of
+from tests.broker.controller.test_runtime import Bench
+
+SESSION_MS, BEAT_MS = 9_000, 2_000
+
+
+class Cluster(Bench):
+    """A controller, node 1, that is a broker, too; and brokers that send heartbeats when a test says so."""
+
+    def __init__(self, periods: Periods = NEVER) -> None:
+        super().__init__(periods)
+        self.lead()
+        self.commit()
+        for broker_id in (1, 2, 3):
+            self.register(broker_id)
+            self.beat(broker_id)
+
+    def register(self, broker_id: int) -> None:
+        endpoints = [EndpointImage("PLAINTEXT", "127.0.0.1", 9090 + broker_id)]
+        life = Uuid(self.end_offset.to_bytes(16, "big"))
+        directories = [directory_of(broker_id)]
+        self.submit(
+            RegisterBroker(broker_id, life, endpoints, registered_features(), None, directories), "register"
+        )
+        self.commit()
+
+    def beat(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            broker = self.publisher.image.brokers[broker_id]
+            offset = self.publisher.image.offset
+            self.submit(BrokerHeartbeat(broker_id, broker.broker_epoch, offset, False, False), "beat")
+        self.commit()
+
+    def pass_ms(self, passed_ms: int, *beating: int) -> None:
+        """Time passes, while these brokers send heartbeats."""
+        for _ in range(passed_ms // BEAT_MS):
+            self.host.advance(BEAT_MS)
+            self.commit()
+            self.beat(*beating)
+
+    def unfenced(self) -> list[int]:
+        return [broker.broker_id for broker in self.publisher.image.alive_brokers()]
+
+    def create_on(self, *brokers: int) -> None:
+        assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=list(brokers))
+        topic = CreatableTopic(
+            name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment], configs=[]
+        )
+        self.submit(CreateTopics([topic]), "create")
+        self.commit()
+
+    def alter_isr(self, *isr: int) -> None:
+        topic = self.publisher.image.topics["t"]
+        [partition] = topic.partitions
+        alteration = PartitionAlteration(
+            topic.topic_id,
+            0,
+            partition.leader_epoch,
+            partition.partition_epoch,
+            [(member, -1) for member in isr],
+        )
+        epoch = self.publisher.image.brokers[partition.leader].broker_epoch
+        self.submit(AlterPartition(partition.leader, epoch, [alteration]), "isr")
+        self.commit()
+
+    def leader(self) -> int:
+        return self.publisher.image.topics["t"].partitions[0].leader
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_who_is_not_heard_of_for_a_whole_session_is_fenced(cluster: Cluster) -> None:
+    cluster.host.advance(SESSION_MS)
+    cluster.commit()
+    assert cluster.unfenced() == [1, 2, 3]
+    cluster.beat(2)
+    cluster.host.advance(1)
+    cluster.commit()
+    assert cluster.unfenced() == [1, 2], "and the controller's own broker lives as long as it does"
+
+
+def test_who_is_heard_of_stays_and_costs_nothing(cluster: Cluster) -> None:
+    before = cluster.publisher.image.offset
+    cluster.pass_ms(60_000, 1, 2, 3)
+    assert cluster.publisher.image.offset == before
+
+
+def test_each_that_is_gone_is_fenced_on_top_of_the_one_before(cluster: Cluster) -> None:
+    cluster.create_on(3, 2, 1)
+    cluster.host.advance(SESSION_MS + 1)
+    assert [len(batch.records) for batch in cluster.appended] == [2, 2]
+    cluster.commit()
+    assert (cluster.unfenced(), cluster.leader()) == ([1], 1)
+
+
+def test_who_was_fenced_comes_back_with_a_heartbeat(cluster: Cluster) -> None:
+    cluster.pass_ms(12_000, 2)
+    assert cluster.unfenced() == [1, 2]
+    cluster.beat(3)
+    assert cluster.unfenced() == [1, 2, 3]
+
+
+def test_a_new_controller_gives_everybody_a_whole_session(cluster: Cluster) -> None:
+    cluster.host.advance(8_000)
+    cluster.lose()
+    cluster.host.advance(20_000)
+    assert cluster.appended == []
+    cluster.lead()
+    cluster.pass_ms(8_000, 2)
+    assert cluster.unfenced() == [1, 2, 3]
+    cluster.pass_ms(2_000, 2)
+    assert cluster.unfenced() == [1, 2]
+
+
+def test_a_controller_that_was_asleep_holds_it_against_nobody(cluster: Cluster) -> None:
+    cluster.host.pause()
+    cluster.host.advance(60_000)
+    cluster.host.resume()
+    cluster.host.run_pending()
+    cluster.commit()
+    assert cluster.unfenced() == [1, 2, 3]
+    cluster.pass_ms(10_000, 2)
+    assert cluster.unfenced() == [1, 2]
+
+
+def test_preferred_leaders_take_over_in_time() -> None:
+    cluster = Cluster(Periods(preferred_ms=300_000))
+    cluster.create_on(3, 2)
+    cluster.pass_ms(12_000, 2)
+    assert cluster.leader() == 2
+    cluster.beat(3)
+    cluster.alter_isr(2, 3)
+    cluster.pass_ms(280_000, 2, 3)
+    assert cluster.leader() == 2
+    cluster.pass_ms(20_000, 2, 3)
+    assert cluster.leader() == 3
+    cluster.lose()
+    cluster.host.advance(900_000)
+    assert cluster.appended == []
