@@ -102,11 +102,14 @@ SERVED: Final[dict[int, Served]] = {
     ),
     ApiKey.OFFSET_DELETE: Served(0, 0, "groups.offsets.offset_delete"),
     ApiKey.DESCRIBE_QUORUM: Served(0, 2, "quorum.describe.describe_quorum", By.CONTROLLER),
+    ApiKey.ALTER_PARTITION: Served(2, 3, "nodes.replicas.alter_partition", By.CONTROLLER_ALONE),
     ApiKey.UPDATE_FEATURES: Served(0, 2, "cluster.administration.update_features", By.CONTROLLER),
     ApiKey.ENVELOPE: Served(0, 0, "nodes.envelope.envelope", By.CONTROLLER_ALONE),
     ApiKey.DESCRIBE_CLUSTER: Served(0, 2, "cluster.describe.describe_cluster", By.EACH),
     ApiKey.FETCH_SNAPSHOT: Served(0, 1, "quorum.fetch_snapshot.fetch_snapshot", By.CONTROLLER_ALONE),
     ApiKey.DESCRIBE_PRODUCERS: Served(0, 0, "transactions.describe.describe_producers"),
+    ApiKey.BROKER_REGISTRATION: Served(0, 4, "nodes.lives.broker_registration", By.CONTROLLER_ALONE),
+    ApiKey.BROKER_HEARTBEAT: Served(0, 2, "nodes.lives.broker_heartbeat", By.CONTROLLER_ALONE),
     ApiKey.UNREGISTER_BROKER: Served(
         0,
         0,
@@ -116,8 +119,13 @@ SERVED: Final[dict[int, Served]] = {
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: Served(0, 0, "transactions.describe.describe_transactions"),
     ApiKey.LIST_TRANSACTIONS: Served(0, 2, "transactions.describe.list_transactions"),
+    ApiKey.ALLOCATE_PRODUCER_IDS: Served(0, 0, "nodes.lives.allocate_producer_ids", By.CONTROLLER_ALONE),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(0, 1, "groups.membership.consumer_group_heartbeat"),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Served(0, 1, "groups.administration.consumer_group_describe"),
+    ApiKey.CONTROLLER_REGISTRATION: Served(0, 0, "nodes.lives.controller_registration", By.CONTROLLER_ALONE),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: Served(
+        0, 0, "nodes.replicas.assign_replicas_to_dirs", By.CONTROLLER_ALONE
+    ),
     ApiKey.LIST_CONFIG_RESOURCES: Served(0, 1, "configs.describe.list_config_resources"),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0, "topics.describe.describe_topic_partitions"),
 }

@@ -68,7 +68,9 @@ class Liveness:
         if isinstance(command, RegisterBroker) and isinstance(reply, int):
             known = self._brokers.get(command.broker_id)
             if known is None or known.broker_epoch != reply:
-                self._brokers[command.broker_id] = _Broker(reply, offset)
+                known = self._brokers[command.broker_id] = _Broker(reply, offset)
+                if command.broker_id == self._node_id:
+                    known.heard_ms = self.now_ms
             else:
                 known.registered_at = offset
         elif isinstance(command, BrokerHeartbeat) and isinstance(reply, HeartbeatReply):

@@ -1,0 +1,109 @@
+"""What brokers tell a controller of their replicas, as the requests have it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.broker.api.table import ListenerRole
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    BrokerState,
+    RequestPartitionData,
+    RequestTopicData,
+)
+from kwire.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    RequestDirectoryData,
+)
+from kwire.wire.messages.assign_replicas_to_dirs import RequestPartitionData as AssignedPartition
+from kwire.wire.messages.assign_replicas_to_dirs import RequestTopicData as AssignedTopic
+from kwire.wire.primitives import Uuid
+from tests.rig import Rig
+
+NOWHERE = Uuid(b"no-such-topic-at")
+
+
+@pytest.fixture
+def rig() -> Rig:
+    made = Rig()
+    made.create("t", partitions=2)
+    made.turn()  # the broker tells where it has put them
+    return made
+
+
+def ask(rig: Rig, version: int, request: Any) -> Any:
+    return rig.connect(listener="CONTROLLER", role=ListenerRole.CONTROLLER).call(version, request)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_each_partition_has_its_outcome(rig: Rig, version: int) -> None:
+    topic = rig.node.image.topics["t"]
+    broker = rig.node.image.brokers[rig.node.node_id]
+
+    def partition(index: int, member: int = broker.broker_id) -> RequestPartitionData:
+        if version == 2:
+            return RequestPartitionData(partition_index=index, partition_epoch=1, new_isr=[member])
+        state = BrokerState(broker_id=member, broker_epoch=broker.broker_epoch)
+        return RequestPartitionData(partition_index=index, partition_epoch=1, new_isr_with_epochs=[state])
+
+    request = AlterPartitionRequest(
+        broker_id=broker.broker_id,
+        broker_epoch=broker.broker_epoch,
+        topics=[
+            RequestTopicData(topic_id=topic.topic_id, partitions=[partition(1), partition(0, 9)]),
+            RequestTopicData(topic_id=NOWHERE, partitions=[partition(0)]),
+        ],
+    )
+    answer = ask(rig, version, request)
+    assert answer.error_code == ErrorCode.NONE
+    assert [
+        (told.topic_id, one.partition_index, one.error_code)
+        for told in answer.topics
+        for one in told.partitions
+    ] == [
+        (topic.topic_id, 1, ErrorCode.NONE),
+        (topic.topic_id, 0, ErrorCode.INVALID_REQUEST),
+        (NOWHERE, 0, ErrorCode.UNKNOWN_TOPIC_ID),
+    ]
+    assert (answer.topics[0].partitions[0].leader_id, answer.topics[0].partitions[0].isr) == (
+        broker.broker_id,
+        [broker.broker_id],
+    )
+
+
+def test_a_life_that_is_over_changes_nothing(rig: Rig) -> None:
+    for request in (
+        AlterPartitionRequest(broker_id=9, broker_epoch=7, topics=[]),
+        AssignReplicasToDirsRequest(broker_id=9, broker_epoch=7, directories=[]),
+    ):
+        version = 3 if isinstance(request, AlterPartitionRequest) else 0
+        assert ask(rig, version, request).error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_where_replicas_lie_is_taken_note_of(rig: Rig) -> None:
+    topic = rig.node.image.topics["t"]
+    broker = rig.node.image.brokers[rig.node.node_id]
+    directory = next(one for one in broker.log_dirs if one != topic.partitions[0].directories[0])
+    request = AssignReplicasToDirsRequest(
+        broker_id=broker.broker_id,
+        broker_epoch=broker.broker_epoch,
+        directories=[
+            RequestDirectoryData(
+                id=directory,
+                topics=[
+                    AssignedTopic(
+                        topic_id=topic.topic_id,
+                        partitions=[AssignedPartition(partition_index=index) for index in (0, 7)],
+                    )
+                ],
+            )
+        ],
+    )
+    answer = ask(rig, 0, request)
+    [told] = answer.directories[0].topics[0].partitions[1:]
+    assert (answer.directories[0].id, told.error_code) == (directory, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    # It was not so, and the broker has said as much since.
+    assert rig.node.image.topics["t"].partitions[0].partition_epoch == 3
