@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kwire.broker.api.context import Channel
-from kwire.broker.api.table import SERVED
+from kwire.broker.api.table import SERVED, By, ListenerRole, served_by
 from kwire.testing.world import VirtualNode, taken
 from kwire.wire.batch import HEADER_BYTES, build, read_header, records, seal
 from kwire.wire.compression import Codec
@@ -47,6 +47,7 @@ SERVED_VERSIONS = [
     for key, served in SERVED.items()
     for version in range(max(served.min_version, served.refused_below), served.max_version + 1)
 ]
+OF_BROKERS = served_by(ListenerRole.BROKER).keys()
 
 
 class Recorded(NamedTuple):
@@ -360,7 +361,11 @@ class Rig:
         propagate, logger.propagate = logger.propagate, False
         logger.addHandler(self._listener)
         self._listener.heard.clear()
-        client = self.around.connect()
+        key = int.from_bytes(frames[0][:2], "big") if frames else 0
+        if key in SERVED and SERVED[key].by is By.CONTROLLER_ALONE:
+            client = self.around.connect(listener="CONTROLLER", role=ListenerRole.CONTROLLER)
+        else:
+            client = self.around.connect()
         channel = client.channel
         asked: list[bytes] = []
         try:
@@ -391,7 +396,7 @@ class Rig:
     def check_sound(self) -> None:
         """Another connection is served as ever."""
         answer = self.ask(3, ApiVersionsRequest(client_software_name="well", client_software_version="1"))
-        if answer.error_code or {one.api_key for one in answer.api_keys} != SERVED.keys():
+        if answer.error_code or {one.api_key for one in answer.api_keys} != OF_BROKERS:
             raise Broken(f"ApiVersions answers {answer}")
         value = b"%d" % self._offset
         data = PartitionProduceData(

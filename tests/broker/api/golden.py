@@ -29,7 +29,8 @@ def questions() -> list[str]:
     for line in MESSAGES.read_text(encoding="ascii").splitlines():
         case = json.loads(line)
         key, version = keys.get(case["name"]), case["version"]
-        if key is not None and version in range(SERVED[key].min_version, SERVED[key].max_version + 1):
+        served = None if key is None else SERVED.get(key)
+        if served is not None and version in range(served.min_version, served.max_version + 1):
             found.append(f"{key} {version} {case['bytes']}")
     return found
 
