@@ -109,7 +109,12 @@ NAMED: Final[dict[int, Each]] = {
 }
 """By API key. An API that is not here has its error at the top alone."""
 
-ALWAYS_SAID: Final = {ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_QUORUM}
+ALWAYS_SAID: Final = {
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.DESCRIBE_CONFIGS,
+    ApiKey.DESCRIBE_QUORUM,
+    ApiKey.CONTROLLER_REGISTRATION,
+}
 """These have Kafka's own words where an error has none."""
 
 ELECT_LEADERS_WITHOUT_TOP: Final = ApiKey.ELECT_LEADERS, 0
