@@ -250,9 +250,9 @@ class Message(_Declared):
         type(self).__init__(self, **values)
 
     def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.declared_fields)
+        # Compiled as well: what an encoder leaves out where it has its default is compared for each message.
+        type(self).__eq__ = _compile_equality(type(self))  # type: ignore[method-assign]
+        return self == other
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -298,6 +298,21 @@ def _compile_constructor(message_class: type[Message]) -> Callable[..., None]:
     source = f"def __init__(self, {star}{', '.join(arguments)}):\n" + ("\n".join(lines) or "    pass") + "\n"
     made: Callable[..., None] = compile_function(
         source, f"{message_class.__name__} constructor", "__init__", names
+    )
+    return made
+
+
+def _compile_equality(message_class: type[Message]) -> Callable[[Message, object], bool]:
+    """`__eq__` that compares one field after the other."""
+    same = " and ".join(f"self.{one.name} == other.{one.name}" for one in fields_of(message_class)) or "True"
+    source = (
+        "def __eq__(self, other):\n"
+        "    if other.__class__ is not self.__class__:\n"
+        "        return NotImplemented\n"
+        f"    return {same}\n"
+    )
+    made: Callable[[Message, object], bool] = compile_function(
+        source, f"{message_class.__name__} equality", "__eq__", {}
     )
     return made
 
