@@ -22,7 +22,7 @@ from kwire.broker.api.table import ListenerRole
 from kwire.broker.config import BrokerConfig, load
 from kwire.broker.host.host import PeerAddress
 from kwire.broker.net.peers import PeerLinks
-from kwire.broker.node.node import Node
+from kwire.broker.node.node import Node, new_node
 from kwire.broker.raft.endpoints import controller_endpoints
 from kwire.broker.storage.disk import FileRegion
 from kwire.testing.disk import MemoryDisk
@@ -101,16 +101,30 @@ class VirtualNode:
         self.fatal.clear()
         self._seed += 1_000
         self._events = host.events
-        self.node = Node(config, host, self.disk, on_fatal=self.fatal.append)
-        host.end_turn = self.node.end_turn
         network = self.network
-        if network is None:
-            self.node.start()
-            return
-        host.on_died = self.die
-        host.peers = self._peers = PeerLinks(host, partial(network.dial, host), client_id=host.name)
+
+        def join(*roles: ListenerRole) -> None:
+            if network is not None:
+                places = {at: place for at, place in addresses_of(config).items() if place[1] in roles}
+                network.join(host, self.node, places)
+
+        # Nobody asks a controller alone for more than what it is.
+        self.node = cast(
+            Node,
+            new_node(
+                config,
+                host,
+                self.disk,
+                on_open=lambda: join(ListenerRole.BROKER),
+                on_fatal=self.fatal.append,
+            ),
+        )
+        host.end_turn = self.node.end_turn
+        if network is not None:
+            host.on_died = self.die
+            host.peers = self._peers = PeerLinks(host, partial(network.dial, host), client_id=host.name)
         self.node.start()
-        network.join(host, self.node, addresses_of(config))
+        join(ListenerRole.CONTROLLER)
 
     def die(self, *, power: random.Random | None = None) -> None:
         """Kill its process; with `power`, turn the machine off, where chance decides what the disk keeps."""

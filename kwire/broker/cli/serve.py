@@ -52,7 +52,9 @@ def run(options: argparse.Namespace) -> int:
 async def _serve(config: BrokerConfig) -> str:
     """Serve until asked to stop, or until the broker cannot go on: then the reason is given."""
     stop = _StopSignals(trio.Event(), trio.lowlevel.current_trio_token())
-    async with serve(config, alone=True) as broker:
+    async with serve(config, alone=True, stop=stop.asked) as broker:
+        if stop.asked.is_set():
+            return broker.failure.reason
         print(
             f"kwire serves on {broker.bootstrap}, its data is in {', '.join(config.log_dirs)}; "
             f"Ctrl-C or SIGTERM stops it",

@@ -207,10 +207,10 @@ class ControllerRuntime:
         self._pending.append(_Pending(self._latest.offset, reply, on_done))
         if not has_records and not self._release_asked:
             self._release_asked = True
-            self._host.call_soon(self._release)
+            self._host.call_soon(self.release)
 
-    def _release(self) -> None:
-        """Of what was decided without records, what needs nothing to be committed any more."""
+    def release(self) -> None:
+        """Answer what was decided without records, and needs nothing to be committed any more."""
         self._release_asked = False
         self.committed(self._publisher.image.offset)
 

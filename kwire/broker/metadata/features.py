@@ -57,6 +57,17 @@ def registered_features() -> dict[str, tuple[int, int]]:
     return {name: (feature.min_level, feature.max_level) for name, feature in FEATURES.items()}
 
 
+def broker_features() -> dict[str, tuple[int, int]]:
+    """What a broker registers with where others keep the metadata: only the levels that it serves.
+
+    Eligible leader replicas are the controller's affair: their brokers have to do nothing for them (KIP-966).
+    """
+    return {
+        name: (feature.min_level, feature.max_level if feature.is_served or name == ELR_VERSION else 0)
+        for name, feature in FEATURES.items()
+    }
+
+
 def served_features() -> dict[str, tuple[int, int]]:
     """What clients are told: what is finalized beyond it is not."""
     return {name: (known.min_level, known.max_level) for name, known in FEATURES.items() if known.is_served}

@@ -4,8 +4,9 @@
         print(running.bootstrap)
 
 Start: bind the listeners (so that a port in use is found before anything is written, and port 0 is known
-before the node registers itself), open the storage and the metadata, then accept. Stop: drain, wait for
-worker threads, then let the node flush, checkpoint and mark its directories as cleanly shut down.
+before the node registers itself), open the storage and the metadata, then accept: other nodes at once, and
+clients when the logs are open. Stop: have others lead what this broker does, drain, wait for worker threads,
+then let the node flush, checkpoint and mark its directories as cleanly shut down.
 """
 
 from __future__ import annotations
@@ -19,19 +20,22 @@ import trio
 from kwire.broker.api.table import ListenerRole
 from kwire.broker.host.clock import Clock
 from kwire.broker.host.loggers import NodeLogger
-from kwire.broker.net.listeners import Listener, bind, own_host_name
+from kwire.broker.net.listeners import BindError, Listener, bind, own_host_name
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.peer_connection import PeerConnections, own_version
 from kwire.broker.net.peers import PeerLinks
 from kwire.broker.net.server import DRAIN_MS, Server
 from kwire.broker.net.settings import settings_of
-from kwire.broker.node.node import Node
+from kwire.broker.node.base import NodeBase
+from kwire.broker.node.node import new_node
 from kwire.broker.raft.endpoints import broker_endpoints, controller_endpoints
 from kwire.broker.storage.disk import Disk, RealDisk
 
 if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
 
+LEAVING_TIMEOUT_SECONDS = 300
+"""How long a stopping broker waits for the controller to let it go; Kafka's."""
 WORKERS_TIMEOUT_SECONDS = 30
 """How long a stopping broker waits for its threads: they are writing to disks."""
 
@@ -55,16 +59,18 @@ class Failure:
 class RunningNode:
     """A node that is served."""
 
-    def __init__(self, loop: Loop, node: Node, server: Server, failure: Failure) -> None:
+    def __init__(self, loop: Loop, node: NodeBase, server: Server, failure: Failure) -> None:
         self.loop = loop
         self.node = node
         self.server = server
         self.clock = loop.clock
         self.failure = failure
-        self.bootstrap = ",".join(
-            listener.address for listener in server.listeners if listener.role is ListenerRole.BROKER
-        )
-        """Where clients connect: the address of every listener of the broker, the first one first."""
+        of_brokers = [one for one in server.listeners if one.role is ListenerRole.BROKER]
+        self.bootstrap = ",".join(listener.address for listener in of_brokers or server.listeners)
+        """Where clients connect: the address of every listener of the broker, the first one first.
+
+        Of a controller that is no broker it is where other nodes connect.
+        """
 
 
 @asynccontextmanager
@@ -75,8 +81,11 @@ async def serve(
     seed: int | None = None,
     disk: Disk | None = None,
     alone: bool = False,
+    stop: trio.Event | None = None,
 ) -> AsyncIterator[RunningNode]:
     """Run a node inside of the block. `alone`: nothing else in this trio run is in a hurry.
+
+    `stop` is set by who does not want to wait any longer for the cluster to count on the broker.
 
     Raises BindError, StorageError and ConfigError on the way in.
     """
@@ -109,18 +118,31 @@ async def serve(
             failure.tell(reason)
             known.set()
 
-        node = Node(config, loop, disk, on_unfenced=known.set, on_fatal=fail)
+        def listen(role: ListenerRole) -> None:
+            for listener in listeners:
+                if listener.role is role:
+                    server.listen(listener)
+
+        def accept_clients() -> None:
+            try:
+                listen(ListenerRole.BROKER)
+            except BindError as error:
+                if not loop.running:
+                    raise
+                fail(str(error))
+                return
+            # What was set while the broker ran before counts once it listens as it was told to start.
+            server.change_listeners(config.running_listeners())
+            node.config_changed.append(lambda: server.change_listeners(config.running_listeners()))
+
+        node = new_node(config, loop, disk, on_open=accept_clients, on_unfenced=known.set, on_fatal=fail)
         node.bound_ports.update({listener.name: listener.port for listener in listeners})
         if not all(told.host for told in (*broker_endpoints(config), *controller_endpoints(config))):
             node.host_name = own_host_name()
         server = Server(loop, node, settings)
         node.config_changed.append(lambda: server.change_limits(settings_of(config)))
         node.start()
-        for listener in listeners:
-            server.listen(listener)
-        # What was set while the broker ran before counts once it listens as it was told to start.
-        server.change_listeners(config.running_listeners())
-        node.config_changed.append(lambda: server.change_listeners(config.running_listeners()))
+        listen(ListenerRole.CONTROLLER)
     except BaseException:
         for listener in listeners:
             listener.sock.close()
@@ -133,15 +155,18 @@ async def serve(
             nursery.start_soon(loop.run)
             try:
                 # Nobody is told of the broker before its cluster counts on it, unless it has failed before.
-                await known.wait()
+                await _wait_for_any(known, stop or known)
                 loop.alone = alone
                 yield RunningNode(loop, node, server, failure)
             finally:
                 loop.alone = False
                 with trio.CancelScope(shield=True):
+                    await _leave(loop, node, failure)
                     await _shut_down(loop, node, server, peers)
     finally:
         connections.close()
+        for listener in listeners:
+            listener.sock.close()  # where nobody came to listen
         _close(loop, disk)
 
 
@@ -152,7 +177,33 @@ def _close(loop: Loop, disk: Disk) -> None:
     loop.close()
 
 
-async def _shut_down(loop: Loop, node: Node, server: Server, peers: PeerLinks) -> None:
+async def _wait_for_any(*events: trio.Event) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def wait_for(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel()
+
+        for event in events:
+            nursery.start_soon(wait_for, event)
+
+
+async def _leave(loop: Loop, node: NodeBase, failure: Failure) -> None:
+    """Serve on until the controller has others lead what this broker did, or there is no use in waiting."""
+    if failure.happened.is_set() or not loop.running:
+        return
+    left = trio.Event()
+    node.leave(left.set)
+    loop.wake()
+    with trio.move_on_after(LEAVING_TIMEOUT_SECONDS) as waiting:
+        await _wait_for_any(left, failure.happened)
+    if waiting.cancelled_caught:
+        loop.logger("kwire.net").warning(
+            "no controller had others lead in %d s: stopping anyway", LEAVING_TIMEOUT_SECONDS
+        )
+
+
+async def _shut_down(loop: Loop, node: NodeBase, server: Server, peers: PeerLinks) -> None:
     await server.drain(DRAIN_MS if loop.running else 0)
     with trio.move_on_after(WORKERS_TIMEOUT_SECONDS) as waiting:
         await loop.workers_done()

@@ -1,11 +1,12 @@
-"""How a broker has the cluster know where its replicas lie: by commands to the active controller. KIP-858."""
+"""How a broker has the cluster know where its replicas lie: by commands and heartbeats. KIP-858."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from kwire.broker.controller.commands import AssignDirectories, UpdateDirectories
+from kwire.broker.controller.commands import AssignDirectories
 from kwire.broker.controller.port import ControllerPort
+from kwire.broker.node.life import BrokerLife
 from kwire.broker.replication.directory_moves import Assigned
 from kwire.broker.replication.log_dirs import Places
 from kwire.wire.errors import ApiError
@@ -15,21 +16,18 @@ from kwire.wire.primitives import Uuid
 class Placement:
     """`replication.log_dirs.Placement` of one broker."""
 
-    def __init__(self, controller: ControllerPort, node_id: int, *, broker_epoch: Callable[[], int]) -> None:
+    def __init__(self, controller: ControllerPort, life: BrokerLife, node_id: int) -> None:
         self._controller = controller
+        self._life = life
         self._node_id = node_id
-        self._broker_epoch = broker_epoch
 
     def assign(self, places: Places, done: Assigned) -> None:
         """Tell in which directories replicas lie."""
         self._controller.submit(
-            AssignDirectories(self._node_id, self._broker_epoch(), places),
+            AssignDirectories(self._node_id, self._life.broker_epoch, places),
             lambda reply: done(reply if isinstance(reply, ApiError) else None),
         )
 
-    def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: Assigned) -> None:
-        """Tell which directories have failed, and which take nothing new."""
-        self._controller.submit(
-            UpdateDirectories(self._node_id, failed, cordoned),
-            lambda reply: done(reply if isinstance(reply, ApiError) else None),
-        )
+    def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
+        """Tell which directories have failed, and which take nothing new, with the next heartbeat."""
+        self._life.tell_directories(failed, cordoned)

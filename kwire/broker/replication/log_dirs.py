@@ -40,8 +40,8 @@ class Placement(Protocol):
     def assign(self, places: Places, done: Assigned) -> None:
         """Tell in which directories replicas lie."""
 
-    def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: Assigned) -> None:
-        """Tell which directories have failed, and which take nothing new."""
+    def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
+        """Tell which directories have failed, and which take nothing new, until that is known."""
 
 
 class Holder(Protocol):
@@ -223,8 +223,4 @@ class LogDirs:
         known = [directory for directory in self._log_manager.directories() if not directory.for_metadata]
         failed = [found.directory_id for found in known if found.offline and found.directory_id]
         cordoned = [found.directory_id for found in known if found.cordoned and found.directory_id]
-        self._node.placement.update(failed, cordoned, self._reported)
-
-    def _reported(self, error: ApiError | None) -> None:
-        if error is not None:
-            self._logger.warning("the state of the log directories could not be written down: %s", error)
+        self._node.placement.update(failed, cordoned)

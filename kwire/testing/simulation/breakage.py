@@ -84,12 +84,12 @@ def _old_segments_stay_beside_the_new(replace: SetAttribute) -> None:
 
 
 def _the_marker_stays(replace: SetAttribute) -> None:
-    import kwire.broker.storage.dirs.log_manager as log_manager
+    import kwire.broker.storage.dirs.log_dir as log_dir
 
     def look(disk: MemoryDisk, directory: str) -> int | None:
         return 0 if disk.exists(f"{directory}/{checkpoints.CLEAN_SHUTDOWN}") else None
 
-    replace(log_manager, "take_clean_shutdown", look)
+    replace(log_dir, "take_clean_shutdown", look)
 
 
 def _a_full_map_claims_everything(replace: SetAttribute) -> None:

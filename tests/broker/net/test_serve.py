@@ -28,7 +28,11 @@ def test_a_broker_is_announced_once_its_cluster_counts_on_it(
         """A node that hears later how its start ends, as it does where the controller is another one."""
 
         def __init__(
-            self, *arguments: Any, on_unfenced: Callable[[], None], on_fatal: Callable[[str], None]
+            self,
+            *arguments: Any,
+            on_open: Callable[[], None],
+            on_unfenced: Callable[[], None],
+            on_fatal: Callable[[str], None],
         ) -> None:
             def later() -> None:
                 order.append(end)
@@ -37,9 +41,14 @@ def test_a_broker_is_announced_once_its_cluster_counts_on_it(
                 else:
                     on_fatal("made up")
 
-            super().__init__(*arguments, on_unfenced=lambda: self.host.call_soon(later), on_fatal=on_fatal)
+            super().__init__(
+                *arguments,
+                on_open=on_open,
+                on_unfenced=lambda: self.host.call_soon(later),
+                on_fatal=on_fatal,
+            )
 
-    monkeypatch.setattr("kwire.broker.net.serve.Node", SlowNode)
+    monkeypatch.setattr("kwire.broker.net.serve.new_node", SlowNode)
 
     async def run() -> None:
         async with serve(load(None, {}, SETTINGS), disk=MemoryDisk()) as broker:

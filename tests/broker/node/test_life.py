@@ -6,16 +6,29 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.controller.commands import Command, OnDone, RegisterBroker, ShutDownBroker, UnfenceBroker
+from kwire.broker.controller.commands import BrokerHeartbeat, Command, HeartbeatReply, OnDone, RegisterBroker
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
-from kwire.broker.node.life import MOVES, RETRY_BACKOFF_MS, BrokerLife, Event, Stage
+from kwire.broker.node.life import (
+    CATCH_UP_INTERVAL_MS,
+    FIRST_LEAVING_INTERVAL_MS,
+    MOVES,
+    BrokerLife,
+    Event,
+    Stage,
+    Terms,
+)
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
+from kwire.wire.stored import metadata as stored
 
 EPOCH = 17
-REGISTRATION = RegisterBroker(1, Uuid(bytes(16)), [], {}, None, [])
+HEARTBEAT_MS = 2_000
+REGISTRATION = RegisterBroker(1, Uuid(bytes(16)), [], {"share.version": (0, 0)}, None, [])
+FENCED = HeartbeatReply(is_caught_up=True, is_fenced=True, should_shut_down=False)
+UNFENCED = HeartbeatReply(is_caught_up=True, is_fenced=False, should_shut_down=False)
+LET_GO = HeartbeatReply(is_caught_up=True, is_fenced=True, should_shut_down=True)
 
 
 class Bench:
@@ -26,34 +39,70 @@ class Bench:
         self.asked: list[tuple[Command, OnDone[Any]]] = []
         self.image = MetadataImage()
         self.told: list[str] = []
+        self.is_alone = False
         self.life = BrokerLife(
-            self, self.host, 1, image=lambda: self.image, on_unfenced=lambda: self.told.append("unfenced")
+            self,
+            self.host,
+            1,
+            Terms(HEARTBEAT_MS, 9_000, 60_000, 30_000),
+            image=lambda: self.image,
+            is_alone=lambda: self.is_alone,
+            on_caught_up=lambda: self.told.append("caught up"),
+            on_unfenced=lambda: self.told.append("unfenced"),
+            on_gone=lambda: self.told.append("gone"),
+            on_failed=self.told.append,
         )
 
     def submit(self, command: Command, on_done: OnDone[Any]) -> None:
+        assert not self.asked, "one is under way at a time"
         self.asked.append((command, on_done))
 
-    def answer(self, reply: Any) -> Command:
+    def answer(self, reply: Any) -> Any:
         command, on_done = self.asked.pop(0)
         on_done(reply)
+        self.host.run_pending()
         return command
 
-    def publish(self, offset: int) -> None:
+    def heartbeat(self, reply: HeartbeatReply) -> BrokerHeartbeat:
+        """What is asked now, without time to pass."""
+        self.host.advance(0)
+        heartbeat = self.answer(reply)
+        assert isinstance(heartbeat, BrokerHeartbeat)
+        return heartbeat
+
+    def publish(self, offset: int, *records: Any) -> None:
         delta = MetadataDelta(self.image)
+        delta.replay_all(records)
         self.image = delta.finish(offset, 1)
         self.life.image_changed(self.image, delta)
+        self.host.run_pending()
+
+    def publish_registration(self, broker_epoch: int = EPOCH) -> None:
+        record = stored.RegisterBrokerRecord(
+            broker_id=1,
+            broker_epoch=broker_epoch,
+            incarnation_id=REGISTRATION.incarnation_id,
+            end_points=[],
+            features=[],
+        )
+        self.publish(broker_epoch + 2, record)
 
     def come_to(self, stage: Stage) -> None:
-        """The way there, but for LEAVING."""
-        steps = {
-            Stage.REGISTERED: lambda: (self.life.start(REGISTRATION), self.answer(EPOCH)),
-            Stage.CAUGHT_UP: lambda: self.publish(EPOCH),
-            Stage.UNFENCED: lambda: self.answer(None),
-        }
-        for reached, step in steps.items():
-            if self.life.stage is not stage:
-                step()
-                assert self.life.stage is reached
+        """The way there, but for LEAVING and GONE; with nothing under way."""
+        self.life.start(REGISTRATION)
+        if stage is Stage.STARTING:
+            return
+        self.answer(EPOCH)
+        if stage is Stage.REGISTERED:
+            self.heartbeat(FENCED)
+            return
+        self.publish_registration()
+        self.heartbeat(FENCED)
+        if stage is Stage.CAUGHT_UP:
+            return
+        self.life.opened()
+        self.heartbeat(FENCED if stage is Stage.OPEN else UNFENCED)
+        assert self.life.stage is stage
 
 
 @pytest.fixture
@@ -61,81 +110,230 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_it_registers_and_goes_on_when_its_metadata_has_that(bench: Bench) -> None:
-    assert (bench.life.stage, bench.life.broker_epoch) == (Stage.STARTING, -1)
+def test_the_way_in(bench: Bench) -> None:
     bench.life.start(REGISTRATION)
-    assert bench.life.stage is Stage.STARTING
+    assert (bench.life.stage, bench.life.broker_epoch) == (Stage.STARTING, -1)
     assert bench.answer(EPOCH) is REGISTRATION
     assert (bench.life.stage, bench.life.broker_epoch) == (Stage.REGISTERED, EPOCH)
-    bench.publish(EPOCH - 1)
-    assert (bench.life.stage, bench.asked) == (Stage.REGISTERED, [])
-    bench.publish(EPOCH)
-    assert bench.life.stage is Stage.CAUGHT_UP
-    bench.publish(EPOCH + 1)
-    assert len(bench.asked) == 1, "it asks once"
-    assert bench.told == []
-    assert bench.answer(None) == UnfenceBroker(1)
-    assert (bench.life.stage, bench.told) == (Stage.UNFENCED, ["unfenced"])
+    first = bench.heartbeat(FENCED)
+    assert (first.broker_epoch, first.want_fence, first.want_shut_down) == (EPOCH, True, False)
+    assert first.cordoned_log_dirs is None
+    bench.publish(EPOCH + 5)
+    assert bench.life.stage is Stage.REGISTERED, "the metadata may be there without the registration"
+    bench.publish_registration()
+    assert (bench.life.stage, bench.told) == (Stage.CAUGHT_UP, ["caught up"])
+    bench.host.advance(CATCH_UP_INTERVAL_MS)
+    second = bench.heartbeat(FENCED)
+    assert (second.current_metadata_offset, second.want_fence) == (EPOCH + 2, True)
+    bench.life.opened()
+    assert bench.heartbeat(FENCED).want_fence is False
+    assert (bench.life.stage, bench.told) == (Stage.OPEN, ["caught up"])
+    bench.host.advance(HEARTBEAT_MS)
+    bench.heartbeat(UNFENCED)
+    assert (bench.life.stage, bench.told) == (Stage.UNFENCED, ["caught up", "unfenced"])
+    bench.host.advance(HEARTBEAT_MS - 1)
+    assert bench.asked == []
+    bench.host.advance(1)
+    assert len(bench.asked) == 1
 
 
 def test_metadata_that_was_there_before_the_answer_counts(bench: Bench) -> None:
     bench.life.start(REGISTRATION)
-    bench.publish(EPOCH + 3)
+    bench.publish_registration()
     assert bench.life.stage is Stage.STARTING
     bench.answer(EPOCH)
-    assert bench.life.stage is Stage.CAUGHT_UP
+    assert (bench.life.stage, bench.told) == (Stage.CAUGHT_UP, ["caught up"])
 
 
-@pytest.mark.parametrize("stage", [Stage.STARTING, Stage.CAUGHT_UP])
-def test_it_asks_again_while_there_is_no_controller(bench: Bench, stage: Stage) -> None:
-    bench.come_to(stage)
-    if stage is Stage.STARTING:
-        bench.life.start(REGISTRATION)
-    for _ in range(3):
-        refused = bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
-        assert (bench.life.stage, bench.asked) == (stage, [])
-        bench.host.advance(RETRY_BACKOFF_MS)
-        assert [command for command, _ in bench.asked] == [refused]
-    assert bench.host.timers == 0
+def test_all_of_it_can_happen_while_nothing_else_does(bench: Bench) -> None:
+    bench.life.start(REGISTRATION)
+    bench.publish_registration()
+    (_, on_done), *bench.asked = bench.asked
+    on_done(EPOCH)
+    bench.life.opened()
+    (heartbeat, on_done), *bench.asked = bench.asked
+    assert isinstance(heartbeat, BrokerHeartbeat)
+    assert not heartbeat.want_fence
+    on_done(UNFENCED)
+    assert bench.life.stage is Stage.UNFENCED
 
 
-@pytest.mark.parametrize("stage", [Stage.REGISTERED, Stage.CAUGHT_UP, Stage.UNFENCED])
-def test_it_leaves_from_wherever_it_is_known(bench: Bench, stage: Stage) -> None:
-    bench.come_to(stage)
-    open_questions = list(bench.asked)
-    bench.life.leave()
-    assert bench.life.stage is Stage.LEAVING
-    assert [command for command, _ in bench.asked[len(open_questions) :]] == [ShutDownBroker(1)]
-    for _, on_done in open_questions:
-        on_done(None)
-    bench.publish(EPOCH)
-    assert bench.life.stage is Stage.LEAVING
-    assert bench.told == (["unfenced"] if stage is Stage.UNFENCED else [])
+def test_it_asks_again_with_growing_pauses(bench: Bench) -> None:
+    bench.life.start(REGISTRATION)
+    for pause_ms in (100, 200, 400, 800, 1_600, 3_200, 6_400, 9_000, 9_000):
+        bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
+        bench.host.advance(int(pause_ms * 0.97))
+        assert bench.asked == []
+        bench.host.advance(pause_ms - int(pause_ms * 0.97) + int(pause_ms * 0.03))
+        assert [command for command, _ in bench.asked] == [REGISTRATION]
+    bench.answer(EPOCH)
+    bench.heartbeat(FENCED)
+    bench.host.advance(CATCH_UP_INTERVAL_MS)
+    bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
+    bench.host.advance(110)
+    assert len(bench.asked) == 1, "the pauses begin anew after a success"
 
 
-def test_nobody_is_told_of_the_end_of_one_that_nobody_knows(bench: Bench) -> None:
+def test_a_new_controller_is_asked_at_once(bench: Bench) -> None:
     bench.life.start(REGISTRATION)
     bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
-    bench.life.leave()
-    bench.host.advance(10 * RETRY_BACKOFF_MS)
-    assert (bench.life.stage, bench.asked, bench.host.timers) == (Stage.LEAVING, [], 0)
+    bench.life.hurry()
+    assert len(bench.asked) == 1
+    bench.life.hurry()
+    bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
+    assert bench.asked == [], "never at once after a failure"
 
 
-def test_an_end_that_nobody_takes_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_session_is_only_a_fence(bench: Bench) -> None:
+    bench.come_to(Stage.UNFENCED)
+    bench.host.advance(HEARTBEAT_MS)
+    bench.heartbeat(FENCED)
+    bench.host.advance(HEARTBEAT_MS)
+    assert bench.heartbeat(UNFENCED).broker_epoch == EPOCH
+    assert bench.told == ["caught up", "unfenced"]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
+def test_one_that_was_forgotten_registers_again(bench: Bench, code: ErrorCode) -> None:
+    bench.come_to(Stage.UNFENCED)
+    bench.host.advance(HEARTBEAT_MS)
+    bench.answer(ApiError(code))
+    bench.host.advance(110)
+    assert bench.answer(EPOCH + 10) == REGISTRATION._replace(previous_broker_epoch=EPOCH)
+    assert bench.life.broker_epoch == EPOCH + 10
+    heartbeat = bench.heartbeat(UNFENCED)
+    assert (heartbeat.broker_epoch, heartbeat.want_fence) == (EPOCH + 10, False)
+
+
+def test_a_broker_that_is_alone_with_itself_says_nothing(bench: Bench) -> None:
+    bench.is_alone = True
+    bench.come_to(Stage.UNFENCED)
+    bench.host.advance(100 * HEARTBEAT_MS)
+    assert bench.asked == []
+    bench.publish(EPOCH + 20)
+    bench.host.advance(0)
+    assert bench.asked == []
+    bench.is_alone = False
+    bench.publish(EPOCH + 21)
+    assert bench.heartbeat(UNFENCED).current_metadata_offset == EPOCH + 21
+
+
+# --- the end
+
+
+def test_the_way_out(bench: Bench) -> None:
     bench.come_to(Stage.UNFENCED)
     bench.life.leave()
-    bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
-    assert "the controller did not take the end of this broker" in caplog.text
+    bench.life.leave()
+    assert bench.life.stage is Stage.LEAVING
+    heartbeat = bench.heartbeat(UNFENCED)
+    assert (heartbeat.want_fence, heartbeat.want_shut_down) == (False, True)
+    bench.host.advance(FIRST_LEAVING_INTERVAL_MS)
+    bench.heartbeat(UNFENCED)
+    bench.host.advance(HEARTBEAT_MS)
+    assert bench.told == ["caught up", "unfenced"]
+    bench.heartbeat(LET_GO)
+    assert (bench.life.stage, bench.told[2:]) == (Stage.GONE, ["gone"])
+    bench.host.advance(10 * HEARTBEAT_MS)
+    assert (bench.asked, bench.host.timers) == ([], 0)
+
+
+@pytest.mark.parametrize("stage", [Stage.STARTING, Stage.REGISTERED, Stage.CAUGHT_UP, Stage.OPEN])
+def test_whoever_leads_nothing_just_goes(bench: Bench, stage: Stage) -> None:
+    bench.come_to(stage)
+    bench.life.leave()
+    bench.host.run_pending()
+    assert (bench.life.stage, bench.told[-1:]) == (Stage.GONE, ["gone"])
+    for _, on_done in list(bench.asked):
+        on_done(EPOCH if stage is Stage.STARTING else UNFENCED)
+    bench.publish_registration()
+    bench.host.advance(100_000)
+    assert (bench.life.stage, bench.host.timers) == (Stage.GONE, 0)
+
+
+def test_it_leaves_behind_the_heartbeat_that_is_under_way(bench: Bench) -> None:
+    bench.come_to(Stage.UNFENCED)
+    bench.host.advance(HEARTBEAT_MS)
+    bench.life.leave()
+    assert not bench.heartbeat(UNFENCED).want_shut_down
+    assert bench.heartbeat(LET_GO).want_shut_down
+    assert bench.life.stage is Stage.GONE
+
+
+def test_who_is_never_registered_gives_up(bench: Bench) -> None:
+    bench.life.start(REGISTRATION)
+    for _ in range(20):
+        if bench.asked:
+            bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
+        bench.host.advance(4_000)
+    assert len(bench.told) == 1
+    assert "initial.broker.registration.timeout.ms" in bench.told[0]
+
+
+def test_one_that_registered_in_time_may_take_long_for_the_rest(bench: Bench) -> None:
+    bench.come_to(Stage.REGISTERED)
+    bench.host.advance(100_000)
+    assert bench.told == []
+
+
+# --- directories
+
+
+def test_what_becomes_of_directories_is_in_the_heartbeats(bench: Bench) -> None:
+    bench.come_to(Stage.UNFENCED)
+    gone, full = Uuid(b"g" * 16), Uuid(b"f" * 16)
+    bench.life.tell_directories([gone], [full])
+    assert bench.heartbeat(UNFENCED).offline_log_dirs == (gone,)
+    bench.life.tell_directories([gone], [full])
+    assert bench.asked == [], "nothing is new"
+    bench.publish(EPOCH + 9, stored.FeatureLevelRecord(name="metadata.version", feature_level=30))
+    bench.host.advance(HEARTBEAT_MS)
+    heartbeat = bench.heartbeat(UNFENCED)
+    assert (heartbeat.offline_log_dirs, heartbeat.cordoned_log_dirs) == ((gone,), (full,))
+    bench.host.advance(40_000)
+    assert bench.told == ["caught up", "unfenced"]
+
+
+def test_who_cannot_tell_of_a_failed_directory_gives_up(bench: Bench) -> None:
+    bench.come_to(Stage.UNFENCED)
+    bench.life.tell_directories([Uuid(b"g" * 16)], [])
+    bench.host.advance(40_000)
+    assert "log.dir.failure.timeout.ms" in bench.told[-1]
+
+
+# --- what the operator hears
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (ErrorCode.DUPLICATE_BROKER_REGISTRATION, "another broker with node.id 1"),
+        (ErrorCode.INCONSISTENT_CLUSTER_ID, "of another cluster than these log directories"),
+        (ErrorCode.UNSUPPORTED_VERSION, "kafka-features downgrade --feature share.version=0"),
+    ],
+)
+def test_a_refusal_is_told_once_with_what_to_do(
+    bench: Bench, caplog: pytest.LogCaptureFixture, code: ErrorCode, said: str
+) -> None:
+    bench.publish(3, stored.FeatureLevelRecord(name="share.version", feature_level=1))
+    bench.life.start(REGISTRATION)
+    for _ in range(3):
+        bench.answer(ApiError(code))
+        bench.host.advance(1_000)
+    assert caplog.text.count(said) == 1
 
 
 LEGAL = {
     (Stage.STARTING, Event.REGISTRATION_WRITTEN): Stage.REGISTERED,
     (Stage.REGISTERED, Event.REGISTRATION_SEEN): Stage.CAUGHT_UP,
-    (Stage.CAUGHT_UP, Event.UNFENCING_WRITTEN): Stage.UNFENCED,
-    (Stage.STARTING, Event.END_ASKED): Stage.LEAVING,
-    (Stage.REGISTERED, Event.END_ASKED): Stage.LEAVING,
-    (Stage.CAUGHT_UP, Event.END_ASKED): Stage.LEAVING,
+    (Stage.CAUGHT_UP, Event.OPENED): Stage.OPEN,
+    (Stage.OPEN, Event.UNFENCING_WRITTEN): Stage.UNFENCED,
+    (Stage.STARTING, Event.END_ASKED): Stage.GONE,
+    (Stage.REGISTERED, Event.END_ASKED): Stage.GONE,
+    (Stage.CAUGHT_UP, Event.END_ASKED): Stage.GONE,
+    (Stage.OPEN, Event.END_ASKED): Stage.GONE,
     (Stage.UNFENCED, Event.END_ASKED): Stage.LEAVING,
+    (Stage.LEAVING, Event.LET_GO): Stage.GONE,
 }
 
 

@@ -33,7 +33,7 @@ def test_a_node_starts_and_ends_as_apache_kafka_does() -> None:
     bench.create("a", "b", partitions=3)
     end_offset = bench.quorum.log.end_offset
     bench.stop()
-    assert bench.metadata.life.stage is Stage.LEAVING
+    assert bench.metadata.life.stage is Stage.GONE
     assert written(bench, end_offset) == [
         "BrokerRegistrationChange",  # it is about to end
         "PartitionChange",

@@ -58,10 +58,12 @@ class Bench:
         self.metadata = Metadata(self.config, self.host, self.logs, self.disk)
         self.quorum = self.metadata.quorum
         self.metadata.start({})
+        self.logs.open_logs(now_ms)
+        self.metadata.opened()
 
     def stop(self) -> None:
         self.metadata.shutdown()
-        self.logs.shutdown(self.host.now_ms())
+        self.logs.shutdown(self.host.now_ms(), broker_epoch=self.metadata.life.broker_epoch)
         self.now_ms = self.host.now_ms() + 1
 
     def cut_log(self, offset: int) -> None:

@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 from kwire.broker.storage.checkpoints import (
     LOCK,
+    UNKNOWN_BROKER_EPOCH,
     MetaProperties,
     read_meta_properties,
+    take_clean_shutdown,
+    write_clean_shutdown,
 )
 from kwire.broker.storage.disk import Disk, DiskLock, StorageError, join
 from kwire.wire.primitives import Uuid
@@ -125,6 +128,8 @@ class LogDirectory:
         """Why it is offline."""
         self.was_clean = False
         """Whether the last shutdown left it complete."""
+        self.last_broker_epoch = UNKNOWN_BROKER_EPOCH
+        """In which epoch of the broker it did."""
         self.properties: MetaProperties | None = None
         """What `meta.properties` says; None for a directory that is not formatted."""
         self._disk = disk
@@ -134,6 +139,16 @@ class LogDirectory:
     def offline(self) -> bool:
         """Whether it failed: nothing in it is served any more."""
         return self.failure is not None
+
+    def take_clean_shutdown(self) -> None:
+        """Learn how it was left; from here on a crash counts as one. StorageError."""
+        epoch = take_clean_shutdown(self._disk, self.path)
+        self.was_clean = epoch is not None
+        self.last_broker_epoch = UNKNOWN_BROKER_EPOCH if epoch is None else epoch
+
+    def mark_clean(self) -> None:
+        """Say that it is complete, as `last_broker_epoch` has left it. StorageError."""
+        write_clean_shutdown(self._disk, self.path, self.last_broker_epoch)
 
     def __repr__(self) -> str:
         return f"LogDirectory({self.path}{', offline' if self.offline else ''})"

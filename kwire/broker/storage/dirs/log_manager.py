@@ -17,8 +17,6 @@ from kwire.broker.storage.checkpoints import (
     OffsetCheckpoints,
     TopicPartition,
     read_topic_id,
-    take_clean_shutdown,
-    write_clean_shutdown,
 )
 from kwire.broker.storage.dirs.checkpoint_files import CheckpointFiles, Offsets, offsets_of
 from kwire.broker.storage.dirs.log_dir import (
@@ -96,6 +94,7 @@ class LogManager:
         self._new = NewLogs(self.log_failed)
         self.high_watermarks: dict[TopicPartition, int] = {}
         """The high watermarks that the last checkpoint before this start held."""
+        self._is_open = False  # whether the logs of partitions were opened
 
     # --- opening
 
@@ -130,7 +129,7 @@ class LogManager:
             if not directory.offline:
                 try:
                     directory.read_properties()
-                    directory.was_clean = take_clean_shutdown(self._disk, directory.path) is not None
+                    directory.take_clean_shutdown()
                 except StorageError as error:
                     self.directory_failed(directory, error)
         self._check_any_online()
@@ -148,6 +147,7 @@ class LogManager:
             except StorageError as error:
                 self.directory_failed(directory, error)
         self._check_any_online()
+        self._is_open = True
 
     def _open_directory(self, directory: LogDirectory, now_ms: int) -> None:
         path = directory.path
@@ -572,7 +572,7 @@ class LogManager:
             directory.release()
 
     def shutdown(self, now_ms: int, *, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
-        """Flush and close every log, checkpoint, and mark each directory that is complete as clean."""
+        """Flush and close every log, checkpoint, and mark each directory that is complete, or still is."""
         for directory in self._directories:
             if directory.offline:
                 directory.release()
@@ -586,10 +586,12 @@ class LogManager:
                 except StorageError as error:
                     complete = False
                     self._logger.error("%r cannot be closed: %s", log, error)
-            if complete:
+            if complete and (self._is_open or directory.was_clean):
                 try:
-                    self._checkpoints[directory.path].write_now()
-                    write_clean_shutdown(self._disk, directory.path, broker_epoch)
+                    if self._is_open:
+                        self._checkpoints[directory.path].write_now()
+                        directory.last_broker_epoch = broker_epoch
+                    directory.mark_clean()
                 except StorageError as error:
                     self._logger.error("%s cannot be marked as shut down: %s", directory.path, error)
             directory.release()

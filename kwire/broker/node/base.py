@@ -1,0 +1,206 @@
+"""What every node is, be it a broker, a controller, or both: its directories, its metadata and its requests.
+
+A node is synchronous and touches nothing of the world but its `Host` and its `Disk`. The shell calls
+`handle_frame` for each frame, `end_turn` when a turn of its loop is over, and sends what the channels hold.
+The same node runs in tests under a virtual host.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, cast
+
+from kwire.broker.api.context import Channel
+from kwire.broker.api.dispatch import Dispatcher
+from kwire.broker.api.ports import Endpoint, Features
+from kwire.broker.config import BrokerConfig
+from kwire.broker.controller.topics import new_uuid
+from kwire.broker.host.host import Host
+from kwire.broker.host.loggers import known_loggers
+from kwire.broker.metadata.features import KRAFT_VERSION, served_features
+from kwire.broker.metadata.image import RESOURCE_BROKER, MetadataImage
+from kwire.broker.node.format import (
+    all_directories,
+    format_directories,
+    metadata_directory,
+    naming_metadata_directory,
+)
+from kwire.broker.node.life import Stage
+from kwire.broker.node.metadata import Metadata
+from kwire.broker.raft.quorum import Quorum
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.dirs.owners import StartRefused, give_directory_ids, may_start, read_owners
+from kwire.broker.storage.disk import Disk
+
+if TYPE_CHECKING:
+    from kwire.broker.api.ports import BothRoles
+
+
+class NodeBase(ABC):
+    """A node. Nothing may be asked of it before `start` has returned."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        host: Host,
+        disk: Disk,
+        log_manager: LogManager,
+        *,
+        on_caught_up: Callable[[], None] = lambda: None,
+        on_unfenced: Callable[[], None] = lambda: None,
+        on_fatal: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`on_unfenced` is called when the broker is a part of its cluster, and clients may be told of it.
+
+        `on_fatal` is called with the reason once the node cannot go on, and should be shut down.
+        """
+        self.config = config
+        self.host = host
+        self.node_id = config.node_id
+        self.bound_ports: dict[str, int] = {}
+        """The port that each listener is bound to, by listener name: the shell fills it in."""
+        self.host_name = "localhost"
+        """What others call this machine, for listeners on every interface: of the shell, too."""
+        self.config_changed: list[Callable[[], None]] = []
+        """Called when settings of the node have changed while it runs."""
+        self.log_manager = log_manager
+        self.stopping = False
+        self._logger = host.logger("kwire.node")
+        self._disk = disk
+        self._on_fatal = on_fatal
+        self._on_left: Callable[[], None] = lambda: None
+        self._metadata = Metadata(
+            config,
+            host,
+            log_manager,
+            disk,
+            on_caught_up=on_caught_up,
+            on_unfenced=on_unfenced,
+            on_gone=lambda: self._on_left(),
+            on_failed=on_fatal,
+        )
+        self.controller = self._metadata.controller
+        """The way to the active controller."""
+        self.forwarding = self._metadata.remote
+        # The handlers of a controller's APIs alone ask for more of it than what an observer has, too.
+        self.quorum = cast(Quorum, self._metadata.quorum)
+        self.life = self._metadata.life
+        # Those of brokers' APIs have no listener where the node is none.
+        self._dispatcher = Dispatcher(cast("BothRoles", self))
+
+    # --- life
+
+    def start(self) -> None:
+        """Format what is new where nobody else is asked whose it is, and replay the metadata.
+
+        FormatError, StorageError (StartRefused among them), CorruptMetadata.
+        """
+        config, rng = self.config, self.host.random("formatting")
+        owners = read_owners(self._disk, all_directories(config))
+        is_new = may_start(self._disk, owners, home=metadata_directory(config), node_id=self.node_id)
+        is_both = config.is_broker and config.is_controller
+        if is_new and not is_both:
+            raise StartRefused(
+                f"there is no meta.properties in {', '.join(owners.unformatted)}: prepare them with kwire "
+                f"format and the id of the cluster"
+            )
+        self.log_manager.lock()
+        if is_new:
+            now_ms = self.host.now_ms()
+            for line in format_directories(config, self._disk, rng, now_ms, ignore_formatted=True):
+                self._logger.info("%s", line)
+        else:
+            give_directory_ids(self._disk, owners, lambda: new_uuid(rng), self._logger)
+        self.log_manager.read_owners()
+        with naming_metadata_directory(config):
+            self._metadata.start(self.bound_ports, self.host_name)
+
+    def leave(self, on_left: Callable[[], None]) -> None:
+        """Have others lead what this broker does; `on_left` is called when it may end. KIP-631.
+
+        A broker that is alone with itself as its controller has nobody to hand anything over to.
+        """
+        others = self.image.brokers.keys() - {self.node_id}
+        hands_over = self.life.stage is Stage.UNFENCED and (others or not self.config.is_controller)
+        if hands_over and self.config.controlled_shutdown_enable:
+            self._on_left = on_left
+            self.life.leave()
+        else:
+            self.host.call_soon(on_left)
+
+    @abstractmethod
+    def begin_shutdown(self) -> None:
+        """Let everyone go who waits, so that connections can drain."""
+
+    def finish_shutdown(self) -> None:
+        """Write what is staged, then flush, checkpoint and mark the directories as cleanly shut down."""
+        self.end_turn()
+        self._metadata.shutdown()
+        self.log_manager.shutdown(self.host.now_ms(), broker_epoch=self.life.broker_epoch)
+
+    # --- the turn
+
+    @abstractmethod
+    def end_turn(self, answer: Callable[[], None] | None = None) -> None:
+        """Write what this turn appended, and call `answer` before what comes of that."""
+
+    def handle_frame(self, channel: Channel, frame: memoryview) -> None:
+        """Take one request (without its size prefix). WireError: the connection must be closed."""
+        self._dispatcher.dispatch(channel, frame, self.host.now_ms())
+
+    def must_wait(self, channel: Channel, frame: memoryview) -> bool:
+        """Whether a request is not to be handled before earlier ones of its connection are answered."""
+        return self._dispatcher.must_wait(channel, frame)
+
+    def channel_closed(self, channel: Channel) -> None:
+        """A connection is gone: its long poll, if it has one, ends."""
+        interrupt = channel.interrupt
+        channel.close()
+        if interrupt is not None:
+            interrupt()
+
+    # --- what clients are told
+
+    @property
+    def cluster_id(self) -> str:
+        return self.log_manager.cluster_id
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._metadata.publisher.image
+
+    def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
+        """Where these brokers are reached through a listener, as they have said; else they are left out."""
+        brokers = self.image.brokers
+        return [
+            Endpoint(node_id, endpoint.host, endpoint.port, broker.rack)
+            for node_id in node_ids
+            if (broker := brokers.get(node_id)) is not None
+            and (endpoint := broker.endpoints.get(listener)) is not None
+        ]
+
+    def loggers(self) -> dict[str, logging.Logger]:
+        """Those of the process: nodes in one share them."""
+        return known_loggers()
+
+    def features(self) -> Features:
+        """Feature levels for ApiVersions."""
+        image = self.image
+        served = served_features()
+        finalized = {name: level for name, level in image.features.items() if name in served}
+        if self.quorum.kraft_version:
+            finalized[KRAFT_VERSION] = self.quorum.kraft_version
+        return Features(served, finalized, image.offset)
+
+    # --- following the metadata
+
+    def _take_configs(self) -> None:
+        """What was set on the running cluster and node holds from now on."""
+        image = self.image
+        self.config.update(
+            image.config(RESOURCE_BROKER, ""), image.config(RESOURCE_BROKER, str(self.node_id))
+        )
+        for changed in self.config_changed:
+            changed()

@@ -1,0 +1,65 @@
+"""A controller that is no broker: the metadata log of a cluster, and those who ask for it to be changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kwire.broker.config import BrokerConfig
+from kwire.broker.host.host import Host
+from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.image import RESOURCE_BROKER, MetadataImage
+from kwire.broker.node.base import NodeBase
+from kwire.broker.node.format import all_directories, metadata_directory, separate_directory
+from kwire.broker.storage.dirs.log_dir import LogDirectory
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.disk import Disk, StorageError
+
+
+class ControllerNode(NodeBase):
+    """A controller alone."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        host: Host,
+        disk: Disk,
+        *,
+        on_open: Callable[[], None] = lambda: None,
+        on_unfenced: Callable[[], None] = lambda: None,
+        on_fatal: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """For `on_fatal` see `NodeBase`; the others are a broker's, and called when this one has started."""
+        log_manager = LogManager(
+            disk,
+            all_directories(config),
+            rng=host.random("directories"),
+            logger=host.logger("kwire.storage"),
+            metadata_dir=separate_directory(config),
+            on_directory_failed=self._directory_failed,
+        )
+        super().__init__(config, host, disk, log_manager, on_fatal=on_fatal)
+        self._on_started = on_open, on_unfenced
+
+    def start(self) -> None:
+        super().start()
+        self._take_configs()
+        self._metadata.publisher.subscribe(self._metadata_changed)
+        for started in self._on_started:
+            started()
+
+    def begin_shutdown(self) -> None:
+        self.stopping = True
+        self._metadata.end_waits()
+
+    def end_turn(self, answer: Callable[[], None] | None = None) -> None:
+        """Nothing is staged by a controller."""
+
+    def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        if any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.changed_configs):
+            self._take_configs()
+
+    def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
+        """There is no controller without its metadata log; the others hold nothing of it."""
+        if directory.path == metadata_directory(self.config):
+            reason = f"the directory of the metadata log has failed: {error}"
+            self.host.call_soon(lambda: self._on_fatal(reason))
