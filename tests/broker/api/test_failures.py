@@ -9,17 +9,7 @@ from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest
 from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.heartbeat import HeartbeatRequest
-from kwire.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from kwire.wire.messages.produce import ProduceRequest
-from kwire.wire.messages.write_txn_markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-)
 from kwire.wire.registry import RequestHeader
 from tests.rig import FETCH_VERSION, PRODUCE_VERSION, Rig, fetch_request, produce_request
 
@@ -117,49 +107,6 @@ def test_a_topic_whose_directory_fails_is_deleted_all_the_same(rig: Rig) -> None
         assert rig.produce("a", index).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_batch_of_a_transaction_is_refused_while_nobody_can_end_it(rig: Rig) -> None:
-    rig.create("a")
-    request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    request.transactional_id = "t"
-    answer = rig.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
-    assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert "COORDINATOR_NOT_AVAILABLE" in answer.error_message
-    assert rig.latest("a").offset == 0
-
-
-def test_an_epoch_that_is_over_is_refused_by_its_name_though_nobody_can_end_its_transaction(rig: Rig) -> None:
-    rig.create("a")
-    topics = [WritableTxnMarkerTopic(name="a", partition_indexes=[0])]
-    later = WritableTxnMarker(producer_id=1, producer_epoch=5, transaction_result=True, topics=topics)
-    rig.call(1, WriteTxnMarkersRequest(markers=[later]))
-    request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    request.transactional_id = "t"
-    answer = rig.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
-    assert answer.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert rig.latest("a").offset == 1
-
-
-def test_a_refused_produce_without_acknowledgement_closes_its_connection(rig: Rig) -> None:
-    rig.create("a")
-    client = rig.connect()
-    request = produce_request(
-        "a", acks=0, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
-    )
-    client.ask(PRODUCE_VERSION, request)
-    rig.turn()
-    assert client.channel.take_ready() == []
-    assert client.channel.closing
-
-
-def test_a_duplicate_is_answered_with_its_own_time(rig: Rig) -> None:
-    rig.create("a")
-    request = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
-    first = rig.call(PRODUCE_VERSION, produce_request("a", **request)).responses[0].partition_responses[0]
-    again = rig.call(PRODUCE_VERSION, produce_request("a", **request)).responses[0].partition_responses[0]
-    assert (first.base_offset, first.log_append_time_ms) == (0, -1)
-    assert (again.base_offset, again.log_append_time_ms) == (0, 1_700_000_000_000)
-
-
 def test_a_reply_that_cannot_be_written_is_an_error(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     client = rig.connect()
     context = client.channel.open_slot(RequestHeader(12, 4, 1, "me", 2), 0)
@@ -177,49 +124,3 @@ def test_a_failure_that_cannot_be_told_closes_its_connection_alone(rig: Rig) -> 
     context.complete(object())
     assert client.channel.take_ready() == []
     assert client.channel.closing
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("node.id", "7", "Cannot update these configs dynamically: [node.id]"),
-        ("background.threads", "1000", "should not be greater than double the current value 10"),
-        ("log.cleaner.threads", "0", "/ by zero"),
-        ("log.cleaner.threads", "9", "cannot be increased to more than double the current value 1"),
-        ("leader.replication.throttled.rate", "-1", "Value must be at least 0"),
-        ("ssl.keystore.location", "/x", "only per-listener using the listener prefix"),
-        ("ssl.engine.factory.class", "x", "Class x could not be found."),
-        ("listeners", "x", "Unable to parse a listener name from x"),
-        ("metric.reporters", "nosuch.Class", "update of Set(metric.reporters) failed"),
-    ],
-)
-def test_settings_that_a_running_broker_refuses(rig: Rig, name: str, value: str, said: str) -> None:
-    change = AlterableConfig(name=name, config_operation=0, value=value)
-    resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
-    answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
-    assert answer.error_code == ErrorCode.INVALID_REQUEST
-    assert said in answer.error_message
-
-
-@pytest.mark.parametrize(
-    "name", ["cordoned.log.dirs", "ssl.provider", "listener.name.plaintext.ssl.provider"]
-)
-def test_what_one_broker_alone_can_be_told(rig: Rig, name: str) -> None:
-    codes = []
-    for resource_name in ("", "1"):
-        change = AlterableConfig(name=name, config_operation=0, value="")
-        resource = AlterConfigsResource(resource_type=4, resource_name=resource_name, configs=[change])
-        answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
-        codes.append(answer.error_code)
-    assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
-
-
-def test_a_producer_s_expiry_changes_while_the_broker_runs(rig: Rig) -> None:
-    rig.create("a")
-    change = AlterableConfig(name="producer.id.expiration.ms", config_operation=0, value="1000")
-    resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[change])
-    answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
-    assert answer.error_code == 0
-    log = rig.node.log_manager.get("a", 0)
-    assert log is not None
-    assert log.producers.expiration_ms == 1000

@@ -162,3 +162,14 @@ def test_what_is_too_long_for_one_batch_of_the_metadata_is_not_done(rig: Rig) ->
     assert rig.node.image.offset == before
     assert set(alter(rig, *several[:258])) == {(0, None)}
     assert rig.node.image.config(CLIENT_METRICS, "s257")
+
+
+def test_a_producer_s_expiry_changes_while_the_broker_runs(rig: Rig) -> None:
+    rig.create("a")
+    change = AlterableConfig(name="producer.id.expiration.ms", config_operation=0, value="1000")
+    resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[change])
+    answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
+    assert answer.error_code == 0
+    log = rig.node.log_manager.get("a", 0)
+    assert log is not None
+    assert log.producers.expiration_ms == 1000

@@ -16,7 +16,7 @@ from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import ApiVersionsRequest
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kwire.wire.primitives import ZERO_UUID
-from tests.rig import Rig
+from tests.rig import Rig, produce_request
 
 NONE, INVALID, CORRUPT = ErrorCode.NONE, ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -269,3 +269,22 @@ def test_each_leader_of_elsewhere_is_told_of_with_its_address(
     leaders = [one.current_leader.leader_id for one in answer.responses[0].partition_responses]
     assert leaders == [one.node_id for one in answer.node_endpoints] == [2, 3]
     assert rig.call(9, request([("a", [(0, 1)])], 1)).node_endpoints == []
+
+
+def test_a_refused_produce_without_acknowledgement_closes_its_connection(rig: Rig) -> None:
+    client = rig.connect()
+    request = produce_request(
+        "a", acks=0, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    client.ask(VERSION, request)
+    rig.turn()
+    assert client.channel.take_ready() == []
+    assert client.channel.closing
+
+
+def test_a_duplicate_is_answered_with_its_own_time(rig: Rig) -> None:
+    request = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
+    first = rig.call(VERSION, produce_request("a", **request)).responses[0].partition_responses[0]
+    again = rig.call(VERSION, produce_request("a", **request)).responses[0].partition_responses[0]
+    assert (first.base_offset, first.log_append_time_ms) == (0, -1)
+    assert (again.base_offset, again.log_append_time_ms) == (0, 1_700_000_000_000)

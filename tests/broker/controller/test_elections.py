@@ -1,4 +1,4 @@
-"""ElectLeaders, AlterPartitionReassignments, UnregisterBroker: what Apache Kafka 4.3.1 answers and writes."""
+"""ElectLeaders: what Apache Kafka 4.3.1 answers and writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from kwire.broker.controller.commands import (
     AlterReassignments,
     Election,
     ElectLeaders,
-    Fault,
     ShutDownBroker,
     UnfenceBroker,
     UnregisterBroker,
@@ -49,12 +48,6 @@ def elect(cluster: Any, election: Election, topics: Any = (("t", [0]),)) -> list
     ]
 
 
-def move(cluster: Any, replicas: list[int] | None, **how: bool) -> Fault | None:
-    [fault] = cluster.run(AlterReassignments([("t", 0, replicas)], **how))
-    assert fault is None or isinstance(fault, Fault)
-    return fault
-
-
 def test_what_needs_no_election(cluster: Any) -> None:
     cluster.create("t", 2)
     for election in (Election.PREFERRED, Election.UNCLEAN):
@@ -77,13 +70,13 @@ def test_the_preferred_leader_takes_over_again(three: Any) -> None:
     # Back, but not in sync before it has asked its way into the set.
     three.start(1)
     assert elect(three, Election.PREFERRED) == [("t", 0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)]
-    assert move(three, [3, 2, 1]) is None
+    assert three.run(AlterReassignments([("t", 0, [3, 2, 1])])) == [None]
     assert elect(three, Election.PREFERRED, None) == [("t", 0, ErrorCode.NONE)]
     assert state(three)[2] == 3
 
 
 def test_unclean_elections_take_who_lives(three: Any) -> None:
-    assert move(three, [2, 3]) is None
+    assert three.run(AlterReassignments([("t", 0, [2, 3])])) == [None]
     for broker_id in (2, 3):
         three.run(ShutDownBroker(broker_id))
     partition = three.image.topics["t"].partitions[0]
@@ -99,55 +92,7 @@ def test_unclean_elections_take_who_lives(three: Any) -> None:
     assert (partition.leader_recovery_state, partition.leader_epoch) == (1, before + 1)
 
 
-def test_moves_that_are_refused(cluster: Any) -> None:
-    cluster.create("t")
-    refused = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert move(cluster, None) == Fault(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    text = "The manual partition assignment includes an empty replica list."
-    assert move(cluster, []) == Fault(refused, text)
-    text = "The manual partition assignment includes broker 2, but no such broker is registered."
-    assert move(cluster, [1, 2]) == Fault(refused, text)
-    text = "The manual partition assignment includes the broker 1 more than once."
-    assert move(cluster, [1, 1]) == Fault(refused, text)
-    replies = cluster.run(AlterReassignments([("nowhere", 0, [1]), ("t", 1, [1]), ("t", 1, None)]))
-    assert replies == [
-        Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find a topic named nowhere."),
-        Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find partition t:1."),
-        Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find partition t:1."),
-    ]
-    assert move(cluster, [1]) is None
-    assert cluster.records == []
-
-
-def test_an_order_is_changed_at_once(three: Any) -> None:
-    assert move(three, [3, 1, 2]) is None
-    assert state(three) == ((3, 1, 2), (1, 2, 3), 1, (), ())
-
-
-def test_replicas_are_given_up_at_once(three: Any) -> None:
-    before = three.image.topics["t"].partitions[0]
-    assert move(three, [1, 2]) is None
-    after = three.image.topics["t"].partitions[0]
-    assert state(three) == ((1, 2), (1, 2), 1, (), ())
-    assert after.leader_epoch == before.leader_epoch + 1
-    assert len(after.directories) == 2
-
-
-def test_a_new_replica_is_waited_for(three: Any) -> None:
-    assert move(three, [1]) is None
-    assert move(three, [2]) is None
-    assert state(three) == ((2, 1), (1,), 1, (2,), (1,))
-    fault = move(three, [2, 3], allow_replication_factor_change=False)
-    text = "The replication factor is changed from 1 to 2"
-    assert fault == Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)
-    assert move(three, [3], allow_replication_factor_change=False) is None
-    assert state(three) == ((3, 1, 2), (1,), 1, (3,), (1, 2))
-    assert move(three, None) is None
-    assert state(three) == ((1, 2), (1,), 1, (), ())
-    assert move(three, None) == Fault(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-
-
-def test_a_broker_is_forgotten(three: Any) -> None:
+def test_who_is_forgotten_leads_no_more(three: Any) -> None:
     with pytest.raises(ApiError, match="Broker ID 7 is not currently registered"):
         three.decide(UnregisterBroker(7))
     three.run(ShutDownBroker(1))

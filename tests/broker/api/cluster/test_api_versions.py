@@ -1,0 +1,52 @@
+"""ApiVersions: what is offered, and what is answered to those who speak a later version."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.wire.api_keys import ApiKey
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.api_versions import ApiVersionsRequest
+from kwire.wire.registry import encode_request
+from tests.rig import Rig
+
+NEWEST = 4
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def request(**software: str) -> ApiVersionsRequest:
+    named = {"client_software_name": "me", "client_software_version": "1.0", **software}
+    return ApiVersionsRequest(**named)
+
+
+@pytest.mark.parametrize("version", range(NEWEST + 1))
+def test_ranges_and_from_3_on_features(rig: Rig, version: int) -> None:
+    answer = rig.call(version, request())
+    assert answer.error_code == 0
+    ranges = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+    assert ranges[ApiKey.API_VERSIONS] == (0, NEWEST)
+    assert ranges[ApiKey.PRODUCE][0] == 0, "KAFKA-18659: or librdkafka does not compress"
+    finalized = rig.node.features().finalized if version >= 3 else {}
+    assert {one.name: one.max_version_level for one in answer.finalized_features} == finalized
+
+
+def test_a_later_version_is_answered_in_0_with_the_range(rig: Rig) -> None:
+    client = rig.connect()
+    frame = bytearray(encode_request(request(), NEWEST, 7, "me"))
+    frame[6:8] = (NEWEST + 5).to_bytes(2, "big")
+    client.put(bytes(frame))
+    rig.turn()
+    answer = client.receive(0, ApiVersionsRequest)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    [known] = answer.api_keys
+    assert (known.api_key, known.min_version, known.max_version) == (ApiKey.API_VERSIONS, 0, NEWEST)
+
+
+@pytest.mark.parametrize("name", ["", "-me", "me.", "a b", "m\u00e9"])
+def test_software_has_a_name_that_metrics_can_bear(rig: Rig, name: str) -> None:
+    assert rig.call(3, request(client_software_name=name)).error_code == ErrorCode.INVALID_REQUEST
+    assert rig.call(3, request(client_software_version=name)).error_code == ErrorCode.INVALID_REQUEST

@@ -1,0 +1,53 @@
+"""What a broker checks of settings before the controller hears of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tests.rig import Rig
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("node.id", "7", "Cannot update these configs dynamically: [node.id]"),
+        ("background.threads", "1000", "should not be greater than double the current value 10"),
+        ("log.cleaner.threads", "0", "/ by zero"),
+        ("log.cleaner.threads", "9", "cannot be increased to more than double the current value 1"),
+        ("leader.replication.throttled.rate", "-1", "Value must be at least 0"),
+        ("ssl.keystore.location", "/x", "only per-listener using the listener prefix"),
+        ("ssl.engine.factory.class", "x", "Class x could not be found."),
+        ("listeners", "x", "Unable to parse a listener name from x"),
+        ("metric.reporters", "nosuch.Class", "update of Set(metric.reporters) failed"),
+    ],
+)
+def test_settings_that_a_running_broker_refuses(rig: Rig, name: str, value: str, said: str) -> None:
+    change = AlterableConfig(name=name, config_operation=0, value=value)
+    resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
+    answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert said in answer.error_message
+
+
+@pytest.mark.parametrize(
+    "name", ["cordoned.log.dirs", "ssl.provider", "listener.name.plaintext.ssl.provider"]
+)
+def test_what_one_broker_alone_can_be_told(rig: Rig, name: str) -> None:
+    codes = []
+    for resource_name in ("", "1"):
+        change = AlterableConfig(name=name, config_operation=0, value="")
+        resource = AlterConfigsResource(resource_type=4, resource_name=resource_name, configs=[change])
+        answer = rig.call(1, IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
+        codes.append(answer.error_code)
+    assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]

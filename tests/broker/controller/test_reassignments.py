@@ -1,0 +1,90 @@
+"""AlterPartitionReassignments: what Apache Kafka 4.3.1 answers and writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.broker.controller.commands import (
+    AlterReassignments,
+    Fault,
+)
+from kwire.wire.errors import ErrorCode
+
+
+@pytest.fixture
+def three(bare_cluster: Any) -> Any:
+    """Three brokers, and the topic t on all of them, led by 1."""
+    cluster = bare_cluster()
+    for broker_id in (1, 2, 3):
+        cluster.start(broker_id)
+    cluster.create("t", replication_factor=3)
+    assert state(cluster)[:3] == ((1, 2, 3), (1, 2, 3), 1)
+    return cluster
+
+
+def state(cluster: Any) -> tuple[Any, ...]:
+    """Replicas, in-sync set, leader, and who is added and removed."""
+    partition = cluster.image.topics["t"].partitions[0]
+    return (
+        partition.replicas,
+        partition.isr,
+        partition.leader,
+        partition.adding_replicas,
+        partition.removing_replicas,
+    )
+
+
+def move(cluster: Any, replicas: list[int] | None, **how: bool) -> Fault | None:
+    [fault] = cluster.run(AlterReassignments([("t", 0, replicas)], **how))
+    assert fault is None or isinstance(fault, Fault)
+    return fault
+
+
+def test_moves_that_are_refused(cluster: Any) -> None:
+    cluster.create("t")
+    refused = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert move(cluster, None) == Fault(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    text = "The manual partition assignment includes an empty replica list."
+    assert move(cluster, []) == Fault(refused, text)
+    text = "The manual partition assignment includes broker 2, but no such broker is registered."
+    assert move(cluster, [1, 2]) == Fault(refused, text)
+    text = "The manual partition assignment includes the broker 1 more than once."
+    assert move(cluster, [1, 1]) == Fault(refused, text)
+    replies = cluster.run(AlterReassignments([("nowhere", 0, [1]), ("t", 1, [1]), ("t", 1, None)]))
+    assert replies == [
+        Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find a topic named nowhere."),
+        Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find partition t:1."),
+        Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find partition t:1."),
+    ]
+    assert move(cluster, [1]) is None
+    assert cluster.records == []
+
+
+def test_an_order_is_changed_at_once(three: Any) -> None:
+    assert move(three, [3, 1, 2]) is None
+    assert state(three) == ((3, 1, 2), (1, 2, 3), 1, (), ())
+
+
+def test_replicas_are_given_up_at_once(three: Any) -> None:
+    before = three.image.topics["t"].partitions[0]
+    assert move(three, [1, 2]) is None
+    after = three.image.topics["t"].partitions[0]
+    assert state(three) == ((1, 2), (1, 2), 1, (), ())
+    assert after.leader_epoch == before.leader_epoch + 1
+    assert len(after.directories) == 2
+
+
+def test_a_new_replica_is_waited_for(three: Any) -> None:
+    assert move(three, [1]) is None
+    assert move(three, [2]) is None
+    assert state(three) == ((2, 1), (1,), 1, (2,), (1,))
+    fault = move(three, [2, 3], allow_replication_factor_change=False)
+    text = "The replication factor is changed from 1 to 2"
+    assert fault == Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)
+    assert move(three, [3], allow_replication_factor_change=False) is None
+    assert state(three) == ((3, 1, 2), (1,), 1, (3,), (1, 2))
+    assert move(three, None) is None
+    assert state(three) == ((1, 2), (1,), 1, (), ())
+    assert move(three, None) == Fault(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)

@@ -1,0 +1,117 @@
+"""From one image to the next: what the records change, and what nobody else sees of that."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.broker.metadata.delta import MetadataDelta, merge_change
+from kwire.broker.metadata.image import MetadataImage, PartitionImage
+from kwire.wire.primitives import Uuid
+from kwire.wire.stored.metadata import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+
+TOPIC_ID, OTHER_ID = Uuid(b"t" * 16), Uuid(b"u" * 16)
+TOPIC = 2
+
+
+def topic(name: str = "t", topic_id: Uuid = TOPIC_ID, partitions: int = 1) -> list[object]:
+    return [
+        TopicRecord(name=name, topic_id=topic_id),
+        *(
+            PartitionRecord(
+                partition_id=index, topic_id=topic_id, replicas=[1, 2], isr=[1, 2], leader=1, leader_epoch=0
+            )
+            for index in range(partitions)
+        ),
+    ]
+
+
+def after(image: MetadataImage, *records: object) -> tuple[MetadataImage, MetadataDelta]:
+    delta = MetadataDelta(image)
+    delta.replay_all(records)
+    return delta.finish(image.offset + len(records), 1), delta
+
+
+def test_what_was_there_before_is_not_touched() -> None:
+    empty = MetadataImage()
+    first, _ = after(empty, *topic())
+    second, _ = after(first, PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, leader=2, isr=[2]))
+    assert (empty.topics, empty.offset) == ({}, -1)
+    assert [image.topics["t"].partitions[0].leader for image in (first, second)] == [1, 2]
+    assert first.brokers is second.brokers, "what nobody changed is shared"
+
+
+def test_topics_are_created_altered_and_deleted() -> None:
+    first, created = after(MetadataImage(), *topic(), *topic("u", OTHER_ID))
+    assert sorted(one.name for one in created.created_topics) == ["t", "u"]
+    assert not created.altered_topics
+    assert not created.deleted_topics
+    second, altered = after(first, *topic("t", TOPIC_ID, 2)[2:], RemoveTopicRecord(topic_id=OTHER_ID))
+    [change] = altered.altered_topics
+    assert change.before is first.topics["t"]
+    assert change.after is second.topics["t"]
+    assert len(second.topics["t"].partitions) == 2
+    assert altered.deleted_topics == [first.topics["u"]]
+    assert list(second.topics_by_id) == [TOPIC_ID]
+
+
+def test_a_topic_of_an_old_name_is_another_one() -> None:
+    first, _ = after(
+        MetadataImage(),
+        *topic(),
+        ConfigRecord(resource_type=TOPIC, resource_name="t", name="retention.ms", value="1"),
+    )
+    second, delta = after(first, RemoveTopicRecord(topic_id=TOPIC_ID), *topic("t", OTHER_ID))
+    assert [one.topic_id for one in delta.deleted_topics] == [TOPIC_ID]
+    assert [one.topic_id for one in delta.created_topics] == [OTHER_ID]
+    assert second.config(TOPIC, "t") == {}, "its settings went with the old one"
+
+
+def test_between_two_images_is_what_a_snapshot_changes() -> None:
+    first, _ = after(MetadataImage(), *topic(), FeatureLevelRecord(name="group.version", feature_level=1))
+    second, _ = after(
+        first,
+        *topic("u", OTHER_ID),
+        RemoveTopicRecord(topic_id=TOPIC_ID),
+        ConfigRecord(resource_type=TOPIC, resource_name="u", name="retention.ms", value="1"),
+    )
+    delta = MetadataDelta.between(first, second)
+    assert [one.name for one in delta.created_topics] == ["u"]
+    assert [one.name for one in delta.deleted_topics] == ["t"]
+    assert set(delta.changed_configs) == {(TOPIC, "u")}
+    assert MetadataDelta.between(second, second).topic_changes == []
+
+
+def test_a_change_without_a_leader_keeps_the_epochs_of_the_lead() -> None:
+    before = PartitionImage((1, 2), (1, 2), leader=1, leader_epoch=4, partition_epoch=7)
+    smaller = merge_change(before, PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, isr=[1]))
+    assert (smaller.isr, smaller.leader_epoch, smaller.partition_epoch) == ((1,), 4, 8)
+    for leader in (2, 1, -1):
+        change = PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, leader=leader)
+        led = merge_change(before, change)
+        assert (led.leader, led.leader_epoch, led.partition_epoch) == (leader, 5, 8)
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (PartitionChangeRecord(partition_id=0, topic_id=OTHER_ID, leader=1), "of an unknown topic"),
+        (PartitionChangeRecord(partition_id=5, topic_id=TOPIC_ID, leader=1), "which is not there"),
+        (RemoveTopicRecord(topic_id=OTHER_ID), "removal of an unknown topic"),
+        (TopicRecord(name="t", topic_id=OTHER_ID), "is there already, with another id"),
+        (PartitionRecord(partition_id=2, topic_id=TOPIC_ID), "have gaps"),
+        (UnregisterBrokerRecord(broker_id=7, broker_epoch=0), "which is not registered"),
+        (object(), "not a metadata record"),
+    ],
+)
+def test_what_contradicts_the_image_is_refused(record: object, text: str) -> None:
+    image, _ = after(MetadataImage(), *topic())
+    with pytest.raises(ValueError, match=text):
+        after(image, record)
