@@ -155,7 +155,7 @@ async def serve(
             nursery.start_soon(loop.run)
             try:
                 # Nobody is told of the broker before its cluster counts on it, unless it has failed before.
-                await _wait_for_any(known, stop or known)
+                await _wait_for_any(known, known if stop is None else stop)
                 loop.alone = alone
                 yield RunningNode(loop, node, server, failure)
             finally:

@@ -59,6 +59,17 @@ def test_a_broker_is_announced_once_its_cluster_counts_on_it(
     assert order == [end, "announced"]
 
 
+def test_whoever_starts_a_broker_can_stop_waiting_for_it() -> None:
+    async def run(stop: trio.Event) -> bool:
+        async with serve(load(None, {}, SETTINGS), disk=MemoryDisk(), stop=stop) as broker:
+            return bool(broker.bootstrap)
+
+    stopped = trio.Event()
+    stopped.set()
+    assert trio.run(run, trio.Event())
+    assert trio.run(run, stopped)
+
+
 def test_listeners_on_every_interface_are_told_by_the_name_of_the_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
