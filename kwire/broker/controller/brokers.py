@@ -13,8 +13,6 @@ from kwire.broker.controller.commands import (
     RegisterBroker,
     RegisterController,
     Result,
-    ShutDownBroker,
-    UnfenceBroker,
     UnregisterBroker,
 )
 from kwire.broker.controller.liveness import Liveness
@@ -23,7 +21,6 @@ from kwire.broker.metadata.features import KRAFT_VERSION
 from kwire.broker.metadata.image import METADATA_VERSION, BrokerImage, ControllerImage, MetadataImage
 from kwire.broker.metadata.records import (
     CONTROLLER_REGISTRATION_LEVEL,
-    CORDONED_LEVEL,
     DIRECTORIES_LEVEL,
     StoredRecord,
     broker_record,
@@ -185,33 +182,6 @@ def fence_broker(command: FenceBroker, image: MetadataImage, *, may_lose: bool) 
     if broker is None or broker.fenced or broker.broker_epoch != command.broker_epoch:
         return Result([], None)
     return Result(fenced_records(image, broker, may_lose=may_lose), None, atomic=False)
-
-
-def unfence_broker(command: UnfenceBroker, image: MetadataImage, *, may_lose: bool) -> Result[None]:
-    """The broker leads what has no leader and is its own to lead."""
-    broker = image.brokers[command.broker_id]
-    records: list[StoredRecord] = []
-    if broker.fenced:
-        records += unfenced_records(image, broker, may_lose=may_lose)
-    if broker.cordoned_log_dirs is None and image.metadata_version >= CORDONED_LEVEL:
-        uncordoned = BrokerRegistrationChangeRecord(
-            broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, cordoned_log_dirs=[]
-        )
-        records.append(StoredRecord(uncordoned, 3))
-    return Result(records, None, atomic=False)
-
-
-def shut_down_broker(command: ShutDownBroker, image: MetadataImage, *, may_lose: bool) -> Result[None]:
-    """A controlled shutdown: leadership goes where it can, and the broker is fenced."""
-    broker = image.brokers.get(command.broker_id)
-    if broker is None or broker.fenced:
-        return Result([], None)
-    leaving = BrokerRegistrationChangeRecord(
-        broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, in_controlled_shutdown=1
-    )
-    return Result(
-        [StoredRecord(leaving, 1), *fenced_records(image, broker, may_lose=may_lose)], None, atomic=False
-    )
 
 
 def unregister_broker(command: UnregisterBroker, image: MetadataImage, *, may_lose: bool) -> Result[None]:

@@ -220,18 +220,6 @@ class AlteredPartition:
     partition_epoch: int = 0
 
 
-class UnfenceBroker(NamedTuple):
-    """The broker is ready: it may lead. Replies with None."""
-
-    broker_id: int
-
-
-class ShutDownBroker(NamedTuple):
-    """The broker is about to end in an orderly way: others lead from here on. Replies with None."""
-
-    broker_id: int
-
-
 class AssignDirectories(NamedTuple):
     """Where replicas of a broker lie, by topic id and partition.
 
@@ -241,14 +229,6 @@ class AssignDirectories(NamedTuple):
     broker_id: int
     broker_epoch: int
     directories: Mapping[tuple[Uuid, int], Uuid]
-
-
-class UpdateDirectories(NamedTuple):
-    """Which directories of a broker have failed, and which take nothing new. Replies with None. KIP-1066."""
-
-    broker_id: int
-    failed: Sequence[Uuid]
-    cordoned: Sequence[Uuid]
 
 
 class Election(IntEnum):
@@ -335,10 +315,7 @@ Command = (
     | RegisterBroker
     | BrokerHeartbeat
     | AlterPartition
-    | UnfenceBroker
-    | ShutDownBroker
     | AssignDirectories
-    | UpdateDirectories
     | FenceBroker
     | ElectWherePossible
     | ElectLeaders

@@ -31,10 +31,7 @@ from kwire.broker.controller.commands import (
     RegisterBroker,
     RegisterController,
     Result,
-    ShutDownBroker,
-    UnfenceBroker,
     UnregisterBroker,
-    UpdateDirectories,
     UpdateFeatures,
 )
 from kwire.broker.controller.heartbeats import broker_heartbeat
@@ -86,14 +83,8 @@ class Controller:
                 return broker_heartbeat(command, image, liveness, may_lose=may_lose)
             case AlterPartition():
                 return alter_partition(command, image, may_lose=may_lose)
-            case UnfenceBroker():
-                return brokers.unfence_broker(command, image, may_lose=may_lose)
-            case ShutDownBroker():
-                return brokers.shut_down_broker(command, image, may_lose=may_lose)
             case AssignDirectories():
                 return directories.assign_directories(command, image, may_lose=may_lose)
-            case UpdateDirectories():
-                return directories.update_directories(command, image, may_lose=may_lose)
             case FenceBroker():
                 return brokers.fence_broker(command, image, may_lose=may_lose)
             case ElectWherePossible():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kwire.broker.controller.brokers import checked_broker
-from kwire.broker.controller.commands import AssignDirectories, Result, UpdateDirectories
+from kwire.broker.controller.commands import AssignDirectories, Result
 from kwire.broker.controller.partition_changes import (
     PartitionChange,
     cheapest_election,
@@ -55,17 +55,6 @@ def assign_directories(
             if record is not None:
                 records.append(record)
     return Result(records, refused, atomic=False)
-
-
-def update_directories(command: UpdateDirectories, image: MetadataImage, *, may_lose: bool) -> Result[None]:
-    """What changes for replicas in directories that have failed since; KIP-1066: which are cordoned."""
-    broker = image.brokers.get(command.broker_id)
-    if broker is None:
-        return Result([], None)
-    records = offline_records(image, broker, command.failed, may_lose=may_lose)
-    if broker.cordoned_log_dirs is not None or command.cordoned:
-        records += cordoned_records(image, broker, command.cordoned)
-    return Result(records, None, atomic=False)
 
 
 def offline_records(

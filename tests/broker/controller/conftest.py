@@ -12,6 +12,7 @@ from kwire.broker.controller.bootstrap import activation_records
 from kwire.broker.controller.commands import (
     AlterOperation,
     AssignDirectories,
+    BrokerHeartbeat,
     Command,
     ConfigChange,
     CreateTopics,
@@ -20,7 +21,6 @@ from kwire.broker.controller.commands import (
     RegisterBroker,
     ResourceChange,
     Result,
-    UnfenceBroker,
 )
 from kwire.broker.controller.controller import Controller
 from kwire.broker.controller.liveness import Liveness
@@ -147,8 +147,24 @@ class Cluster:
 
     def start(self, broker_id: int, **registration: Any) -> int:
         epoch = self.register(broker_id, **registration)
-        self.run(UnfenceBroker(broker_id))
+        self.unfence(broker_id)
         return epoch
+
+    def unfence(self, broker_id: int) -> None:
+        """The broker is ready, and says so."""
+        epoch = self.image.brokers[broker_id].broker_epoch
+        beat = BrokerHeartbeat(broker_id, epoch, self.image.offset, want_fence=False, want_shut_down=False)
+        assert not self.run(beat).is_fenced
+
+    def end_sessions(self) -> None:
+        """Nobody was heard of for longer than a session."""
+        self.liveness.now_ms += 9_001
+
+    def stop(self, broker_id: int) -> None:
+        """The broker is about to end, and cannot wait: it is let go at once."""
+        epoch = self.image.brokers[broker_id].broker_epoch
+        beat = BrokerHeartbeat(broker_id, epoch, self.image.offset, want_fence=True, want_shut_down=True)
+        assert self.run(beat).should_shut_down
 
     def create(self, name: str, partitions: int = 1, replication_factor: int = 1) -> TopicImage:
         topic = CreatableTopic(

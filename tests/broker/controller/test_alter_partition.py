@@ -12,7 +12,6 @@ from kwire.broker.controller.commands import (
     AlterReassignments,
     FenceBroker,
     PartitionAlteration,
-    ShutDownBroker,
 )
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
@@ -118,8 +117,8 @@ def test_who_has_recovered_says_so(bare_cluster: Any) -> None:
     for broker_id in (1, 2):
         cluster.start(broker_id)
     cluster.create_on("t", [[1, 2]])
-    cluster.run(ShutDownBroker(2))
-    cluster.run(ShutDownBroker(1))
+    cluster.stop(2)
+    cluster.stop(1)
     for broker_id in (1, 2):
         cluster.start(broker_id)
     partition = cluster.image.topics["t"].partitions[0]

@@ -10,8 +10,6 @@ from kwire.broker.controller.commands import (
     AlterReassignments,
     Election,
     ElectLeaders,
-    ShutDownBroker,
-    UnfenceBroker,
     UnregisterBroker,
 )
 from kwire.wire.errors import ApiError, ErrorCode
@@ -64,7 +62,7 @@ def test_what_needs_no_election(cluster: Any) -> None:
 
 
 def test_the_preferred_leader_takes_over_again(three: Any) -> None:
-    three.run(ShutDownBroker(1))
+    three.stop(1)
     assert state(three)[1:3] == ((2, 3), 2)
     assert elect(three, Election.PREFERRED) == [("t", 0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)]
     # Back, but not in sync before it has asked its way into the set.
@@ -78,12 +76,12 @@ def test_the_preferred_leader_takes_over_again(three: Any) -> None:
 def test_unclean_elections_take_who_lives(three: Any) -> None:
     assert three.run(AlterReassignments([("t", 0, [2, 3])])) == [None]
     for broker_id in (2, 3):
-        three.run(ShutDownBroker(broker_id))
+        three.stop(broker_id)
     partition = three.image.topics["t"].partitions[0]
     assert (partition.isr, partition.elr, partition.leader) == ((), (3,), -1)
     assert elect(three, Election.UNCLEAN) == [("t", 0, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)]
     three.register(2, previous_broker_epoch=three.image.brokers[2].broker_epoch)
-    three.run(UnfenceBroker(2))
+    three.unfence(2)
     before = partition.leader_epoch
     assert elect(three, Election.PREFERRED) == [("t", 0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)]
     assert elect(three, Election.UNCLEAN) == [("t", 0, ErrorCode.NONE)]
@@ -95,7 +93,7 @@ def test_unclean_elections_take_who_lives(three: Any) -> None:
 def test_who_is_forgotten_leads_no_more(three: Any) -> None:
     with pytest.raises(ApiError, match="Broker ID 7 is not currently registered"):
         three.decide(UnregisterBroker(7))
-    three.run(ShutDownBroker(1))
+    three.stop(1)
     three.run(UnregisterBroker(1))
     assert sorted(three.image.brokers) == [2, 3]
     assert state(three)[:3] == ((1, 2, 3), (2, 3), 2)

@@ -9,11 +9,11 @@ import pytest
 
 from kwire.broker.controller.commands import (
     AllocateProducerIds,
+    BrokerHeartbeat,
     Command,
     CreateTopics,
     FeatureUpdate,
     RegisterBroker,
-    UnfenceBroker,
     UpdateFeatures,
     UpgradeType,
 )
@@ -125,7 +125,9 @@ def bench() -> Bench:
     endpoints = [EndpointImage("PLAINTEXT", "127.0.0.1", 9092)]
     registration = RegisterBroker(1, Uuid(bytes(16)), endpoints, registered_features(), None, [DIRECTORY])
     made.submit(registration, "register")
-    made.submit(UnfenceBroker(1), "unfence")
+    made.commit()
+    offset = made.publisher.image.offset
+    made.submit(BrokerHeartbeat(1, offset, offset, want_fence=False, want_shut_down=False), "unfence")
     made.commit()
     made.told.clear()
     return made
