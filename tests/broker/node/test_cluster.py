@@ -1,0 +1,212 @@
+"""Brokers and a controller of one cluster, each a node of its own, over a simulated network."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from kwire.broker.api.table import ListenerRole
+from kwire.broker.config import load
+from kwire.broker.host.host import PeerAddress
+from kwire.broker.node.format import Beginning, format_directories
+from kwire.broker.node.life import Stage
+from kwire.broker.storage.dirs.owners import StartRefused
+from kwire.testing.disk import MemoryDisk
+from kwire.testing.network import Network
+from kwire.testing.virtual import Events
+from kwire.testing.world import VirtualNode
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kwire.wire.messages.describe_cluster import DescribeClusterRequest
+from kwire.wire.messages.metadata import MetadataRequest
+
+CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+COMMON = {
+    "log.dirs": "/data",
+    "controller.quorum.voters": "1@one:9093",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+}
+CONTROLLER = {"process.roles": "controller", "node.id": "1", "listeners": "CONTROLLER://one:9093"}
+BOTH = {"node.id": "1", "listeners": "CONTROLLER://one:9093,PLAINTEXT://one:9092"}
+SERVED = {"share.version": 0, "streams.version": 0}
+HEARTBEAT_MS = 2_000
+SESSION_MS = 9_000
+
+
+def broker(node_id: int, name: str) -> dict[str, str]:
+    return {"process.roles": "broker", "node.id": str(node_id), "listeners": f"PLAINTEXT://{name}:9092"}
+
+
+class Cluster:
+    """Nodes of one cluster."""
+
+    def __init__(
+        self, *nodes: dict[str, str], features: dict[str, int] = SERVED, cluster_id: str = CLUSTER_ID
+    ) -> None:
+        self.network = Network(Events())
+        self.events = self.network.events
+        self.nodes: dict[int, VirtualNode] = {}
+        for settings in nodes:
+            self.add(settings, features, cluster_id)
+
+    def add(
+        self, settings: dict[str, str], features: dict[str, int] = SERVED, cluster_id: str = CLUSTER_ID
+    ) -> VirtualNode:
+        settings = COMMON | settings
+        disk, node_id = MemoryDisk(), int(settings["node.id"])
+        rng = random.Random(node_id)
+        config = load(None, {}, settings)
+        beginning = Beginning(features)
+        format_directories(config, disk, rng, 0, cluster_id=cluster_id, beginning=beginning)
+        node = VirtualNode(settings, disk=disk, network=self.network, seed=node_id)
+        self.nodes[node_id] = node
+        return node
+
+    def stage(self, node_id: int) -> Stage:
+        return self.nodes[node_id].node.life.stage
+
+    def ask(self, host: str, version: int, request: Any, *, port: int = 9092, within_ms: int = 1_000) -> Any:
+        answers: list[Any] = []
+        client = self.network.connect(PeerAddress(host, port), "a client")
+        client.send(version, request, answers.append)
+        self.events.advance(within_ms)
+        client.close()
+        (answer,) = answers
+        return answer
+
+    def create(self, name: str, *, by: str, replicas: int = 2, within_ms: int = 1_000) -> Any:
+        topic = CreatableTopic(name=name, num_partitions=2, replication_factor=replicas)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=1_000)
+        return self.ask(by, 7, request, within_ms=within_ms).topics[0]
+
+
+@pytest.fixture(params=[CONTROLLER, BOTH], ids=["controller", "both"])
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    made = Cluster(request.param, broker(2, "two"), broker(3, "three") | {"broker.rack": "there"})
+    made.events.advance(1_000)
+    return made
+
+
+def test_brokers_come_into_their_cluster(cluster: Cluster) -> None:
+    assert {cluster.stage(2), cluster.stage(3)} == {Stage.UNFENCED}
+    for host in ("two", "three"):
+        told = cluster.ask(host, 12, MetadataRequest(topics=[]))
+        known = {(one.node_id, one.host, one.rack) for one in told.brokers}
+        assert known >= {(2, "two", None), (3, "three", "there")}
+        described = cluster.ask(host, 1, DescribeClusterRequest(endpoint_type=1))
+        assert described.cluster_id == CLUSTER_ID
+        assert described.controller_id in {one.broker_id for one in described.brokers}
+
+
+def test_controllers_are_described_by_controllers(cluster: Cluster) -> None:
+    described = cluster.ask("one", 1, DescribeClusterRequest(endpoint_type=2), port=9093)
+    assert [(one.broker_id, one.host, one.port) for one in described.brokers] == [(1, "one", 9093)]
+    assert described.controller_id == 1
+
+
+def test_a_broker_passes_on_what_is_the_controller_s(cluster: Cluster) -> None:
+    created = cluster.create("t", by="three")
+    assert (created.error_code, created.num_partitions) == (ErrorCode.NONE, 2)
+    assert created.configs
+    for node in cluster.nodes.values():
+        assert "t" in node.node.image.topics
+    assert cluster.create("t", by="two").error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_what_is_passed_on_waits_for_a_controller(cluster: Cluster) -> None:
+    cluster.nodes[1].host.pause()
+    cluster.events.timers.add(4_000, cluster.nodes[1].host.resume)
+    assert cluster.create("t", by="two", within_ms=10_000).error_code == ErrorCode.NONE
+
+
+def test_a_broker_that_ends_is_let_go(cluster: Cluster) -> None:
+    cluster.create("t", by="two")
+    left: list[int] = []
+    cluster.nodes[3].node.leave(lambda: left.append(cluster.events.clock.monotonic_ms()))
+    cluster.events.advance(2 * HEARTBEAT_MS)
+    assert left
+    assert cluster.stage(3) is Stage.GONE
+    image = cluster.nodes[2].node.image
+    assert image.brokers[3].fenced
+    assert all(partition.leader != 3 for partition in image.topics["t"].partitions)
+    epoch = cluster.nodes[3].node.life.broker_epoch
+    cluster.nodes[3].stop()
+    cluster.nodes[3].start()
+    cluster.events.advance(1_000)
+    assert cluster.stage(3) is Stage.UNFENCED
+    assert cluster.nodes[3].node.life.broker_epoch > epoch
+
+
+def test_a_broker_that_was_not_heard_is_fenced_and_goes_on(cluster: Cluster) -> None:
+    epoch = cluster.nodes[2].node.life.broker_epoch
+    cluster.nodes[2].host.pause()
+    cluster.events.advance(SESSION_MS + 1_000)
+    assert cluster.nodes[3].node.image.brokers[2].fenced
+    cluster.nodes[2].host.resume()
+    cluster.events.advance(2 * HEARTBEAT_MS)
+    assert not cluster.nodes[3].node.image.brokers[2].fenced
+    assert cluster.nodes[2].node.life.broker_epoch == epoch
+
+
+def test_a_broker_that_died_waits_for_the_end_of_its_session(cluster: Cluster) -> None:
+    cluster.nodes[2].die()
+    cluster.nodes[2].start()
+    cluster.events.advance(1_000)
+    assert cluster.stage(2) is Stage.STARTING
+    cluster.events.advance(2 * SESSION_MS)
+    assert cluster.stage(2) is Stage.UNFENCED
+
+
+def test_a_controller_that_is_started_again_has_its_brokers_back(cluster: Cluster) -> None:
+    cluster.nodes[1].die()
+    cluster.events.advance(3_000)
+    cluster.nodes[1].start()
+    cluster.events.advance(3_000)
+    assert cluster.create("t", by="two").error_code == ErrorCode.NONE
+    assert {cluster.stage(2), cluster.stage(3)} == {Stage.UNFENCED}
+
+
+def test_a_broker_of_another_cluster_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(CONTROLLER)
+    cluster.add(broker(2, "two"), cluster_id="AAAAAAAAAAAAAAAAAAAAAg")
+    cluster.events.advance(1_000)
+    assert cluster.stage(2) is Stage.STARTING
+    assert "cluster" in caplog.text
+
+
+def test_a_feature_that_a_broker_does_not_serve_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(CONTROLLER, broker(2, "two"), features={"streams.version": 0})
+    cluster.events.advance(5_000)
+    assert cluster.stage(2) is Stage.STARTING
+    assert "kafka-features downgrade --feature share.version=0" in caplog.text
+
+
+def test_a_broker_alone_does_not_make_up_a_cluster() -> None:
+    with pytest.raises(StartRefused, match="kwire format"):
+        VirtualNode(COMMON | broker(2, "two"))
+
+
+def test_a_broker_that_never_opened_its_logs_leaves_them_as_they_were() -> None:
+    cluster = Cluster(broker(2, "two"))
+    cluster.events.advance(1_000)
+    node = cluster.nodes[2]
+    assert not node.node.is_open
+    node.stop()
+    assert "/data/.kafka_cleanshutdown" not in node.disk.names("/data")
+
+
+def test_clients_are_refused_until_the_logs_are_open() -> None:
+    cluster = Cluster(broker(2, "two"))
+    answers: list[Any] = []
+    cluster.network.connect(PeerAddress("two", 9092), "a client").send(
+        12, MetadataRequest(topics=[]), answers.append
+    )
+    cluster.events.advance(100)
+    assert isinstance(answers[0], Exception)
+    cluster.add(CONTROLLER)
+    cluster.events.advance(3_000)
+    assert cluster.ask("two", 12, MetadataRequest(topics=[])).cluster_id == CLUSTER_ID
+    assert cluster.nodes[1].connect("CONTROLLER", ListenerRole.CONTROLLER)
