@@ -68,7 +68,7 @@ class Controller:
             case DeleteTopics():
                 return topics.delete_topics(command, image)
             case CreatePartitions():
-                return topics.create_partitions(command, image)
+                return topics.create_partitions(command, image, rng)
             case IncrementalAlterConfigs():
                 return configs.incremental_alter_configs(command, image, self._rules)
             case LegacyAlterConfigs():

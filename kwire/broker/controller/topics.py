@@ -26,7 +26,9 @@ from kwire.broker.controller.commands import (
     TopicToDelete,
 )
 from kwire.broker.controller.configs import alter_resource
+from kwire.broker.controller.placement import place
 from kwire.broker.metadata.image import (
+    DIRECTORY_MIGRATING,
     DIRECTORY_UNASSIGNED,
     RESOURCE_TOPIC,
     MetadataImage,
@@ -142,7 +144,7 @@ def _create_topic(
     )
     if isinstance(configuration, Fault):
         return configuration
-    placed = _place_topic(topic, image, defaults)
+    placed = _place_topic(topic, image, defaults, rng)
     if isinstance(placed, Fault):
         return placed
     topic_id = new_uuid(rng)
@@ -171,7 +173,7 @@ def _name_fault(name: str, image: MetadataImage) -> Fault | None:
 
 
 def _place_topic(
-    topic: CreatableTopic, image: MetadataImage, defaults: Defaults
+    topic: CreatableTopic, image: MetadataImage, defaults: Defaults, rng: random.Random
 ) -> Fault | list[PartitionImage]:
     if topic.assignments:
         return _place_as_assigned(topic, image)
@@ -183,7 +185,10 @@ def _place_topic(
         return Fault(ErrorCode.INVALID_PARTITIONS, text)
     count = defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions
     factor = defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
-    return place(image, first=0, count=min(count, _ENOUGH_TO_REFUSE), replication_factor=factor)
+    placed = _placed(image, count, factor, rng)
+    if isinstance(placed, Fault) and not (placed.message or "").startswith("Unable"):
+        return _unable(factor, placed.message)
+    return placed
 
 
 def _place_as_assigned(topic: CreatableTopic, image: MetadataImage) -> Fault | list[PartitionImage]:
@@ -255,42 +260,25 @@ def assignment_fault(
     return None if text is None else Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
 
 
-def place(
-    image: MetadataImage, *, first: int, count: int, replication_factor: int
+def _placed(
+    image: MetadataImage, count: int, replication_factor: int, rng: random.Random
 ) -> Fault | list[PartitionImage]:
-    """Spread partitions over the registered brokers, active ones leading; start where `first` leads on to."""
-
-    def impossible(reason: str) -> Fault:
-        text = f"Unable to replicate the partition {replication_factor} time(s): {reason}"
-        return Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)
-
-    # Brokers all of whose directories are cordoned take no new replicas.
-    usable = sorted(
-        broker.broker_id
-        for broker in image.brokers.values()
-        if not (broker.cordoned_log_dirs and set(broker.log_dirs) <= set(broker.cordoned_log_dirs))
-    )
-    unfenced = [broker_id for broker_id in usable if not image.brokers[broker_id].fenced]
-    if not unfenced:
-        return impossible("All brokers are currently fenced.")
-    if replication_factor > len(usable):
-        return impossible(
-            f"The target replication factor of {replication_factor} cannot be reached because only "
-            f"{len(usable)} broker(s) are registered or some brokers have all their log directories cordoned."
-        )
-    placed = []
-    for index in range(first, first + count):
-        leader = unfenced[index % len(unfenced)]
-        # The followers come in a ring from behind the leader, shifted once a round so that pairs vary.
-        ring = [broker_id for broker_id in usable if broker_id > leader]
-        ring += [broker_id for broker_id in usable if broker_id < leader]
-        shift = (index // len(unfenced)) % len(ring) if ring else 0
-        followers = (ring[shift:] + ring[:shift])[: replication_factor - 1]
-        partition = _new_partition(image, [leader, *followers])
+    """Partitions spread over the brokers."""
+    placed = place(image, min(count, _ENOUGH_TO_REFUSE), replication_factor, rng)
+    if isinstance(placed, Fault):
+        return placed
+    partitions = []
+    for broker_ids in placed:
+        partition = _new_partition(image, broker_ids)
         if partition is None:
-            return impossible("All brokers are currently fenced or in controlled shutdown.")
-        placed.append(partition)
-    return placed
+            return _unable(replication_factor, "All brokers are currently fenced or in controlled shutdown.")
+        partitions.append(partition)
+    return partitions
+
+
+def _unable(replication_factor: int, reason: str | None) -> Fault:
+    text = f"Unable to replicate the partition {replication_factor} time(s): {reason}"
+    return Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)
 
 
 def _new_partition(image: MetadataImage, broker_ids: Iterable[int]) -> PartitionImage | None:
@@ -310,8 +298,12 @@ def _new_partition(image: MetadataImage, broker_ids: Iterable[int]) -> Partition
 def default_directory(image: MetadataImage, broker_id: int) -> Uuid:
     """Where a new replica on this broker lies, as far as the controller can tell."""
     # KIP-858: a broker with one directory has no choice; otherwise it chooses and reports.
-    log_dirs = image.brokers[broker_id].log_dirs
-    return log_dirs[0] if len(log_dirs) == 1 else DIRECTORY_UNASSIGNED
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        return DIRECTORY_UNASSIGNED
+    if not broker.log_dirs:
+        return DIRECTORY_MIGRATING
+    return broker.log_dirs[0] if len(broker.log_dirs) == 1 else DIRECTORY_UNASSIGNED
 
 
 def new_uuid(rng: random.Random) -> Uuid:
@@ -386,7 +378,7 @@ def delete_topics(command: DeleteTopics, image: MetadataImage) -> Result[list[De
 
 
 def create_partitions(
-    command: CreatePartitions, image: MetadataImage
+    command: CreatePartitions, image: MetadataImage, rng: random.Random
 ) -> Result[list[tuple[str, Fault | None]]]:
     """Add partitions up to the count asked for, topic by topic.
 
@@ -397,7 +389,7 @@ def create_partitions(
     records: list[StoredRecord] = []
     results: list[tuple[str, Fault | None]] = []
     for asked in command.topics:
-        added = _add_partitions(asked, image)
+        added = _add_partitions(asked, image, rng)
         if isinstance(added, Fault):
             results.append((asked.name, added))
             continue
@@ -409,7 +401,9 @@ def create_partitions(
     return Result([] if command.validate_only else records, results)
 
 
-def _add_partitions(asked: CreatePartitionsTopic, image: MetadataImage) -> Fault | list[StoredRecord]:
+def _add_partitions(
+    asked: CreatePartitionsTopic, image: MetadataImage, rng: random.Random
+) -> Fault | list[StoredRecord]:
     topic = image.topics.get(asked.name)
     if topic is None:
         return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -438,8 +432,7 @@ def _add_partitions(asked: CreatePartitionsTopic, image: MetadataImage) -> Fault
                 return partition
             placed.append(partition)
     else:
-        count = min(additional, _ENOUGH_TO_REFUSE)
-        outcome = place(image, first=present, count=count, replication_factor=replication_factor)
+        outcome = _placed(image, additional, replication_factor, rng)
         if isinstance(outcome, Fault):
             return outcome
         placed = outcome
@@ -456,5 +449,4 @@ __all__ = [
     "create_topics",
     "delete_topics",
     "new_uuid",
-    "place",
 ]

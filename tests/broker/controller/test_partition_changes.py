@@ -27,7 +27,7 @@ def made(bare_cluster: Any, brokers: int, *features: tuple[str, int]) -> Any:
     cluster = bare_cluster(features) if features else bare_cluster()
     for broker_id in range(1, brokers + 1):
         cluster.start(broker_id)
-    cluster.create("t", replication_factor=brokers)
+    cluster.create_on("t", [list(range(1, brokers + 1))])
     return cluster
 
 

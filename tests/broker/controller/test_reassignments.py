@@ -19,7 +19,7 @@ def three(bare_cluster: Any) -> Any:
     cluster = bare_cluster()
     for broker_id in (1, 2, 3):
         cluster.start(broker_id)
-    cluster.create("t", replication_factor=3)
+    cluster.create_on("t", [[1, 2, 3]])
     assert state(cluster)[:3] == ((1, 2, 3), (1, 2, 3), 1)
     return cluster
 

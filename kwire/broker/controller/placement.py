@@ -1,0 +1,119 @@
+"""Where new replicas are put: in stripes over racks and brokers, from a chance beginning, as Kafka does it.
+
+Racks take turns, and the brokers in each of them: with the racks A, B and C of two brokers each, partitions
+of three replicas come to A0 B0 C0, B1 C1 A1, C0 A0 B0 and so on. The first replica leads, and is on a broker
+that is not fenced; further ones come to fenced brokers only where a rack has no other. Once as many
+partitions are placed as brokers live, everything is shuffled, so that who shares a partition with whom
+differs.
+
+A broker that is about to go, or all of whose directories are cordoned (KIP-1066), gets nothing new.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from kwire.broker.controller.commands import Fault
+from kwire.broker.metadata.image import BrokerImage, MetadataImage
+from kwire.wire.errors import ErrorCode
+
+
+class _Ring:
+    """Brokers that take turns: in each round each is given once, the next round begins one further on."""
+
+    def __init__(self, brokers: Iterable[int], rng: random.Random) -> None:
+        self._brokers = sorted(brokers)
+        self._start = rng.randrange(len(self._brokers)) if self._brokers else 0
+        self._given = 0
+        self._round = 0
+
+    def next(self, current_round: int) -> int | None:
+        size = len(self._brokers)
+        if size and self._round != current_round:
+            self._round, self._given, self._start = current_round, 0, (self._start + 1) % size
+        if self._given == size:
+            return None
+        self._given += 1
+        return self._brokers[(self._start + self._given - 1) % size]
+
+    def shuffle(self, rng: random.Random) -> None:
+        rng.shuffle(self._brokers)
+        self._round = -1  # whichever comes next is a new one
+
+
+class _Rack:
+    def __init__(self, brokers: list[BrokerImage], rng: random.Random) -> None:
+        self.fenced = _Ring((broker.broker_id for broker in brokers if broker.fenced), rng)
+        self.unfenced = _Ring((broker.broker_id for broker in brokers if not broker.fenced), rng)
+
+    def next(self, current_round: int) -> int | None:
+        broker_id = self.unfenced.next(current_round)
+        return self.fenced.next(current_round) if broker_id is None else broker_id
+
+    def shuffle(self, rng: random.Random) -> None:
+        self.fenced.shuffle(rng)
+        self.unfenced.shuffle(rng)
+
+
+def place(
+    image: MetadataImage, count: int, replication_factor: int, rng: random.Random
+) -> Fault | list[list[int]]:
+    """The brokers of each of so many partitions, the leader first."""
+    usable = [broker for _, broker in sorted(image.brokers.items()) if _is_usable(broker)]
+    living = sum(not broker.fenced for broker in usable)
+    text: str | None = None
+    if replication_factor <= 0:
+        text = f"Invalid replication factor {replication_factor}: the replication factor must be positive."
+    elif not living:
+        text = "All brokers are currently fenced, or have all their log directories cordoned."
+    elif replication_factor > len(usable):
+        text = (
+            f"The target replication factor of {replication_factor} cannot be reached because only "
+            f"{len(usable)} broker(s) are registered or some brokers have all their log directories cordoned."
+        )
+    if text is not None:
+        return Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)
+    by_rack: dict[str, list[BrokerImage]] = {}
+    for broker in usable:
+        by_rack.setdefault(broker.rack or "", []).append(broker)
+    racks = [_Rack(by_rack[name], rng) for name in sorted(by_rack)]
+    first, current_round = rng.randrange(len(racks)), 0
+    placed: list[list[int]] = []
+    for _ in range(count):
+        if current_round == living > 1:
+            rng.shuffle(racks)
+            for rack in racks:
+                rack.shuffle(rng)
+            current_round = 0
+        placed.append(_stripe(racks, first % len(racks), current_round, replication_factor))
+        first, current_round = first + 1, current_round + 1
+    return placed
+
+
+def _stripe(racks: list[_Rack], first: int, current_round: int, replication_factor: int) -> list[int]:
+    """The leader from the first rack that has one, counted from `first`; the others from `first` on."""
+    leader, leads_at = None, first
+    while leader is None:
+        leader = racks[leads_at].unfenced.next(current_round)
+        if leader is None:
+            leads_at = (leads_at + 1) % len(racks)
+    brokers = [leader]
+    position: int = first
+    has_passed_leader = False
+    while len(brokers) < replication_factor:
+        if position == leads_at and not has_passed_leader:
+            has_passed_leader = True  # it has had its turn
+        else:
+            broker_id = racks[position].next(current_round)
+            if broker_id is not None:
+                brokers.append(broker_id)
+        position = (position + 1) % len(racks)
+    return brokers
+
+
+def _is_usable(broker: BrokerImage) -> bool:
+    if broker.in_controlled_shutdown and not broker.fenced:
+        return False
+    cordoned = broker.cordoned_log_dirs
+    return not (cordoned and broker.log_dirs and set(broker.log_dirs) <= set(cordoned))

@@ -1,0 +1,113 @@
+"""Where new replicas are put: evenly, over racks, with a leader that lives."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from kwire.broker.controller.commands import Fault
+from kwire.broker.controller.placement import place
+from kwire.broker.metadata.image import BrokerImage, MetadataImage
+from kwire.wire.errors import ErrorCode
+from kwire.wire.primitives import Uuid
+
+DIRECTORY = Uuid(b"directory-of-one")
+
+
+def image_of(*brokers: BrokerImage) -> MetadataImage:
+    image = MetadataImage()
+    image.brokers = {broker.broker_id: broker for broker in brokers}
+    return image
+
+
+def broker(broker_id: int, rack: str | None = None, **state: Any) -> BrokerImage:
+    given = BrokerImage(broker_id, broker_id, Uuid(bytes(16)), {}, {}, rack, log_dirs=(DIRECTORY,))
+    return given._replace(**{"fenced": False, **state})
+
+
+def placed(image: MetadataImage, count: int, replication_factor: int, seed: int = 1) -> list[list[int]]:
+    found = place(image, count, replication_factor, random.Random(seed))
+    assert isinstance(found, list)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_partitions_and_leaders_are_spread_over_racks_and_brokers(seed: int) -> None:
+    racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
+    image = image_of(*(broker(broker_id, rack) for broker_id, rack in racks.items()))
+    partitions = placed(image, 60, 3, seed)
+    for replicas in partitions:
+        assert {racks[replica] for replica in replicas} == {"a", "b", "c"}
+    held = Counter(replica for replicas in partitions for replica in replicas)
+    led = Counter(replicas[0] for replicas in partitions)
+    assert set(held.values()) == {30}
+    assert all(8 <= led[broker_id] <= 12 for broker_id in racks)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_brokers_without_racks_are_in_one(seed: int) -> None:
+    partitions = placed(image_of(*map(broker, range(1, 4))), 3, 2, seed)
+    assert sorted(replicas[0] for replicas in partitions) == [1, 2, 3]
+    assert Counter(replica for replicas in partitions for replica in replicas) == {1: 2, 2: 2, 3: 2}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_is_fenced_leads_nothing_and_comes_last(seed: int) -> None:
+    image = image_of(broker(1, "a"), broker(2, "a", fenced=True), broker(3, "b", fenced=True), broker(4, "b"))
+    for replicas in placed(image, 40, 2, seed):
+        assert sorted(replicas) == [1, 4]
+    for replicas in placed(image, 40, 4, seed):
+        assert replicas[0] in (1, 4)
+        assert sorted(replicas) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_racks_of_different_sizes_the_smallest_is_always_used(seed: int) -> None:
+    image = image_of(*(broker(broker_id, "a") for broker_id in range(1, 6)), broker(6, "b"))
+    partitions = placed(image, 60, 2, seed)
+    assert all(6 in replicas for replicas in partitions)
+    assert all(len(set(replicas)) == 2 for replicas in partitions)
+
+
+def test_where_it_begins_is_chance() -> None:
+    image = image_of(*map(broker, range(1, 7)))
+    assert len({placed(image, 1, 1, seed)[0][0] for seed in range(100)}) == 6
+
+
+def test_one_broker_gets_everything() -> None:
+    assert placed(image_of(broker(1)), 100, 1) == [[1]] * 100
+
+
+def test_who_goes_or_is_full_gets_nothing_new() -> None:
+    image = image_of(
+        broker(1),
+        broker(2, in_controlled_shutdown=True),
+        broker(3, cordoned_log_dirs=(DIRECTORY,)),
+        broker(4, cordoned_log_dirs=()),
+    )
+    assert {replica for replicas in placed(image, 20, 2) for replica in replicas} == {1, 4}
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replication_factor", "text"),
+    [
+        ([broker(1)], 0, "Invalid replication factor 0: the replication factor must be positive."),
+        (
+            [broker(1, fenced=True)],
+            1,
+            "All brokers are currently fenced, or have all their log directories cordoned.",
+        ),
+        (
+            [broker(1), broker(2, fenced=True)],
+            3,
+            "The target replication factor of 3 cannot be reached because only 2 broker(s) are registered or "
+            "some brokers have all their log directories cordoned.",
+        ),
+    ],
+)
+def test_what_cannot_be_placed(brokers: list[BrokerImage], replication_factor: int, text: str) -> None:
+    found = place(image_of(*brokers), 1, replication_factor, random.Random(1))
+    assert found == Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)
