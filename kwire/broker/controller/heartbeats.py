@@ -85,7 +85,9 @@ def _next(
     if state is State.FENCED:
         if wants.want_shut_down:
             return State.SHUT_DOWN
-        return State.UNFENCED if is_caught_up and not wants.want_fence else State.FENCED
+        # A life that was about to end does not begin again: no record would make it active.
+        may_lead = is_caught_up and not broker.in_controlled_shutdown
+        return State.UNFENCED if may_lead and not wants.want_fence else State.FENCED
     if state is State.UNFENCED:
         if wants.want_fence:
             return State.SHUT_DOWN if wants.want_shut_down else State.FENCED
