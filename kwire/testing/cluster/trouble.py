@@ -2,7 +2,9 @@
 
 Data that only the page cache of a machine has is lost with it, as with Apache Kafka, which syncs nothing
 before it acknowledges: so power is cut, and disks are wiped, only where all replicas are in sync, and nobody
-else is down. Processes may die at any time.
+else is down; and nobody else goes down until all are in sync again. (To the controller a process that died is
+as bad as a machine that did: of two it cannot tell which one has everything.) Otherwise processes may die at
+any time.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Trouble:
     def __init__(self, world: World, rng: random.Random) -> None:
         self._world = world
         self._rng = rng
-        self._is_over = False
+        self._is_weak = False
+        """Whether somebody has lost data, and perhaps not got it back."""
         self._down: dict[int, None] = {}
         """Nodes without a process."""
         self._kinds: list[tuple[Callable[[], None], int]] = [
@@ -65,6 +68,9 @@ class Trouble:
         world = self._world
         if len(self._down) >= min(MOST_DOWN, len(world.shape.brokers) - 1 or 1):
             return None
+        if self._is_weak and not self._all_in_sync():
+            return None
+        self._is_weak = False
         alive = [node for node in world.nodes.values() if node.is_running and not node.host.is_paused]
         return self._rng.choice(alive) if alive else None
 
@@ -77,10 +83,17 @@ class Trouble:
 
     def _all_in_sync(self) -> bool:
         world = self._world
+        known = world.watch.image.brokers
+        for broker_id in world.shape.brokers:
+            node = world.nodes[broker_id]
+            if not node.is_running or node.host.is_paused or broker_id not in known:
+                return False
+            if known[broker_id].broker_epoch != node.node.life.broker_epoch:
+                return False  # the controller does not know yet that it has died
         partitions = [world.watch.partition(place) for place in world.watch.places]
         return all(
-            known is None or (set(known.isr) == set(known.replicas) and len(known.replicas) > 1)
-            for known in partitions
+            each is None or (set(each.isr) == set(each.replicas) and len(each.replicas) > 1)
+            for each in partitions
         )
 
     def _later(self, call: Callable[[], None]) -> None:
@@ -109,6 +122,7 @@ class Trouble:
     def _cut_power(self) -> None:
         node = self._some_replaceable()
         if node is not None:
+            self._is_weak = True
             self._goes_down(node, "loses power")
             node.die(power=self._rng)
 
@@ -117,10 +131,12 @@ class Trouble:
         if node is not None:
             self._goes_down(node, "is stopped")
             node.stop()
+            self._world.watch.look_at(node)
 
     def _wipe(self) -> None:
         node = self._some_replaceable()
         if node is not None:
+            self._is_weak = True
             self._goes_down(node, "is killed, and loses its disk")
             node.die()
             node.wipe()

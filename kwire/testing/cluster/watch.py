@@ -69,8 +69,12 @@ class Watch:
             if node.is_touched:
                 node.is_touched = False
                 if node.is_running:
-                    with node.disk.undisturbed():
-                        self._look_at(node)
+                    self.look_at(node)
+
+    def look_at(self, node: ClusterNode) -> None:
+        """Look at one node, which may just have ended. Broken."""
+        with node.disk.undisturbed():
+            self._look_at(node)
 
     def _look_at(self, node: ClusterNode) -> None:
         if node.is_controller and node.node.image is not self.image:
@@ -155,13 +159,15 @@ class Watch:
         ):
             return
         self._check_moves(node, place, seen, partition)
+        # Who gives up the lead may have seen something committed just before, in the same step.
+        has_led = Role.LEADER in (role, seen.role)
         went_back = end < seen.end
         if went_back:
             self._note(f"{node.name} cuts {place} at {end}, which ended at {seen.end}")
             seen.checked = min(seen.checked, end)
         seen.role, seen.leader_epoch, seen.high_watermark, seen.end = role, epoch, high_watermark, end
         committed = self._ledger.of(place)
-        if role is Role.LEADER and high_watermark > committed.end:
+        if has_led and high_watermark > committed.end:
             self._commit(place, log, committed)
         self._compare(node, place, log, seen, committed)
         if went_back:
