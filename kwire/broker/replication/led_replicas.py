@@ -157,7 +157,9 @@ class LedReplicas:
         self.isr = isr
         joins = None if self.pending is None else self.pending.joins
         for broker_id, state in self.followers.items():
-            state.is_in_sync = broker_id in isr or broker_id == joins
+            was_in_sync, state.is_in_sync = state.is_in_sync, broker_id in isr or broker_id == joins
+            if was_in_sync and not state.is_in_sync and state.watch is not None:
+                state.watch.changed(wake=False)  # its fetches, which had become quiet, are to be seen again
 
     def news(self, *, wake: bool) -> None:
         """Followers have something new to be told; with `wake` at once."""

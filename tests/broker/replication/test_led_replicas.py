@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from kwire.broker.metadata.image import PartitionImage
@@ -240,6 +242,31 @@ def test_a_refusal(error: ErrorCode, *, stays: bool, again: bool) -> None:
     )
     rig.cluster.answer(error)
     assert (heard, rig.led.pending is pending, rig.led.isr) == ([again], stays, (1,))
+
+
+def test_the_fetches_of_who_was_refused_are_seen_again() -> None:
+    """They had become quiet when it was about to join: it may join when it fetches next."""
+
+    class Seen:
+        fetched_ms = 0
+        wakes: ClassVar[list[bool]] = []
+
+        def changed(self, *, wake: bool) -> None:
+            self.wakes.append(wake)
+
+    rig = alone()
+    rig.fetched(2, 0, 0)
+    rig.led.followers[2].watch = Seen()
+    rig.joins(2, high_watermark=0)
+    pending = rig.led.pending
+    assert pending is not None
+    assert not Seen.wakes
+    rig.cluster.leading.changes.submit(
+        pending.change, lambda answer: print(rig.led.answered(pending, answer))
+    )
+    rig.cluster.answer(ErrorCode.INELIGIBLE_REPLICA)
+    assert Seen.wakes == [False]
+    assert rig.joins(2, high_watermark=0) == (1, 2)
 
 
 @pytest.mark.parametrize("fields", [{"leader_epoch": 1}, {"partition_epoch": -1}])
