@@ -9,7 +9,7 @@ from kwire.testing.cluster.consumers import Consumer
 from kwire.testing.cluster.convergence import differences, what_is_missing
 from kwire.testing.cluster.producers import Producer
 from kwire.testing.cluster.trouble import CALM, Trouble, some_faults
-from kwire.testing.cluster.world import ALONE, Shape, World, hearing
+from kwire.testing.cluster.world import FOUR, THREE, Shape, World, hearing
 from kwire.testing.simulation.promises import Broken
 
 TROUBLE_MS: Final = 10_000
@@ -23,7 +23,7 @@ class History:
     def __init__(self, seed: int, *, shape: Shape | None = None) -> None:
         self.seed = seed
         self._rng = random.Random(f"kwire cluster {seed}")
-        self._shape = shape or ALONE
+        self._shape = shape or self._rng.choice((THREE, THREE, FOUR))
         self._world: World | None = None
 
     @property

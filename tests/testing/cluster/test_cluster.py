@@ -6,7 +6,7 @@ from kwire.testing.cluster.history import History
 from kwire.testing.simulation.run import run_many
 
 MODULE = "kwire.testing.cluster"
-SEEDS = range(60)
+SEEDS = range(120)
 
 
 def test_every_promise_holds_after_every_step() -> None:
