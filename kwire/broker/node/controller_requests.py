@@ -1,0 +1,236 @@
+"""Commands as requests to an active controller that is another node, and its answers as their replies."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from kwire.broker.controller.commands import (
+    AllocateProducerIds,
+    AlteredPartition,
+    AlterPartition,
+    AssignDirectories,
+    BrokerHeartbeat,
+    Command,
+    CreateTopics,
+    HeartbeatReply,
+    ProducerIdBlock,
+    RegisterBroker,
+)
+from kwire.wire.errors import ApiError, ErrorCode, WireError
+from kwire.wire.messages import alter_partition, assign_replicas_to_dirs, broker_registration
+from kwire.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from kwire.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from kwire.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from kwire.wire.messages.default_principal import DefaultPrincipalData
+from kwire.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from kwire.wire.primitives import Uuid
+from kwire.wire.registry import decode_response, encode_request, encode_stored
+from kwire.wire.schema import Message
+
+HEARTBEATS: Final = "heartbeat"
+COMMANDS: Final = "controller"
+FORWARDED: Final = "forwarding"
+
+TOPICS_TIMEOUT_MS: Final = 30_000
+CREATE_TOPICS_VERSION: Final = 7
+NOBODY: Final = "User:ANONYMOUS"
+NOWHERE: Final = "127.0.0.1"
+
+
+class Question(NamedTuple):
+    """A command as it is asked, and how its answer is read."""
+
+    purpose: str
+    """Of the connection that it takes."""
+    request: Message
+    read: Callable[[Any], Any]
+
+
+def question(command: Command, cluster_id: str) -> Question:
+    """How a node asks for a command of its own."""
+    match command:
+        case RegisterBroker():
+            return Question(HEARTBEATS, _registration(command, cluster_id), _broker_epoch)
+        case BrokerHeartbeat():
+            return Question(HEARTBEATS, _heartbeat(command), _heartbeat_reply)
+        case AlterPartition():
+            return Question(COMMANDS, _alteration(command), _altered)
+        case AssignDirectories():
+            return Question(COMMANDS, _assignment(command), _refused_assignments)
+        case AllocateProducerIds():
+            request = AllocateProducerIdsRequest(
+                broker_id=command.broker_id, broker_epoch=command.broker_epoch
+            )
+            return Question(COMMANDS, request, _producer_ids)
+        case CreateTopics():
+            # In an envelope, so that another controller is asked where this one is none.
+            topics = CreateTopicsRequest(
+                topics=list(command.topics),
+                timeout_ms=TOPICS_TIMEOUT_MS,
+                validate_only=command.validate_only,
+            )
+            frame = encode_request(topics, CREATE_TOPICS_VERSION, 0, "")[4:]
+            return Question(FORWARDED, envelope(frame, NOBODY, NOWHERE), _created_topics)
+    raise AssertionError(f"no broker asks for {type(command).__name__}")
+
+
+def envelope(frame: bytes, principal: str, peer_host: str) -> EnvelopeRequest:
+    """A request's frame (without its size) with who asks from where."""
+    kind, _, name = principal.partition(":")
+    data = DefaultPrincipalData(type=kind, name=name, token_authenticated=False)
+    return EnvelopeRequest(
+        request_data=frame,
+        request_principal=encode_stored(data, 0),
+        client_host_address=ipaddress.ip_address(peer_host.partition("%")[0]).packed,
+    )
+
+
+def error_code(number: int) -> ErrorCode:
+    """The error of this number, which a release to come may have made up."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _registration(command: RegisterBroker, cluster_id: str) -> Message:
+    return broker_registration.BrokerRegistrationRequest(
+        broker_id=command.broker_id,
+        cluster_id=cluster_id,
+        incarnation_id=command.incarnation_id,
+        listeners=[
+            broker_registration.Listener(
+                name=endpoint.name,
+                host=endpoint.host,
+                port=endpoint.port,
+                security_protocol=endpoint.security_protocol,
+            )
+            for endpoint in command.endpoints
+        ],
+        features=[
+            broker_registration.Feature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in command.features.items()
+        ],
+        rack=command.rack,
+        is_migrating_zk_broker=command.is_migrating,
+        log_dirs=sorted(command.log_dirs),
+        previous_broker_epoch=command.previous_broker_epoch,
+    )
+
+
+def _broker_epoch(answer: broker_registration.BrokerRegistrationResponse) -> int:
+    return answer.broker_epoch
+
+
+def _heartbeat(command: BrokerHeartbeat) -> Message:
+    cordoned = command.cordoned_log_dirs
+    return BrokerHeartbeatRequest(
+        broker_id=command.broker_id,
+        broker_epoch=command.broker_epoch,
+        current_metadata_offset=command.current_metadata_offset,
+        want_fence=command.want_fence,
+        want_shut_down=command.want_shut_down,
+        offline_log_dirs=list(command.offline_log_dirs),
+        cordoned_log_dirs=None if cordoned is None else list(cordoned),
+    )
+
+
+def _heartbeat_reply(answer: Any) -> HeartbeatReply:
+    return HeartbeatReply(answer.is_caught_up, answer.is_fenced, answer.should_shut_down)
+
+
+def _alteration(command: AlterPartition) -> Message:
+    topics: dict[Uuid, list[alter_partition.RequestPartitionData]] = {}
+    for wanted in command.partitions:
+        topics.setdefault(wanted.topic_id, []).append(
+            alter_partition.RequestPartitionData(
+                partition_index=wanted.index,
+                leader_epoch=wanted.leader_epoch,
+                new_isr=[],
+                new_isr_with_epochs=[
+                    alter_partition.BrokerState(broker_id=broker_id, broker_epoch=broker_epoch)
+                    for broker_id, broker_epoch in wanted.new_isr
+                ],
+                leader_recovery_state=wanted.leader_recovery_state,
+                partition_epoch=wanted.partition_epoch,
+            )
+        )
+    return alter_partition.AlterPartitionRequest(
+        broker_id=command.broker_id,
+        broker_epoch=command.broker_epoch,
+        topics=[
+            alter_partition.RequestTopicData(topic_id=topic_id, partitions=partitions)
+            for topic_id, partitions in topics.items()
+        ],
+    )
+
+
+def _altered(answer: alter_partition.AlterPartitionResponse) -> list[AlteredPartition]:
+    return [
+        AlteredPartition(
+            topic.topic_id,
+            partition.partition_index,
+            error_code(partition.error_code),
+            partition.leader_id,
+            partition.leader_epoch,
+            partition.isr,
+            partition.leader_recovery_state,
+            partition.partition_epoch,
+        )
+        for topic in answer.topics
+        for partition in topic.partitions
+    ]
+
+
+def _assignment(command: AssignDirectories) -> Message:
+    messages = assign_replicas_to_dirs
+    places: dict[Uuid, dict[Uuid, list[int]]] = {}
+    for (topic_id, index), directory in command.directories.items():
+        places.setdefault(directory, {}).setdefault(topic_id, []).append(index)
+    return messages.AssignReplicasToDirsRequest(
+        broker_id=command.broker_id,
+        broker_epoch=command.broker_epoch,
+        directories=[
+            messages.RequestDirectoryData(
+                id=directory,
+                topics=[
+                    messages.RequestTopicData(
+                        topic_id=topic_id,
+                        partitions=[
+                            messages.RequestPartitionData(partition_index=index) for index in indexes
+                        ],
+                    )
+                    for topic_id, indexes in topics.items()
+                ],
+            )
+            for directory, topics in places.items()
+        ],
+    )
+
+
+def _refused_assignments(
+    answer: assign_replicas_to_dirs.AssignReplicasToDirsResponse,
+) -> Mapping[tuple[Uuid, int], ErrorCode]:
+    return {
+        (topic.topic_id, partition.partition_index): error_code(partition.error_code)
+        for directory in answer.directories
+        for topic in directory.topics
+        for partition in topic.partitions
+        if partition.error_code
+    }
+
+
+def _producer_ids(answer: Any) -> ProducerIdBlock:
+    return ProducerIdBlock(answer.producer_id_start, answer.producer_id_len)
+
+
+def _created_topics(answer: EnvelopeResponse) -> Any:
+    try:
+        _, response = decode_response(
+            CreateTopicsResponse, CREATE_TOPICS_VERSION, answer.response_data or b""
+        )
+    except WireError as error:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+    return response.topics
