@@ -1,0 +1,146 @@
+"""A controller of one kind, followed by a broker of the other: restarts, snapshots, and the log's bytes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kafka.admin import KafkaAdminClient, NewTopic
+
+from interop.brokers import CLUSTER_ID, ApacheKafka, Broker, Kwire
+from interop.raw_client import RawClient
+from interop.wire import Fields
+
+WAIT_SECONDS = 30.0
+SMALL_SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "30000"}
+EXPECTED = re.compile(
+    # Kafka says these on its own, and while the other node is down.
+    r"Performing controller activation|already been closed|could not be established|Node may not be available"
+    r"|Disconnecting from node|Error in response for fetch request|java.io.IOException: Connection to"
+)
+FORMAT_FEATURES = ("--feature", "share.version=0", "--feature", "streams.version=0")
+
+
+def controller_of(kind: type[Broker]) -> Broker:
+    """A node of both roles, whose cluster has no features that kwire does not serve."""
+    return formatted(kind(SMALL_SNAPSHOTS), *FORMAT_FEATURES)
+
+
+def broker_of(kind: type[Broker], controller: Broker, node_id: int) -> Broker:
+    """A broker of its cluster."""
+    broker = kind(
+        {
+            **SMALL_SNAPSHOTS,
+            "process.roles": "broker",
+            "node.id": str(node_id),
+            "controller.quorum.voters": controller.properties["controller.quorum.voters"],
+            "controller.quorum.fetch.snapshot.max.bytes": "5000",
+        }
+    )
+    broker.properties["listeners"] = broker.properties["advertised.listeners"]
+    return formatted(broker)
+
+
+def formatted(broker: Broker, *arguments: str) -> Broker:
+    """With its directory formatted for the cluster of these tests, by the tool of its own kind."""
+    broker.write_properties()
+    if isinstance(broker, ApacheKafka):
+        command = broker.java("kafka.tools.StorageTool")
+    else:
+        command = broker.command()[: -len(("serve", "properties"))]
+    command += ["format", "-t", CLUSTER_ID, "-c", str(broker.properties_path), *arguments]
+    subprocess.run(command, check=True, capture_output=True, timeout=120, env=broker.environment)
+    return broker
+
+
+def eventually(says: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not says():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+def home(broker: Broker) -> Path:
+    return broker.log_dir / "__cluster_metadata-0"
+
+
+def log_of(broker: Broker) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(home(broker).glob("*.log")))
+
+
+def create(broker: Broker, prefix: str, count: int) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    for number in range(count):
+        admin.create_topics([NewTopic(f"{prefix}{number}", num_partitions=20, replication_factor=1)])
+    admin.close()
+
+
+def quorum(port: int) -> Fields:
+    asked = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
+    with RawClient(f"127.0.0.1:{port}") as client:
+        answer = client.call("DescribeQuorum", 2, Topics=asked)
+    partition: Fields = answer["Topics"][0]["Partitions"][0]
+    return partition
+
+
+def follows(broker: Broker, controller: Broker) -> bool:
+    """Whether the broker has the end of the controller's log, and nothing else."""
+    own, its = log_of(broker), log_of(controller)
+    return bool(own) and (its[-300:] in own or own[-300:] in its)
+
+
+def is_the_same(broker: Broker, controller: Broker) -> None:
+    eventually(lambda: follows(broker, controller), "the broker does not follow")
+    own = log_of(broker)
+    eventually(lambda: own in log_of(controller), "the broker has another log")
+
+
+@pytest.mark.parametrize("kinds", [(Kwire, ApacheKafka), (ApacheKafka, Kwire), (Kwire, Kwire)], ids=str)
+def test_a_broker_follows_a_controller(kinds: tuple[type[Broker], type[Broker]]) -> None:
+    controller = controller_of(kinds[0])
+    broker = broker_of(kinds[1], controller, 2)
+    try:
+        controller.start()
+        broker.start()
+        create(controller, "a", 3)
+        is_the_same(broker, controller)
+        for port in (controller.controller_port, controller.port, broker.port):
+            described = quorum(port)
+            assert (described["LeaderId"], described["LeaderEpoch"]) == (1, 1)
+            assert [replica["ReplicaId"] for replica in described["CurrentVoters"]] == [1]
+            [observer] = described["Observers"]
+            assert observer["ReplicaId"] == 2
+            assert 0 < observer["LogEndOffset"] <= described["HighWatermark"]
+
+        controller.restart()
+        create(controller, "b", 3)
+        is_the_same(broker, controller)
+        eventually(lambda: b'"leaderEpoch":2' in (home(broker) / "quorum-state").read_bytes(), "epoch 2")
+        assert (home(broker) / "quorum-state").read_bytes() == (
+            home(controller) / "quorum-state"
+        ).read_bytes()
+
+        broker.stop()
+        create(controller, "c", 30)
+        eventually(lambda: any(home(controller).glob("*.checkpoint")), "the controller takes no snapshot")
+        shutil.rmtree(broker.log_dir)
+        formatted(broker)
+        broker.start()
+        is_the_same(broker, controller)
+        [*_, snapshot] = sorted(home(broker).glob("*.checkpoint"))
+        assert log_of(broker) != log_of(controller), "it begins behind the snapshot"
+        assert snapshot.read_bytes() == (home(controller) / snapshot.name).read_bytes()
+        for node in (controller, broker):
+            complaints = [line for line in node.log_text().splitlines() if re.search(r" (WARN|ERROR) ", line)]
+            if isinstance(node, ApacheKafka):
+                assert not [line for line in complaints if not EXPECTED.search(line)]
+            else:
+                assert not [line for line in complaints if " ERROR " in line]
+    finally:
+        broker.discard()
+        controller.discard()
