@@ -23,12 +23,16 @@ from kwire.broker.net.receiving import SCRATCH_BYTES, Receiver
 from kwire.broker.net.send_queue import Sent
 from kwire.broker.net.settings import SYSTEM_DEFAULT
 from kwire.broker.net.workers import Workers
+from kwire.wire.primitives import Buffer
 
 if TYPE_CHECKING:
     from kwire.broker.host.host import PeerAddress
     from kwire.broker.net.loop import Loop
     from kwire.broker.net.peer_link import Hears
     from kwire.broker.net.settings import Settings
+
+AT_ONCE_BYTES = 16 << 20
+"""An answer up to this size gets its memory at once; replica.fetch.response.max.bytes keeps most below it."""
 
 SocketAddress = tuple[socket.AddressFamily, tuple[str | int, ...] | tuple[int, bytes]]
 LookedUp = Callable[[list[SocketAddress] | BaseException], None]
@@ -276,6 +280,14 @@ class PeerConnection(Receiver):
     def _is_full(self) -> bool:
         # Were nothing received while much is to be sent, two nodes could wait for each other.
         return False
+
+    def _grown(self, received: Buffer) -> bytearray:
+        # Not step by step: what was asked for will come, and each step copies what has.
+        if self._need > AT_ONCE_BYTES:
+            return super()._grown(received)
+        whole = bytearray(self._need)
+        whole[: len(received)] = received
+        return whole
 
     def _on_events(self, mask: int) -> None:
         if mask & EPOLLOUT:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Protocol
 from kwire.broker.api.context import Channel
 from kwire.broker.net.send_queue import SendQueue
 from kwire.wire.errors import WireError
+from kwire.wire.primitives import Buffer
 
 if TYPE_CHECKING:
     from kwire.broker.api.repeated import Repeated
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 SCRATCH_BYTES = 256 << 10
 OWN_BUFFER_FROM_BYTES = 64 << 10
 """A frame above the scratch buffer's size gets its own buffer once this much of it has arrived."""
+WHOLE_FROM_SHARE = 16
+"""A frame of which a sixteenth has arrived gets all of its buffer: each growth copies what is there."""
 TURN_BUDGET_SECONDS = 0.002
 MAX_PENDING_REQUESTS = 512
 MAX_PENDING_BYTES = 8 << 20
@@ -180,6 +183,12 @@ class Receiver(ABC):
                 and self._repeat(repeated)
             ):
                 return
+            if count >= OWN_BUFFER_FROM_BYTES:
+                size: int = _SIZE.unpack_from(around.scratch)[0]
+                if SCRATCH_BYTES - _PREFIX_BYTES < size <= around.settings.request_max_bytes:
+                    self._need = _PREFIX_BYTES + size
+                    self._give_own(around.scratch[:count])
+                    return
             received = bytearray(around.scratch[:count])
         else:
             partial += around.scratch[:count]
@@ -187,8 +196,7 @@ class Receiver(ABC):
             if len(received) < self._need:
                 if self._need > SCRATCH_BYTES and len(received) >= OWN_BUFFER_FROM_BYTES:
                     self._partial = None
-                    self._filled = len(received)
-                    self._own = self._grown(received)
+                    self._give_own(received)
                 return
             self._partial = None
         self._take_frames(received, 0)
@@ -230,10 +238,16 @@ class Receiver(ABC):
         elif self._filled == len(own):
             self._own = self._grown(own)
 
-    def _grown(self, received: bytearray) -> bytearray:
+    def _give_own(self, received: Buffer) -> None:
+        """Receive the frame that this is the start of into a buffer of its own from here on."""
+        self._filled = len(received)
+        self._own = self._grown(received)
+
+    def _grown(self, received: Buffer) -> bytearray:
         """A larger buffer for the frame that `received` is the start of."""
-        grown = bytearray(min(self._need, 4 * len(received)))
-        grown[: len(received)] = received
+        have = len(received)
+        grown = bytearray(self._need if self._need <= WHOLE_FROM_SHARE * have else 4 * have)
+        grown[:have] = received
         return grown
 
     def _take_frames(self, received: bytearray, position: int) -> None:
@@ -283,12 +297,10 @@ class Receiver(ABC):
                 return
         if position == end:
             return
-        rest = received[position:]
-        if self._need > SCRATCH_BYTES and len(rest) >= OWN_BUFFER_FROM_BYTES:
-            self._filled = len(rest)
-            self._own = self._grown(rest)
+        if self._need > SCRATCH_BYTES and end - position >= OWN_BUFFER_FROM_BYTES:
+            self._give_own(view[position:])
         else:
-            self._partial = rest
+            self._partial = received[position:]
 
     def _refuse(self, reason: str) -> None:
         """The peer broke the protocol: take nothing more, and close when what came before is answered."""
