@@ -15,6 +15,7 @@ from kwire.testing.simulation.broker import BACKOFF_MS, DATA, Partition, Simulat
 from kwire.testing.simulation.flips import check_damaged, flip_some_bit
 from kwire.testing.simulation.invariants import Scan
 from kwire.testing.simulation.promises import Broken, Written
+from kwire.wire.batch import HEADER_BYTES, stamp
 from kwire.wire.errors import ApiError, ErrorCode
 
 STEPS = 60
@@ -41,6 +42,7 @@ class History:
         self._kinds = [
             (self._append, 30),
             (self._append_much, 6),
+            (self._fetch, 4),
             (self._send_again, 3),
             (self._flush, 6),
             (self._flush_beside_appends, 2),
@@ -197,6 +199,8 @@ class History:
             recovery_points = broker.recovery_points()
             try:
                 broker.open()
+                if broker.is_offline:
+                    raise StorageError("the directory is offline at once")  # what the cleaner keeps there
                 disk.repair()
                 self._say("open: " + self._ends())
                 broker.check_recovered(power_lost=power_lost)
@@ -284,6 +288,27 @@ class History:
             f"{partition.topic}: append {len(made)} records in {len(sent)} bytes at {appended.first_offset}"
             + (f", producer {producer_id} epoch {client.epoch}" if client is not None else "")
         )
+
+    def _fetch(self, partition: Partition) -> None:
+        """A follower takes batches of its leader, the last of which is cut short."""
+        log, rng, now_ms = self._broker.log(partition), self._rng, self._broker.host.now_ms()
+        fetched, offset = b"", log.log_end_offset
+        made: list[Written] = []
+        for _ in range(rng.randrange(1, 6)):
+            sent, records = partition.make(rng, now_ms, -1)
+            data = bytearray(sent)
+            stamp(data, 0, offset + len(made), partition.leader_epoch)
+            fetched += data
+            made += records
+        cut = fetched + fetched[: rng.randrange(HEADER_BYTES)]
+        appended = log.append_fetched(
+            memoryview(cut), leader_epoch=partition.leader_epoch + rng.randrange(2), now_ms=now_ms
+        )
+        assert appended is not None
+        for number, record in enumerate(made):
+            partition.promises.staged(offset + number, record)
+        self._say(f"{partition.topic}: fetch {len(made)} records in {len(fetched)} bytes at {offset}")
+        self._commit(partition)
 
     def _commit(self, partition: Partition) -> None:
         log = self._broker.log(partition)
