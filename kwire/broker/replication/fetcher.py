@@ -73,7 +73,8 @@ class Fetcher:
     def follow(self, follower: Follower) -> None:
         """Fetch for it, too."""
         self._followers[follower.key] = follower
-        self._touch(follower)
+        refused: list[Follower] = []
+        self._guarded(follower, follower.begin, refused)
 
     def forget(self, follower: Follower) -> None:
         """Fetch for it no more."""

@@ -133,6 +133,16 @@ class Follower:
             log.log_start_offset,
         )
 
+    def begin(self) -> bool:
+        """Start to follow. StorageError.
+
+        Where no epoch tells what the log has in common with the leader's, that is what was committed.
+        """
+        log = self.partition.log
+        if log.latest_epoch is None and log.high_watermark < log.log_end_offset:
+            self.truncate_to(log.high_watermark)
+        return True
+
     # --- what the leader says
 
     def take(self, data: PartitionData) -> int:

@@ -180,6 +180,16 @@ def test_a_leader_that_has_a_log_cut_where_it_ends_is_not_asked_at_once_again() 
     assert rig.log().log_end_offset == 3
 
 
+def test_a_log_without_epochs_is_cut_to_what_was_committed() -> None:
+    rig = FollowerRig()
+    rig.follow()
+    rig.fetch(data(stored(0, -1, -1, -1), high_watermark=2))
+    assert rig.asked == {0: (3, 4, -1)}
+    rig.change(leader=3)
+    rig.sent.pop(0)
+    assert rig.asked == {0: (2, 5, -1)}
+
+
 def offsets(rig: FollowerRig, *, start: int, end: int, error: int = 0) -> list[Sent]:
     """Answer where the leader's log begins and ends."""
     asked = [sent for sent in rig.sent if isinstance(sent.request, ListOffsetsRequest)]
