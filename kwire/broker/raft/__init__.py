@@ -1,1 +1,1 @@
-"""The metadata log: a quorum of one voter over `__cluster_metadata-0`, and the service on top of it."""
+"""`__cluster_metadata-0`: the voter that leads it alone, the observers that follow it, and its snapshots."""
