@@ -49,6 +49,8 @@ class PeerConnections:
         self._open: dict[int, PeerConnection] = {}
         self._lookups: dict[PeerAddress, list[LookedUp]] = {}
         """Who waits for a host to be looked up; the first is under way."""
+        self.silent: dict[PeerAddress, SocketAddress] = {}
+        """The last address of a host, if it has several, that said nothing while it was connected to."""
         self._resolver = Workers(1, self._deliver)
         self._lock = threading.Lock()
         self._closed = False
@@ -123,6 +125,7 @@ class Outgoing:
         self._to = to
         self._hears = hears
         self._addresses: deque[SocketAddress] = deque()
+        self._trying: SocketAddress | None = None
         self._connecting: socket.socket | None = None
         self._connection: PeerConnection | None = None
         self._closed = False
@@ -160,12 +163,16 @@ class Outgoing:
 
     def _found(self, addresses: list[SocketAddress]) -> None:
         self._addresses.extend(addresses)
+        silent = self._around.silent.pop(self._to, None)
+        if silent in addresses:
+            # The one behind it has its chance, as Kafka's client gives it.
+            self._addresses.rotate(-1 - addresses.index(silent))
         self._try_next()
 
     # --- connecting
 
     def _try_next(self) -> None:
-        family, address = self._addresses.popleft()
+        family, address = self._trying = self._addresses.popleft()
         try:
             self._connecting = sock = self._socket(family)
             error = sock.connect_ex(address)
@@ -190,10 +197,13 @@ class Outgoing:
     def _tried(self, mask: int) -> None:
         sock = self._connecting
         assert sock is not None
-        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if not error and sock.getsockname() == sock.getpeername():
-            # Nobody listens at a port that the system gave to this very connection: it is its own peer.
-            error = errno.ECONNREFUSED
+        try:
+            error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if not error and sock.getsockname() == sock.getpeername():
+                # Nobody listens at a port that the system gave to this very connection: it is its own peer.
+                error = errno.ECONNREFUSED
+        except OSError as failure:
+            error = failure.errno or errno.EIO  # it was reset by now
         if error:
             self._around.loop.unwatch(sock.fileno())
             self._failed(error)
@@ -222,6 +232,8 @@ class Outgoing:
     def _give_up_socket(self) -> None:
         sock, self._connecting = self._connecting, None
         if sock is not None:
+            if self._addresses and self._trying is not None:
+                self._around.silent[self._to] = self._trying
             self._around.loop.unwatch(sock.fileno())
             sock.close()
 

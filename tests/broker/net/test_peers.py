@@ -37,6 +37,8 @@ from kwire.wire.registry import decode_request_header, encode_response
 from kwire.wire.schema import Message
 
 HOST = "127.0.0.1"
+REST_MS = 60
+"""As long as a connection rests that was open before, or failed once."""
 GONE = (
     "the peer closed the connection",
     "receiving failed: Connection reset by peer",
@@ -74,6 +76,12 @@ class Asker:
 
     async def ask(self, port: int, request: Message | None = None, **more: Any) -> Any:
         return await self.send(port, request or MetadataRequest(topics=None), **more)()
+
+    async def advance(self, delay_ms: int) -> None:
+        """Let some time pass."""
+        passed = trio.Event()
+        self.loop.advance(delay_ms, passed.set)
+        await passed.wait()
 
     async def fails(self, port: int, request: Message | None = None, **more: Any) -> str:
         """Why there is no answer."""
@@ -276,15 +284,8 @@ async def test_a_peer_that_goes_away_or_talks_nonsense_is_left(
     for answered in waiting:
         assert str(await answered()).startswith(tuple(f"{HOST}:{port}: {reason}" for reason in why))
     again = asker.send(port, MetadataRequest())
-    await rested(asker)
+    await asker.advance(REST_MS)
     assert isinstance(await again(), MetadataResponse)
-
-
-async def rested(asker: Asker) -> None:
-    """Let as much time pass as a connection rests that was open before, or failed once."""
-    turned = trio.Event()
-    asker.loop.advance(60, turned.set)
-    await turned.wait()
 
 
 async def test_a_peer_that_hangs_holds_up_only_its_own(asker: Asker, start_peer: StartPeer) -> None:
@@ -316,11 +317,27 @@ async def test_a_peer_that_never_accepts_is_not_waited_for(asker: Asker) -> None
         waiting = [
             asker.send(port, MetadataRequest(), purpose=f"{number}", timeout_ms=60_000) for number in range(3)
         ]
-        turned = trio.Event()
-        asker.loop.advance(13_000, turned.set)
-        await turned.wait()
+        await asker.advance(13_000)
         told = {str(await answered()).partition(": ")[2] for answered in waiting}
         assert told <= {"no connection in time", "no word of its versions in time"}
+
+
+async def test_the_next_address_has_its_chance_after_one_that_says_nothing(
+    asker: Asker, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as sock, socket.socket() as filler:
+        sock.bind((HOST, 0))
+        sock.listen(0)
+        filler.connect(sock.getsockname())  # which fills the backlog: whoever comes now is not heard
+        addresses = [sock.getsockname(), (HOST, await start_peer(answer))]
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", address) for address in addresses]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *host_and_port, type, flags: found)
+        silent = asker.send(1, MetadataRequest(), timeout_ms=60_000)
+        await asker.advance(13_000)
+        assert str(await silent()) == f"{HOST}:1: no connection in time"
+        again = asker.send(1, MetadataRequest())
+        await asker.advance(REST_MS)
+        assert isinstance(await again(), MetadataResponse)
 
 
 async def test_a_frame_beyond_the_limit_is_not_received(make_asker: MakeAsker, start_peer: StartPeer) -> None:
@@ -454,7 +471,7 @@ async def test_a_node_of_kwire_answers(asker: Asker, tmp_path: Path) -> None:
         got = (await waits()).responses[0].partitions[0].records
         assert got[17:] == records(256)[17:]
     gone = asker.send(port, MetadataRequest())
-    await rested(asker)
+    await asker.advance(REST_MS)
     assert str(await gone()).partition(": ")[2] in (*GONE, "connections are refused")
 
 
