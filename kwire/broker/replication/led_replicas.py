@@ -24,6 +24,9 @@ from kwire.broker.replication.isr import (
 )
 from kwire.wire.primitives import Uuid
 
+MAX_TOLD = 5
+"""Of how many partitions the log tells at one time."""
+
 
 class LeadingConfig(Protocol):
     """What it goes by, of the broker's settings."""
@@ -64,6 +67,21 @@ class Leading:
         self.partitions: dict[Led, None] = {}
         """Those with followers."""
         self._image = image
+        self._news: list[str] = []
+
+    def tell(self, news: str) -> None:
+        """Log what has become of an ISR; of hundreds at once only a few."""
+        if not self._news:
+            self.host.call_soon(self._tell)
+        self._news.append(news)
+
+    def _tell(self) -> None:
+        news, self._news = self._news, []
+        logger = self.host.logger("kwire.partition")
+        for line in news[:MAX_TOLD]:
+            logger.info("%s", line)
+        if len(news) > MAX_TOLD:
+            logger.info("and so on, of %d partitions more", len(news) - MAX_TOLD)
 
     def check_followers(self) -> None:
         """To be called every half of replica.lag.time.max.ms."""

@@ -405,16 +405,11 @@ class Partition:
             (self.topic_id, self.index), self.log.written_end_offset, self._host.monotonic_ms()
         )
         if pending is not None:
-            self._host.logger("kwire.partition").info(
-                "%s-%d: the ISR shrinks from %s to %s: of the log up to %d, and the high watermark %d, "
-                "followers have %s",
-                self.topic,
-                self.index,
-                led.isr,
-                pending.isr,
-                self.log.log_end_offset,
-                self.log.high_watermark,
-                {broker_id: state.end_offset for broker_id, state in led.followers.items()},
+            ends = {broker_id: state.end_offset for broker_id, state in led.followers.items()}
+            self._leading.tell(
+                f"{self.log.name}: the ISR is to shrink from {led.isr} to {pending.isr}: of the log up to "
+                f"{self.log.log_end_offset}, and the high watermark {self.log.high_watermark}, "
+                f"followers have {ends}"
             )
         self._ask(pending)
         if self._late:
@@ -436,12 +431,8 @@ class Partition:
             self._ask(pending)
             return
         if led.isr != before:
-            self._host.logger("kwire.partition").info(
-                "%s-%d: the ISR is %s in partition epoch %d",
-                self.topic,
-                self.index,
-                led.isr,
-                led.partition_epoch,
+            self._leading.tell(
+                f"{self.log.name}: the ISR is {led.isr}, in partition epoch {led.partition_epoch}"
             )
         if led.pending is None:
             self._replicated()

@@ -73,3 +73,14 @@ def test_a_partition_that_the_answer_leaves_out_is_asked_for_again() -> None:
     done({(TOPIC, 5): ChangedIsr(ErrorCode.NONE)})
     rig.cluster.host.advance(50)
     assert (rig.heard, rig.cluster.wanted()) == ([(5, ErrorCode.NONE)], [(1, 6)])
+
+
+def test_of_hundreds_of_changes_the_log_tells_a_few(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    with caplog.at_level("INFO", "kwire.partition"):
+        for index in range(300):
+            rig.cluster.leading.tell(f"t-{index}: the ISR is (1,)")
+        rig.cluster.host.run_pending()
+    told = [record.getMessage() for record in caplog.records]
+    assert [told[0], len(told)] == ["t-0: the ISR is (1,)", 6]
+    assert told[-1].endswith("of 295 partitions more")
