@@ -36,6 +36,11 @@ CATCH_UP_INTERVAL_MS: Final = 10
 """How soon the next heartbeat follows while there is nothing to wait for but the metadata."""
 FIRST_LEAVING_INTERVAL_MS: Final = 50
 """How soon the next heartbeat follows the first one of a broker that leaves: mostly it may end by then."""
+SESSION_END_INTERVAL_MS: Final = 500
+"""How often a broker looks whether the session of its last life has ended.
+
+Kafka's controllers wait for that even after a clean end, and pauses that grow would overshoot it by as much.
+"""
 FORGOTTEN: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
 """The registration is not what the controller goes by any more."""
 
@@ -245,9 +250,10 @@ class BrokerLife:
         if self.stage is not Stage.GONE:
             self._timer = self._host.schedule(delay_ms, self._communicate)
 
-    def _schedule_after_failure(self) -> None:
-        longest_ms = self._terms.session_timeout_ms
-        delay_ms = min(longest_ms, RETRY_BACKOFF_MS * 2 ** min(self._failures, 30))
+    def _schedule_after_failure(self, longest_ms: int | None = None) -> None:
+        delay_ms = min(
+            longest_ms or self._terms.session_timeout_ms, RETRY_BACKOFF_MS * 2 ** min(self._failures, 30)
+        )
         self._failures += 1
         self._asked_again = False
         self._schedule(int(delay_ms * self._rng.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER)))
@@ -260,7 +266,8 @@ class BrokerLife:
             return
         if isinstance(reply, ApiError):
             self._tell_refusal(reply)
-            self._schedule_after_failure()
+            is_early = reply.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+            self._schedule_after_failure(SESSION_END_INTERVAL_MS if is_early else None)
             return
         assert self._registration is not None
         self._failures, self._told_refusal = 0, None

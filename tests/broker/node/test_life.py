@@ -174,6 +174,14 @@ def test_it_asks_again_with_growing_pauses(bench: Bench) -> None:
     assert len(bench.asked) == 1, "the pauses begin anew after a success"
 
 
+def test_the_end_of_its_last_session_is_not_missed_for_long(bench: Bench) -> None:
+    bench.life.start(REGISTRATION)
+    for _ in range(20):
+        bench.answer(ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION))
+        bench.host.advance(520)
+        assert [command for command, _ in bench.asked] == [REGISTRATION]
+
+
 def test_a_new_controller_is_asked_at_once(bench: Bench) -> None:
     bench.life.start(REGISTRATION)
     bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
