@@ -44,7 +44,7 @@ FEATURES: Final[dict[str, Feature]] = {
     "share.version": Feature(0, 1, is_served=False, since={1: 28}),
     "streams.version": Feature(0, 1, is_served=False, since={1: 29}),
     "transaction.version": Feature(0, 2, is_served=True, since={1: MAX_LEVEL + 1, 2: 24}),
-    ELR_VERSION: Feature(0, 1, is_served=False, since={1: 26}, needs={1: ELR_LEVEL}),
+    ELR_VERSION: Feature(0, 1, is_served=True, since={1: 26}, needs={1: ELR_LEVEL}),
 }
 """The features of Apache Kafka 4.3.1, in the order in which it registers them."""
 
@@ -58,12 +58,9 @@ def registered_features() -> dict[str, tuple[int, int]]:
 
 
 def broker_features() -> dict[str, tuple[int, int]]:
-    """What a broker registers with where others keep the metadata: only the levels that it serves.
-
-    Eligible leader replicas are the controller's affair: their brokers have to do nothing for them (KIP-966).
-    """
+    """What a broker registers with where others keep the metadata: only the levels that it serves."""
     return {
-        name: (feature.min_level, feature.max_level if feature.is_served or name == ELR_VERSION else 0)
+        name: (feature.min_level, feature.max_level if feature.is_served else 0)
         for name, feature in FEATURES.items()
     }
 

@@ -33,6 +33,7 @@ def test_clients_are_told_only_of_what_is_there() -> None:
         ("kraft.version", (0, 1)),
         ("metadata.version", (7, 30)),
         ("transaction.version", (0, 2)),
+        ("eligible.leader.replicas.version", (0, 1)),
     ]
 
 
