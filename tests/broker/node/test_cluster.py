@@ -20,7 +20,8 @@ from kwire.testing.world import VirtualNode
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest
-from kwire.wire.messages.metadata import MetadataRequest
+from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 COMMON = {
@@ -61,8 +62,8 @@ class Cluster:
         config = load(None, {}, settings)
         beginning = Beginning(features)
         format_directories(config, disk, rng, 0, cluster_id=cluster_id, beginning=beginning)
-        node = VirtualNode(settings, disk=disk, network=self.network, seed=node_id)
-        self.nodes[node_id] = node
+        node = VirtualNode(settings, disk=disk, network=self.network, seed=len(self.nodes))
+        self.nodes.setdefault(node_id, node)
         return node
 
     def stage(self, node_id: int) -> Stage:
@@ -167,6 +168,49 @@ def test_a_controller_that_is_started_again_has_its_brokers_back(cluster: Cluste
     cluster.events.advance(3_000)
     assert cluster.create("t", by="two").error_code == ErrorCode.NONE
     assert {cluster.stage(2), cluster.stage(3)} == {Stage.UNFENCED}
+
+
+def test_a_node_of_both_roles_hands_over_what_it_leads_before_it_ends() -> None:
+    cluster = Cluster(BOTH, broker(2, "two"), broker(3, "three"))
+    cluster.events.advance(1_000)
+    cluster.create("t", by="two", replicas=3)
+    left: list[bool] = []
+    cluster.nodes[1].node.leave(lambda: left.append(True))
+    cluster.events.advance(3 * HEARTBEAT_MS)
+    assert left
+    image = cluster.nodes[2].node.image
+    assert image.brokers[1].fenced
+    assert {partition.leader for partition in image.topics["t"].partitions} <= {2, 3}
+    cluster.nodes[1].stop()
+    cluster.nodes[1].start()
+    cluster.events.advance(3 * HEARTBEAT_MS)
+    assert [cluster.stage(node_id) for node_id in (1, 2, 3)] == [Stage.UNFENCED] * 3
+
+
+def test_a_broker_that_was_forgotten_comes_back(cluster: Cluster) -> None:
+    epoch = cluster.nodes[3].node.life.broker_epoch
+    answer = cluster.ask("two", 0, UnregisterBrokerRequest(broker_id=3))
+    assert answer.error_code == ErrorCode.NONE
+    cluster.events.advance(2 * HEARTBEAT_MS)
+    assert not cluster.nodes[2].node.image.brokers[3].fenced
+    assert cluster.nodes[3].node.life.broker_epoch > epoch
+
+
+def test_a_second_broker_of_the_same_id_is_not_let_in(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    epoch = cluster.nodes[3].node.life.broker_epoch
+    twin = cluster.add(broker(3, "four"))
+    cluster.events.advance(2 * SESSION_MS)
+    assert twin.node.life.stage is Stage.STARTING
+    assert "another broker with node.id 3" in caplog.text
+    assert cluster.nodes[2].node.image.brokers[3].broker_epoch == epoch
+
+
+def test_topics_are_made_on_first_use_by_a_broker_alone(cluster: Cluster) -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
+    assert cluster.ask("two", 12, request).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert cluster.ask("three", 12, request).topics[0].error_code == ErrorCode.NONE
 
 
 def test_a_broker_of_another_cluster_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
