@@ -223,6 +223,7 @@ class Metadata:
                     break
                 self.life.hurry()
             self.life.stop()
+        self.quorum.stop()
 
     def _failed(self, reason: str) -> None:
         if self._snapshotter is not None:

@@ -168,9 +168,11 @@ class MetadataLog:
         """
         if snapshot is None:
             return
-        here = (self.log.latest_epoch or 0, self.log.log_end_offset)
+        here = (self.last_epoch, self.end_offset)
         if (snapshot.epoch, snapshot.end_offset) > here:
-            self._logger.warning(
+            has_records = self.start_offset < self.end_offset
+            tell = self._logger.warning if has_records else self._logger.info
+            tell(
                 "metadata: the log ends at offset %d of epoch %d; it starts anew at the snapshot %s",
                 here[1],
                 here[0],

@@ -143,6 +143,13 @@ class Quorum:
                 self._fail(error)
             raise
 
+    def stop(self) -> None:
+        """Lead no more: the node has ended."""
+        self.end_waits()
+        if self.leads and self._leadership is not None:
+            self.leads = False
+            self._leadership.resigned(ApiError(ErrorCode.NOT_CONTROLLER))
+
     # --- for who asks who leads
 
     @property

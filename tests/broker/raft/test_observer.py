@@ -180,6 +180,21 @@ def test_a_log_that_begins_later_is_begun_with_a_snapshot() -> None:
     world.settle()
 
 
+def test_a_log_that_is_still_empty_is_not_begun_anew(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(**SMALL)
+    world.trim()
+    world.observer.start()
+    while not world.observer.image.topics:
+        world.advance(1)
+    world.observer.kill()
+    assert world.observer.log.start_offset == world.observer.log.end_offset
+    with caplog.at_level("INFO"):
+        world.observer.start()
+    assert "starting from snapshot" in caplog.text
+    assert "starts anew" not in caplog.text
+    world.settle()
+
+
 def test_an_observer_that_is_left_behind_begins_anew() -> None:
     world = World(**SMALL)
     world.create(3)
@@ -194,6 +209,36 @@ def test_an_observer_that_is_left_behind_begins_anew() -> None:
     world.settle()
     assert len(told[0]) > 3, "one change tells all that was missed"
     assert world.observer.log.start_offset > 0
+
+
+def test_an_own_snapshot_is_given_up_for_one_that_was_fetched() -> None:
+    world = World(**SMALL)
+    world.create(3)
+    world.observer.start(**{"metadata.max.retention.bytes": "-1"})
+    world.advance()
+    world.network.isolate(world.observer.name)
+    works = world.observer.host.hold_work()
+    world.observer.snapshotter._begin("a test asks for it")
+    world.advance(50)
+    own, done = works[0], 1
+    world.trim()
+    world.network.heal()
+    for _ in range(20):
+        world.advance(500)
+        while done < len(works):
+            works[done].deliver()
+            done += 1
+            world.observer.host.run_pending()
+    assert world.observer.log.start_offset > 0
+    own.deliver()
+    world.advance(100)
+    while done < len(works):
+        works[done].deliver()
+        done += 1
+        world.observer.host.run_pending()
+    assert [name for name in world.observer.disk.names(DIRECTORY) if name.endswith(".part")] == []
+    assert world.observer.log.snapshots.known[0].end_offset >= world.observer.log.start_offset
+    assert not world.observer.fatal
 
 
 def test_a_snapshot_goes_on_after_lost_connections() -> None:
