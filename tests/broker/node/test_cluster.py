@@ -20,6 +20,11 @@ from kwire.testing.world import VirtualNode
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest
+from kwire.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest
 
@@ -115,6 +120,26 @@ def test_a_broker_passes_on_what_is_the_controller_s(cluster: Cluster) -> None:
     for node in cluster.nodes.values():
         assert "t" in node.node.image.topics
     assert cluster.create("t", by="two").error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_a_broker_passes_on_only_what_it_does_not_do_itself(cluster: Cluster) -> None:
+    cluster.create("t", by="two")
+    wanted = [(2, "t", "retention.ms", "1"), (8, "2", "kwire.none", "INFO"), (2, "gone", "retention.ms", "1")]
+    resources = [
+        AlterConfigsResource(
+            resource_type=kind,
+            resource_name=name,
+            configs=[AlterableConfig(name=key, config_operation=0, value=value)],
+        )
+        for kind, name, key, value in wanted
+    ]
+    answer = cluster.ask("two", 1, IncrementalAlterConfigsRequest(resources=resources))
+    assert [(one.resource_name, one.error_code) for one in answer.responses] == [
+        ("t", ErrorCode.NONE),
+        ("2", ErrorCode.INVALID_CONFIG),
+        ("gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    assert cluster.nodes[3].node.image.config(2, "t") == {"retention.ms": "1"}
 
 
 def test_what_is_passed_on_waits_for_a_controller(cluster: Cluster) -> None:
