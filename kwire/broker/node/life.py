@@ -36,6 +36,8 @@ CATCH_UP_INTERVAL_MS: Final = 10
 """How soon the next heartbeat follows while there is nothing to wait for but the metadata."""
 FIRST_LEAVING_INTERVAL_MS: Final = 50
 """How soon the next heartbeat follows the first one of a broker that leaves: mostly it may end by then."""
+LEAVING_INTERVAL_MS: Final = 500
+"""And the further ones: it waits until the others have heard of it, and for no heartbeat of its own."""
 SESSION_END_INTERVAL_MS: Final = 500
 """How often a broker looks whether the session of its last life has ended.
 
@@ -346,8 +348,8 @@ class BrokerLife:
                 self._move(Event.LET_GO)
                 self._end()
                 return
-            if not self._leaving_answered:
-                self._leaving_answered, interval_ms = True, FIRST_LEAVING_INTERVAL_MS
+            interval_ms = LEAVING_INTERVAL_MS if self._leaving_answered else FIRST_LEAVING_INTERVAL_MS
+            self._leaving_answered = True
         self._schedule_next(interval_ms)
 
     # --- ends

@@ -12,6 +12,7 @@ from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.node.life import (
     CATCH_UP_INTERVAL_MS,
     FIRST_LEAVING_INTERVAL_MS,
+    LEAVING_INTERVAL_MS,
     MOVES,
     BrokerLife,
     Event,
@@ -238,7 +239,7 @@ def test_the_way_out(bench: Bench) -> None:
     assert (heartbeat.want_fence, heartbeat.want_shut_down) == (False, True)
     bench.host.advance(FIRST_LEAVING_INTERVAL_MS)
     bench.heartbeat(UNFENCED)
-    bench.host.advance(HEARTBEAT_MS)
+    bench.host.advance(LEAVING_INTERVAL_MS)
     assert bench.told == ["caught up", "unfenced"]
     bench.heartbeat(LET_GO)
     assert (bench.life.stage, bench.told[2:]) == (Stage.GONE, ["gone"])
