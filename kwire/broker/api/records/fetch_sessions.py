@@ -221,8 +221,7 @@ class FetchContext:
         # The session has them in the order of this answer, where those that cannot be looked up come last.
         targets: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
         for target, data in fetched:
-            target.told_high_watermark = data.high_watermark
-            target.told_log_start_offset = data.log_start_offset
+            _is_news(target, data)
             targets[_key(target, self._uses_topic_ids)] = target
         created: FetchSession
         if self.follower is not None:
@@ -261,11 +260,13 @@ def _is_news(target: FetchTarget, data: PartitionData) -> bool:
     if target.told_log_start_offset != data.log_start_offset:
         news = True
         target.told_log_start_offset = data.log_start_offset
-    if data.error_code:
-        # So that the partition is sent again when the error goes away.
+    diverges = data.diverging_epoch.epoch >= 0
+    if data.error_code or diverges:
+        # So that the partition is sent again when the error goes away, or the follower has cut its log: it
+        # does not take the high watermark before.
         target.told_high_watermark = -1
         news = True
-    return news or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0
+    return news or data.preferred_read_replica >= 0
 
 
 def _read_targets(

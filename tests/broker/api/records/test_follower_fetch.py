@@ -60,6 +60,30 @@ def test_a_log_that_parts_from_the_leaders_is_told_where_and_tells_nothing() -> 
     assert rig.partition().high_watermark == 0
 
 
+@pytest.mark.parametrize("diverges_first", [False, True])
+def test_a_follower_that_has_cut_its_log_is_told_the_high_watermark_again(diverges_first: bool) -> None:
+    rig = Leader()
+    rig.append()
+    rig.lead(0, epoch=3)
+    session = {"max_wait_ms": 0, "session_id": 0, "session_epoch": 0}
+
+    def fetch(last_fetched_epoch: int) -> list[Any]:
+        fields = {"current_leader_epoch": 3, "last_fetched_epoch": last_fetched_epoch}
+        answer = rig.fetch({0: 1}, partition=fields, **session)
+        session["session_id"] = answer.session_id
+        session["session_epoch"] += 1
+        return [(one.diverging_epoch.epoch, one.high_watermark) for one in parts(answer)]
+
+    if not diverges_first:
+        assert fetch(1) == [(-1, 1)]
+        assert fetch(1) == []
+    diverging = fetch(2)
+    assert [epoch for epoch, _ in diverging] == [1]
+    # Whoever cuts takes nothing else of that answer.
+    assert fetch(1) == [(-1, 1)]
+    assert fetch(1) == []
+
+
 def test_a_replica_of_kwire_that_is_not_the_leader_says_who_is_but_not_where() -> None:
     rig = Leader()
     rig.partition().follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=1))
