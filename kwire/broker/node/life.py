@@ -24,7 +24,7 @@ from kwire.broker.controller.port import ControllerPort
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
-from kwire.broker.metadata.records import CORDONED_LEVEL
+from kwire.broker.metadata.records import CORDONED_LEVEL, DIRECTORIES_LEVEL
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
@@ -196,8 +196,24 @@ class BrokerLife:
         """The metadata was published: perhaps the registration is there."""
         if self.stage is Stage.REGISTERED:
             self._look_for_registration(image)
+        elif delta.features_changed and self._lacks_directories(image):
+            self._is_registered = False
+            self._communicate()
         elif self._timer is None and not self._in_flight and self.stage is Stage.UNFENCED:
             self._schedule_next(0)  # it may be alone no more
+
+    def _lacks_directories(self, image: MetadataImage) -> bool:
+        """Whether the cluster was too old to know of log directories when it registered, and is not now."""
+        known = image.brokers.get(self._node_id)
+        return (
+            self._registration is not None
+            and known is not None
+            and known.broker_epoch == self.broker_epoch
+            and image.metadata_version >= DIRECTORIES_LEVEL
+            and not known.log_dirs
+            and bool(self._registration.log_dirs)
+            and not self._has_ended()
+        )
 
     def _look_for_registration(self, image: MetadataImage) -> None:
         known = image.brokers.get(self._node_id)

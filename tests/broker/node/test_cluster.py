@@ -27,6 +27,7 @@ from kwire.wire.messages.incremental_alter_configs import (
 )
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest
+from kwire.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 COMMON = {
@@ -219,6 +220,21 @@ def test_a_broker_that_was_forgotten_comes_back(cluster: Cluster) -> None:
     cluster.events.advance(2 * HEARTBEAT_MS)
     assert not cluster.nodes[2].node.image.brokers[3].fenced
     assert cluster.nodes[3].node.life.broker_epoch > epoch
+
+
+def test_a_cluster_that_is_upgraded_learns_of_its_brokers_directories() -> None:
+    cluster = Cluster(BOTH, broker(2, "two"), features={"metadata.version": 14})
+    cluster.events.advance(1_000)
+    assert cluster.stage(2) is Stage.UNFENCED
+    epochs = {node_id: node.node.life.broker_epoch for node_id, node in cluster.nodes.items()}
+    assert [broker.log_dirs for broker in cluster.nodes[1].node.image.brokers.values()] == [(), ()]
+    update = FeatureUpdateKey(feature="metadata.version", max_version_level=19, upgrade_type=1)
+    answer = cluster.ask("two", 1, UpdateFeaturesRequest(feature_updates=[update], timeout_ms=1_000))
+    assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
+    cluster.events.advance(2 * HEARTBEAT_MS)
+    for node_id, known in cluster.nodes[2].node.image.brokers.items():
+        assert len(known.log_dirs) == 1
+        assert (known.broker_epoch, known.fenced) == (epochs[node_id], False)
 
 
 def test_a_second_broker_of_the_same_id_is_not_let_in(

@@ -310,6 +310,20 @@ def test_who_cannot_tell_of_a_failed_directory_gives_up(bench: Bench) -> None:
     assert "log.dir.failure.timeout.ms" in bench.told[-1]
 
 
+def test_directories_are_told_when_the_cluster_has_come_to_know_of_them(bench: Bench) -> None:
+    bench.life.start(REGISTRATION._replace(log_dirs=[Uuid(b"d" * 16)]))
+    bench.answer(EPOCH)
+    bench.publish_registration()
+    bench.heartbeat(FENCED)
+    bench.life.opened()
+    bench.heartbeat(UNFENCED)
+    bench.publish(EPOCH + 3, stored.FeatureLevelRecord(name="metadata.version", feature_level=14))
+    assert bench.asked == []
+    bench.publish(EPOCH + 4, stored.FeatureLevelRecord(name="metadata.version", feature_level=30))
+    assert isinstance(bench.answer(EPOCH), RegisterBroker)
+    assert bench.heartbeat(UNFENCED).broker_epoch == EPOCH
+
+
 # --- what the operator hears
 
 
