@@ -50,7 +50,7 @@ class Controller:
     """The rules of a cluster's metadata, under the settings of the node that runs them."""
 
     def __init__(self, node_id: int, rules: ConfigRules, defaults: topics.Defaults) -> None:
-        self._node_id = node_id
+        self.node_id = node_id
         self._rules = rules
         self.defaults = defaults
 
@@ -95,7 +95,7 @@ class Controller:
                 return reassignments.alter_reassignments(command, image, may_lose=may_lose)
             case UpdateFeatures():
                 least = self.defaults.min_insync_replicas
-                return features.update_features(command, image, registered_features(), self._node_id, least)
+                return features.update_features(command, image, registered_features(), self.node_id, least)
             case UnregisterBroker():
                 return brokers.unregister_broker(command, image, may_lose=may_lose)
 

@@ -22,6 +22,7 @@ from kwire.broker.controller.commands import (
 )
 from kwire.broker.controller.controller import Controller
 from kwire.broker.controller.liveness import Liveness
+from kwire.broker.controller.news import news
 from kwire.broker.controller.periodic import NEVER, PeriodicElections, Periods
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.batches import CorruptMetadata
@@ -197,7 +198,10 @@ class ControllerRuntime:
             if result.records:
                 if isinstance(command, UpdateFeatures) and self._raises_kraft_version(command):
                     self._log.become_dynamic()
+                before = self._latest
                 self._append(result.records, atomic=result.atomic)
+                for level, text in news(command, result.records, before, self._controller.node_id):
+                    self._logger.log(level, "%s", text)
                 has_records = True
             self._liveness.decided(command, reply, self._latest.offset)
             if isinstance(command, BrokerHeartbeat):

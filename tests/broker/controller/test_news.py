@@ -1,0 +1,76 @@
+"""What an operator reads of what the controller has decided."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from kwire.broker.controller.commands import BrokerHeartbeat, Command, FenceBroker, UnregisterBroker
+from kwire.broker.controller.news import news
+from kwire.wire.primitives import Uuid
+from tests.broker.controller.conftest import directory_of
+
+INFO, WARNING = logging.INFO, logging.WARNING
+OTHER = Uuid(b"another-one-of-2")
+
+
+@pytest.fixture
+def two(bare_cluster: Any) -> Any:
+    """Two brokers, and a topic of five partitions on the second."""
+    cluster = bare_cluster()
+    cluster.start(1)
+    cluster.start(2, log_dirs=[directory_of(2), OTHER])
+    cluster.create_on("t", [[2, 1]] * 5)
+    cluster.create_on("alone", [[2]])
+    cluster.run(FenceBroker(1, cluster.image.brokers[1].broker_epoch))
+    cluster.assign(2, {("t", index): directory_of(2) for index in range(5)})
+    return cluster
+
+
+def told(cluster: Any, command: Command, *, node_id: int = 1) -> list[tuple[int, str]]:
+    before = cluster.image
+    cluster.run(command)
+    return list(news(command, cluster.records, before, node_id))
+
+
+def beat(cluster: Any, **wants: Any) -> BrokerHeartbeat:
+    given = {"want_fence": False, "want_shut_down": False, **wants}
+    return BrokerHeartbeat(2, cluster.image.brokers[2].broker_epoch, cluster.image.offset, **given)
+
+
+def test_brokers_come_and_go(two: Any) -> None:
+    assert told(two, beat(two)) == []
+    text = "broker 2 is about to end; 6 partitions have changed with it"
+    assert told(two, beat(two, want_shut_down=True)) == [(INFO, text)]
+    text = "broker 2 is fenced"
+    assert told(two, beat(two, want_shut_down=True)) == [(INFO, text)]
+    assert told(two, UnregisterBroker(2)) == [(INFO, "broker 2 is forgotten")]
+
+
+def test_what_is_changed_with_them_is_counted(two: Any) -> None:
+    text = "broker 2 is fenced; 6 partitions have changed with it"
+    assert told(two, beat(two, want_fence=True)) == [(INFO, text)]
+    assert told(two, beat(two)) == [(INFO, "broker 2 is unfenced; 6 partitions have changed with it")]
+    assert told(two, UnregisterBroker(1)) == [(INFO, "broker 1 is forgotten")]
+
+
+def test_directories_that_fail_are_named(two: Any) -> None:
+    text = "log directories of broker 2 have failed: YW5vdGhlci1vbmUtb2YtMg"
+    assert told(two, beat(two, offline_log_dirs=[OTHER]), node_id=2) == [(WARNING, text)]
+
+
+def test_of_its_own_broker_a_node_tells_itself(two: Any) -> None:
+    assert told(two, beat(two, want_fence=True), node_id=2) == []
+
+
+def test_where_records_may_be_lost_is_said(two: Any) -> None:
+    epoch = two.image.brokers[2].broker_epoch
+    assert told(two, FenceBroker(2, epoch)) == [], "whoever ends a session says so"
+    two.end_sessions()
+    two.register(2, log_dirs=[directory_of(2), OTHER])
+    unfenced, lost = told(two, beat(two))
+    assert unfenced == (INFO, "broker 2 is unfenced; 6 partitions have changed with it")
+    text = "a leader was elected that may lack acknowledged records, since none that has them lives: "
+    assert lost == (WARNING, text + "t-0, t-1, t-2 and 2 more")
