@@ -139,6 +139,7 @@ class BrokerLife:
         self._failures = 0
         """How often in a row the controller has not taken what it was asked."""
         self._told_refusal: str | None = None
+        self._duplicate_since_ms: int | None = None
         self._leaving_answered = False
         self._failed_directories: Sequence[Uuid] = ()
         self._cordoned_directories: Sequence[Uuid] = ()
@@ -288,7 +289,7 @@ class BrokerLife:
             self._schedule_after_failure(SESSION_END_INTERVAL_MS if is_early else None)
             return
         assert self._registration is not None
-        self._failures, self._told_refusal = 0, None
+        self._failures, self._told_refusal, self._duplicate_since_ms = 0, None, None
         self._is_registered, self.broker_epoch = True, reply
         # KIP-966: should it have to register again, it has lost nothing since.
         self._registration = self._registration._replace(previous_broker_epoch=reply)
@@ -301,10 +302,8 @@ class BrokerLife:
     def _tell_refusal(self, refusal: ApiError) -> None:
         """Log why the broker is not registered, and what to do; once, and not with each attempt."""
         if refusal.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-            text = (
-                f"the controller still counts on another broker with node.id {self._node_id}: if none runs, "
-                f"its session is about to end, and this one goes on; else give one of them another node.id"
-            )
+            self._look_for_twin()
+            return
         elif refusal.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
             text = (
                 "the controller is of another cluster than these log directories: point "
@@ -315,6 +314,18 @@ class BrokerLife:
         else:
             text = f"the controller does not register this broker yet: {refusal}"
         self._tell(text, refusal)
+
+    def _look_for_twin(self) -> None:
+        """Another life of this broker has a session: its last one, or that of another process."""
+        now_ms = self._host.monotonic_ms()
+        if self._duplicate_since_ms is None:
+            self._duplicate_since_ms = now_ms
+            self._logger.info("waiting for the session of this broker's last life to end")
+        elif now_ms - self._duplicate_since_ms > 2 * self._terms.session_timeout_ms:
+            text = f"another broker runs with node.id {self._node_id}: give one of the two another node.id"
+            if text != self._told_refusal:
+                self._told_refusal = text
+                self._logger.error("%s", text)
 
     def _tell(self, text: str, refusal: ApiError) -> None:
         if text != self._told_refusal:

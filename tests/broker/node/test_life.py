@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -330,7 +331,6 @@ def test_directories_are_told_when_the_cluster_has_come_to_know_of_them(bench: B
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        (ErrorCode.DUPLICATE_BROKER_REGISTRATION, "another broker with node.id 1"),
         (ErrorCode.INCONSISTENT_CLUSTER_ID, "of another cluster than these log directories"),
         (ErrorCode.UNSUPPORTED_VERSION, "kafka-features downgrade --feature share.version=0"),
     ],
@@ -344,6 +344,20 @@ def test_a_refusal_is_told_once_with_what_to_do(
         bench.answer(ApiError(code))
         bench.host.advance(1_000)
     assert caplog.text.count(said) == 1
+
+
+def test_a_twin_is_told_of_once_the_last_life_must_be_over(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    bench.life.start(REGISTRATION)
+    for _ in range(60):
+        bench.answer(ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION))
+        bench.host.advance(520)
+    told = [(record.levelname, record.message) for record in caplog.records]
+    assert [level for level, _ in told] == ["INFO", "ERROR"]
+    assert "last life" in told[0][1]
+    assert "another broker runs with node.id 1" in told[1][1]
 
 
 LEGAL = {
