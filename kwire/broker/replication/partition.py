@@ -16,7 +16,7 @@ from typing import Protocol
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.follower_state import UNKNOWN_OFFSET, FollowerState, Watch
-from kwire.broker.replication.isr import ChangedIsr
+from kwire.broker.replication.isr import RETRY_MS, ChangedIsr
 from kwire.broker.replication.led_replicas import Leading, LedReplicas, Pending
 from kwire.broker.replication.roles import Move, Role, moved
 from kwire.broker.storage.disk import StorageError
@@ -422,13 +422,18 @@ class Partition:
         if pending is not None:
             self._leading.changes.submit(pending.change, partial(self._isr_answered, pending))
 
+    def _ask_again(self, pending: Pending) -> None:
+        if self.led is not None and self.led.pending is pending:
+            self._ask(pending)
+
     def _isr_answered(self, pending: Pending, answer: ChangedIsr) -> None:
         led = self.led
         if led is None:
             return
         before = led.isr
         if led.answered(pending, answer):
-            self._ask(pending)
+            # Not at once: a controller that is behind would be asked without end.
+            self._host.schedule(RETRY_MS, partial(self._ask_again, pending))
             return
         if led.isr != before:
             self._leading.tell(

@@ -303,3 +303,34 @@ def test_clients_of_another_epoch_are_fenced(rig: Rig, epoch: int, code: ErrorCo
         with pytest.raises(ApiError) as refused:
             rig.partition.check_leader_epoch(epoch)
         assert refused.value.code == code
+
+
+def test_a_controller_that_is_behind_is_asked_again_after_a_while(rig: Rig) -> None:
+    rig.partition.lead(TWO._replace(isr=(1,)))
+    rig.partition.fetched(2, 0, broker_epoch=20)
+    assert rig.cluster.wanted() == [(1, 2)]
+    rig.cluster.answer(ErrorCode.NOT_CONTROLLER)
+    assert rig.cluster.wanted() == []
+    rig.host.advance(50)
+    assert rig.cluster.wanted() == [(1, 2)]
+    rig.cluster.answer(ErrorCode.NOT_CONTROLLER)
+    rig.partition.lead(TWO._replace(partition_epoch=1))
+    rig.host.advance(50)
+    assert rig.cluster.wanted() == [], "the metadata has told meanwhile"
+
+
+def test_the_isr_grows_and_shrinks_as_the_controller_agrees(rig: Rig) -> None:
+    rig.partition.lead(TWO._replace(isr=(1,)))
+    rig.append("alone", to_all=True)
+    assert rig.commit() == [("alone", None)]
+    rig.partition.fetched(2, 1, broker_epoch=20)
+    rig.append("waits for both", to_all=True)
+    assert rig.commit() == [], "before it is known whether the controller agrees"
+    rig.cluster.answer()
+    assert rig.news() == []
+    rig.host.advance(30_001)
+    rig.partition.check_followers()
+    assert rig.cluster.wanted() == [(1,)]
+    assert rig.news() == []
+    rig.cluster.answer()
+    assert rig.news() == [("waits for both", None)]
