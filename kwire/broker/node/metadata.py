@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.bootstrap import bootstrap_records
@@ -27,16 +28,18 @@ from kwire.broker.metadata.features import broker_features, registered_features
 from kwire.broker.metadata.publisher import Publisher
 from kwire.broker.node.format import metadata_directory
 from kwire.broker.node.life import BrokerLife, Stage, Terms
-from kwire.broker.node.remote_controller import RemoteController
 from kwire.broker.raft.endpoints import broker_endpoints, controller_endpoints
 from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
-from kwire.broker.raft.observer import Observer
 from kwire.broker.raft.quorum import Quorum
 from kwire.broker.raft.snapshotter import Snapshotter
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, StorageError
 from kwire.wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from kwire.broker.node.remote_controller import RemoteController
+    from kwire.broker.raft.observer import Observer
 
 MAX_LEAVING_HEARTBEATS = 3
 """How often a node that ends asks itself as its own controller whether its broker may go: twice is enough."""
@@ -79,16 +82,8 @@ class Metadata:
             )
             self.controller = self._runtime = self._made_runtime(quorum)
         else:
-            self.quorum = Observer(
-                config,
-                host,
-                on_committed=self.publisher.committed,
-                on_restarted=self.publisher.restarted,
-                on_failed=self._failed,
-            )
-            self.controller = self.remote = RemoteController(
-                config, host, self.quorum, cluster_id=lambda: log_manager.cluster_id
-            )
+            self.quorum, self.remote = self._look_elsewhere()
+            self.controller = self.remote
         self.life = BrokerLife(
             self.controller,
             host,
@@ -106,6 +101,23 @@ class Metadata:
             on_gone=on_gone,
             on_failed=on_failed,
         )
+
+    def _look_elsewhere(self) -> tuple[Observer, RemoteController]:
+        """The quorum and its leader, as other nodes."""
+        # Imported here: a node that is alone starts without them.
+        from kwire.broker.node.remote_controller import RemoteController
+        from kwire.broker.raft.observer import Observer
+
+        config, host = self._config, self._host
+        observer = Observer(
+            config,
+            host,
+            on_committed=self.publisher.committed,
+            on_restarted=self.publisher.restarted,
+            on_failed=self._failed,
+        )
+        remote = RemoteController(config, host, observer, cluster_id=lambda: self._log_manager.cluster_id)
+        return observer, remote
 
     def _made_runtime(self, quorum: Quorum) -> ControllerRuntime:
         config = self._config
