@@ -23,6 +23,7 @@ examples:
   kwire serve server.properties                with Apache Kafka's own configuration file
   kwire serve --data /var/lib/kwire            with its data somewhere else
   kwire serve --set num.partitions=12 --set auto.create.topics.enable=false
+  kwire cluster up --brokers 3                 three brokers and a controller, to try failover
 
 'kwire serve --help' tells about a command's options."""
 
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "serve":
             from kwire.broker.cli.serve import run
+        elif options.command == "cluster":
+            from kwire.broker.cli.cluster import run
         else:
             from kwire.broker.cli.format import run
         return run(options)
@@ -91,8 +94,52 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_settings(format_)
     _add_format_options(format_)
+    _add_cluster(
+        commands.add_parser(
+            "cluster",
+            help="run several brokers on this machine",
+            description="Several brokers and a controller on this machine, each a process of its own.",
+            allow_abbrev=False,
+        )
+    )
     commands.add_parser("pipeline", help="run a job on Spark: archive, restore, audit …", add_help=False)
     return parser
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    """What `kwire cluster` does, and takes."""
+    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+    folder = argparse.ArgumentParser(add_help=False)
+    folder.add_argument(
+        "--dir", metavar="DIR", default="kwire-cluster", help="the cluster's folder (default: kwire-cluster)"
+    )
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        return actions.add_parser(name, help=text, description=text, parents=[folder], allow_abbrev=False)
+
+    up = action("up", "make a cluster where there is none, start what does not run, and wait until it serves")
+    up.add_argument("--brokers", type=int, default=3, metavar="N", help="how many brokers (default: 3)")
+    up.add_argument(
+        "--port", type=int, default=9092, help="the first broker's port; the others' follow (default: 9092)"
+    )
+    up.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of all new nodes by its Kafka key; may be repeated",
+    )
+    status = action("status", "tell how the nodes are, and whether every partition is where it should be")
+    status.add_argument("--json", action="store_true", help="for programs")
+    stop_ = action("stop", "stop a node in an orderly way, or all of them; their data stays")
+    stop_.add_argument("node", type=int, nargs="?", metavar="N")
+    for name, text in (
+        ("kill", "end a node at once, as a crash does"),
+        ("restart", "stop a node in an orderly way, if it runs, and start it"),
+    ):
+        action(name, text).add_argument("node", type=int, metavar="N")
+    action("down", "end all nodes and remove the cluster, with its data")
 
 
 def _pipeline(arguments: Sequence[str]) -> int:

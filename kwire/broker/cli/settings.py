@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -20,12 +21,7 @@ def configuration(options: argparse.Namespace) -> BrokerConfig:
     """The configuration that file, environment and flags make together."""
     from kwire.broker.config import ConfigError, load
 
-    overrides: dict[str, str] = {}
-    for setting in options.overrides:
-        key, equals, value = setting.partition("=")
-        if not equals or not key.strip():
-            raise Failure(f"--set {setting}: expected KEY=VALUE, like --set num.partitions=3")
-        overrides[key.strip()] = value.strip()
+    overrides = parse_overrides(options.overrides)
     if options.data is not None:
         overrides["log.dirs"] = options.data
     try:
@@ -34,3 +30,14 @@ def configuration(options: argparse.Namespace) -> BrokerConfig:
         raise Failure(str(error)) from error
     except OSError as error:
         raise Failure(f"{options.properties}: {error.strerror}") from error
+
+
+def parse_overrides(given: Iterable[str]) -> dict[str, str]:
+    """The settings of KEY=VALUE texts. Failure."""
+    overrides: dict[str, str] = {}
+    for setting in given:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise Failure(f"--set {setting}: expected KEY=VALUE, like --set num.partitions=3")
+        overrides[key.strip()] = value.strip()
+    return overrides

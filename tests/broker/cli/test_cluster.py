@@ -1,0 +1,159 @@
+"""`kwire cluster`: nodes that are processes, and a folder that says all there is to know of them."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kwire.broker.cli.main import main
+from kwire.broker.config import load
+
+
+class Desk:
+    """Somebody who types commands about one cluster."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._capsys = capsys
+
+    def says(self, *arguments: str, status: int = 0) -> str:
+        """What a command prints that ends in this status."""
+        assert main(["cluster", *arguments, "--dir", str(self.folder)]) == status
+        told = self._capsys.readouterr()
+        return told.out if status == 0 else told.err
+
+    def status(self) -> Any:
+        return json.loads(self.says("status", "--json"))
+
+    def states(self) -> dict[int, str]:
+        return {node["node"]: node["state"] for node in self.status()["nodes"]}
+
+
+@pytest.fixture
+def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+    made = Desk(tmp_path / "cluster", capsys)
+    yield made
+    if made.folder.exists():
+        main(["cluster", "down", "--dir", str(made.folder)])
+    gc.enable()  # which the command switches off, in a process that is its own elsewhere
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody listens on."""
+    while True:
+        with socket.socket() as first:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+        if port + count < 65_536 and all(is_free(one) for one in range(port, port + count)):
+            return port
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_cluster_from_its_beginning_to_its_end(desk: Desk) -> None:
+    port = free_ports(3)
+    told = desk.says("up", "--brokers", "2", "--port", str(port), "--set", "num.partitions=4")
+    assert told.startswith(f"2 brokers serve on 127.0.0.1:{port},127.0.0.1:{port + 1}, ")
+    status = desk.status()
+    assert [(node["node"], node["roles"]) for node in status["nodes"]] == [
+        (100, "controller"),
+        (1, "broker"),
+        (2, "broker"),
+    ]
+    assert desk.states() == {100: "running", 1: "running", 2: "running"}
+    pids = {node["node"]: node["pid"] for node in status["nodes"]}
+
+    desk.says("kill", "2")
+    assert not is_alive(pids[2])
+    assert desk.states()[2] == "stopped"
+    desk.says("restart", "1")
+    desk.says("stop")
+    assert set(desk.states().values()) == {"stopped"}
+    assert not any(map(is_alive, pids.values()))
+    assert "no broker answers" in desk.says("status")
+
+    desk.says("up", "--brokers", "2")
+    assert desk.states() == {100: "running", 1: "running", 2: "running"}
+    (desk.folder / "notes.txt").touch()
+    desk.says("down")
+    assert [path.name for path in desk.folder.iterdir()] == ["notes.txt"]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs; of one that has ended and was not asked for yet, nothing is told there."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except FileNotFoundError:
+        return False
+
+
+def test_a_node_that_cannot_start_is_told_of(desk: Desk) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        told = desk.says("up", "--brokers", "1", "--port", str(port), status=1)
+    assert told.startswith("kwire: node 1 did not start: ")
+    assert str(port) in told
+
+
+def test_a_pid_that_somebody_else_has_by_now_is_nobody(desk: Desk) -> None:
+    desk.folder.mkdir()
+    (desk.folder / "cluster.id").touch()
+    properties = desk.folder / "node-1.properties"
+    properties.write_text(
+        "process.roles=broker\nnode.id=1\ncontroller.quorum.voters=100@127.0.0.1:1\n"
+        "controller.listener.names=CONTROLLER\nlisteners=PLAINTEXT://127.0.0.1:2\n"
+    )
+    (desk.folder / "node-1.pid").write_text(f"{os.getpid()}\n")
+    assert desk.states() == {1: "stopped"}
+    desk.says("kill", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["status"], "there is no cluster in"),
+        (["kill", "7"], "there is no cluster in"),
+        (["up", "--brokers", "0"], "--brokers 0: expected 1 to 32"),
+        (["up", "--set", "num.partitions"], "--set num.partitions: expected KEY=VALUE"),
+        (["up", "--set", "num.partition=3"], "did you mean num.partitions?"),
+    ],
+)
+def test_what_is_wrong_is_one_line(desk: Desk, arguments: list[str], said: str) -> None:
+    told = desk.says(*arguments, status=1)
+    assert told.startswith("kwire: ")
+    assert said in told
+    assert told.count("\n") == 1
+
+
+def test_a_folder_of_somebody_elses_is_left_alone(desk: Desk) -> None:
+    desk.folder.mkdir()
+    (desk.folder / "thesis.tex").touch()
+    assert "is not empty, and not a cluster's" in desk.says("up", status=1)
+    assert [path.name for path in desk.folder.iterdir()] == ["thesis.tex"]
+    (desk.folder / "thesis.tex").unlink()
+
+
+def test_properties_are_such_as_apache_kafka_takes(desk: Desk) -> None:
+    from kwire.broker.cli.cluster_folder import ClusterFolder
+
+    folder = ClusterFolder(str(desk.folder))
+    folder.make(3, 20_001, {})
+    broker = load(str(desk.folder / "node-2.properties"), {}, {})
+    assert (broker.node_id, broker.process_roles) == (2, ["broker"])
+    assert broker.log_dirs == [str(desk.folder / "node-2")]
+    assert broker.default_replication_factor == 3
+    assert broker.min_insync_replicas == 2
+    folder.make(4, 20_001, {})
+    assert [node.node_id for node in folder.nodes()] == [100, 1, 2, 3, 4]
