@@ -1,0 +1,132 @@
+"""Whatever comes as a follower's fetch, in sessions and without, while leaders change: nothing is harmed."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Any
+
+import pytest
+
+from kwire.broker.metadata.image import PartitionImage
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
+from tests.broker.api.records.leader import Leader
+
+PARTITIONS = 4
+VERSIONS = (13, 15, 18)
+LONGEST_WAIT_MS = 500
+
+
+class Strangers:
+    """A leader, and connections on which anybody may be who he says."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.rig = Leader(partitions=PARTITIONS)
+        self.clients = [self.rig.connect() for _ in range(3)]
+        self.sessions: list[list[int]] = []
+        """Id and epoch of those that were made."""
+        self.epoch = 1
+
+    def step(self) -> None:
+        rng, rig = self.rng, self.rig
+        chance = rng.random()
+        if chance < 0.25:
+            rig.append(rng.randrange(PARTITIONS))
+        elif chance < 0.3:
+            self._change(rng.randrange(PARTITIONS))
+        elif chance < 0.9:
+            self._ask()
+        else:
+            rig.host.advance(rng.choice((10, 100, 600)))
+
+    def _change(self, index: int) -> None:
+        self.epoch += 1
+        image = PartitionImage(
+            replicas=self.rng.choice(((1, 2), (1, 2), (1,), (1, 3))),
+            isr=(1,),
+            leader=self.rng.choice((1, 1, 2)),
+            leader_epoch=self.epoch,
+            partition_epoch=self.epoch,
+        )
+        partition = self.rig.partition(index)
+        if image.leader == 1:
+            partition.lead(image)
+        else:
+            partition.follow(image)
+
+    def _ask(self) -> None:
+        rng, version = self.rng, self.rng.choice(VERSIONS)
+        client = rng.choice(self.clients)
+        client.send(version, self._request(version))
+        for client in self.clients:
+            for frame in answers(client):
+                session_id = int.from_bytes(frame[15:19], "big")  # correlation id, no tags, throttle, error
+                if session_id and all(known != session_id for known, _ in self.sessions):
+                    self.sessions = [*self.sessions[-3:], [session_id, 1]]
+
+    def _request(self, version: int) -> FetchRequest:
+        rng, rig = self.rng, self.rig
+        session_id, epoch = rng.choice(((0, 0), (0, -1), (rng.randrange(1 << 31), rng.randrange(-1, 5))))
+        if self.sessions and rng.random() < 0.6:
+            session = rng.choice(self.sessions)
+            session_id, epoch = session
+            session[1] += rng.random() < 0.9
+        partitions = [
+            FetchPartition(
+                partition=index,
+                fetch_offset=rng.choice((0, 1, 2, 3, rng.randrange(-2, 20))),
+                partition_max_bytes=rng.choice((0, 10, 1 << 20)),
+                current_leader_epoch=rng.choice(
+                    (-1, self.epoch, rig.partition(index % PARTITIONS).leader_epoch)
+                ),
+                last_fetched_epoch=rng.choice((-1, -1, 1, self.epoch)),
+                log_start_offset=rng.choice((-1, 0, 1)),
+            )
+            for index in rng.sample(range(PARTITIONS + 1), rng.randrange(PARTITIONS))
+        ]
+        who: dict[str, Any] = {"replica_id": rng.choice((2, 2, 2, 3, 1, -1, -3))}
+        if version >= 15:
+            who["replica_epoch"] = rng.choice((20, 20, 19, 21, -1))
+            who = {"replica_state": ReplicaState(**who)}
+        forgotten = [ForgottenTopic(topic_id=rig.topic_id, partitions=[rng.randrange(PARTITIONS)])]
+        return FetchRequest(
+            max_wait_ms=rng.choice((0, 100, LONGEST_WAIT_MS)),
+            min_bytes=rng.choice((0, 1, 1, 200)),
+            max_bytes=rng.choice((0, 50, 1 << 20)),
+            session_id=session_id,
+            session_epoch=epoch,
+            isolation_level=rng.choice((0, 1)),
+            topics=[FetchTopic(topic_id=rig.topic_id, partitions=partitions)] if partitions else [],
+            forgotten_topics_data=forgotten if rng.random() < 0.1 else [],
+            **who,
+        )
+
+
+def answers(client: Any) -> list[bytes]:
+    """The frames that there are, each with its size in front."""
+    data, frames = client.take(), []
+    while data:
+        size = 4 + int.from_bytes(data[:4], "big")
+        frames.append(data[:size])
+        data = data[size:]
+    return frames
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_harmed(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    strangers = Strangers(seed)
+    rig = strangers.rig
+    high_watermarks = [0] * PARTITIONS
+    with caplog.at_level(logging.ERROR):
+        for _ in range(120):
+            strangers.step()
+            for index in range(PARTITIONS):
+                partition = rig.partition(index)
+                assert high_watermarks[index] <= partition.high_watermark <= partition.log.written_end_offset
+                high_watermarks[index] = partition.high_watermark
+        rig.host.advance(LONGEST_WAIT_MS)
+    assert not caplog.records
+    assert not any(
+        context for client in strangers.clients for context in client.channel.slots if not context.completed
+    )
