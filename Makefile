@@ -64,7 +64,8 @@ check: $(READY) ## all that a change must pass: format, lint, types, tests
 	if [ -n "$$failed" ]; then echo "failed: $${failed#, }" >&2; exit 1; fi
 
 # What takes long by itself, and is asked for by itself.
-LONG_INTEROP := interop/pipeline interop/test_pipeline_kills.py
+LONG_PIPELINE := interop/pipeline interop/test_pipeline_kills.py
+LONG_INTEROP := $(LONG_PIPELINE) interop/cluster
 
 # The scenarios share two brokers and so a process, which mostly waits; what starts brokers of its own goes beside them.
 .PHONY: interop
@@ -73,7 +74,11 @@ interop: interop-ready ## hold kwire against Apache Kafka, its tools, and Spark 
 
 .PHONY: interop-pipeline
 interop-pipeline: interop-ready ## the pipeline's longer scenarios: mirrors, restores, kills (half an hour)
-	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . $(LONG_INTEROP) $(ARGS)
+	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . $(LONG_PIPELINE) $(ARGS)
+
+.PHONY: interop-cluster
+interop-cluster: interop-ready ## clusters of three nodes, of kwire, of Apache Kafka and of both: failover, tools
+	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . interop/cluster $(ARGS)
 
 .PHONY: interop-ready
 interop-ready: $(READY)

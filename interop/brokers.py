@@ -109,6 +109,11 @@ class Broker(ABC):
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def serving_port(self) -> int:
+        """Where it answers, whatever its roles."""
+        return self.controller_port if self.properties["process.roles"] == "controller" else self.port
+
     @abstractmethod
     def command(self) -> list[str]:
         """The command line that serves."""
@@ -141,7 +146,7 @@ class Broker(ABC):
 
     def wait_until_serving(self, pause_s: float = 0.02) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while not answers_api_versions(self.port):
+        while not answers_api_versions(self.serving_port):
             assert self.process is not None
             if self.process.poll() is not None:
                 raise RuntimeError(
@@ -162,6 +167,16 @@ class Broker(ABC):
     def restart(self) -> None:
         self.stop()
         self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay, and nothing is answered."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """Go on after a pause."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
 
     def _end(self, how: signal.Signals) -> int:
         process, self.process = self.process, None

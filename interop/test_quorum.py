@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from interop.brokers import CLUSTER_ID, ApacheKafka, Broker, Kwire
+from interop.brokers import ApacheKafka, Broker, Kwire
+from interop.cluster.nodes import FEATURES, eventually, formatted
 from interop.raw_client import RawClient
 from interop.wire import Fields
 
-WAIT_SECONDS = 30.0
 SMALL_SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "30000"}
 EXPECTED = re.compile(
     # Kafka says these on its own, and while the other node is down.
     r"Performing controller activation|already been closed|could not be established|Node may not be available"
     r"|Disconnecting from node|Error in response for fetch request|java.io.IOException: Connection to"
 )
-FORMAT_FEATURES = ("--feature", "share.version=0", "--feature", "streams.version=0")
 
 
 def controller_of(kind: type[Broker]) -> Broker:
     """A node of both roles, whose cluster has no features that kwire does not serve."""
-    return formatted(kind(SMALL_SNAPSHOTS), *FORMAT_FEATURES)
+    return formatted(kind(SMALL_SNAPSHOTS), *FEATURES)
 
 
 def broker_of(kind: type[Broker], controller: Broker, node_id: int) -> Broker:
@@ -44,25 +40,6 @@ def broker_of(kind: type[Broker], controller: Broker, node_id: int) -> Broker:
     )
     broker.properties["listeners"] = broker.properties["advertised.listeners"]
     return formatted(broker)
-
-
-def formatted(broker: Broker, *arguments: str) -> Broker:
-    """With its directory formatted for the cluster of these tests, by the tool of its own kind."""
-    broker.write_properties()
-    if isinstance(broker, ApacheKafka):
-        command = broker.java("kafka.tools.StorageTool")
-    else:
-        command = broker.command()[: -len(("serve", "properties"))]
-    command += ["format", "-t", CLUSTER_ID, "-c", str(broker.properties_path), *arguments]
-    subprocess.run(command, check=True, capture_output=True, timeout=120, env=broker.environment)
-    return broker
-
-
-def eventually(says: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not says():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
 
 
 def home(broker: Broker) -> Path:

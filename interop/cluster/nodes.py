@@ -1,0 +1,255 @@
+"""Clusters of several nodes, each of either kind and of any roles.
+
+Node ids begin with 1, and the controllers come first. Every node gets the same properties, as an operator
+would write them; a node's directory and log stay until the cluster is discarded.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple, Self
+
+from interop.brokers import CLUSTER_ID, SMALL_JVM, ApacheKafka, Broker, Kwire
+from interop.cluster.archive import shared_classes
+from interop.cluster.complaints import complaints
+from interop.raw_client import RawClient
+from interop.wire import Fields
+
+BROKER: Final = "broker"
+CONTROLLER: Final = "controller"
+COMBINED: Final = "broker,controller"
+FEATURES: Final = ("--feature", "share.version=0", "--feature", "streams.version=0")
+"""What kwire does not serve yet: a cluster that has it finalized would refuse its brokers."""
+WAIT_SECONDS: Final = 60.0
+SETTINGS: Final = {
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "min.insync.replicas": "2",
+    "broker.session.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "500",
+    "log.index.interval.bytes": "4096",
+    "controlled.shutdown.enable": "true",
+}
+"""As in production, with a short session: tests kill often, and wait for it each time."""
+
+
+class SmallKafka(ApacheKafka):
+    """Apache Kafka in as small a JVM as will do, so that three of them fit on two cores."""
+
+    def java(self, *arguments: str) -> list[str]:
+        command = super().java(*SMALL_JVM, *arguments)
+        command[1] = "-Xmx384m"
+        return command
+
+    def command(self) -> list[str]:
+        return self.java(
+            *shared_classes(),
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+            "kafka.Kafka",
+            str(self.properties_path),
+        )
+
+
+class Member(NamedTuple):
+    """A node of a cluster."""
+
+    kind: type[Broker]
+    roles: str = BROKER
+
+
+KAFKA: Final = (Member(SmallKafka, COMBINED), Member(SmallKafka), Member(SmallKafka))
+KWIRE: Final = (Member(Kwire, COMBINED), Member(Kwire), Member(Kwire))
+KWIRE_JOINS_KAFKA: Final = (Member(SmallKafka, COMBINED), Member(SmallKafka), Member(Kwire))
+KAFKA_JOINS_KWIRE: Final = (Member(Kwire, COMBINED), Member(SmallKafka), Member(Kwire))
+MAKEUPS: Final = {
+    "kwire": KWIRE,
+    "kwire joins kafka": KWIRE_JOINS_KAFKA,
+    "kafka joins kwire": KAFKA_JOINS_KWIRE,
+    "kafka": KAFKA,
+}
+
+
+class Cluster:
+    """A cluster; `start` it, and discard it in the end (or use it in a `with` block)."""
+
+    def __init__(self, members: tuple[Member, ...], overrides: Mapping[str, str] | None = None) -> None:
+        self.nodes: dict[int, Broker] = {
+            node_id: member.kind({**SETTINGS, **(overrides or {}), "node.id": str(node_id)})
+            for node_id, member in enumerate(members, 1)
+        }
+        self._roles = {node_id: member.roles for node_id, member in enumerate(members, 1)}
+        voters = ",".join(f"{each}@127.0.0.1:{self.nodes[each].controller_port}" for each in self.controllers)
+        for node_id, node in self.nodes.items():
+            listeners = {
+                BROKER: f"PLAINTEXT://127.0.0.1:{node.port}",
+                CONTROLLER: f"CONTROLLER://127.0.0.1:{node.controller_port}",
+            }
+            roles = self._roles[node_id].split(",")
+            node.properties |= {
+                "process.roles": self._roles[node_id],
+                "controller.quorum.voters": voters,
+                "listeners": ",".join(listeners[role] for role in roles),
+            }
+            if BROKER not in roles:
+                del node.properties["advertised.listeners"]
+
+    @property
+    def controllers(self) -> list[int]:
+        return [node_id for node_id, roles in self._roles.items() if CONTROLLER in roles]
+
+    @property
+    def brokers(self) -> list[int]:
+        return [node_id for node_id, roles in self._roles.items() if BROKER in roles]
+
+    @property
+    def bootstrap(self) -> str:
+        """All brokers, as a client would be given them."""
+        return ",".join(self.nodes[node_id].bootstrap for node_id in self.brokers)
+
+    @property
+    def controller_bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{self.nodes[each].controller_port}" for each in self.controllers)
+
+    def start(self) -> Self:
+        """All nodes, until every broker is in the metadata and unfenced."""
+        for node in self.nodes.values():
+            formatted(node, *FEATURES)
+        for node in self.nodes.values():
+            node.start(wait=False)
+        for node in self.nodes.values():
+            node.wait_until_serving(pause_s=0.1)
+        self.until_unfenced(*self.brokers)
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+    def discard(self) -> None:
+        for node in reversed(self.nodes.values()):
+            node.discard()
+
+    # --- looking
+
+    def metadata(self, *topics: str, asked: int | None = None) -> Fields:
+        """Metadata of these topics, as one broker (or the first that answers) has it."""
+        error: Exception | None = None
+        for node_id in [asked] if asked is not None else self.brokers:
+            if self.nodes[node_id].process is None:
+                continue
+            try:
+                with RawClient(self.nodes[node_id].bootstrap) as client:
+                    client.socket.settimeout(3.0)
+                    return client.call(
+                        "Metadata",
+                        12,
+                        Topics=[{"TopicId": bytes(16), "Name": name} for name in topics],
+                        AllowAutoTopicCreation=False,
+                        IncludeTopicAuthorizedOperations=False,
+                    )
+            except (OSError, EOFError) as raised:
+                error = raised
+        raise ConnectionError("no broker answers") from error
+
+    def partition(self, topic: str, index: int = 0, *, asked: int | None = None) -> Fields:
+        """What the metadata has of a partition: LeaderId, LeaderEpoch, ReplicaNodes, IsrNodes."""
+        [found] = self.metadata(topic, asked=asked)["Topics"]
+        for partition in found["Partitions"]:
+            if partition["PartitionIndex"] == index:
+                partition_found: Fields = partition
+                return partition_found
+        raise LookupError(f"{topic}-{index} is not there (error {found['ErrorCode']})")
+
+    def leader(self, topic: str, index: int = 0) -> int:
+        leader_id: int = self.partition(topic, index)["LeaderId"]
+        return leader_id
+
+    def until_unfenced(self, *broker_ids: int) -> None:
+        """Until the metadata of these brokers, and of one more, has them all."""
+
+        def is_so() -> bool:
+            return all(
+                set(broker_ids) <= {each["NodeId"] for each in self.metadata(asked=asked)["Brokers"]}
+                for asked in {*broker_ids, self.brokers[0]}
+                if self.nodes[asked].process is not None
+            )
+
+        eventually(is_so, f"brokers {broker_ids} are not all there")
+
+    def until_led_by_another(self, topic: str, index: int, *, than: int) -> None:
+        """Until a partition has a leader that is not this one."""
+        eventually(
+            lambda: self.leader(topic, index) not in (than, -1), f"{topic}-{index} is led by nobody else"
+        )
+
+    def until_in_sync(self, topic: str, partitions: int = 1) -> None:
+        """Until all replicas of a topic are in its in-sync sets, as every broker that runs says."""
+
+        def is_so() -> bool:
+            for asked in self.brokers:
+                if self.nodes[asked].process is None:
+                    continue
+                for index in range(partitions):
+                    found = self.partition(topic, index, asked=asked)
+                    if found["LeaderId"] < 0 or set(found["IsrNodes"]) != set(found["ReplicaNodes"]):
+                        return False
+            return True
+
+        eventually(is_so, f"the replicas of {topic} are not all in sync")
+
+    def segments(self, node_id: int, topic: str, index: int = 0) -> dict[str, bytes]:
+        """The bytes of a replica's segments by the names of their files."""
+        directory = self.nodes[node_id].log_dir / f"{topic}-{index}"
+        return {path.name: path.read_bytes() for path in sorted(directory.glob("*.log"))}
+
+    def until_the_same(self, topic: str, partitions: int = 1) -> None:
+        """Until all replicas have the same segments, byte for byte."""
+        for index in range(partitions):
+            replicas = self.partition(topic, index)["ReplicaNodes"]
+            eventually(
+                lambda index=index, replicas=replicas: all(  # type: ignore[misc]
+                    self.segments(each, topic, index) == self.segments(replicas[0], topic, index)
+                    for each in replicas
+                ),
+                f"the replicas of {topic}-{index} on {replicas} are not the same",
+            )
+
+    def complaints(self) -> dict[int, list[str]]:
+        """By node, what it complained about and should not have: see `complaints`."""
+        found = {node_id: complaints(node) for node_id, node in self.nodes.items()}
+        return {node_id: lines for node_id, lines in found.items() if lines}
+
+
+def formatted(node: Broker, *arguments: str) -> Broker:
+    """With its directory formatted, by the tool of its own kind."""
+    node.write_properties()
+    if isinstance(node, ApacheKafka):
+        command = node.java("kafka.tools.StorageTool")
+    else:
+        command = node.command()[: -len(("serve", "properties"))]
+    command += ["format", "-t", CLUSTER_ID, "-c", str(node.properties_path), *arguments]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=120, env=node.environment
+    )
+    if done.returncode:
+        raise RuntimeError(f"{node.name} is not formatted:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return node
+
+
+def eventually(says: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
+    """Wait until it says so; what is not there yet, and who does not answer yet, are waited for as well."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with suppress(LookupError, OSError):
+            if says():
+                return
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)

@@ -1,0 +1,294 @@
+"""What clients did and were told, and what of it cannot be: a checker after Jepsen's workload for Kafka.
+
+    history = History()
+    history.sends("producer 1", ("orders", 0), b"1")        # before each send, in the order of the sends
+    history.acknowledged(b"1", 17)                          # or refused(b"1"); neither: nobody knows
+    history.polled("group", [(("orders", 0), 17, b"1")])    # what each reader was given, as it came
+    history.starts("group", ("orders", 0), 18)              # where it begins: assigned, or after a seek
+    history.reads_to_the_end("auditor", [...])              # in the end, all that is there
+    for finding in history.findings():
+        print(finding)
+
+Every value is sent once, and so names its record. What readers are given is held to what one of them reads in
+the end from beginning to end, after all trouble. The checker touches no broker, and may be told
+things by several threads.
+
+These are found:
+
+- *lost*: acknowledged (or, of a transaction, committed), and not there in the end
+- *doubled*: there at two offsets, though its producer is idempotent
+- *reordered*: there before what its idempotent producer has sent to the partition before it
+- *moved*: acknowledged at another offset than where it stands
+- *uncommitted*: given to a reader and not there in the end; or there, and refused or of an abort
+- *changed*: a reader was given another value than the one that is there in the end
+- *going back*: a reader was given an offset again, or a lower one, without having been sent there
+- *skipped*: a reader was given an offset without those before it
+- *foreign*: there, and sent by nobody, or sent elsewhere
+- *torn*: some records of a transaction are there, and others are not
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from typing import NamedTuple
+
+Place = tuple[str, int]
+"""A topic and a partition of it."""
+Read = tuple[Place, int, bytes]
+"""A record as a reader gets it: where, at which offset, and its value."""
+SHOWN = 5
+"""How many records a finding names."""
+
+
+class Outcome(Enum):
+    """What a client was told of what it did."""
+
+    UNKNOWN = "nobody knows whether it is there"
+    DONE = "acknowledged"
+    REFUSED = "refused for good"
+
+
+class Finding(NamedTuple):
+    """Something that cannot be: of which kind, and in words."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+@dataclass(slots=True, eq=False)
+class _Transaction:
+    name: str
+    outcome: Outcome = Outcome.UNKNOWN
+    values: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    value: bytes
+    producer: str
+    place: Place
+    number: int
+    is_idempotent: bool
+    at_s: float
+    transaction: _Transaction | None
+    outcome: Outcome = Outcome.UNKNOWN
+    offset: int = -1
+    acknowledged_at_s: float = -1.0
+
+    def __str__(self) -> str:
+        told = self.outcome.value
+        if self.outcome is Outcome.DONE:
+            told += f" at {self.acknowledged_at_s:.3f} s" + (f" as {self.offset}" if self.offset >= 0 else "")
+        of = f" in {self.transaction.name}" if self.transaction is not None else ""
+        who = f"number {self.number} of {self.producer}{of}"
+        return f"{_shown(self.value)} ({who}, sent at {self.at_s:.3f} s, {told})"
+
+
+class _Given(NamedTuple):
+    """A record that a reader was given; without a value, where it was sent to go on."""
+
+    place: Place
+    offset: int
+    value: bytes | None
+    at_s: float
+
+
+class History:
+    """See the module. `clock` gives seconds; findings name times since the beginning."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begun_s = clock()
+        self._lock = threading.Lock()
+        self._sent: dict[bytes, _Sent] = {}
+        self._counts: dict[tuple[str, Place], int] = defaultdict(int)
+        self._transactions: dict[str, _Transaction] = {}
+        self._given: dict[str, list[_Given]] = defaultdict(list)
+        self._final: dict[Place, list[tuple[int, bytes]]] = defaultdict(list)
+
+    # --- being told
+
+    def sends(
+        self,
+        producer: str,
+        place: Place,
+        value: bytes,
+        *,
+        is_idempotent: bool = True,
+        transaction: str | None = None,
+    ) -> None:
+        """A producer is about to send a value, which nobody has sent before."""
+        with self._lock:
+            assert value not in self._sent, f"{_shown(value)} is sent twice"
+            self._counts[producer, place] += 1
+            number = self._counts[producer, place]
+            found = None
+            if transaction is not None:
+                found = self._transactions.setdefault(transaction, _Transaction(transaction))
+                found.values.append(value)
+            self._sent[value] = _Sent(value, producer, place, number, is_idempotent, self._now_s(), found)
+
+    def acknowledged(self, value: bytes, offset: int = -1) -> None:
+        """It was told that the value is there (with acks=all), and where, unless it does not know."""
+        with self._lock:
+            sent = self._sent[value]
+            sent.outcome, sent.offset, sent.acknowledged_at_s = Outcome.DONE, offset, self._now_s()
+
+    def refused(self, value: bytes) -> None:
+        """It was told that the value is not there and never will be. A timeout leaves that open."""
+        with self._lock:
+            self._sent[value].outcome = Outcome.REFUSED
+
+    def ends(self, transaction: str, *, committed: bool) -> None:
+        """It was told how a transaction ended. Where nobody was told, nobody knows."""
+        with self._lock:
+            found = self._transactions.setdefault(transaction, _Transaction(transaction))
+            found.outcome = Outcome.DONE if committed else Outcome.REFUSED
+
+    def starts(self, reader: str, place: Place, offset: int) -> None:
+        """A reader goes on from there: it was assigned the partition, or was sought to the offset."""
+        with self._lock:
+            self._given[reader].append(_Given(place, offset, None, self._now_s()))
+
+    def polled(self, reader: str, records: Iterable[Read]) -> None:
+        """A reader (of what is committed) was given records."""
+        with self._lock:
+            now_s = self._now_s()
+            self._given[reader] += [_Given(*record, now_s) for record in records]
+
+    def reads_to_the_end(self, reader: str, records: Iterable[Read]) -> None:
+        """In the end a reader was given all that is there, from the beginning of each partition."""
+        records = list(records)
+        self.polled(reader, records)
+        with self._lock:
+            for place, offset, value in records:
+                self._final[place].append((offset, value))
+
+    def _now_s(self) -> float:
+        return self._clock() - self._begun_s
+
+    # --- being asked
+
+    @property
+    def acknowledged_count(self) -> int:
+        """How many records were acknowledged."""
+        return sum(sent.outcome is Outcome.DONE for sent in self._sent.values())
+
+    def longest_gap_s(self, producer: str | None = None) -> float:
+        """The longest time between two acknowledgements that follow each other, of one producer or of all."""
+        times = sorted(
+            sent.acknowledged_at_s
+            for sent in self._sent.values()
+            if sent.outcome is Outcome.DONE and producer in (None, sent.producer)
+        )
+        return max((after - before for before, after in pairwise(times)), default=0.0)
+
+    def findings(self) -> list[Finding]:
+        """Everything that cannot be."""
+        with self._lock:
+            return [*self._of_what_is_there(), *self._of_what_is_not(), *self._of_readers()]
+
+    def _of_what_is_there(self) -> Iterator[Finding]:
+        stands: dict[bytes, tuple[Place, int]] = {}
+        for place, records in sorted(self._final.items()):
+            last: dict[str, _Sent] = {}
+            for offset, value in records:
+                where = f"{_named(place)} at {offset}"
+                sent = self._sent.get(value)
+                if sent is None or sent.place != place:
+                    yield Finding("foreign", f"{where} stands {sent or _shown(value)}")
+                    continue
+                if value in stands:
+                    if sent.is_idempotent:
+                        yield Finding(
+                            "doubled", f"{where} stands {sent}, and before that at {stands[value][1]}"
+                        )
+                    continue
+                stands[value] = place, offset
+                if _is_refused(sent):
+                    yield Finding("uncommitted", f"{where} stands {sent}")
+                if 0 <= sent.offset != offset and sent.is_idempotent:
+                    yield Finding("moved", f"{where} stands {sent}")
+                before = last.get(sent.producer)
+                if sent.is_idempotent and before is not None and before.number > sent.number:
+                    yield Finding("reordered", f"{where} stands {sent}, behind {before}")
+                else:
+                    last[sent.producer] = sent
+
+    def _of_what_is_not(self) -> Iterator[Finding]:
+        there = {value for records in self._final.values() for _, value in records}
+        lost = defaultdict(list)
+        for sent in self._sent.values():
+            if sent.transaction is None and sent.outcome is Outcome.DONE and sent.value not in there:
+                lost[sent.producer, sent.place].append(sent)
+        for (_, place), several in sorted(lost.items()):
+            yield Finding("lost", f"{_named(place)} is without {_some(several)}")
+        for transaction in self._transactions.values():
+            gone = [self._sent[value] for value in transaction.values if value not in there]
+            if not gone:
+                continue
+            if transaction.outcome is Outcome.DONE:
+                yield Finding("lost", f"{transaction.name} is committed, without {_some(gone)}")
+            elif transaction.outcome is Outcome.UNKNOWN and len(gone) < len(transaction.values):
+                yield Finding("torn", f"{transaction.name} is there, without {_some(gone)}")
+
+    def _of_readers(self) -> Iterator[Finding]:
+        final = {place: dict(records) for place, records in self._final.items()}
+        offsets = {place: sorted(found) for place, found in final.items()}
+        for reader, given in sorted(self._given.items()):
+            next_offset: dict[Place, int] = {}
+            for place, offset, value, at_s in given:
+                expected = next_offset.get(place)
+                next_offset[place] = offset if value is None else offset + 1
+                if value is None:
+                    continue
+                what = f"{reader} was given {_named(place)} at {offset} at {at_s:.3f} s"
+                if expected is not None and offset < expected:
+                    yield Finding("going back", f"{what}, and was at {expected} before")
+                elif expected is not None and (between := _between(offsets.get(place, []), expected, offset)):
+                    yield Finding("skipped", f"{what}, and not {between[:SHOWN]} ({len(between)} in all)")
+                stands = final.get(place, {}).get(offset)
+                if stands is None:
+                    yield Finding(
+                        "uncommitted", f"{what}: {self._sent.get(value) or _shown(value)}, which is gone"
+                    )
+                elif stands != value:
+                    yield Finding(
+                        "changed", f"{what}: {_shown(value)}, and there stands {self._sent.get(stands)}"
+                    )
+
+
+def _is_refused(sent: _Sent) -> bool:
+    if sent.transaction is not None:
+        return sent.transaction.outcome is Outcome.REFUSED
+    return sent.outcome is Outcome.REFUSED
+
+
+def _between(offsets: list[int], first: int, behind: int) -> list[int]:
+    """Those that are there from the first on and before the last; control records and gaps are not."""
+    if first == behind:
+        return []
+    return offsets[bisect_left(offsets, first) : bisect_left(offsets, behind)]
+
+
+def _named(place: Place) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+def _some(several: list[_Sent]) -> str:
+    shown = ", ".join(str(sent) for sent in several[:SHOWN])
+    return shown + (f", and {len(several) - SHOWN} more" if len(several) > SHOWN else "")
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:60])

@@ -1,0 +1,157 @@
+"""The checker of histories: a good one has no findings, and each fault that is planted is found and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kwire.testing.history import History, Place, Read
+
+PLACE: Place = ("t", 0)
+END = [(PLACE, offset, b"%d" % offset) for offset in range(6)]
+
+
+def a_history() -> History:
+    """Six records, acknowledged; the last two of a transaction that was committed."""
+    times = iter(range(1000))
+    history = History(clock=lambda: float(next(times)))
+    for number in range(6):
+        transaction = "payment 1" if number >= 4 else None
+        history.sends("p", PLACE, b"%d" % number, transaction=transaction)
+    for number in range(6):
+        history.acknowledged(b"%d" % number, number)
+    history.ends("payment 1", committed=True)
+    return history
+
+
+def found(history: History) -> list[str]:
+    return [str(finding) for finding in history.findings()]
+
+
+def test_what_was_promised_is_there() -> None:
+    history = a_history()
+    history.starts("r", PLACE, 0)
+    history.polled("r", END[:3])
+    history.starts("r", PLACE, 1)
+    history.polled("r", END[1:])
+    history.reads_to_the_end("auditor", END)
+    assert found(history) == []
+    assert history.acknowledged_count == 6
+
+
+def test_nobody_is_held_to_what_nobody_knows() -> None:
+    history = a_history()
+    history.sends("p", PLACE, b"timed out")
+    history.sends("q", PLACE, b"again", is_idempotent=False)
+    history.sends("p", PLACE, b"open", transaction="payment 2")
+    history.sends("p", PLACE, b"aborted", transaction="payment 3")
+    history.ends("payment 3", committed=False)
+    # Offset 6 is of a control record.
+    history.reads_to_the_end("auditor", [*END, (PLACE, 7, b"again"), (PLACE, 8, b"again")])
+    assert found(history) == []
+
+
+def without(offset: int) -> list[Read]:
+    return [read for read in END if read[1] != offset]
+
+
+ONE = "number 2 of p, sent at 2.000 s, acknowledged at 8.000 s as 1"
+PLANTED: dict[str, tuple[list[Read], str]] = {
+    "lost": (without(1), f"lost: t-0 is without b'1' ({ONE})"),
+    "lost of a transaction": (
+        without(5),
+        "lost: payment 1 is committed, without b'5' (number 6 of p in payment 1",
+    ),
+    "doubled": ([*END, (PLACE, 6, b"1")], f"doubled: t-0 at 6 stands b'1' ({ONE}), and before that at 1"),
+    "reordered": (
+        [END[0], (PLACE, 1, b"2"), (PLACE, 2, b"1"), *END[3:]],
+        f"reordered: t-0 at 2 stands b'1' ({ONE}), behind b'2'",
+    ),
+    "moved": ([*without(1), (PLACE, 9, b"1")], f"moved: t-0 at 9 stands b'1' ({ONE})"),
+    "foreign": ([*END, (PLACE, 6, b"?")], "foreign: t-0 at 6 stands b'?'"),
+    "elsewhere": ([*without(1), (("t", 1), 0, b"1")], f"foreign: t-1 at 0 stands b'1' ({ONE})"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found(name: str) -> None:
+    end, expected = PLANTED[name]
+    history = a_history()
+    history.reads_to_the_end("auditor", end)
+    assert any(text.startswith(expected) for text in found(history)), found(history)
+
+
+def starts_late(history: History) -> None:
+    history.starts("r", PLACE, 0)
+    history.polled("r", [END[1]])
+
+
+READERS: dict[str, tuple[Callable[[History], None], str]] = {
+    "going back": (
+        lambda history: history.polled("r", [END[2], END[1]]),
+        "going back: r was given t-0 at 1 at 13.000 s, and was at 3 before",
+    ),
+    "again": (
+        lambda history: history.polled("r", [END[2], END[2]]),
+        "going back: r was given t-0 at 2 at 13.000 s, and was at 3 before",
+    ),
+    "skipped": (
+        lambda history: history.polled("r", [END[0], END[3]]),
+        "skipped: r was given t-0 at 3 at 13.000 s, and not [1, 2] (2 in all)",
+    ),
+    "skipped at its start": (
+        starts_late,
+        "skipped: r was given t-0 at 1 at 14.000 s, and not [0] (1 in all)",
+    ),
+    "uncommitted": (
+        lambda history: history.polled("r", [(PLACE, 6, b"gone")]),
+        "uncommitted: r was given t-0 at 6 at 13.000 s: b'gone', which is gone",
+    ),
+    "changed": (
+        lambda history: history.polled("r", [(PLACE, 1, b"other")]),
+        f"changed: r was given t-0 at 1 at 13.000 s: b'other', and there stands b'1' ({ONE})",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_that_saw_what_cannot_be_is_found(name: str) -> None:
+    polls, expected = READERS[name]
+    history = a_history()
+    polls(history)
+    history.reads_to_the_end("auditor", END)
+    assert found(history) == [expected]
+
+
+def test_what_was_refused_may_not_be_there() -> None:
+    history = a_history()
+    history.sends("p", PLACE, b"too large")
+    history.refused(b"too large")
+    history.sends("p", PLACE, b"aborted", transaction="payment 2")
+    history.acknowledged(b"aborted", 7)
+    history.ends("payment 2", committed=False)
+    history.reads_to_the_end("auditor", [*END, (PLACE, 6, b"too large"), (PLACE, 7, b"aborted")])
+    assert [text.partition(" (")[0] for text in found(history)] == [
+        "uncommitted: t-0 at 6 stands b'too large'",
+        "uncommitted: t-0 at 7 stands b'aborted'",
+    ]
+
+
+def test_a_transaction_whose_end_nobody_knows_is_there_as_a_whole_or_not_at_all() -> None:
+    history = a_history()
+    for value in (b"a", b"b"):
+        history.sends("p", PLACE, value, transaction="payment 2")
+    history.reads_to_the_end("auditor", [*END, (PLACE, 6, b"a")])
+    [text] = found(history)
+    assert text.startswith("torn: payment 2 is there, without b'b'")
+
+
+def test_the_time_without_acknowledgements_is_told() -> None:
+    times = iter((0.0, 0.5, 1.0, 1.5, 2.0, 7.0, 7.5, 7.75, 8.0))
+    history = History(clock=times.__next__)
+    for number in range(4):
+        history.sends("p", PLACE, b"%d" % number)
+        history.acknowledged(b"%d" % number)
+    assert history.longest_gap_s() == 5.5
+    assert history.longest_gap_s("q") == 0.0
