@@ -23,7 +23,10 @@ class History:
     def __init__(self, seed: int, *, shape: Shape | None = None) -> None:
         self.seed = seed
         self._rng = random.Random(f"kwire cluster {seed}")
-        self._shape = shape or self._rng.choice((THREE, THREE, FOUR))
+        self._shape = shape or self._rng.choice((THREE, THREE, FOUR))._replace(
+            # Few bytes at once: a follower that was away needs many fetches to catch up.
+            fetch_bytes=self._rng.choice((150, 600, 1 << 20))
+        )
         self._world: World | None = None
 
     @property

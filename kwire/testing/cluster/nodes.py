@@ -38,9 +38,15 @@ TIMES: Final = {
 
 
 def settings(
-    node_id: int, roles: str, controllers: list[int], *, replicas: int, min_insync_replicas: int
+    node_id: int,
+    roles: str,
+    controllers: list[int],
+    *,
+    replicas: int,
+    min_insync_replicas: int,
+    fetch_bytes: int,
 ) -> dict[str, str]:
-    """A node's properties: Kafka's keys."""
+    """A node's properties: Kafka's keys. A follower fetches `fetch_bytes` of a partition at once."""
     host = f"n{node_id}"
     listeners = {
         "broker": f"PLAINTEXT://{host}:{PORT}",
@@ -57,6 +63,7 @@ def settings(
         "controller.quorum.voters": voters,
         "min.insync.replicas": str(min_insync_replicas),
         "default.replication.factor": str(replicas),
+        "replica.fetch.max.bytes": str(fetch_bytes),
         "auto.create.topics.enable": "false",
         "offsets.topic.num.partitions": "1",
         "offsets.topic.replication.factor": str(replicas),

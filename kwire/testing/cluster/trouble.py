@@ -4,7 +4,7 @@ Data that only the page cache of a machine has is lost with it, as with Apache K
 before it acknowledges: so power is cut, and disks are wiped, only where all replicas are in sync, and nobody
 else is down; and nobody else goes down until all are in sync again. (To the controller a process that died is
 as bad as a machine that did: of two it cannot tell which one has everything.) Otherwise processes may die at
-any time.
+any time, and a machine on which nobody counts (its replicas are not in sync) may lose everything.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Trouble:
             (self._cut, 4),
             (self._break_connections, 2),
             (self._wipe, 1),
+            (self._wipe_uncounted, 4),
         ]
 
     def step(self) -> None:
@@ -80,6 +81,17 @@ class Trouble:
             return None
         node = self._some()
         return None if node is None or node.is_controller else node
+
+    def _counts(self, node: ClusterNode) -> bool:
+        """Whether anything may depend on what a broker has."""
+        if node.is_controller:
+            return True
+        partitions = [self._world.watch.partition(place) for place in self._world.watch.places]
+        return any(
+            node.node_id in (*each.isr, *each.elr, *each.last_known_elr)
+            for each in partitions
+            if each is not None
+        )
 
     def _all_in_sync(self) -> bool:
         world = self._world
@@ -139,6 +151,19 @@ class Trouble:
             self._is_weak = True
             self._goes_down(node, "is killed, and loses its disk")
             node.die()
+            node.wipe()
+            node.format_again()
+
+    def _wipe_uncounted(self) -> None:
+        """What is being caught up with, say."""
+        nodes = [node for node in self._world.nodes.values() if not self._counts(node)]
+        for node in nodes:
+            was_running = node.is_running
+            if was_running:
+                self._goes_down(node, "is killed, and loses its disk, on which nobody counts")
+                node.die()
+            else:
+                self._world.note(f"--- {node.name} loses its disk, on which nobody counts")
             node.wipe()
             node.format_again()
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kwire.broker.metadata.image import MetadataImage, PartitionImage
+from kwire.broker.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.log.log import Log
@@ -94,6 +94,8 @@ class Watch:
         self.image = image
         for broker_id, broker in image.brokers.items():
             state = "fenced" if broker.fenced else "leaving" if broker.in_controlled_shutdown else "unfenced"
+            if not broker.fenced:
+                self._check_caught_up(broker)
             told = f"{state}, epoch {broker.broker_epoch}"
             if self._brokers.get(broker_id) != told:
                 self._brokers[broker_id] = told
@@ -112,6 +114,17 @@ class Watch:
             if now.leader_epoch < before.leader_epoch or now.partition_epoch <= before.partition_epoch:
                 raise Broken(f"the epochs of {place} do not grow: {before} became {now}")
             self._check_isr(place)
+
+    def _check_caught_up(self, broker: BrokerImage) -> None:
+        """Who is unfenced knows at least of its own registration, and what was before it."""
+        node = self._nodes[broker.broker_id]
+        if node.is_running and node.node.life.broker_epoch == broker.broker_epoch:
+            offset = node.node.image.offset
+            if offset < broker.broker_epoch:
+                raise Broken(
+                    f"broker {broker.broker_id} is unfenced, with the metadata up to {offset}: it registered "
+                    f"at {broker.broker_epoch}"
+                )
 
     def partition(self, place: Place) -> PartitionImage | None:
         """What the controller has of a partition."""

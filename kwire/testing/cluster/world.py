@@ -31,6 +31,7 @@ class Shape(NamedTuple):
     """The roles of each node by its id."""
     replicas: int = 3
     min_insync_replicas: int = 2
+    fetch_bytes: int = 1 << 20
 
     @property
     def brokers(self) -> list[int]:
@@ -92,6 +93,7 @@ class World:
                 shape.controllers,
                 replicas=shape.replicas,
                 min_insync_replicas=shape.min_insync_replicas,
+                fetch_bytes=shape.fetch_bytes,
             )
             self.nodes[node_id] = ClusterNode(
                 own,

@@ -1,0 +1,201 @@
+"""Bugs made by hand, which the simulation has to find. Each takes one safeguard out of the nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kwire.broker.api.records import fetch as consumers_fetch
+from kwire.broker.api.records import follower_fetch
+from kwire.broker.controller import alter_partition, brokers
+from kwire.broker.controller.commands import RegisterBroker
+from kwire.broker.controller.liveness import Liveness
+from kwire.broker.controller.partition_changes import PartitionChange
+from kwire.broker.metadata.image import MetadataImage, PartitionImage
+from kwire.broker.node.life import BrokerLife, Event
+from kwire.broker.replication.follower import Follower
+from kwire.broker.replication.follower_state import FollowerState
+from kwire.broker.replication.led_replicas import Leading, LedReplicas, Pending
+from kwire.broker.replication.partition import Partition
+from kwire.broker.storage.log.log import Log
+from kwire.broker.storage.log.producer_state import ProducerStateManager
+from kwire.testing.simulation.breakage import Breakage, SetAttribute
+
+EVERYWHERE = 1 << 60
+
+
+def _nothing(*arguments: object, **named: object) -> None:
+    return None
+
+
+def _no(*arguments: object, **named: object) -> bool:
+    return False
+
+
+def _yes(*arguments: object, **named: object) -> bool:
+    return True
+
+
+def _leader_epochs_are_not_compared(replace: SetAttribute) -> None:
+    replace(follower_fetch, "divergence", _nothing)
+    replace(consumers_fetch, "divergence", _nothing)
+
+
+def _followers_cut_nothing(replace: SetAttribute) -> None:
+    replace(Follower, "truncate_to", _nothing)
+
+
+def _followers_cut_at_the_high_watermark(replace: SetAttribute) -> None:
+    """As before KIP-101."""
+    original = Partition.follow
+
+    def follow(self: Partition, image: PartitionImage) -> None:
+        original(self, image)
+        self.log.truncate_to(self.log.high_watermark)
+
+    replace(Partition, "follow", follow)
+
+
+def _the_high_watermark_is_the_leaders_end(replace: SetAttribute) -> None:
+    replace(LedReplicas, "high_watermark", lambda self, written, end, least: written)
+
+
+def _too_few_are_enough(replace: SetAttribute) -> None:
+    replace(LedReplicas, "are_too_few", _no)
+    replace(LedReplicas, "were_too_few", _no)
+
+
+def _who_joins_is_not_waited_for(replace: SetAttribute) -> None:
+    def set_isr(self: LedReplicas, isr: tuple[int, ...]) -> None:
+        self.isr = isr
+        for broker_id, state in self.followers.items():
+            state.is_in_sync = broker_id in isr
+
+    replace(LedReplicas, "_set_isr", set_isr)
+    replace(LedReplicas, "_may_soon_join", _no)
+
+
+def _who_lags_joins(replace: SetAttribute) -> None:
+    original = LedReplicas.expanded
+
+    def expanded(self: LedReplicas, place: Any, state: FollowerState, high_watermark: int) -> Pending | None:
+        end_offset, state.end_offset = state.end_offset, EVERYWHERE
+        try:
+            return original(self, place, state, high_watermark)
+        finally:
+            state.end_offset = end_offset
+
+    replace(LedReplicas, "expanded", expanded)
+
+
+def _who_lacks_what_the_leader_began_with_joins(replace: SetAttribute) -> None:
+    original = LedReplicas.expanded
+
+    def expanded(self: LedReplicas, place: Any, state: FollowerState, high_watermark: int) -> Pending | None:
+        self.epoch_start_offset = -1
+        return original(self, place, state, high_watermark)
+
+    replace(LedReplicas, "expanded", expanded)
+
+
+def _who_was_refused_is_forgotten(replace: SetAttribute) -> None:
+    def set_isr(self: LedReplicas, isr: tuple[int, ...]) -> None:
+        self.isr = isr
+        joins = None if self.pending is None else self.pending.joins
+        for broker_id, state in self.followers.items():
+            state.is_in_sync = broker_id in isr or broker_id == joins
+
+    replace(LedReplicas, "_set_isr", set_isr)
+
+
+def _acknowledged_when_written(replace: SetAttribute) -> None:
+    def keep(self: Partition, promises: Any) -> None:
+        for _, tell, _ in promises:
+            tell(None)
+
+    replace(Partition, "_keep", keep)
+
+
+def _earlier_lives_count(replace: SetAttribute) -> None:
+    """KIP-903 undone."""
+    replace(alter_partition, "_is_eligible", _yes)
+    replace(Leading, "is_stale", _no)
+    replace(Leading, "may_join", _yes)
+
+
+def _stale_alterations_are_taken(replace: SetAttribute) -> None:
+    replace(alter_partition, "_fault", _nothing)
+
+
+def _unclean_ends_cost_nothing(replace: SetAttribute) -> None:
+    original = brokers.register_broker
+
+    def register(command: RegisterBroker, image: MetadataImage, *arguments: Any, **named: Any) -> Any:
+        result = original(command, image, *arguments, **named)
+        return result._replace(records=result.records[-1:])
+
+    replace(brokers, "register_broker", register)
+
+
+def _anybody_leads(replace: SetAttribute) -> None:
+    replace(PartitionChange, "_is_in_sync", _yes)
+
+
+def _unfenced_before_caught_up(replace: SetAttribute) -> None:
+    """Broker and controller both look."""
+
+    def look(self: BrokerLife, image: MetadataImage) -> None:
+        self._move(Event.REGISTRATION_SEEN)
+        self._host.call_soon(self._on_caught_up)
+
+    replace(Liveness, "registered_at", lambda self, broker: -1)
+    replace(BrokerLife, "_look_for_registration", look)
+
+
+def _followers_do_not_know_producers(replace: SetAttribute) -> None:
+    appending, updating = Log.append_fetched, ProducerStateManager.update
+    is_fetched = False
+
+    def append_fetched(self: Log, records: memoryview, *, leader_epoch: int, now_ms: int) -> Any:
+        nonlocal is_fetched
+        is_fetched = True
+        try:
+            return appending(self, records, leader_epoch=leader_epoch, now_ms=now_ms)
+        finally:
+            is_fetched = False
+
+    def update(self: ProducerStateManager, header: Any) -> None:
+        if not is_fetched:
+            updating(self, header)
+
+    replace(Log, "append_fetched", append_fetched)
+    replace(ProducerStateManager, "update", update)
+
+
+def _consumers_read_to_the_end(replace: SetAttribute) -> None:
+    replace(consumers_fetch._Fetch, "_end_offset", lambda self, log: log.written_end_offset)
+
+
+def _leader_epochs_of_requests_are_not_looked_at(replace: SetAttribute) -> None:
+    replace(Partition, "check_leader_epoch", _nothing)
+
+
+BREAKAGES = [
+    Breakage("leader epochs are not compared", _leader_epochs_are_not_compared, 17),
+    Breakage("followers cut nothing", _followers_cut_nothing),
+    Breakage("followers cut at the high watermark", _followers_cut_at_the_high_watermark),
+    Breakage("the high watermark is the leader's end", _the_high_watermark_is_the_leaders_end),
+    Breakage("too few are enough", _too_few_are_enough, 2),
+    Breakage("who joins is not waited for", _who_joins_is_not_waited_for, 76),
+    Breakage("who lags joins", _who_lags_joins, 10),
+    Breakage("who lacks what the leader began with joins", _who_lacks_what_the_leader_began_with_joins, 78),
+    Breakage("who was refused is forgotten", _who_was_refused_is_forgotten, 76),
+    Breakage("acknowledged when written", _acknowledged_when_written),
+    Breakage("earlier lives count", _earlier_lives_count, 78),
+    Breakage("stale alterations are taken", _stale_alterations_are_taken, 1),
+    Breakage("unclean ends cost nothing", _unclean_ends_cost_nothing, 15),
+    Breakage("anybody leads", _anybody_leads, 1),
+    Breakage("unfenced before caught up", _unfenced_before_caught_up, 13),
+    Breakage("followers do not know producers", _followers_do_not_know_producers),
+    Breakage("consumers read to the end", _consumers_read_to_the_end),
+    Breakage("leader epochs of requests are not looked at", _leader_epochs_of_requests_are_not_looked_at, 1),
+]
