@@ -1,9 +1,9 @@
 """What kwire's tests compare with is what Apache Kafka's own classes do: bytes of messages, assignments,
-expressions, hashes of topics and responses to errors.
+expressions, hashes of topics, responses to errors and changes of partitions.
 
 The comparison with kwire needs no JVM, and is in `tests/wire/test_java_bytes.py`, in
-`tests/coordinator/groups/assignors/test_parity.py`, in `tests/coordinator/groups/consumer` and in
-`tests/broker/api/test_error_responses.py`.
+`tests/coordinator/groups/assignors/test_parity.py`, in `tests/coordinator/groups/consumer`, in
+`tests/broker/api/test_error_responses.py` and in `tests/broker/controller/test_partition_parity.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ ANSWERED = {
     "Expressions": "coordinator/groups/consumer/data/kafka-4.3.1-expressions.tsv",
     "TopicHashes": "coordinator/groups/consumer/data/kafka-4.3.1-topic-hashes.tsv",
     "ErrorResponses": "broker/api/data/kafka-4.3.1-error-responses.tsv",
+    "PartitionChanges": "broker/controller/data/kafka-4.3.1-partition-changes.tsv",
 }
 """Programs in `interop/java`, and where questions and their answers are kept."""
 

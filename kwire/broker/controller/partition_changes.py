@@ -97,12 +97,16 @@ class PartitionChange:
     # --- the parts of a change
 
     def _finish_move(self) -> None:
-        """A move ends when all that are to stay are in sync."""
+        """A move ends when all that are added are in sync.
+
+        Where fewer are added than removed, as many as stay must be: else it would cost copies of the data.
+        """
         if not self.removing and not self.adding:
             return
-        isr = [replica for replica in self.isr if replica not in self.removing]
-        replicas = [replica for replica in self.replicas if replica not in self.removing]
-        if isr and replicas and set(replicas) <= set(isr):
+        isr, replicas = without(self.isr, self.removing), without(self.replicas, self.removing)
+        if not isr or not replicas or not set(self.adding) <= set(isr):
+            return
+        if len(self.adding) >= len(self.removing) or set(replicas) <= set(isr):
             self.isr, self.replicas, self.removing, self.adding = isr, replicas, [], []
 
     def _fill_elr(self) -> None:

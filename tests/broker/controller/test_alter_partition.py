@@ -157,3 +157,16 @@ def test_a_set_below_the_minimum_keeps_who_was_in_it_eligible(three: Any) -> Non
     assert three.image.topics["t"].partitions[0].elr == (2,)
     alter(three, isr=[1, 3])
     assert three.image.topics["t"].partitions[0].elr == ()
+
+
+def test_a_move_that_adds_as_many_as_it_removes_waits_for_those_alone(three: Any) -> None:
+    alter(three, isr=[1, 2])
+    assert three.run(AlterReassignments([("t", 0, [1, 3, 4])])) == [None]
+    assert alter(three, isr=[1, 2, 4]).error is ErrorCode.NONE
+    partition = three.image.topics["t"].partitions[0]
+    assert (partition.replicas, partition.isr) == ((1, 3, 4), (1, 4)), "3 was out of sync before"
+    # Nobody is added: then all that stay must be in sync.
+    assert three.run(AlterReassignments([("t", 0, [1, 3])])) == [None]
+    assert three.image.topics["t"].partitions[0].removing_replicas == (4,)
+    alter(three, isr=[1, 3, 4])
+    assert three.image.topics["t"].partitions[0].replicas == (1, 3)
