@@ -359,10 +359,13 @@ def test_who_leads_has_written_what_it_fetched_and_fetches_no_more() -> None:
 
 def test_a_log_that_was_cut_is_synced_before_it_leads() -> None:
     rig = rig_at(5)
+    rig.log().flush()
     work = rig.host.hold_work()
     rig.fetch(data(diverging=(3, 4)))
     rig.change(leader=1)
     assert (rig.partition().role, rig.log().awaits_sync) == (Role.LEADER, False)
+    # The worker has not done anything yet: the loop has waited for the disk itself.
+    assert rig.disk.is_synced(f"{rig.log().directory}/{0:020d}.log")
     for task in work:
         task.deliver()
     rig.host.run_pending()

@@ -179,7 +179,6 @@ class Durability:
             files += [self._disk.open(path) for path in self._producers.take_unsynced_paths()]
         elif self._tail_needs_sync:
             files.append(active.file)
-        self._tail_needs_sync = False
         if epochs.needs_sync:
             files.append(self._disk.open(epochs.path))
         if self._metadata_needs_sync:
@@ -188,14 +187,15 @@ class Durability:
         if epochs.needs_sync or self._metadata_needs_sync or active.base_offset != self._synced_base:
             directories.append(self._directory)
         epochs.needs_sync = False
-        self._metadata_needs_sync = False
         synced_base, cuts, renames = active.base_offset, self._cuts, self._renames
         seen_ms = self._seen_ms
 
+        # Until then another flush, which may be done sooner, has to sync the same.
         def finish() -> None:
+            self._metadata_needs_sync = False
             if cuts == self._cuts:
                 self.recovery_point = max(self.recovery_point, end_offset)
-                self.awaits_sync = False
+                self._tail_needs_sync = self.awaits_sync = False
             self._flushed_ms = seen_ms
             if renames == self._renames:
                 self._synced_base = max(self._synced_base, synced_base)

@@ -233,6 +233,11 @@ class OffsetIndex(_Index):
         return self.base_offset + self._last[0] if self._last else self.base_offset
 
     @property
+    def last_position(self) -> int:
+        """The position in the last entry; -1 when there is none."""
+        return self._last[1] if self._last else -1
+
+    @property
     def is_full(self) -> bool:
         return self._on_disk + len(self._tail) >= self.max_entries
 

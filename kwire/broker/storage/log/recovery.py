@@ -94,6 +94,7 @@ def open_log(
     if not clean:
         opening.recover(producers, recovery_point, log_start_offset)
         log_end_offset = opening.end(log_start_offset)
+        opening.sync_cut(log_end_offset)
     log_start_offset = max(log_start_offset, opening.segments[0].base_offset)
 
     epochs = opening.epochs
@@ -168,6 +169,19 @@ class _Opening:
         """Whether a file came or went. A log in which none did is left without a wait for the disk."""
         self.segments: list[Segment] = []
         self.epochs = LeaderEpochs(disk, directory, logger)
+        self._set_aside_from = -1
+        """The last segment that had been set aside, by retention or since the log was cut."""
+
+    # --- what was cut
+
+    def sync_cut(self, log_end_offset: int) -> None:
+        """Make it durable that the log was cut, where the last process has died over it. StorageError.
+
+        A loss of power would bring segments back behind what is appended from here on.
+        """
+        if self._set_aside_from >= log_end_offset:
+            self.segments[-1].file.sync()
+            self._disk.sync_directory(self._directory)
 
     # --- leftovers
 
@@ -179,6 +193,10 @@ class _Opening:
         if not any(name.endswith(_LEFTOVER_SUFFIXES) for name in self.names):
             return
         self.is_changed = True
+        self._set_aside_from = max(
+            (_base_offset(name) for name in self.names if name.endswith(LOG_SUFFIX + DELETED_SUFFIX)),
+            default=-1,
+        )
         for name in self.names:
             if name.endswith(CLEANED_SUFFIX):
                 cleaned.append(name)
@@ -276,6 +294,9 @@ class _Opening:
                 segment.time_index.load()
                 if after_crash and segment.size_bytes and not self._disk.size(segment.time_index.path):
                     raise CorruptIndex("the time index is empty, the log is not")
+                if after_crash and segment.index.last_position >= segment.size_bytes:
+                    # The log was cut, of which a loss of power has left no more than this.
+                    raise CorruptIndex("the index goes beyond the log")
             except (CorruptIndex, FileMissing) as error:
                 self._logger.warning("%s: rebuilding the indexes of %r: %s", self.name, segment, error)
                 self.is_changed = True

@@ -183,6 +183,37 @@ def test_truncation_may_be_killed_anywhere(offset: int) -> None:
             return
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_what_was_cut_does_not_come_back_behind_what_the_next_life_appends(seed: int) -> None:
+    """The process dies while it cuts the log, and the machine when the next one has appended a little."""
+    rng = random.Random(seed)
+    for disk, bench, operations in crashes(lambda: MemoryDisk(rng)):
+        disk.fails_after = None
+        log = bench.open()
+        for sequence in range(8):
+            bench.send(log, produced(sequence))
+        log.flush()
+        disk.fails_after = operations
+        try:
+            log.truncate_to(2)
+        except StorageError:
+            finished = False
+        else:
+            finished = True
+        disk.kill()
+        second = bench.open()
+        if second.log_end_offset == 2:
+            second.append(batch(b"new"), leader_epoch=9, now_ms=NOW_MS)
+            second.commit()
+        disk.power_cut()
+        third = bench.open(recovery_point=2)
+        found = numbered(third)
+        assert [offset for offset, _ in found] == list(range(len(found)))
+        assert (2, b"new") not in found or len(found) == 3
+        if finished:
+            return
+
+
 def test_a_log_that_fails_keeps_what_it_had_for_the_next_start() -> None:
     """The disk fails for a moment only: nothing refused may appear among what is acknowledged later."""
     for disk, bench, _ in crashes():
