@@ -237,7 +237,7 @@ class Fetcher:
             if size_bytes and throttle.covers(partition.topic, partition.index):
                 throttle.record(size_bytes)
             return True
-        return diverging.end_offset >= 0 and follower.cut(diverging)
+        return diverging.end_offset >= 0 and follower.cut(data)
 
     def _guarded(self, follower: Follower, work: Callable[[], bool], refused: list[Follower]) -> None:
         """Do something to a log; `work` says whether there is any use in going on at once."""

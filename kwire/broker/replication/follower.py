@@ -19,7 +19,7 @@ from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.leader_epochs import UNDEFINED_EPOCH
 from kwire.wire.batch import HEADER_BYTES, read_header
 from kwire.wire.errors import ApiError
-from kwire.wire.messages.fetch import EpochEndOffset, PartitionData
+from kwire.wire.messages.fetch import PartitionData
 
 
 class State(Enum):
@@ -157,11 +157,14 @@ class Follower:
         if records:
             self._begin_in_batch(records)
             log.append_fetched(records, leader_epoch=self.leader_epoch, now_ms=self._host.now_ms())
+        self._hear(data)
+        self.is_caught_up = log.log_end_offset >= data.high_watermark
+        return len(records)
+
+    def _hear(self, data: PartitionData) -> None:
         self._high_watermark = data.high_watermark
         self._log_start_offset = data.log_start_offset
-        self.is_caught_up = log.log_end_offset >= data.high_watermark
         self.has_staged = True
-        return len(records)
 
     def _begin_in_batch(self, records: memoryview) -> None:
         """The leader's log may begin within a batch, after DeleteRecords; an empty one has it whole then."""
@@ -212,19 +215,22 @@ class Follower:
 
     # --- where the leader's log differs
 
-    def cut(self, diverging: EpochEndOffset) -> bool:
+    def cut(self, data: PartitionData) -> bool:
         """Cut the log to where it may be the same as the leader's. False where that leaves it as it was.
 
-        `diverging` is the leader's last epoch up to that of the follower's end, and where that ended. Where
-        the follower does not know that epoch, its own last one before it is asked about next. StorageError.
+        The diverging epoch is the leader's last one up to that of the follower's end, with where that ended.
+        Where the follower does not know it, its own last one before is asked about next. Else the logs are
+        the same from here on, and what the answer tells beside it can be taken over: the leader may not tell
+        it again. StorageError.
         """
-        before = self.asked
+        before, diverging = self.asked, data.diverging_epoch
         log = self.partition.log
         epoch, end_offset = log.end_offset_for_epoch(diverging.epoch)
         if epoch < 0:
             common = diverging.end_offset  # all epochs of this log are later than any that both have
         elif epoch == diverging.epoch:
             common = min(end_offset, diverging.end_offset)
+            self._hear(data)
         else:
             common = end_offset
         self.truncate_to(min(common, log.log_end_offset))

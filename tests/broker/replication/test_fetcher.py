@@ -180,6 +180,15 @@ def test_a_leader_that_has_a_log_cut_where_it_ends_is_not_asked_at_once_again() 
     assert rig.log().log_end_offset == 3
 
 
+def test_what_is_told_beside_the_common_end_counts_where_that_is_found() -> None:
+    rig = rig_at(5)
+    rig.fetch(data(diverging=(2, 1), high_watermark=4))
+    assert rig.log().high_watermark == 0
+    rig = rig_at(5)
+    rig.fetch(data(diverging=(3, 4), high_watermark=9))
+    assert (rig.log().log_end_offset, rig.log().high_watermark) == (4, 4)
+
+
 def test_a_log_without_epochs_is_cut_to_what_was_committed() -> None:
     rig = FollowerRig()
     rig.follow()
