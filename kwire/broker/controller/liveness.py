@@ -36,11 +36,11 @@ class _Broker:
 class Liveness:
     """Which brokers live, as far as one active controller has heard."""
 
-    def __init__(self, node_id: int, session_timeout_ms: int) -> None:
-        """`node_id`: that of the controller, and of the broker that it may be, too."""
+    def __init__(self, own_broker_id: int | None, session_timeout_ms: int) -> None:
+        """`own_broker_id`: of the broker that the controller's node is, too; None where it is none."""
         self.now_ms = 0
         """The monotonic moment of what is decided now: whoever has it decided sets it."""
-        self._node_id = node_id
+        self._own_broker_id = own_broker_id
         self._session_timeout_ms = session_timeout_ms
         self._brokers: dict[int, _Broker] = {}
 
@@ -52,7 +52,7 @@ class Liveness:
         for broker in image.brokers.values():
             # Where its registration stands is not known any more; it is certainly no later than this.
             known = _Broker(broker.broker_epoch, image.offset)
-            if not broker.fenced and broker.broker_id != self._node_id:
+            if not broker.fenced and broker.broker_id != self._own_broker_id:
                 known.heard_ms = self.now_ms
             self._brokers[broker.broker_id] = known
 
@@ -69,12 +69,14 @@ class Liveness:
             known = self._brokers.get(command.broker_id)
             if known is None or known.broker_epoch != reply:
                 known = self._brokers[command.broker_id] = _Broker(reply, offset)
-                if command.broker_id == self._node_id:
+                if command.broker_id == self._own_broker_id:
                     known.heard_ms = self.now_ms
             else:
                 known.registered_at = offset
         elif isinstance(command, BrokerHeartbeat) and isinstance(reply, HeartbeatReply):
-            known = self._brokers[command.broker_id]
+            known = self._brokers.get(command.broker_id)
+            if known is None or known.broker_epoch != command.broker_epoch:
+                known = self._brokers[command.broker_id] = _Broker(command.broker_epoch, offset)
             known.metadata_offset = command.current_metadata_offset
             if reply.is_fenced:
                 known.shutdown_offset = UNKNOWN
@@ -90,7 +92,7 @@ class Liveness:
         """The brokers that may lead, and whose sessions are over. Each is told of once."""
         found = []
         for broker_id, known in self._brokers.items():
-            if known.heard_ms is None or broker_id == self._node_id:
+            if known.heard_ms is None or broker_id == self._own_broker_id:
                 continue
             if self.now_ms - known.heard_ms > self._session_timeout_ms:
                 known.heard_ms = None
@@ -112,7 +114,7 @@ class Liveness:
         heard = [
             known.heard_ms
             for broker_id, known in self._brokers.items()
-            if known.heard_ms is not None and broker_id != self._node_id
+            if known.heard_ms is not None and broker_id != self._own_broker_id
         ]
         return min(heard) + self._session_timeout_ms + 1 if heard else None
 
@@ -121,7 +123,7 @@ class Liveness:
         known = self._of(broker)
         if known is None or known.heard_ms is None:
             return False
-        is_own = broker.broker_id == self._node_id
+        is_own = broker.broker_id == self._own_broker_id
         return is_own or self.now_ms - known.heard_ms <= self._session_timeout_ms
 
     def registered_at(self, broker: BrokerImage) -> int:

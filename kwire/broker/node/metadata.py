@@ -133,7 +133,7 @@ class Metadata:
             self.publisher,
             self._host,
             periods=_periods(config),
-            liveness=Liveness(config.node_id, config.broker_session_timeout_ms),
+            liveness=Liveness(config.node_id if config.is_broker else None, config.broker_session_timeout_ms),
             bootstrap=lambda: bootstrap_records(self._disk, self._home),
         )
 

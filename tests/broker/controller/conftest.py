@@ -95,7 +95,7 @@ class Cluster:
         self.image = MetadataImage()
         self.rng = random.Random(7)
         self.controller = Controller(1, Rules(), Defaults(num_partitions=1, replication_factor=1))
-        self.liveness = Liveness(0, session_timeout_ms=9_000)
+        self.liveness = Liveness(None, session_timeout_ms=9_000)
         self.records: list[StoredRecord] = []
         """What the last command wrote."""
         levels: list[object] = [
