@@ -19,6 +19,8 @@ from kwire.testing.network import Faults
 
 LONGEST_MS: Final = 5_000
 """How long something stays broken at most."""
+LONGEST_LEAVE_MS: Final = 2_000
+"""How long a node that is to stop waits for the controller to let it go."""
 MOST_DOWN: Final = 2
 CALM: Final = Faults(shortest_ms=1, longest_ms=5)
 
@@ -139,11 +141,23 @@ class Trouble:
             node.die(power=self._rng)
 
     def _stop(self) -> None:
+        """As a process that gets a SIGTERM: it has others lead, but does not wait for that without end."""
         node = self._some()
-        if node is not None:
-            self._goes_down(node, "is stopped")
-            node.stop()
-            self._world.watch.look_at(node)
+        if node is None:
+            return
+        self._world.note(f"--- {node.name} is asked to stop")
+        self._down[node.node_id] = None
+        host = node.host
+
+        def left(why: str) -> None:
+            if node.host is host and not host.is_dead and node.node_id in self._down:
+                self._world.note(f"--- {node.name} is stopped, {why}")
+                node.stop()
+                self._world.watch.look_at(node)
+                self._later(lambda: self._start(node))
+
+        node.node.leave(lambda: left("let go"))
+        self._world.events.timers.add(LONGEST_LEAVE_MS, lambda: left("though nobody lets it go"))
 
     def _wipe(self) -> None:
         node = self._some_replaceable()
