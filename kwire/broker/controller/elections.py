@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from kwire.broker.controller.commands import Election, ElectLeaders, ElectWherePossible, Fault, Result
+from kwire.broker.controller.commands import (
+    MAX_RECORDS_PER_REQUEST,
+    TOO_MANY_RECORDS,
+    Election,
+    ElectLeaders,
+    ElectWherePossible,
+    Fault,
+    Result,
+)
 from kwire.broker.controller.partition_changes import PartitionChange, cheapest_election, find
 from kwire.broker.metadata.image import NO_LEADER, MetadataImage
 from kwire.broker.metadata.records import StoredRecord
-from kwire.wire.errors import ErrorCode
+from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.elect_leaders import PartitionResult, ReplicaElectionResult
 
 MAX_ELECTIONS_AT_ONCE: Final = 1_000
@@ -26,7 +34,10 @@ _NOT_AVAILABLE = {
 
 
 def elect_leaders(command: ElectLeaders, image: MetadataImage) -> Result[list[ReplicaElectionResult]]:
-    """One outcome a partition that was named; of all partitions, only where there was something to do."""
+    """One outcome a partition that was named; of all partitions, only where there was something to do.
+
+    ApiError: POLICY_VIOLATION for all of them, where they are too many for one request.
+    """
     records: list[StoredRecord] = []
     results: list[ReplicaElectionResult] = []
     asked = command.topics
@@ -39,6 +50,8 @@ def elect_leaders(command: ElectLeaders, image: MetadataImage) -> Result[list[Re
             outcome = _elect(image, name, index, command.election)
             if isinstance(outcome, StoredRecord):
                 records.append(outcome)
+                if len(records) > MAX_RECORDS_PER_REQUEST:
+                    raise ApiError(*TOO_MANY_RECORDS)
                 result.partition_result.append(PartitionResult(partition_id=index, error_message=None))
             elif command.topics is not None or outcome is not _NOT_NEEDED:
                 result.partition_result.append(

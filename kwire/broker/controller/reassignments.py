@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kwire.broker.controller.commands import AlterReassignments, Election, Fault, Result
+from kwire.broker.controller.commands import (
+    MAX_RECORDS_PER_REQUEST,
+    AlterReassignments,
+    Election,
+    Fault,
+    Result,
+)
 from kwire.broker.controller.partition_changes import (
     PartitionChange,
     cheapest_election,
@@ -26,6 +32,9 @@ def alter_reassignments(
     replies: list[Fault | None] = []
     for name, index, replicas in command.partitions:
         outcome = _alter(image, may_lose, name, index, replicas, command.allow_replication_factor_change)
+        if isinstance(outcome, StoredRecord) and len(records) == MAX_RECORDS_PER_REQUEST:
+            # As in Kafka, those that there is no room for, and without saying so.
+            outcome = Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
         replies.append(outcome if isinstance(outcome, Fault) else None)
         if isinstance(outcome, StoredRecord):
             records.append(outcome)

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from kwire.broker.controller import elections
 from kwire.broker.controller.commands import (
     AlterReassignments,
     Election,
     ElectLeaders,
+    ElectWherePossible,
     UnregisterBroker,
 )
 from kwire.wire.errors import ApiError, ErrorCode
@@ -97,3 +99,21 @@ def test_who_is_forgotten_leads_no_more(three: Any) -> None:
     three.run(UnregisterBroker(1))
     assert sorted(three.image.brokers) == [2, 3]
     assert state(three)[:3] == ((1, 2, 3), (2, 3), 2)
+
+
+def test_so_many_are_elected_in_one_go_and_no_more(
+    bare_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elections, "MAX_RECORDS_PER_REQUEST", 3)
+    monkeypatch.setattr(elections, "MAX_ELECTIONS_AT_ONCE", 3)
+    cluster = bare_cluster()
+    for broker_id in (1, 2):
+        cluster.start(broker_id)
+    cluster.create_on("t", [[1, 2]] * 4)
+    cluster.run(AlterReassignments([("t", index, [2, 1]) for index in range(4)]))
+    with pytest.raises(ApiError, match="Unable to perform excessively large batch operation"):
+        cluster.decide(ElectLeaders(Election.PREFERRED, None))
+    assert cluster.run(ElectWherePossible(Election.PREFERRED)) is True
+    assert len(cluster.records) == 3
+    assert cluster.run(ElectWherePossible(Election.PREFERRED)) is False
+    assert [partition.leader for partition in cluster.image.topics["t"].partitions] == [2] * 4

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kwire.broker.controller import reassignments
 from kwire.broker.controller.commands import (
     AlterReassignments,
     Fault,
@@ -88,3 +89,11 @@ def test_a_new_replica_is_waited_for(three: Any) -> None:
     assert move(three, None) is None
     assert state(three) == ((1, 2), (1,), 1, (), ())
     assert move(three, None) == Fault(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+
+
+def test_one_request_moves_so_many_and_no_more(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reassignments, "MAX_RECORDS_PER_REQUEST", 3)
+    cluster.start(2)
+    cluster.create_on("t", [[1]] * 5)
+    replies = cluster.run(AlterReassignments([("t", index, [2]) for index in range(5)]))
+    assert replies == [None] * 3 + [Fault(ErrorCode.UNKNOWN_SERVER_ERROR)] * 2
