@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.host.host import PeerUnreachable
-from kwire.broker.net.peer_link import Ask, PeerLink
 
 if TYPE_CHECKING:
     from kwire.broker.host.host import Host, OnAnswer, PeerAddress
-    from kwire.broker.net.peer_link import Dial
+    from kwire.broker.net.peer_link import Dial, PeerLink
     from kwire.wire.schema import Message
 
 MAX_LINKS: Final = 1_000
@@ -72,6 +71,9 @@ class PeerLinks:
             error = PeerUnreachable(f"{to}: nothing is asked: {refusal}")
             self._host.call_soon(lambda: on_answer(error))
             return
+        # Imported here: a node that is alone starts without it.
+        from kwire.broker.net.peer_link import Ask, PeerLink
+
         if link is None:
             link = self._links[key] = PeerLink(
                 self._host,

@@ -7,6 +7,7 @@ active controller is this node itself all of that is done when `start` returns.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kwire.broker.api.records.fetch_sessions import FetchSessionCache
 from kwire.broker.config import BrokerConfig
@@ -17,7 +18,6 @@ from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, MetadataImage
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kwire.broker.node.base import NodeBase
-from kwire.broker.node.controller_node import ControllerNode
 from kwire.broker.node.format import (
     all_directories,
     metadata_directory,
@@ -42,6 +42,9 @@ from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, StorageError
 from kwire.coordinator.groups.service import GroupCoordinatorService
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
+
+if TYPE_CHECKING:
+    from kwire.broker.node.controller_node import ControllerNode
 
 FETCH_SESSION_EVICTION_MS = 120_000
 HOUSEKEEPING_MS = 10_000
@@ -288,5 +291,11 @@ def new_node(
     on_fatal: Callable[[str], None] = lambda reason: None,
 ) -> Node | ControllerNode:
     """The node that process.roles asks for."""
-    kind = Node if config.is_broker else ControllerNode
+    if config.is_broker:
+        kind: type[Node | ControllerNode] = Node
+    else:
+        # Imported here: a broker starts without it.
+        from kwire.broker.node.controller_node import ControllerNode
+
+        kind = ControllerNode
     return kind(config, host, disk, on_open=on_open, on_unfenced=on_unfenced, on_fatal=on_fatal)

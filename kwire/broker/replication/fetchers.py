@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kwire.broker.config import BrokerConfig
 from kwire.broker.host.host import Host, PeerAddress
 from kwire.broker.metadata.image import MetadataImage
-from kwire.broker.replication.fetcher import Fetcher
-from kwire.broker.replication.follower import Follower
 from kwire.broker.replication.following import Commits
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.throttle import FOLLOWER, Throttle
+
+if TYPE_CHECKING:
+    from kwire.broker.replication.fetcher import Fetcher
+    from kwire.broker.replication.follower import Follower
 
 FETCH_VERSIONS: Final = ((27, 18), (21, 17), (19, 16), (10, 15), (9, 14), (0, 13))
 LIST_OFFSETS_VERSIONS: Final = ((29, 11), (25, 10), (21, 9), (9, 8), (0, 7))
@@ -63,6 +65,10 @@ class Fetchers:
             self._begin(partition, leader_id, leader_epoch)
 
     def _begin(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
+        # Imported here: a broker that is alone starts without them.
+        from kwire.broker.replication.fetcher import Fetcher
+        from kwire.broker.replication.follower import Follower
+
         number = (sum(partition.topic.encode()) + partition.index) % self._size
         fetcher = self._fetchers.get((leader_id, number))
         if fetcher is None:
