@@ -22,9 +22,15 @@ class StatePorts(Protocol):
         """How large a batch may be that is appended now. Raises ApiError where any would be refused."""
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
-        """Every batch of a partition of the topic, from its log start on, in offset order.
+        """Every batch of a partition of the topic, from its log start to its end, in offset order.
 
-        Raises ApiError where the partition is not here or cannot be read.
+        Raises ApiError where the partition is not led here or cannot be read.
+        """
+
+    def when_committed(self, index: int, on_committed: Callable[[ApiError | None], None]) -> None:
+        """Call, maybe at once, when all that a partition's log has now is committed, or why it was lost.
+
+        Raises ApiError where the partition is not led here.
         """
 
     def partition_count(self) -> int | None:

@@ -1,8 +1,9 @@
 """Runs a coordinator's machines: one shard for each partition of its topic that this broker leads.
 
 A shard is loaded from its log, runs commands one at a time, appends their records, and tells whoever waits
-once everything appended until then is committed. A shard whose append is lost knows more than its log does,
-so it is discarded; it comes back, loaded anew, when its partition does.
+once everything appended until then is committed, what was loaded included: who has just been elected does not
+know how much of its log is. A shard whose append is lost knows more than its log does, so it is discarded; it
+comes back, loaded anew, when its partition does.
 
 Where the kind of coordinator `gathers`, commands of one turn of the loop share a record batch, which is
 appended when the turn ends (Apache Kafka's group.coordinator.append.linger.ms=-1 does the same: no command
@@ -148,6 +149,8 @@ class Shard(Generic[M]):
         self._on_refused = on_refused
         self._refused = False
         self._reload_ms = 0
+        self._refusal: ErrorCode | None = None
+        """Why the log takes nothing just now, which was told."""
 
     # --- what the machine may ask
 
@@ -194,9 +197,11 @@ class Shard(Generic[M]):
                         return
                     self._append(part, waiting, result.producer)
         except ApiError as error:
-            self.logger("kwire.coordinator").warning(
-                "%s-%d: an append was refused: %s", self._kind.topic, self.index, error.code.name
-            )
+            if error.code is not self._refusal:
+                self._refusal = error.code
+                self.logger("kwire.coordinator").warning(
+                    "%s-%d: an append was refused: %s", self._kind.topic, self.index, error.code.name
+                )
             if not waiting.appends:
                 self._waiting.remove(waiting)
             waiting.tell(error)
@@ -298,11 +303,15 @@ class Shard(Generic[M]):
         if self.ended:
             self._settle()
             return
-        if error is not None:
+        if error is not None and error.code is not ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
             self._lost(written_for, error)
             return
+        self._refusal = None
         for waiting in written_for:
             waiting.appends -= 1
+            if error is not None:
+                # It is committed, by fewer than were asked for: as if that had taken too long.
+                waiting.tell(ApiError(ErrorCode.REQUEST_TIMED_OUT))
         queue = self._waiting
         while queue and not queue[0].appends:
             queue.popleft().tell(None)
@@ -335,14 +344,27 @@ class Shard(Generic[M]):
         def over() -> None:
             self._watch = None
             for waiting in watched:
-                if waiting.appends:
-                    waiting.tell(ApiError(ErrorCode.REQUEST_TIMED_OUT))
+                # Those that were told already are not told again.
+                waiting.tell(ApiError(ErrorCode.REQUEST_TIMED_OUT))
             if self._waiting and not self.ended:
                 self._start_watch()
 
         self._watch = self._host.schedule(self._kind.commit_timeout_ms, over)
 
     # --- life
+
+    def loaded(self) -> None:
+        """The log is read. From here on there are commands, and answers when what was read is committed.
+
+        ApiError: the partition is not led here any more.
+        """
+        waiting = _Waiting(None)
+        waiting.appends = self._under_way = 1
+        self._waiting.append(waiting)
+        self._ports.when_committed(self.index, lambda error: self._committed((waiting,), error))
+        self.loading = False
+        if not self.ended:
+            self.machine.loaded()
 
     def end(self, code: ErrorCode) -> None:
         """Stop for good: whoever waits is told `code`."""
@@ -450,15 +472,13 @@ class Runtime(Generic[M]):
                 if size_bytes >= LOAD_STEP_BYTES:
                     self._host.call_soon(lambda: self._load(shard, batches))
                     return
+            shard.loaded()
         except Exception as error:
             is_known = isinstance(error, ApiError | WireError | batch.CorruptBatch)
             self._host.logger("kwire.coordinator").error(
                 "%s-%d cannot be loaded: %s", self._kind.topic, shard.index, error, exc_info=not is_known
             )
             shard.end(ErrorCode.NOT_COORDINATOR)
-            return
-        shard.loading = False
-        shard.machine.loaded()
 
 
 def partition_of(name: str, count: int) -> int:

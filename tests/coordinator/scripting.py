@@ -80,6 +80,12 @@ class FakePorts:
         for data in list(self.logs[index]):
             yield memoryview(data)
 
+    def when_committed(self, _index: int, on_committed: Callable[[ApiError | None], None]) -> None:
+        if self.held is None:
+            on_committed(None)
+        else:
+            self.held.append(on_committed)
+
     def partition_count(self) -> int | None:
         return self.partitions
 

@@ -330,3 +330,39 @@ def test_the_end_of_a_transaction_comes_after_what_was_gathered_before() -> None
         assert found.value == (ErrorCode.NONE, 5), "the one that was written last"
         node.groups.resigned(0, 1)
         node.groups.elected(0, 1)
+
+
+def test_what_was_loaded_is_told_once_it_is_committed(cluster: Cluster) -> None:
+    """Whoever is elected does not know yet what of its log is committed."""
+    cluster.commit(1)
+    index = partition_of("g", PARTITIONS)
+    cluster.service.resigned(index, 0)
+    cluster.ports.held = []
+    cluster.service.elected(index, 1)
+    reading = Reply()
+    cluster.service.fetch_offsets("g", lambda stored: stored["t"][0].offset, reading)
+    assert reading.pending
+    cluster.ports.release()
+    assert reading.value == (ErrorCode.NONE, 1)
+
+
+def test_nobody_waits_for_replicas_without_end(cluster: Cluster) -> None:
+    cluster.ports.held = []
+    (writing,) = sent(cluster, (0, 1))
+    reading = Reply()
+    cluster.service.fetch_offsets("g", lambda stored: stored["t"][0].offset, reading)
+    cluster.advance(5_000)
+    assert writing.value == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    cluster.advance(5_000)
+    assert reading.value == (ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+    cluster.ports.release()
+    assert cluster.offsets() == {("t", 0): 1}
+
+
+def test_what_too_few_replicas_have_is_there(cluster: Cluster) -> None:
+    cluster.ports.held = []
+    (writing,) = sent(cluster, (0, 1))
+    cluster.host.run_pending()
+    cluster.ports.release(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    assert writing.value == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert cluster.offsets() == {("t", 0): 1}

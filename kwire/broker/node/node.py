@@ -106,7 +106,11 @@ class Node(NodeBase):
         self.log_dirs: LogDirs = LogDirs(self)
         own_settings = GroupConfigs(config, lambda group_id: self.image.config(RESOURCE_GROUP, group_id))
         self.groups = GroupCoordinatorService(
-            config, host, StateTopic(self, GROUP_METADATA_TOPIC), NodeTopics(lambda: self.image), own_settings
+            config,
+            host,
+            StateTopic(self, GROUP_METADATA_TOPIC, needs_isr=False),
+            NodeTopics(lambda: self.image),
+            own_settings,
         )
         ports = NodeTransactionPorts(self)
         self.transactions = TransactionCoordinatorService(config, host, ports)

@@ -41,9 +41,14 @@ class StateTopicNode(Protocol):
 class StateTopic:
     """`coordinator.ports.StatePorts` on a node."""
 
-    def __init__(self, node: StateTopicNode, topic: str) -> None:
+    def __init__(self, node: StateTopicNode, topic: str, *, needs_isr: bool = True) -> None:
+        """`needs_isr`: appends are refused while min.insync.replicas are not in sync.
+
+        Else they are taken, and committed once those are there again: so do Apache Kafka's groups.
+        """
         self._node = node
         self._topic = topic
+        self._needs_isr = needs_isr
         self._creating = False
         self._count: int | None = None
 
@@ -52,8 +57,9 @@ class StateTopic:
         self._led(index).append(
             memoryview(data),
             now_ms=self._node.host.now_ms(),
-            on_replicated=on_committed,
+            on_replicated=on_committed if self._needs_isr else _by_any(on_committed),
             origin=AppendOrigin.COORDINATOR,
+            needs_isr=self._needs_isr,
         )
 
     def max_batch_bytes(self, index: int) -> int:
@@ -66,20 +72,21 @@ class StateTopic:
 
     def _led(self, index: int) -> Partition:
         partition = self._node.partition(self._topic, index)
-        if partition is None or partition.role is Role.FOLLOWER:
+        if partition is None or partition.role in (Role.FOLLOWER, Role.ABSENT):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
-        """Every committed batch in offset order, also what comes while this reads. ApiError, CorruptBatch.
+        """Every batch in offset order, also what comes while this reads. ApiError, CorruptBatch.
 
-        A log is read in parts, between which a transaction's marker may be written to it: nobody else tells
-        a machine of it that is still being loaded.
+        Whoever has just been elected does not know yet how much of its log is committed: maybe all of it. A
+        log is read in parts, between which a transaction's marker may be written to it: nobody else tells a
+        machine of it that is still being loaded.
         """
         log = self._led(index).log
         self.partition_count()  # what is loaded was written with so many
         offset = log.log_start_offset
-        while offset < (end_offset := log.high_watermark):
+        while offset < (end_offset := log.written_end_offset):
             try:
                 data = memoryview(log.read(offset, max_bytes=READ_BYTES, up_to_offset=end_offset).read())
             except StorageError as error:
@@ -96,6 +103,11 @@ class StateTopic:
             if not position:
                 # Compaction has left nothing from here to the end.
                 return
+            log = self._led(index).log  # it may have moved to another directory
+
+    def when_committed(self, index: int, on_committed: Callable[[ApiError | None], None]) -> None:
+        """Call when all that a partition's log has now is committed. ApiError: not led here."""
+        self._led(index).when_committed(_by_any(on_committed))
 
     def partition_count(self) -> int | None:
         """How many partitions the topic had when it was first seen; None while there is no such topic.
@@ -137,3 +149,13 @@ class StateTopic:
                     ErrorCode(result.error_code).name,
                     result.error_message,
                 )
+
+
+def _by_any(on_committed: Callable[[ApiError | None], None]) -> Callable[[ApiError | None], None]:
+    """What is below the high watermark is committed, by however few replicas."""
+
+    def told(error: ApiError | None) -> None:
+        is_there = error is not None and error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        on_committed(None if is_there else error)
+
+    return told

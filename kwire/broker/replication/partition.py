@@ -235,18 +235,25 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         marker: MarkerTerms | None = None,
         header: BatchHeader | None = None,
+        needs_isr: bool = True,
     ) -> Appended:
         """Validate and stage a produced batch; one of the two is told when what it waits for is so.
 
         After `timeout_ms` what is not replicated is told REQUEST_TIMED_OUT; the records stay. `records` must
-        be writable and is owned by the log from here on; `header` is theirs, where it was read before. Raises
+        be writable and is owned by the log from here on; `header` is theirs, where it was read before.
+        `needs_isr`: what is to be replicated is refused while min.insync.replicas are not in sync. Raises
         ApiError when the batch is refused; nobody is told then.
         """
         if self.role is not Role.LEADER:
             raise self.refusal()
         log = self.log
         led = self.led
-        if on_replicated is not None and led is not None and led.are_too_few(log.config.min_insync_replicas):
+        if (
+            on_replicated is not None
+            and led is not None
+            and needs_isr
+            and led.are_too_few(log.config.min_insync_replicas)
+        ):
             raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
         appended = log.append(
             records,
@@ -272,6 +279,12 @@ class Partition:
         else:
             self._keep([promise])
         return appended
+
+    def when_committed(self, tell: Told) -> None:
+        """Tell, at once maybe, when all that the log has now is committed. ApiError: not led here."""
+        if self.role is not Role.LEADER:
+            raise self.refusal()
+        self._keep([(self.log.log_end_offset, tell, None)])
 
     def commit(self) -> None:
         """Write what this turn staged, then tell those who wait for it. Never raises."""

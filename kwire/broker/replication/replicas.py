@@ -377,6 +377,9 @@ class Replicas:
 
     def _went_offline(self, partition: Partition, error: StorageError) -> None:
         self._following.forget(partition)
+        coordinator = self._coordinators.get(partition.topic)
+        if coordinator is not None:
+            coordinator.resigned(partition.index, partition.leader_epoch)
         if self._partitions.get((partition.topic, partition.index)) is partition:  # it was not given up
             self._logger.error("%s-%d is offline: %s", partition.topic, partition.index, error)
             if not isinstance(error, OwnFailure):

@@ -11,6 +11,7 @@ only that markers are still being written. Kafka gives it for records on their w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from kwire.coordinator.machine import (
@@ -42,6 +43,8 @@ from kwire.wire.schema import Message
 from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue
 
 VALUE_VERSION = 1
+COMPLETION_RETRY_MS = 100
+_NOT_REFUSED = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_COORDINATOR)
 
 
 class Producer(NamedTuple):
@@ -72,6 +75,9 @@ class TransactionConfig(Protocol):
 
 class TransactionSurroundings(Surroundings, Protocol):
     """What this machine asks of its runtime beyond what every machine may."""
+
+    def run(self, result: CoordinatorResult) -> None:
+        """Do what a command of this machine has decided, without anybody having asked."""
 
     def write_markers(self, ending: Ending) -> None:
         """Write these markers, and call `markers_written` when all of them are in their logs."""
@@ -114,10 +120,13 @@ class TransactionMachine:
         """Nothing in this log is part of a transaction itself."""
 
     def loaded(self) -> None:
-        """The log is read: write the markers that were decided and maybe not written."""
+        """The log is read: write the markers that were decided and maybe not written.
+
+        Not before it is sure that the decision is committed: another coordinator may not know of it.
+        """
         for transaction in list(self.transactions.values()):
             if transaction.is_ending:
-                self._write_markers(transaction)
+                self._around.run(CoordinatorResult((), partial(self._decided, transaction)))
 
     def unload(self, code: ErrorCode) -> None:
         """The machine is gone. Whoever waits is told by its runtime."""
@@ -291,18 +300,18 @@ class TransactionMachine:
         )
 
     def _ending(self, after: Transaction, told: Committed) -> CoordinatorResult:
-        def decided(error: ApiError | None) -> None:
-            if error is None:
-                self._write_markers(after)
-            elif error.code == ErrorCode.REQUEST_TIMED_OUT:
-                # Whoever asked waits no longer. The record may still be committed, and the markers follow it.
-                self._around.later(0, lambda: CoordinatorResult((), decided))
-
         def committed(error: ApiError | None) -> None:
-            decided(error)
+            self._decided(after, error)
             told(error)
 
         return self._apply(after, committed)
+
+    def _decided(self, transaction: Transaction, error: ApiError | None) -> None:
+        if error is None:
+            self._write_markers(transaction)
+        elif error.code == ErrorCode.REQUEST_TIMED_OUT:
+            # Whoever asked waits no longer. The record may still be committed, and the markers follow it.
+            self._around.later(0, lambda: CoordinatorResult((), partial(self._decided, transaction)))
 
     def _write_markers(self, transaction: Transaction) -> None:
         self._around.write_markers(
@@ -321,7 +330,13 @@ class TransactionMachine:
         transaction = self._ended_by(ending_)
         if transaction is None:
             return CoordinatorResult()
-        return self._apply(completed(transaction, self._around.now_ms()), ignore_outcome)
+
+        def stored(error: ApiError | None) -> None:
+            if error is not None and error.code not in _NOT_REFUSED:
+                # As while too few replicas are in sync.
+                self._around.later(COMPLETION_RETRY_MS, lambda: self.markers_written(ending_))
+
+        return self._apply(completed(transaction, self._around.now_ms()), stored)
 
     def markers_refused(self, ending_: Ending, partitions: frozenset[TopicPartition]) -> None:
         """One of these logs has heard of a later epoch: the transaction is ending until it is loaded again.

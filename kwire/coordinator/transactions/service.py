@@ -72,6 +72,9 @@ class _Around:
     def next_producer_id(self) -> int:
         return self._service.next_producer_id()
 
+    def run(self, result: CoordinatorResult) -> None:
+        self._shard.execute(result)
+
     def write_markers(self, ending: Ending) -> None:
         self._service.write_markers(self._shard, ending)
 

@@ -186,6 +186,15 @@ def test_a_follower_whose_log_fails_follows_no_more() -> None:
     assert rig.followed == [(2, 0), ()]
 
 
+def test_a_coordinator_whose_log_fails_is_none_any_more() -> None:
+    rig = Rig()
+    rig.create(STATE)
+    log = rig.logs.get(STATE, 0)
+    assert log is not None
+    rig.logs.log_failed(log, StorageError("broken"))
+    assert rig.coordinator.heard == [("elected", 0, 0), ("resigned", 0, 0)]
+
+
 def test_a_replica_that_goes_elsewhere_takes_its_log_along() -> None:
     rig = Rig()
     rig.create()

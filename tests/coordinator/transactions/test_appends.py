@@ -103,3 +103,32 @@ def test_an_id_that_is_not_stored_is_not_known(world: World, asking: Asking) -> 
     asking.init()
     assert asking.answers == [ErrorCode.UNKNOWN_SERVER_ERROR]
     assert world.transaction(NAME) is None
+
+
+def test_the_end_of_a_transaction_is_stored_as_soon_as_the_log_takes_it(
+    world: World, asking: Asking, producer: Producer
+) -> None:
+    asking.end(producer)
+    world.commit_appends()
+    world.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    world.write_marker()
+    world.advance(1_000)
+    asking.init()
+    assert asking.answers[-1] == ErrorCode.CONCURRENT_TRANSACTIONS
+    world.refuse = None
+    world.advance(1_000)
+    asking.init()
+    world.settle()
+    assert isinstance(asking.answers[-1], Producer)
+
+
+def test_no_marker_is_written_before_what_was_loaded_is_committed(
+    world: World, asking: Asking, producer: Producer
+) -> None:
+    asking.end(producer)
+    world.is_behind = True
+    world.crash(kept=1)
+    world.advance(10_000)
+    assert not world.markers
+    world.commit_appends()
+    assert [partition for partition, *_ in world.markers] == [PARTITION]

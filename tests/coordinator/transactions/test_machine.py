@@ -52,6 +52,9 @@ class Broker:
     def stored_batches(self, index: int) -> Iterator[memoryview]:
         yield from [memoryview(bytes(data)) for data in self.log]
 
+    def when_committed(self, index: int, on_committed: Callable[[ApiError | None], None]) -> None:
+        on_committed(None)
+
     def partition_count(self) -> int | None:
         return 1
 

@@ -92,6 +92,12 @@ class _Ports:
         for data in list(self._world.state_log):
             yield memoryview(data)
 
+    def when_committed(self, index: int, on_committed: Callable[[ApiError | None], None]) -> None:
+        if self._world.is_behind:
+            self._world.appends.append((b"", on_committed))
+        else:
+            on_committed(None)
+
     def partition_count(self) -> int | None:
         return 1
 
@@ -133,6 +139,8 @@ class World:
         """Records of the coordinator that are not committed yet."""
         self.markers: list[tuple[TopicPartition, Ending, int, Written]] = []
         """Markers that the coordinator wants written."""
+        self.is_behind = False
+        """Whether a coordinator that is loaded does not know yet what of its log is committed."""
         self.refuse: ErrorCode | None = None
         """With what appends of the coordinator are refused."""
         self._start()
@@ -178,7 +186,8 @@ class World:
         done = 0
         while self.appends and (count is None or done < count):
             data, tell = self.appends.pop(0)
-            self.state_log.append(data)
+            if data:
+                self.state_log.append(data)
             tell(None)
             self.host.run_pending()
             done += 1
