@@ -10,6 +10,8 @@ NOT_SERVED = "this API is not served yet, and what is not served is not advertis
 FEATURES = "a feature is advertised when all that it promises is there"
 SNAPSHOT_KEPT = "the snapshot of producers at the log start is kept, so that a second crash changes nothing"
 UNPARSED = "records are delimited, not parsed, when they are produced: docs/decisions/0002"
+LET_GO = "who was let go need not wait for the end of a session: docs/decisions/0016"
+ENDED = "a life that was about to end does not begin again: docs/decisions/0016"
 
 KNOWN: list[tuple[str, str, str]] = [
     ("raw_frames.api_versions", "*/ApiKeys/*", NOT_SERVED),
@@ -32,4 +34,6 @@ KNOWN: list[tuple[str, str, str]] = [
         "/restarted-retained-False/ended/committed/*/4/0/1",
         SNAPSHOT_KEPT,
     ),
+    ("raw_nodes_lives.heartbeats", "/back at once/*", LET_GO),
+    ("raw_nodes_lives.heartbeats", "/gone, and not fenced in this life/IsFenced", ENDED),
 ]

@@ -121,7 +121,7 @@ def controller_registration(
 
     def done(reply: ApiError | None) -> None:
         if reply is None:
-            context.complete(ControllerRegistrationResponse(error_message=None))
+            context.complete(ControllerRegistrationResponse())
         else:
             context.refuse(reply)
 
