@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from bench import (
     archive,
+    cluster,
     compaction,
     flush,
     groups,
@@ -39,8 +40,18 @@ BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "offset_commits": offset_commits.measure,
     "segments": segments.measure,
     "archive": archive.measure,
+    "cluster": cluster.measure,
 }
-LONG = {"partitions", "compaction", "transactions", "groups", "offset_commits", "segments", "archive"}
+LONG = {
+    "partitions",
+    "compaction",
+    "transactions",
+    "groups",
+    "offset_commits",
+    "segments",
+    "archive",
+    "cluster",
+}
 """What runs only when it is asked for."""
 
 

@@ -56,6 +56,11 @@ def free_ports() -> Iterator[int]:
 _ports = free_ports()
 
 
+def free_port() -> int:
+    """The next of them, for this run."""
+    return next(_ports)
+
+
 class Broker(ABC):
     """One broker: started and stopped as often as a measurement wants."""
 

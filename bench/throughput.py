@@ -8,6 +8,7 @@ the topic's offsets must then add up to what was sent, and the consumer must get
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -47,6 +48,13 @@ CONSUMER = {
 }
 
 
+class Served(Protocol):
+    """A broker, or a cluster."""
+
+    name: str
+    bootstrap: str
+
+
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
     """`rounds` times: produce for `seconds` at each size to each broker, and consume it."""
     figures: dict[str, Figure] = {}
@@ -75,26 +83,28 @@ def _round(broker: Broker, size: int, seconds: float) -> tuple[float, float, tup
     topic = f"bench-{size}-{time.monotonic_ns()}"
     admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic].result(30)
     idle = broker.cpu_seconds()
-    count, producing = _produce(broker, topic, size, seconds)
+    count, producing = produce(broker, topic, size, seconds)
     written = broker.cpu_seconds()
-    consuming = _consume(broker, topic, count)
+    consuming = consume(broker, topic, count)
     read = broker.cpu_seconds()
     admin.delete_topics([topic])[topic].result(30)
     cost = ((written - idle) / count * 1e6, (read - written) / count * 1e6)
     return count / producing, count / consuming, cost
 
 
-def _produce(broker: Broker, topic: str, size: int, seconds: float) -> tuple[int, float]:
+def produce(
+    broker: Served, topic: str, size: int, seconds: float, partitions: int = PARTITIONS
+) -> tuple[int, float]:
     """How many records were acknowledged, and in how many seconds."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
     producer.list_topics(topic, timeout=30)  # the client knows where to send when the clock starts
     message = {"value": bytes(range(33, 123)) * (size // 90) + b"x" * (size % 90)}
-    batches = [[dict(message) for _ in range(BATCH)] for _ in range(PARTITIONS)]
+    batches = [[dict(message) for _ in range(BATCH)] for _ in range(partitions)]
     sent, turn = 0, 0
     begun = time.perf_counter()
     while time.perf_counter() - begun < seconds:
-        batch = batches[turn % PARTITIONS]
-        queued = producer.produce_batch(topic, batch, partition=turn % PARTITIONS)
+        batch = batches[turn % partitions]
+        queued = producer.produce_batch(topic, batch, partition=turn % partitions)
         sent += queued
         turn += 1
         if queued < BATCH:  # the client's queue is full
@@ -104,11 +114,11 @@ def _produce(broker: Broker, topic: str, size: int, seconds: float) -> tuple[int
     return sent, time.perf_counter() - begun
 
 
-def _consume(broker: Broker, topic: str, count: int) -> float:
+def consume(broker: Served, topic: str, count: int, partitions: int = PARTITIONS) -> float:
     """The seconds from the assignment to the last of `count` records, which must all be there."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, **CONSUMER})
     try:
-        parts = [TopicPartition(topic, number, 0) for number in range(PARTITIONS)]
+        parts = [TopicPartition(topic, number, 0) for number in range(partitions)]
         ends = [consumer.get_watermark_offsets(part, timeout=30)[1] for part in parts]
         if sum(ends) != count:
             raise RuntimeError(f"{broker.name} acknowledged {count} records and has {sum(ends)}")

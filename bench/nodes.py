@@ -1,0 +1,225 @@
+"""Clusters that are measured: a controller and three brokers, each a child process on loopback.
+
+Both kinds have the same shape and the same properties. Apache Kafka's nodes get the JVM flags of its own
+start script, but for a heap of at most 512 MiB, since four of them share a machine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.brokers import CLUSTER_ID, KAFKA_FLAGS, KAFKA_JARS, ROOT, STOP_SECONDS, cpu_ticks, free_port
+
+BROKERS = (1, 2, 3)
+CONTROLLER = 100
+REPLICAS = 3
+START_SECONDS = 120.0
+CLIENT: dict[str, str | int | float | bool] = {
+    "log_level": 0,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 50,
+}
+"""A client that notices soon what has come up."""
+FEATURES = ("--feature", "share.version=0", "--feature", "streams.version=0")
+"""Both do without what kwire does not serve yet."""
+TURN_SECONDS = 0.02
+
+
+class Placed(Protocol):
+    """A partition, as the client's metadata has it."""
+
+    leader: int
+    replicas: list[int]
+    isrs: list[int]
+
+
+class Cluster(ABC):
+    """One cluster, formatted; `start` it, and discard it in the end."""
+
+    name = "cluster"
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name}-"))
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        atexit.register(self.discard)
+        ports = {node: free_port() for node in (CONTROLLER, *BROKERS)}
+        self.bootstrap = ",".join(f"127.0.0.1:{ports[node]}" for node in BROKERS)
+        for node, port in ports.items():
+            is_broker = node in BROKERS
+            settings = {
+                "process.roles": "broker" if is_broker else "controller",
+                "node.id": str(node),
+                "controller.quorum.voters": f"{CONTROLLER}@127.0.0.1:{ports[CONTROLLER]}",
+                "controller.listener.names": "CONTROLLER",
+                "listeners": f"{'PLAINTEXT' if is_broker else 'CONTROLLER'}://127.0.0.1:{port}",
+                "log.dirs": str(self.directory / f"node-{node}"),
+                "offsets.topic.replication.factor": str(REPLICAS),
+                "min.insync.replicas": "2",
+                "group.initial.rebalance.delay.ms": "0",
+                "log.segment.delete.delay.ms": "1000",
+            }
+            self._properties(node).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+            format_it = self._format("-t", CLUSTER_ID, "-c", str(self._properties(node)), *FEATURES)
+            subprocess.run(format_it, check=True, capture_output=True, env=self._environment())
+
+    @abstractmethod
+    def _format(self, *arguments: str) -> list[str]:
+        """The command line that formats a node's directory."""
+
+    @abstractmethod
+    def _serve(self, properties: Path) -> list[str]:
+        """The command line that serves."""
+
+    def _environment(self) -> dict[str, str]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed kwire is compiled
+        return environment
+
+    def _properties(self, node: int) -> Path:
+        return self.directory / f"node-{node}.properties"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
+
+    # --- nodes
+
+    def start(self) -> Self:
+        """All nodes at once; whoever needs them to serve finds out by asking."""
+        for node in (CONTROLLER, *BROKERS):
+            self.start_node(node)
+        return self
+
+    def start_node(self, node: int) -> None:
+        with (self.directory / f"node-{node}.log").open("ab") as log:
+            self._running[node] = subprocess.Popen(
+                self._serve(self._properties(node)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                env=self._environment(),
+            )
+
+    def end_node(self, node: int, *, cleanly: bool) -> None:
+        """SIGTERM, after which it hands over what it leads; or SIGKILL. Does not wait for the end."""
+        self._running[node].send_signal(signal.SIGTERM if cleanly else signal.SIGKILL)
+
+    def has_ended(self, node: int) -> bool:
+        return self._running[node].poll() is not None
+
+    def await_end(self, node: int) -> None:
+        self._running.pop(node).wait(STOP_SECONDS)
+
+    def discard(self) -> None:
+        """End what runs, without farewell, and remove the directory."""
+        for process in self._running.values():
+            process.kill()
+        for process in self._running.values():
+            process.wait()
+        self._running.clear()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        atexit.unregister(self.discard)
+
+    def cpu_seconds(self) -> float:
+        """Processor time of all nodes so far."""
+        return sum(cpu_ticks(one.pid) for one in self._running.values()) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self) -> int:
+        """Memory of all nodes that is in RAM."""
+        pages = (Path(f"/proc/{one.pid}/statm").read_text().split()[1] for one in self._running.values())
+        return sum(map(int, pages)) * os.sysconf("SC_PAGE_SIZE")
+
+    # --- topics
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        return AdminClient({**CLIENT, "bootstrap.servers": self.bootstrap})
+
+    def create_topics(self, names: list[str], partitions: int) -> None:
+        """Topics with three replicas each, as soon as there are three brokers."""
+        admin, deadline = self.admin, time.perf_counter() + START_SECONDS
+        wanted = [NewTopic(name, num_partitions=partitions, replication_factor=REPLICAS) for name in names]
+        while wanted:
+            answers = admin.create_topics(wanted, request_timeout=30, operation_timeout=30)
+            refused = {name for name, created in answers.items() if created.exception(60) is not None}
+            if refused and time.perf_counter() > deadline:
+                raise RuntimeError(f"{self.name} does not create {refused}: {self.directory}")
+            wanted = [topic for topic in wanted if topic.topic in refused]
+            if wanted:
+                time.sleep(TURN_SECONDS)
+
+    def leader_of(self, topic: str) -> int:
+        """Who leads the first partition."""
+        return int(self.admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader)
+
+    def await_replicas(self, topic: str) -> None:
+        """Until every replica of a topic is in sync, and the first broker of each partition leads it."""
+        self.await_all(lambda one: len(one.isrs) == REPLICAS and one.leader == one.replicas[0], topic)
+
+    def await_all(self, holds: Callable[[Placed], bool], *topics: str) -> float:
+        """Until something holds of every partition of these topics; when that was."""
+        admin, deadline = self.admin, time.perf_counter() + START_SECONDS
+        while True:
+            known = admin.list_topics(timeout=30).topics
+            if all(topic in known for topic in topics) and all(
+                holds(one) for topic in topics for one in known[topic].partitions.values()
+            ):
+                return time.perf_counter()
+            if time.perf_counter() > deadline:
+                raise RuntimeError(f"{self.name}: partitions are not as they should be: {self.directory}")
+            time.sleep(TURN_SECONDS)
+
+
+class KwireCluster(Cluster):
+    name = "kwire"
+
+    def _format(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "kwire", "format", *arguments]
+
+    def _serve(self, properties: Path) -> list[str]:
+        return [sys.executable, "-m", "kwire", "serve", str(properties), "--log-level", "warning"]
+
+
+class ApacheCluster(Cluster):
+    name = "apache"
+
+    def _format(self, *arguments: str) -> list[str]:
+        return self._java("-Xmx256m", "kafka.tools.StorageTool", "format", *arguments)
+
+    def _serve(self, properties: Path) -> list[str]:
+        flags = ["-Xmx512M", *(flag for flag in KAFKA_FLAGS if not flag.startswith("-Xm"))]
+        return self._java(*flags, "kafka.Kafka", str(properties))
+
+    @staticmethod
+    def _java(*arguments: str) -> list[str]:
+        return [
+            "java",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+            "-cp",
+            f"{KAFKA_JARS}/*",
+            *arguments,
+        ]
+
+
+CLUSTERS: dict[str, type[Cluster]] = {"apache": ApacheCluster, "kwire": KwireCluster}
