@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from kwire.broker.replication.roles import Role
 from kwire.testing.cluster.ledger import Place
-from kwire.testing.cluster.nodes import DATA, ClusterNode
+from kwire.testing.cluster.nodes import ClusterNode
 from kwire.testing.cluster.world import World
+
+READ_BYTES = 1 << 24
 
 
 def what_is_missing(world: World) -> str | None:
@@ -31,11 +33,17 @@ def _of_partition(world: World, place: Place) -> str | None:
     known = world.watch.partition(place)
     if known is None:
         return None
+    if known.adding_replicas or known.removing_replicas:
+        return f"it is on its way to {list(known.replicas)}"
+    for broker_id in world.shape.brokers:
+        strangers = world.nodes[broker_id].node.replicas
+        if broker_id not in known.replicas and strangers.get(*place) is not None:
+            return f"broker {broker_id} has it still"
     if known.leader < 0:
         return "nobody leads"
     if set(known.isr) != set(known.replicas):
         return f"{list(known.isr)} of {list(known.replicas)} are in sync"
-    end, high_watermark = -1, -1
+    end, high_watermark, start = -1, -1, -1
     for broker_id in (known.leader, *known.replicas):
         partition = world.nodes[broker_id].node.replicas.get(*place)
         if partition is None:
@@ -45,10 +53,15 @@ def _of_partition(world: World, place: Place) -> str | None:
             return f"broker {broker_id} is {partition.role.value}, and should be {expected.value}"
         if end < 0:
             end, high_watermark = partition.log.log_end_offset, partition.log.high_watermark
+            start = partition.log.log_start_offset
             if end != high_watermark:
                 return f"its high watermark is {high_watermark}, and its end {end}"
         if partition.log.log_end_offset != end:
             return f"broker {broker_id} has it up to {partition.log.log_end_offset} of {end}"
+        if partition.log.log_start_offset != start:
+            return (
+                f"broker {broker_id} begins it at {partition.log.log_start_offset}, and its leader at {start}"
+            )
         if partition.log.high_watermark != high_watermark:
             return f"broker {broker_id} has its high watermark at {partition.log.high_watermark}"
     return None
@@ -79,9 +92,10 @@ def _content(node: ClusterNode, place: Place) -> dict[str, object]:
     assert partition is not None
     log = partition.log
     with node.disk.undisturbed():
-        files = node.disk.tree(f"{DATA}/{place}")
+        content = log.read(log.log_start_offset, max_bytes=READ_BYTES, up_to_offset=log.log_end_offset).read()
     return {
-        "segments": {name: content for name, content in files.items() if name.endswith(".log")},
+        # Not by segments: a replica that came later has none from before the log's start.
+        "bytes": content,
         # A leader notes an epoch before there is a record in it, of which followers hear only then.
         "leader epochs": [(epoch, start) for epoch, start in log.leader_epochs if start < log.log_end_offset],
         "start": log.log_start_offset,

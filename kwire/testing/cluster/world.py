@@ -44,6 +44,7 @@ class Shape(NamedTuple):
 
 ALONE: Final = Shape({1: "broker,controller"}, replicas=1, min_insync_replicas=1)
 THREE: Final = Shape({1: "broker,controller", 2: "broker", 3: "broker"})
+FIVE: Final = Shape({1: "broker", 2: "broker", 3: "broker", 4: "broker", 5: "controller"})
 FOUR: Final = Shape({1: "broker", 2: "broker", 3: "broker", 4: "controller"})
 
 
