@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Final
 
 from kwire.testing.cluster.consumers import Consumer
 from kwire.testing.cluster.convergence import differences, what_is_missing
+from kwire.testing.cluster.ledger import Place
+from kwire.testing.cluster.offsets import Committer
 from kwire.testing.cluster.operator import Operator
 from kwire.testing.cluster.producers import Producer
 from kwire.testing.cluster.trouble import CALM, Trouble, some_faults
 from kwire.testing.cluster.world import FIVE, FOUR, THREE, Shape, World, hearing
 from kwire.testing.simulation.promises import Broken
 
+OFFSETS: Final = Place("__consumer_offsets", 0)
 TROUBLE_MS: Final = 10_000
 CONVERGES_MS: Final = 20_000
 """How long a cluster may take to be whole again."""
@@ -54,6 +58,10 @@ class History:
         if rng.random() < 0.5:
             world.client(Producer, "careless", ledger=ledger, places=places, acks=1, is_idempotent=False)
         world.client(Consumer, "consumer", ledger=ledger, places=places)
+        if rng.random() < 0.6:
+            world.client(
+                Committer, "committer", place=places[0], coordinates=partial(world.epoch_led, OFFSETS)
+            )
         if rng.random() < 0.5:
             shape = world.shape
             world.client(
