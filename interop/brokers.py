@@ -278,11 +278,14 @@ def run_tool(
 
 
 def start_tool(
-    main: str, *arguments: str, stdout: IO[bytes] | int = subprocess.PIPE
+    main: str,
+    *arguments: str,
+    stdout: IO[bytes] | int = subprocess.PIPE,
+    stderr: IO[bytes] | int = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
     """Start a tool that runs until it is ended; the caller ends it."""
     process = subprocess.Popen(
-        tool_command(main, *arguments), stdout=stdout, stderr=subprocess.PIPE, stdin=subprocess.PIPE
+        tool_command(main, *arguments), stdout=stdout, stderr=stderr, stdin=subprocess.PIPE
     )
     _tools.append(process)
     return process

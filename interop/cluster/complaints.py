@@ -17,6 +17,8 @@ EXPECTED: Final = re.compile(
     # While another node is down, and when it goes.
     r"|could not be established|Node may not be available|Disconnecting from node|Connection to node"
     r"|Error in response for fetch request|java.io.IOException: Connection to"
+    # Clients of two brokers want a coordinator, and nobody has made the topic yet.
+    r"|creation failed for __\w+ with error 'TOPIC_ALREADY_EXISTS'"
     # A leader has the new epoch a moment before its follower, who then waits for the metadata.
     r"|Partition \S+ marked as failed"
 )

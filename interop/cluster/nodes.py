@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
@@ -116,16 +116,23 @@ class Cluster:
     def controller_bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{self.nodes[each].controller_port}" for each in self.controllers)
 
-    def start(self) -> Self:
-        """All nodes, until every broker is in the metadata and unfenced."""
+    def start(self, *, without: Collection[int] = ()) -> Self:
+        """All nodes (but some), until every broker is in the metadata and unfenced."""
+        nodes = [node for node_id, node in self.nodes.items() if node_id not in without]
         for node in self.nodes.values():
             formatted(node, *FEATURES)
-        for node in self.nodes.values():
+        for node in nodes:
             node.start(wait=False)
-        for node in self.nodes.values():
+        for node in nodes:
             node.wait_until_serving(pause_s=0.1)
-        self.until_unfenced(*self.brokers)
+        self.until_unfenced(*(each for each in self.brokers if each not in without))
         return self
+
+    def start_again(self, node_id: int) -> None:
+        """One that was stopped or killed, or not yet started, until all know it."""
+        self.nodes[node_id].start()
+        if node_id in self.brokers:
+            self.until_unfenced(node_id)
 
     def __enter__(self) -> Self:
         return self
@@ -137,10 +144,27 @@ class Cluster:
         for node in reversed(self.nodes.values()):
             node.discard()
 
+    def make_topic(self, name: str, assigned: list[list[int]], **configs: str) -> None:
+        """A topic whose replicas are where they are wanted, the leaders first; until all are in sync."""
+        topic = {
+            "Name": name,
+            "NumPartitions": -1,
+            "ReplicationFactor": -1,
+            "Assignments": [
+                {"PartitionIndex": index, "BrokerIds": replicas} for index, replicas in enumerate(assigned)
+            ],
+            "Configs": [{"Name": key, "Value": value} for key, value in configs.items()],
+        }
+        with RawClient(self.nodes[self.brokers[0]].bootstrap) as client:
+            made = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=30_000, validateOnly=False)
+        assert made["Topics"][0]["ErrorCode"] == 0, made
+        self.until_in_sync(name, len(assigned))
+
     # --- looking
 
-    def metadata(self, *topics: str, asked: int | None = None) -> Fields:
-        """Metadata of these topics, as one broker (or the first that answers) has it."""
+    def metadata(self, *topics: str, asked: int | None = None, everything: bool = False) -> Fields:
+        """Metadata of these topics (or of all), as one broker (or the first that answers) has it."""
+        wanted = [{"TopicId": bytes(16), "Name": name} for name in topics]
         error: Exception | None = None
         for node_id in [asked] if asked is not None else self.brokers:
             if self.nodes[node_id].process is None:
@@ -151,7 +175,7 @@ class Cluster:
                     return client.call(
                         "Metadata",
                         12,
-                        Topics=[{"TopicId": bytes(16), "Name": name} for name in topics],
+                        Topics=None if everything else wanted,
                         AllowAutoTopicCreation=False,
                         IncludeTopicAuthorizedOperations=False,
                     )
@@ -167,6 +191,11 @@ class Cluster:
                 partition_found: Fields = partition
                 return partition_found
         raise LookupError(f"{topic}-{index} is not there (error {found['ErrorCode']})")
+
+    def all_partitions(self) -> dict[str, int]:
+        """Every topic, internal ones too, with how many partitions it has."""
+        found = self.metadata(everything=True)["Topics"]
+        return {topic["Name"]: len(topic["Partitions"]) for topic in found}
 
     def leader(self, topic: str, index: int = 0) -> int:
         leader_id: int = self.partition(topic, index)["LeaderId"]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 
@@ -17,14 +16,6 @@ from interop.cluster.nodes import MAKEUPS, Cluster
 
 COUNT = 200
 WAIT_S = 30.0
-
-
-def make_topic(cluster: Cluster, name: str, assigned: list[list[int]], **configs: str) -> None:
-    """A topic whose replicas are where they are wanted, the leaders first."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    topic = NewTopic(name, len(assigned), replica_assignment=assigned, config=configs)
-    admin.create_topics([topic])[name].result(WAIT_S)
-    cluster.until_in_sync(name, len(assigned))
 
 
 def send(cluster: Cluster, topic: str, partition: int, name: str) -> list[bytes]:
@@ -78,7 +69,7 @@ def test_each_broker_leads_follows_dies_and_returns(makeup: str) -> None:
         brokers = cluster.brokers
         # Partition n is led by broker n + 1.
         assigned = [brokers[at:] + brokers[:at] for at in range(len(brokers))]
-        make_topic(cluster, "t", assigned, **{"segment.bytes": "1048576"})
+        cluster.make_topic("t", assigned, **{"segment.bytes": "1048576"})
         sent = {at: send(cluster, "t", at, "first") for at in range(len(brokers))}
         cluster.until_the_same("t", len(brokers))
         # The controller stays: its death is a scenario of its own.

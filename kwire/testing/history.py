@@ -5,6 +5,7 @@
     history.acknowledged(b"1", 17)                          # or refused(b"1"); neither: nobody knows
     history.polled("group", [(("orders", 0), 17, b"1")])    # what each reader was given, as it came
     history.starts("group", ("orders", 0), 18)              # where it begins: assigned, or after a seek
+    history.reads_all("group")                              # several may do so together, as a group
     history.reads_to_the_end("auditor", [...])              # in the end, all that is there
     for finding in history.findings():
         print(finding)
@@ -23,6 +24,7 @@ These are found:
 - *changed*: a reader was given another value than the one that is there in the end
 - *going back*: a reader was given an offset again, or a lower one, without having been sent there
 - *skipped*: a reader was given an offset without those before it
+- *unread*: there, and given to nobody of those who were to be given all
 - *foreign*: there, and sent by nobody, or sent elsewhere
 - *torn*: some records of a transaction are there, and others are not
 """
@@ -43,6 +45,7 @@ Place = tuple[str, int]
 """A topic and a partition of it."""
 Read = tuple[Place, int, bytes]
 """A record as a reader gets it: where, at which offset, and its value."""
+ANYWHERE = -1
 SHOWN = 5
 """How many records a finding names."""
 
@@ -115,6 +118,7 @@ class History:
         self._transactions: dict[str, _Transaction] = {}
         self._given: dict[str, list[_Given]] = defaultdict(list)
         self._final: dict[Place, list[tuple[int, bytes]]] = defaultdict(list)
+        self._read_all: list[tuple[str, ...]] = []
 
     # --- being told
 
@@ -155,10 +159,15 @@ class History:
             found = self._transactions.setdefault(transaction, _Transaction(transaction))
             found.outcome = Outcome.DONE if committed else Outcome.REFUSED
 
-    def starts(self, reader: str, place: Place, offset: int) -> None:
+    def starts(self, reader: str, place: Place, offset: int = ANYWHERE) -> None:
         """A reader goes on from there: it was assigned the partition, or was sought to the offset."""
         with self._lock:
             self._given[reader].append(_Given(place, offset, None, self._now_s()))
+
+    def reads_all(self, *readers: str) -> None:
+        """These were to be given, together, all that is there in the end."""
+        with self._lock:
+            self._read_all.append(readers)
 
     def polled(self, reader: str, records: Iterable[Read]) -> None:
         """A reader (of what is committed) was given records."""
@@ -182,21 +191,28 @@ class History:
     @property
     def acknowledged_count(self) -> int:
         """How many records were acknowledged."""
-        return sum(sent.outcome is Outcome.DONE for sent in self._sent.values())
+        with self._lock:
+            return sum(sent.outcome is Outcome.DONE for sent in self._sent.values())
 
     def longest_gap_s(self, producer: str | None = None) -> float:
         """The longest time between two acknowledgements that follow each other, of one producer or of all."""
-        times = sorted(
-            sent.acknowledged_at_s
-            for sent in self._sent.values()
-            if sent.outcome is Outcome.DONE and producer in (None, sent.producer)
-        )
+        with self._lock:
+            times = sorted(
+                sent.acknowledged_at_s
+                for sent in self._sent.values()
+                if sent.outcome is Outcome.DONE and producer in (None, sent.producer)
+            )
         return max((after - before for before, after in pairwise(times)), default=0.0)
 
     def findings(self) -> list[Finding]:
         """Everything that cannot be."""
         with self._lock:
-            return [*self._of_what_is_there(), *self._of_what_is_not(), *self._of_readers()]
+            return [
+                *self._of_what_is_there(),
+                *self._of_what_is_not(),
+                *self._of_readers(),
+                *self._of_what_is_not_read(),
+            ]
 
     def _of_what_is_there(self) -> Iterator[Finding]:
         stands: dict[bytes, tuple[Place, int]] = {}
@@ -246,12 +262,13 @@ class History:
         final = {place: dict(records) for place, records in self._final.items()}
         offsets = {place: sorted(found) for place, found in final.items()}
         for reader, given in sorted(self._given.items()):
-            next_offset: dict[Place, int] = {}
+            next_offset: dict[Place, int | None] = {}
             for place, offset, value, at_s in given:
                 expected = next_offset.get(place)
-                next_offset[place] = offset if value is None else offset + 1
                 if value is None:
+                    next_offset[place] = offset if offset != ANYWHERE else None
                     continue
+                next_offset[place] = offset + 1
                 what = f"{reader} was given {_named(place)} at {offset} at {at_s:.3f} s"
                 if expected is not None and offset < expected:
                     yield Finding("going back", f"{what}, and was at {expected} before")
@@ -265,6 +282,18 @@ class History:
                 elif stands != value:
                     yield Finding(
                         "changed", f"{what}: {_shown(value)}, and there stands {self._sent.get(stands)}"
+                    )
+
+    def _of_what_is_not_read(self) -> Iterator[Finding]:
+        for readers in self._read_all:
+            given = {(each.place, each.offset) for reader in readers for each in self._given[reader]}
+            for place, records in sorted(self._final.items()):
+                unread = [offset for offset, _ in records if (place, offset) not in given]
+                if unread:
+                    yield Finding(
+                        "unread",
+                        f"{' and '.join(readers)} were not given {_named(place)} at {unread[:SHOWN]} "
+                        f"({len(unread)} in all)",
                     )
 
 

@@ -124,6 +124,18 @@ def test_a_reader_that_saw_what_cannot_be_is_found(name: str) -> None:
     assert found(history) == [expected]
 
 
+def test_a_group_is_given_everything_by_its_members_together() -> None:
+    history = a_history()
+    history.starts("r", PLACE)
+    history.polled("r", END[:3])
+    history.starts("s", PLACE, 2)
+    history.polled("s", END[2:5])
+    history.starts("s", PLACE)
+    history.reads_all("r", "s")
+    history.reads_to_the_end("auditor", END)
+    assert found(history) == ["unread: r and s were not given t-0 at [5] (1 in all)"]
+
+
 def test_what_was_refused_may_not_be_there() -> None:
     history = a_history()
     history.sends("p", PLACE, b"too large")

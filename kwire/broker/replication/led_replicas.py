@@ -253,6 +253,7 @@ class LedReplicas:
         return None if isr == self.isr else self._asks_for(place, isr, None)
 
     def _asks_for(self, place: tuple[Uuid, int], isr: tuple[int, ...], joins: int | None) -> Pending:
+        isr = tuple(sorted(isr))  # as Apache Kafka's leaders send it: tools show the order
         new_isr = tuple((broker_id, self._broker_epoch(broker_id)) for broker_id in isr)
         change = IsrChange(*place, self.leader_epoch, self.partition_epoch, new_isr)
         self.pending = Pending(change, isr, joins)

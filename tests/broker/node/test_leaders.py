@@ -99,7 +99,7 @@ def test_others_lead_when_a_broker_dies_and_it_follows_when_it_is_back() -> None
     cluster.send(b"two")
     cluster.nodes[2].start()
     cluster.events.advance(5_000)
-    assert (cluster.partition().leader, cluster.partition().isr) == (3, (3, 2))
+    assert (cluster.partition().leader, cluster.partition().isr) == (3, (2, 3))
     assert cluster.files(2) == cluster.files(3)
 
 
@@ -113,7 +113,7 @@ def test_the_preferred_leader_takes_over_in_time() -> None:
     cluster.nodes[2].stop()
     cluster.nodes[2].start()
     cluster.events.advance(5_000)
-    assert (cluster.partition().leader, cluster.partition().isr) == (3, (3, 2))
+    assert (cluster.partition().leader, cluster.partition().isr) == (3, (2, 3))
     cluster.events.advance(30_000)
     assert cluster.partition().leader == 2
     cluster.send(b"two")

@@ -1,0 +1,416 @@
+"""Stock clients at work on a topic, each in a thread, which tell a history what they did and were told.
+
+Every client has its defaults: what a user would see, these see. A producer sends slowly enough to be at work
+through all that happens; each record is written once, to the partition that its number gives.
+"""
+
+# The clients' own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import threading
+import time
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer
+
+from interop.brokers import start_tool
+from interop.tools import a_file
+from kwire.testing.history import History, Place
+
+PAUSE_S = 0.01
+"""Between two sends of a producer."""
+END_SECONDS = 60.0
+"""How long a client may take to end."""
+
+
+class Load:
+    """Clients on a topic, from `start` to `stop`, or the end of the block; `judge` says what cannot be."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self.bootstrap = bootstrap
+        self.topic = topic
+        self.partitions = partitions
+        self.history = History()
+        self.errors: list[str] = []
+        """What clients told their users, in words."""
+        self.writers: list[Client] = []
+        self.readers: list[Client] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in [*self.writers, *self.readers]:
+            client.stopping.set()
+
+    def start(self, *kinds: type[Client]) -> None:
+        for kind in kinds:
+            client = kind(self)
+            (self.readers if kind.reads else self.writers).append(client)
+            client.start()
+
+    def until_all_write(self) -> None:
+        """Until each producer has had something acknowledged that it sends from now on."""
+        # What the Java program has sent by now, nobody knows.
+        sent = {client: max(client.sent, client.acknowledged) for client in self.writers}
+
+        def is_so() -> bool:
+            return all(client.acknowledged > sent[client] for client in self.writers)
+
+        deadline = time.monotonic() + END_SECONDS
+        while not is_so():
+            waiting = [client.name for client in self.writers if client.acknowledged <= sent[client]]
+            assert time.monotonic() < deadline, f"{', '.join(waiting)} cannot write; {self.errors}"
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Let writers end, then readers have all that was written."""
+        for client in self.writers:
+            client.end()
+        records = read_all(self.bootstrap, self.topic, self.partitions)
+        self.history.reads_to_the_end("auditor", records)
+        ends = {place: offset for place, offset, _ in records}
+        deadline = time.monotonic() + END_SECONDS
+        for client in self.readers:
+            while not client.has_read(ends) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            client.end()
+            self.history.reads_all(client.name)
+
+    def judge(self) -> list[str]:
+        return [str(finding) for finding in self.history.findings()]
+
+
+class Client(ABC):
+    """One at work in a thread of its own."""
+
+    name = "client"
+    reads = False
+
+    def __init__(self, load: Load) -> None:
+        self.load = load
+        self.bootstrap = load.bootstrap.split(",")
+        self.stopping = threading.Event()
+        self.seen: dict[Place, int] = {}
+        self.sent = 0
+        """How many records were sent."""
+        self.acknowledged = 0
+        """Up to which of them something was acknowledged."""
+        self._thread = threading.Thread(target=self._body, name=self.name, daemon=True)
+
+    @abstractmethod
+    def run(self) -> None:
+        """Work until `stopping` is set."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self.stopping.set()
+        self._thread.join(END_SECONDS)
+        if self._thread.is_alive():
+            self.complains("does not end")
+
+    def has_read(self, ends: dict[Place, int]) -> bool:
+        return all(self.seen.get(place, -1) >= offset for place, offset in ends.items())
+
+    def _body(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:
+            self.complains(f"ended: {type(error).__name__}: {error}")
+
+    def complains(self, what: str) -> None:
+        self.load.errors.append(f"{self.name}: {what}")
+
+    def next(self, number: int, **more: Any) -> tuple[int, bytes]:
+        """The partition and the value of the record of that number, which is about to be sent."""
+        partition = number % self.load.partitions
+        value = f"{self.name} {number}".encode()
+        self.load.history.sends(self.name, (self.load.topic, partition), value, **more)
+        self.sent = number + 1
+        return partition, value
+
+    def was_acknowledged(self, value: bytes, offset: int) -> None:
+        self.load.history.acknowledged(value, offset)
+        self.acknowledged = max(self.acknowledged, int(value.rsplit(b" ")[-1]) + 1)
+
+    def was_given(self, partition: int, offset: int, value: bytes) -> None:
+        place = self.load.topic, partition
+        self.load.history.polled(self.name, [(place, offset, value)])
+        self.seen[place] = max(offset, self.seen.get(place, -1))
+
+    def was_assigned(self, partition: int) -> None:
+        self.load.history.starts(self.name, (self.load.topic, partition))
+
+
+class ConfluentWriter(Client):
+    """librdkafka, idempotent."""
+
+    name = "librdkafka"
+
+    def run(self) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self.load.bootstrap, "enable.idempotence": True, "log_level": 0}
+        )
+        number = 0
+        while not self.stopping.is_set():
+            partition, value = self.next(number)
+            producer.produce(self.load.topic, value, partition=partition, on_delivery=self._delivered)
+            producer.poll(PAUSE_S)
+            number += 1
+        assert producer.flush(END_SECONDS) == 0
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.complains(str(error))
+        else:
+            self.was_acknowledged(message.value(), message.offset())
+
+
+class TransactionalWriter(Client):
+    """librdkafka, in transactions of a few records; each seventh is aborted."""
+
+    name = "transactional"
+
+    def run(self) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self.load.bootstrap, "transactional.id": self.name, "log_level": 0}
+        )
+        self._again(producer.init_transactions)
+        transaction = 0
+        while not self.stopping.is_set():
+            transaction += 1
+            title = f"transaction {transaction}"
+            producer.begin_transaction()
+            for number in range(4 * transaction, 4 * transaction + 4):
+                partition, value = self.next(number, transaction=title)
+                producer.produce(self.load.topic, value, partition=partition, on_delivery=self._delivered)
+                producer.poll(PAUSE_S)
+            aborts = transaction % 7 == 0
+            self._again(producer.abort_transaction if aborts else producer.commit_transaction)
+            self.load.history.ends(title, committed=not aborts)
+
+    def _again(self, call: Any) -> None:
+        """As its documentation says: what may be tried again, is; anything else is told."""
+        deadline = time.monotonic() + END_SECONDS
+        while True:
+            try:
+                call(5.0)
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.was_acknowledged(message.value(), message.offset())
+        elif error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+            self.complains(str(error))
+
+
+class PythonWriter(Client):
+    """kafka-python, idempotent as it is by default."""
+
+    name = "kafka-python"
+
+    def run(self) -> None:
+        producer = KafkaProducer(bootstrap_servers=self.bootstrap)
+        number = 0
+        while not self.stopping.is_set():
+            partition, value = self.next(number)
+            future = producer.send(self.load.topic, value, partition=partition)
+            future.add_callback(lambda found, value=value: self.was_acknowledged(value, found.offset))
+            future.add_errback(lambda error: self.complains(f"{type(error).__name__}: {error}"))
+            number += 1
+            time.sleep(PAUSE_S)
+        producer.close(timeout=END_SECONDS)
+
+
+class AioWriter(Client):
+    """aiokafka, idempotent."""
+
+    name = "aiokafka"
+
+    def run(self) -> None:
+        asyncio.run(self._write())
+
+    async def _write(self) -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, enable_idempotence=True)
+        await producer.start()
+        sends: set[asyncio.Task[None]] = set()
+        number = 0
+        while not self.stopping.is_set():
+            partition, value = self.next(number)
+            # In order: the producer keeps the order of the calls that have returned.
+            future = await producer.send(self.load.topic, value, partition=partition)
+            task = asyncio.create_task(self._acknowledged(future, value))
+            sends.add(task)
+            task.add_done_callback(sends.discard)
+            number += 1
+            await asyncio.sleep(PAUSE_S)
+        await producer.stop()
+        await asyncio.gather(*sends)
+
+    async def _acknowledged(self, future: Any, value: bytes) -> None:
+        try:
+            found = await future
+        except Exception as error:
+            self.complains(f"{type(error).__name__}: {error}")
+        else:
+            self.was_acknowledged(value, found.offset)
+
+
+class JavaWriter(Client):
+    """The Java client, in Kafka's VerifiableProducer, which numbers its records itself."""
+
+    name = "java"
+
+    def run(self) -> None:
+        assert self.load.partitions == 1
+        rate = int(1 / PAUSE_S)
+        # The program has no retries unless it is given some; a client has.
+        with a_file("retries=2147483647\n") as config:
+            process = start_tool(
+                "org.apache.kafka.tools.VerifiableProducer",
+                *("--bootstrap-server", self.load.bootstrap, "--topic", self.load.topic),
+                *("--throughput", str(rate), "--value-prefix", "7", "--command-config", config),
+                stderr=subprocess.DEVNULL,
+            )
+            threading.Thread(target=self._ends, args=(process,), daemon=True).start()
+            assert process.stdout is not None
+            declared = 0
+            for line in process.stdout:
+                said = json.loads(line)
+                if said["name"] == "producer_send_success":
+                    number = int(said["value"].partition(".")[2])
+                    while declared <= number + 20 * rate:
+                        self.load.history.sends(self.name, (self.load.topic, 0), b"7.%d" % declared)
+                        declared += 1
+                    self.load.history.acknowledged(said["value"].encode(), said["offset"])
+                    self.acknowledged = number + 1
+                elif said["name"] == "producer_send_error":
+                    self.complains(said["message"])
+
+    def _ends(self, process: subprocess.Popen[bytes]) -> None:
+        self.stopping.wait()
+        process.terminate()
+
+
+class ConfluentReader(Client):
+    """librdkafka in a group, of what is committed."""
+
+    name = "group of librdkafka"
+    reads = True
+
+    def run(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.load.bootstrap,
+                "group.id": self.name,
+                "auto.offset.reset": "earliest",
+                "log_level": 0,
+            }
+        )
+        consumer.subscribe([self.load.topic], on_assign=self._assigned)
+        while not self.stopping.is_set():
+            message = consumer.poll(0.1)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                self.was_given(message.partition(), message.offset(), message.value())
+            elif not error.retriable():
+                self.complains(str(error))
+        consumer.close()
+
+    def _assigned(self, _: Any, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            self.was_assigned(partition.partition)
+
+
+class PythonReader(Client, ConsumerRebalanceListener):  # type: ignore[misc]
+    """kafka-python in a group, of what is committed."""
+
+    name = "group of kafka-python"
+    reads = True
+
+    def run(self) -> None:
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.bootstrap,
+            group_id=self.name,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        )
+        consumer.subscribe([self.load.topic], listener=self)
+        while not self.stopping.is_set():
+            for records in consumer.poll(timeout_ms=100).values():
+                for record in records:
+                    self.was_given(record.partition, record.offset, record.value)
+        consumer.close()
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        pass
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        for partition in assigned:
+            self.was_assigned(partition.partition)
+
+
+class AioReader(Client):
+    """aiokafka in a group, of what is committed."""
+
+    name = "group of aiokafka"
+    reads = True
+
+    def run(self) -> None:
+        asyncio.run(self._read())
+
+    async def _read(self) -> None:
+        consumer = AIOKafkaConsumer(
+            self.load.topic,
+            bootstrap_servers=self.bootstrap,
+            group_id=self.name,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        )
+        await consumer.start()
+        while not self.stopping.is_set():
+            for records in (await consumer.getmany(timeout_ms=100)).values():
+                for record in records:
+                    self.was_given(record.partition, record.offset, record.value)
+        await consumer.stop()
+
+
+def read_all(bootstrap: str, topic: str, partitions: int) -> list[tuple[Place, int, bytes]]:
+    """What is committed in a topic, from the beginning to the end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "auditor",
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)])
+    found: list[tuple[Place, int, bytes]] = []
+    at_end: set[int] = set()
+    deadline = time.monotonic() + END_SECONDS
+    while len(at_end) < partitions:
+        assert time.monotonic() < deadline, f"{topic} is not read to the end: {sorted(at_end)}"
+        for message in consumer.consume(1000, 0.2):
+            error = message.error()
+            if error is None:
+                found.append(((topic, message.partition()), message.offset(), message.value()))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                at_end.add(message.partition())
+    consumer.close()
+    return found

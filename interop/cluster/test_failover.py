@@ -1,0 +1,69 @@
+"""The leader is killed again and again under stock clients: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from interop.cluster.load import (
+    AioReader,
+    AioWriter,
+    ConfluentReader,
+    ConfluentWriter,
+    JavaWriter,
+    Load,
+    PythonReader,
+    PythonWriter,
+)
+from interop.cluster.nodes import MAKEUPS, Cluster
+
+if TYPE_CHECKING:
+    from interop.conftest import Record
+
+KILLS = int(os.environ.get("INTEROP_KILLS", "10"))
+CLIENTS = (
+    ConfluentReader,
+    PythonReader,
+    AioReader,
+    ConfluentWriter,
+    PythonWriter,
+    AioWriter,
+    JavaWriter,
+)
+
+
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_the_leader_is_killed_again_and_again(makeup: str, record: Record) -> None:
+    with Cluster(MAKEUPS[makeup], {"auto.leader.rebalance.enable": "false"}).start() as cluster:
+        # The controller stays, and leads last: the other two take turns.
+        [controller] = cluster.controllers
+        cluster.make_topic("t", [[*(each for each in cluster.brokers if each != controller), controller]])
+        with Load(cluster.bootstrap, "t", 1) as load:
+            load.start(*CLIENTS)
+            gaps = []
+            for _ in range(KILLS):
+                before = load.history.acknowledged_count
+                load.until_all_write()
+                victim = cluster.leader("t")
+                assert victim != controller
+                began = time.monotonic()
+                cluster.nodes[victim].kill()
+                cluster.until_led_by_another("t", 0, than=victim)
+                load.until_all_write()
+                gaps.append(round(time.monotonic() - began, 1))
+                cluster.nodes[victim].start()
+                cluster.until_unfenced(victim)
+                cluster.until_in_sync("t")
+                assert load.history.acknowledged_count > before
+            load.stop()
+            told = {client.name: round(load.history.longest_gap_s(client.name), 1) for client in load.writers}
+            record.save(f"cluster.failover.{makeup}", {"seconds until all write": gaps, "longest gap": told})
+            print(json.dumps({"gaps": gaps, "told": told, "acknowledged": load.history.acknowledged_count}))
+            cluster.until_the_same("t")
+            assert not load.judge()
+            assert not load.errors
+            assert not cluster.complaints()

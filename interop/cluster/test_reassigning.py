@@ -1,0 +1,86 @@
+"""A broker of one kind joins brokers of the other, takes over all that they have, and gives it back.
+
+It has a properties file like theirs. While it has everything, the others are stopped, the controller last,
+and come back; then all three are replicas, and have the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from interop.brokers import Kwire
+from interop.cluster.load import ConfluentReader, ConfluentWriter, Load, PythonReader, PythonWriter
+from interop.cluster.nodes import COMBINED, CONTROLLER, Cluster, Member, SmallKafka, eventually
+from interop.tools import TOOLS, a_file, run
+
+REASSIGN = f"{TOOLS}.reassign.ReassignPartitionsCommand"
+MAKEUPS = {
+    "kwire joins kafka": (Member(SmallKafka, COMBINED), Member(SmallKafka), Member(Kwire)),
+    "kwire joins kafka under kwire": (
+        Member(Kwire, CONTROLLER),
+        Member(SmallKafka),
+        Member(SmallKafka),
+        Member(Kwire),
+    ),
+    "kafka joins kwire": (Member(Kwire, COMBINED), Member(Kwire), Member(SmallKafka)),
+    "kwire": (Member(Kwire, COMBINED), Member(Kwire), Member(Kwire)),
+}
+SETTINGS = {
+    "min.insync.replicas": "1",
+    "transaction.state.log.min.isr": "1",
+    "offsets.topic.replication.factor": "2",
+    "transaction.state.log.replication.factor": "2",
+}
+
+
+def reassign(cluster: Cluster, replicas: list[int]) -> None:
+    """Everything to these brokers, by Kafka's own tool."""
+    moves = [
+        {"topic": topic, "partition": index, "replicas": replicas}
+        for topic, partitions in sorted(cluster.all_partitions().items())
+        for index in range(partitions)
+    ]
+    with a_file(json.dumps({"version": 1, "partitions": moves})) as plan:
+        asked = ("--bootstrap-server", cluster.bootstrap, "--reassignment-json-file", plan)
+        done = run(REASSIGN, *asked, "--execute", timeout_s=90)
+        assert "Successfully started partition reassignments" in done.stdout, done
+
+        def is_complete() -> bool:
+            told = run(REASSIGN, *asked, "--verify", timeout_s=90).stdout
+            return told.count("is completed.") == len(moves)
+
+        eventually(is_complete, f"not everything is reassigned to {replicas}")
+    for move in moves:
+        found = cluster.partition(str(move["topic"]), int(str(move["partition"])))
+        assert found["ReplicaNodes"] == replicas, (move, found)
+
+
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_a_broker_takes_over_everything_and_gives_it_back(makeup: str) -> None:
+    cluster = Cluster(MAKEUPS[makeup], SETTINGS)
+    first, second, joins = cluster.brokers
+    with cluster.start(without=[joins]), Load(cluster.bootstrap, "t", 2) as load:
+        cluster.make_topic("t", [[first, second], [second, first]], **{"segment.bytes": "1048576"})
+        load.start(ConfluentReader, PythonReader, ConfluentWriter, PythonWriter)
+        load.until_all_write()
+        cluster.start_again(joins)
+        reassign(cluster, [joins])
+        load.until_all_write()
+        others = [second, first]
+        for node_id in others:
+            cluster.nodes[node_id].stop()
+            load.until_all_write()
+        for node_id in reversed(others):
+            cluster.start_again(node_id)
+        load.until_all_write()
+        reassign(cluster, [first, second, joins])
+        load.until_all_write()
+        load.stop()
+        assert not load.judge()
+        assert not load.errors
+        for topic, partitions in cluster.all_partitions().items():
+            cluster.until_in_sync(topic, partitions)
+            cluster.until_the_same(topic, partitions)
+        assert not cluster.complaints()
