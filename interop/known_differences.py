@@ -12,6 +12,9 @@ SNAPSHOT_KEPT = "the snapshot of producers at the log start is kept, so that a s
 UNPARSED = "records are delimited, not parsed, when they are produced: docs/decisions/0002"
 LET_GO = "who was let go need not wait for the end of a session: docs/decisions/0016"
 ENDED = "a life that was about to end does not begin again: docs/decisions/0016"
+SNAPSHOT_REFUSED = (
+    "Apache Kafka's refusal of a piece of a snapshot lacks a field, and fails: docs/decisions/0007"
+)
 
 KNOWN: list[tuple[str, str, str]] = [
     ("raw_frames.api_versions", "*/ApiKeys/*", NOT_SERVED),
@@ -36,4 +39,5 @@ KNOWN: list[tuple[str, str, str]] = [
     ),
     ("raw_nodes_lives.heartbeats", "/back at once/*", LET_GO),
     ("raw_nodes_lives.heartbeats", "/gone, and not fenced in this life/IsFenced", ENDED),
+    ("raw_nodes_metadata.snapshots", "/refused: */*", SNAPSHOT_REFUSED),
 ]

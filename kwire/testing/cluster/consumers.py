@@ -8,9 +8,14 @@ from kwire.testing.cluster.client import Client, Steps
 from kwire.testing.cluster.ledger import Ledger, Place
 from kwire.testing.simulation.promises import Broken
 from kwire.wire.batch import batches, records
+from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 FETCH_VERSION: Final = 12
+LIST_OFFSETS_VERSION: Final = 7
+LATEST: Final = -1
+EARLIEST: Final = -2
 MAX_WAIT_MS: Final = 300
 MAX_BYTES: Final = 1 << 20
 
@@ -33,14 +38,17 @@ class Consumer(Client):
         while not self.enough:
             for place in self._places:
                 yield from self._poll(place)
+                if self.rng.random() < 0.1:
+                    yield from self._look_at_the_end(place)
             yield self.some_time(100)
 
     def _poll(self, place: Place) -> Steps[None]:
         leader, epoch = yield from self.leader_of(place)
+        position = self.positions[place]
         wanted = FetchPartition(
             partition=place.partition,
             current_leader_epoch=epoch,
-            fetch_offset=self.positions[place],
+            fetch_offset=position,
             partition_max_bytes=MAX_BYTES,
         )
         request = FetchRequest(
@@ -59,12 +67,47 @@ class Consumer(Client):
             yield self.backoff()
             return
         ((data,),) = (topic.partitions for topic in answer.responses)
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and position < self._ledger.of(place).start:
+            # auto.offset.reset=earliest, after records were deleted.
+            earliest = yield from self._offset(place, EARLIEST)
+            self.positions[place] = max(position, earliest)
+            return
         if data.error_code:
-            self.must_be_passing(data.error_code, f"Fetch of {place} from {self.positions[place]}")
+            self.must_be_passing(data.error_code, f"Fetch of {place} from {position}")
             yield self.backoff()
             yield from self.refresh()
             return
         self._take(place, epoch, data)
+
+    def _look_at_the_end(self, place: Place) -> Steps[None]:
+        """KIP-207: the end is not before what anybody has been told, whoever leads."""
+        told = self._ledger.of(place).told_end
+        end = yield from self._offset(place, LATEST)
+        if 0 <= end < told and not self._isolation_level:
+            raise Broken(f"{self.name} is told that {place} ends at {end}; somebody has read up to {told}")
+
+    def _offset(self, place: Place, timestamp: int) -> Steps[int]:
+        """What ListOffsets gives; -1 where it gives nothing."""
+        leader, epoch = yield from self.leader_of(place)
+        wanted = ListOffsetsPartition(
+            partition_index=place.partition, current_leader_epoch=epoch, timestamp=timestamp
+        )
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=self._isolation_level,
+            topics=[ListOffsetsTopic(name=place.topic, partitions=[wanted])],
+        )
+        answer = yield from self.ask(leader, LIST_OFFSETS_VERSION, request)
+        if answer is None:
+            yield from self.refresh()
+            return -1
+        ((found,),) = (topic.partitions for topic in answer.topics)
+        if found.error_code:
+            self.must_be_passing(found.error_code, f"ListOffsets of {place}")
+            yield self.backoff()
+            yield from self.refresh()
+            return -1
+        return int(found.offset)
 
     def _take(self, place: Place, epoch: int, data: Any) -> None:
         before = self._high_watermarks.get(place, (-1, -1))
@@ -74,6 +117,8 @@ class Consumer(Client):
                 f"{epoch}, after it was {before[1]}"
             )
         self._high_watermarks[place] = (epoch, data.high_watermark)
+        committed = self._ledger.of(place)
+        committed.told_end = max(committed.told_end, data.high_watermark)
         position = self.positions[place]
         content = data.records or b""
         for at, header in batches(content, may_be_cut=True):

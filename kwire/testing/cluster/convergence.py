@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from kwire.broker.replication.roles import Role
+from kwire.broker.storage.log.log import Log
 from kwire.testing.cluster.ledger import Place
-from kwire.testing.cluster.nodes import DATA, ClusterNode
+from kwire.testing.cluster.nodes import ClusterNode
 from kwire.testing.cluster.world import World
+
+READ_BYTES = 1 << 24
 
 
 def what_is_missing(world: World) -> str | None:
@@ -31,6 +34,12 @@ def _of_partition(world: World, place: Place) -> str | None:
     known = world.watch.partition(place)
     if known is None:
         return None
+    if known.adding_replicas or known.removing_replicas:
+        return f"it is on its way to {list(known.replicas)}"
+    for broker_id in world.shape.brokers:
+        strangers = world.nodes[broker_id].node.replicas
+        if broker_id not in known.replicas and strangers.get(*place) is not None:
+            return f"broker {broker_id} has it still"
     if known.leader < 0:
         return "nobody leads"
     if set(known.isr) != set(known.replicas):
@@ -62,9 +71,11 @@ def differences(world: World) -> list[str]:
         if known is None:
             continue
         first, *others = known.replicas
-        one = _content(world.nodes[first], place)
+        # Who led when records were deleted, and ended before all had heard, may begin later than the others.
+        start = max(_log(world.nodes[each], place).log_start_offset for each in known.replicas)
+        one = _content(world.nodes[first], place, start)
         for other in others:
-            theirs = _content(world.nodes[other], place)
+            theirs = _content(world.nodes[other], place, start)
             found += [
                 f"{place} on {first} and {other} differs in {what}: {one[what]} {theirs[what]}"
                 for what in one
@@ -73,22 +84,37 @@ def differences(world: World) -> list[str]:
     return found
 
 
-def _content(node: ClusterNode, place: Place) -> dict[str, object]:
-    """What of a replica is the same on all."""
+def _log(node: ClusterNode, place: Place) -> Log:
     partition = node.node.replicas.get(*place)
     assert partition is not None
-    log = partition.log
+    return partition.log
+
+
+def _content(node: ClusterNode, place: Place, start: int) -> dict[str, object]:
+    """What of a replica is the same on all, from there on."""
+    log = _log(node, place)
     with node.disk.undisturbed():
-        files = node.disk.tree(f"{DATA}/{place}")
+        content = log.read(start, max_bytes=READ_BYTES, up_to_offset=log.log_end_offset).read()
     return {
-        "segments": {name: content for name, content in files.items() if name.endswith(".log")},
-        # A leader notes an epoch before there is a record in it, of which followers hear only then.
-        "leader epochs": [(epoch, start) for epoch, start in log.leader_epochs if start < log.log_end_offset],
-        "start": log.log_start_offset,
+        # Not by segments: a replica that came later has none from before the log's start.
+        "bytes": content,
+        # Not those without records: a leader notes its epoch at once, and followers when they fetch.
+        "leader epochs": _epochs(log, start),
         # Snapshots have the last batch of a producer alone.
         "producers": {
             producer_id: (state.epoch, [batch.last_offset for batch in state.batches][-1:])
             for producer_id, state in log.producers.producers.items()
+            if state.batches and state.batches[-1].last_offset >= start
         },
         "last stable offset": log.last_stable_offset,
     }
+
+
+def _epochs(log: Log, start: int) -> list[tuple[int, int]]:
+    """The leader epochs of the records from there on."""
+    ends = [begins for _, begins in log.leader_epochs[1:]] + [log.log_end_offset]
+    return [
+        (epoch, max(begins, start))
+        for (epoch, begins), end in zip(log.leader_epochs, ends, strict=True)
+        if max(begins, start) < end
+    ]

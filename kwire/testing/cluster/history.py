@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Final
 
 from kwire.testing.cluster.consumers import Consumer
 from kwire.testing.cluster.convergence import differences, what_is_missing
+from kwire.testing.cluster.ledger import Place
+from kwire.testing.cluster.offsets import Committer
+from kwire.testing.cluster.operator import Operator
 from kwire.testing.cluster.producers import Producer
 from kwire.testing.cluster.trouble import CALM, Trouble, some_faults
-from kwire.testing.cluster.world import FOUR, THREE, Shape, World, hearing
+from kwire.testing.cluster.world import FIVE, FOUR, THREE, Shape, World, hearing
 from kwire.testing.simulation.promises import Broken
 
+OFFSETS: Final = Place("__consumer_offsets", 0)
 TROUBLE_MS: Final = 10_000
 CONVERGES_MS: Final = 20_000
 """How long a cluster may take to be whole again."""
@@ -23,7 +28,7 @@ class History:
     def __init__(self, seed: int, *, shape: Shape | None = None) -> None:
         self.seed = seed
         self._rng = random.Random(f"kwire cluster {seed}")
-        self._shape = shape or self._rng.choice((THREE, THREE, FOUR))._replace(
+        self._shape = shape or self._rng.choice((THREE, THREE, FOUR, FIVE))._replace(
             # Few bytes at once: a follower that was away needs many fetches to catch up.
             fetch_bytes=self._rng.choice((150, 600, 1 << 20))
         )
@@ -53,6 +58,20 @@ class History:
         if rng.random() < 0.5:
             world.client(Producer, "careless", ledger=ledger, places=places, acks=1, is_idempotent=False)
         world.client(Consumer, "consumer", ledger=ledger, places=places)
+        if rng.random() < 0.6:
+            world.client(
+                Committer, "committer", place=places[0], coordinates=partial(world.epoch_led, OFFSETS)
+            )
+        if rng.random() < 0.5:
+            shape = world.shape
+            world.client(
+                Operator,
+                "operator",
+                ledger=ledger,
+                places=places,
+                brokers=shape.brokers,
+                replicas=shape.replicas,
+            )
 
     def _get_into_trouble(self, world: World) -> None:
         rng = self._rng
@@ -66,7 +85,7 @@ class History:
         trouble.end()
 
     def _become_whole(self, world: World) -> None:
-        writers = [client for client in world.clients if isinstance(client, Producer)]
+        writers = [client for client in world.clients if not isinstance(client, Consumer)]
         for client in writers:
             client.enough = True
 

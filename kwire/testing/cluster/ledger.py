@@ -53,12 +53,14 @@ class Transaction:
 class Committed:
     """What one partition has below the greatest high watermark that any of its leaders has had."""
 
-    __slots__ = ("crcs", "end", "start", "values")
+    __slots__ = ("crcs", "end", "start", "told_end", "values")
 
     def __init__(self) -> None:
         self.end = 0
+        self.told_end = 0
+        """Up to here readers have been told that it reaches."""
         self.start = 0
-        """Records before it were deleted."""
+        """Records before it were deleted, or may be."""
         self.values: dict[int, bytes] = {}
         """By offset, without control records."""
         self.crcs: dict[int, tuple[int, int, int]] = {}
@@ -108,6 +110,7 @@ class Ledger:
             raise Broken(
                 f"{reader} was given offset {offset} of {place}, which is committed up to {committed.end}"
             )
+        committed.told_end = max(committed.told_end, offset + 1)
         if value is None or committed.values.get(offset, value) != value:
             raise Broken(
                 f"{reader} was given {value!r} at offset {offset} of {place}, "
@@ -138,9 +141,5 @@ class Ledger:
                     raise Broken(f"{value!r} stands after {before.value!r} in {place}, and was sent before")
                 last[sent.producer, place] = sent
         for value, sent in self.sent.items():
-            if sent.is_acknowledged and sent.acks_all and value not in found and not self._deleted(sent):
+            if sent.is_acknowledged and sent.acks_all and value not in found:
                 raise Broken(f"{value!r} was acknowledged, and is not in {sent.place}")
-
-    def _deleted(self, sent: Sent) -> bool:
-        """Whether it may be among what was deleted."""
-        return self.of(sent.place).start > 0

@@ -193,6 +193,11 @@ class Watch:
             raise Broken(f"{node.name} goes back in {place} from epoch {seen.leader_epoch} to {epoch}")
         if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
             raise Broken(f"{node.name} has the high watermark {log.high_watermark} of {log!r}")
+        if log.log_start_offset > self._ledger.of(place).start:
+            raise Broken(
+                f"{node.name} begins {place} at {log.log_start_offset}: records were deleted "
+                f"before {self._ledger.of(place).start}"
+            )
         if partition.role is Role.LEADER:
             leader = self._leaders.setdefault((place, epoch), node.node_id)
             if leader != node.node_id:
@@ -254,9 +259,14 @@ class Watch:
         if start >= up_to:
             return
         content = log.read(start, max_bytes=READ_BYTES, up_to_offset=up_to).read()
+        following = start
         for _, header in batches(content):
             if header.base_offset < start or header.base_offset >= up_to:
+                following = max(following, min(header.next_offset, up_to))
                 continue
+            if header.base_offset > following and not place.topic.startswith("__"):
+                raise Broken(f"{node.name} lacks offsets {following} to {header.base_offset - 1} of {place}")
+            following = header.next_offset
             found = (header.next_offset, header.crc, header.leader_epoch)
             expected = committed.crcs.get(header.base_offset)
             if found != expected:
@@ -264,6 +274,8 @@ class Watch:
                     f"{node.name} has {found} (next offset, CRC, epoch) at offset {header.base_offset} of "
                     f"{place}, where {expected} is committed"
                 )
+        if following < up_to:
+            raise Broken(f"{node.name} lacks offsets {following} to {up_to - 1} of {place}")
         seen.checked = up_to
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
+from kwire.broker.host.host import PeerAddress
+from kwire.broker.replication.roles import Role
 from kwire.testing.cluster.client import Client
 from kwire.testing.cluster.ledger import Ledger, Place
 from kwire.testing.cluster.nodes import ClusterNode, address_of, settings
@@ -44,6 +46,7 @@ class Shape(NamedTuple):
 
 ALONE: Final = Shape({1: "broker,controller"}, replicas=1, min_insync_replicas=1)
 THREE: Final = Shape({1: "broker,controller", 2: "broker", 3: "broker"})
+FIVE: Final = Shape({1: "broker", 2: "broker", 3: "broker", 4: "broker", 5: "controller"})
 FOUR: Final = Shape({1: "broker", 2: "broker", 3: "broker", 4: "controller"})
 
 
@@ -129,6 +132,17 @@ class World:
         self.watch.look()
         if self.bugs:
             raise Broken(self.bugs[0])
+
+    def epoch_led(self, place: Place, address: PeerAddress) -> int | None:
+        """In which epoch the broker there leads a partition; None where it does not, or errs about that."""
+        known = self.watch.partition(place)
+        node = next((each for each in self.nodes.values() if address_of(each.node_id) == address), None)
+        if known is None or node is None or known.leader != node.node_id or not node.is_running:
+            return None
+        partition = node.node.replicas.get(*place)
+        if partition is None or partition.role is not Role.LEADER:
+            return None
+        return known.leader_epoch if partition.leader_epoch == known.leader_epoch else None
 
     # --- clients
 

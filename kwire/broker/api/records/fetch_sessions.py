@@ -76,7 +76,7 @@ class FollowerTarget(FetchTarget):
         """There may be news of the partition; with `wake` a fetch that waits is to look now."""
         session = self.session
         key = _key(self, session.uses_topic_ids)
-        if key in session.targets:
+        if session.targets.get(key) is self:  # else it was forgotten, and perhaps asked for again
             session.lively[key] = self
             if wake and session.waiting is not None:
                 session.waiting.wake()

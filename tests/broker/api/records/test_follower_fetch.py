@@ -197,6 +197,25 @@ def test_a_partition_that_is_forgotten_wakes_nobody() -> None:
     assert sizes(rig.received()) == {1: ONE}
 
 
+def test_a_partition_that_is_asked_for_again_is_read_as_it_is_asked_for_now() -> None:
+    rig = Leader(partitions=2)
+    session = {"max_wait_ms": 0, "session_id": 0, "session_epoch": 0}
+
+    def fetch(offsets: dict[int, int] | None = None, **more: Any) -> dict[int, int]:
+        answer = rig.fetch(offsets, **more, **session)
+        session["session_id"] = answer.session_id
+        session["session_epoch"] += 1
+        return sizes(answer)
+
+    fetch({0: 0, 1: 0})
+    rig.append()
+    fetch(forget=(0,))
+    assert fetch({0: 0}) == {0: ONE}
+    assert fetch({0: 1}) == {0: 0}, "the high watermark"
+    rig.append()
+    assert fetch() == {0: ONE}
+
+
 def test_a_follower_without_a_session_is_woken_too() -> None:
     rig = Leader()
     assert rig.fetch({0: 0}) is None
