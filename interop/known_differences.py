@@ -15,6 +15,7 @@ ENDED = "a life that was about to end does not begin again: docs/decisions/0016"
 SNAPSHOT_REFUSED = (
     "Apache Kafka's refusal of a piece of a snapshot lacks a field, and fails: docs/decisions/0007"
 )
+SOONER = "a fetch is told the high watermark that it has itself raised: docs/decisions/0017"
 
 KNOWN: list[tuple[str, str, str]] = [
     ("raw_frames.api_versions", "*/ApiKeys/*", NOT_SERVED),
@@ -40,4 +41,8 @@ KNOWN: list[tuple[str, str, str]] = [
     ("raw_nodes_lives.heartbeats", "/back at once/*", LET_GO),
     ("raw_nodes_lives.heartbeats", "/gone, and not fenced in this life/IsFenced", ENDED),
     ("raw_nodes_metadata.snapshots", "/refused: */*", SNAPSHOT_REFUSED),
+    ("raw_nodes_followers.fetches", "/a little on/*/HighWatermark", SOONER),
+    ("raw_nodes_followers.fetches", "/a little on/*/LastStableOffset", SOONER),
+    ("raw_nodes_followers.fetches", "/at the end/*/HighWatermark", SOONER),
+    ("raw_nodes_followers.fetches", "/at the end/*/LastStableOffset", SOONER),
 ]
