@@ -19,6 +19,7 @@ from kwire.broker.node.transaction_ports import NodeTransactionPorts
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import BatchMetadata, ProducerState, ProducerStateManager
 from kwire.broker.storage.log.transaction_index import Aborted
+from kwire.broker.storage.log.verifications import Verification, Verifications
 from kwire.coordinator.machine import CoordinatorResult, TopicPartition
 from kwire.coordinator.transactions.machine import Done, Ending, Producer, TransactionMachine
 from kwire.coordinator.transactions.transaction import State, Transaction
@@ -214,13 +215,17 @@ def no_fencing() -> None:
             producer = Producer(transaction.producer_id, transaction.producer_epoch)
         return decide(self, transactional_id, producer, **other)
 
-    def begin_newer(self: ProducerStateManager, header: BatchHeader, **named: Any) -> None:
-        state = self.producers.get(header.producer_id)
-        if state is None or header.producer_epoch >= state.epoch:
-            begin(self, header, **named)
+    def begin_newer(
+        self: ProducerStateManager, producer_id: int, epoch: int, sequence: int, **named: Any
+    ) -> Verification:
+        state = self.producers.get(producer_id)
+        if state is None or epoch >= state.epoch:
+            return begin(self, producer_id, epoch, sequence, **named)
+        return Verification(epoch, sequence, **named)
 
     setattr(ProducerStateManager, "check", check_newer)  # noqa: B010
     setattr(ProducerStateManager, "begin_verification", begin_newer)  # noqa: B010
+    setattr(Verifications, "is_current", lambda *_arguments: True)  # noqa: B010
     setattr(TransactionMachine, "_of", of_any_epoch)  # noqa: B010
     setattr(TransactionMachine, "end", end)  # noqa: B010
 

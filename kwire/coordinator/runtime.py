@@ -98,12 +98,13 @@ StoredBytes = tuple[bytes, bytes | None]
 class _Waiting:
     """A result on its way: appends that are not committed yet, gathered ones too, and who is to be told."""
 
-    __slots__ = ("appends", "committed", "error")
+    __slots__ = ("appends", "committed", "until_ms")
 
-    def __init__(self, committed: Committed | None) -> None:
+    def __init__(self, committed: Committed | None, until_ms: int = 0) -> None:
         self.committed = committed
         self.appends = 0
-        self.error: ApiError | None = None
+        self.until_ms = until_ms
+        """Until when who waits does so; a moment of the monotonic clock."""
 
     def tell(self, error: ApiError | None) -> None:
         """Call back, unless that has happened."""
@@ -183,11 +184,12 @@ class Shard(Generic[M]):
             # Whoever was told of the end may have had something to decide.
             result.committed(ApiError(ErrorCode.NOT_COORDINATOR))
             return
-        waiting = _Waiting(result.committed)
         records = result.records
         if not records and not self._waiting:
-            waiting.tell(None)
+            result.committed(None)
             return
+        until_ms = self._host.monotonic_ms() + self._kind.commit_timeout_ms
+        waiting = _Waiting(result.committed, until_ms)
         self._waiting.append(waiting)
         try:
             if not (self._kind.gathers and records and self._gather(result, waiting)):
@@ -210,7 +212,7 @@ class Shard(Generic[M]):
             self._failed((waiting,))
             return
         if self._watch is None and not self.ended:
-            self._start_watch()
+            self._watch = self._host.schedule(self._kind.commit_timeout_ms, self._look_who_waits)
 
     def _gather(self, result: CoordinatorResult, waiting: _Waiting) -> bool:
         """Keep the records for the end of the turn, and apply them. ApiError: refused, as an append would be.
@@ -337,19 +339,18 @@ class Shard(Generic[M]):
             else:
                 self._host.call_soon(self._on_refused)
 
-    def _start_watch(self) -> None:
-        # One timer for all: who waits when it starts is told when it ends, who came meanwhile the next time.
-        watched = list(self._waiting)
-
-        def over() -> None:
-            self._watch = None
-            for waiting in watched:
-                # Those that were told already are not told again.
-                waiting.tell(ApiError(ErrorCode.REQUEST_TIMED_OUT))
-            if self._waiting and not self.ended:
-                self._start_watch()
-
-        self._watch = self._host.schedule(self._kind.commit_timeout_ms, over)
+    def _look_who_waits(self) -> None:
+        """Tell those whose time is over. There is one timer for all, which is due when the first one's is."""
+        self._watch = None
+        now_ms = self._host.monotonic_ms()
+        for waiting in list(self._waiting):
+            if waiting.committed is None:
+                continue
+            if waiting.until_ms > now_ms:
+                if not self.ended:
+                    self._watch = self._host.schedule(waiting.until_ms - now_ms, self._look_who_waits)
+                return
+            waiting.tell(ApiError(ErrorCode.REQUEST_TIMED_OUT))
 
     # --- life
 

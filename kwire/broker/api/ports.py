@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from kwire.broker.replication.throttle import Throttle
     from kwire.broker.storage.dirs.log_manager import LogManager
     from kwire.coordinator.groups.service import GroupCoordinatorService
-    from kwire.coordinator.transactions.machine import Ending
+    from kwire.coordinator.transactions.machine import Ending, Producer
     from kwire.coordinator.transactions.service import TransactionCoordinatorService
-    from kwire.wire.errors import ApiError
+    from kwire.wire.errors import ApiError, ErrorCode
     from kwire.wire.registry import RequestHeader
     from kwire.wire.schema import Message
 
@@ -183,6 +183,17 @@ class Records(Protocol):
         done: Callable[[ApiError | None], None],
     ) -> None:
         """Write a transaction's end into a partition that it touched."""
+
+    def ask_coordinator(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partition: tuple[str, int],
+        *,
+        adds: bool,
+        told: Callable[[ErrorCode], None],
+    ) -> None:
+        """Whether the partition is part of the transaction; with `adds` it becomes part of it."""
 
 
 class MovesLogs(Protocol):

@@ -53,6 +53,8 @@ RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSe
 class BrokerConfig:
     """The settings of one broker. Attributes are Kafka's keys with underscores for dots."""
 
+    add_partitions_to_txn_retry_backoff_max_ms: int
+    add_partitions_to_txn_retry_backoff_ms: int
     auto_create_topics_enable: bool
     auto_leader_rebalance_enable: bool
     broker_heartbeat_interval_ms: int

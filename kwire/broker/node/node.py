@@ -115,6 +115,8 @@ class Node(NodeBase):
         ports = NodeTransactionPorts(self)
         self.transactions = TransactionCoordinatorService(config, host, ports)
         self.write_marker = ports.write_marker
+        self.ask_coordinator = ports.ask_coordinator
+        self._leaders_changed = ports.leaders_changed
         self.fetchers = Fetchers(
             config,
             host,
@@ -123,6 +125,7 @@ class Node(NodeBase):
             stage=lambda appended: self.replicas.stage(appended),
             on_cut=self.log_dirs.moves.source_cut,
         )
+        self.peer_address = self.fetchers.address_of
         self.config_changed.append(self.fetchers.config_changed)
         self.leader_throttle = Throttle(LEADER, config, host, lambda: self.image)
         self.leading = Leading(
@@ -258,6 +261,7 @@ class Node(NodeBase):
         altered = [change.after for change in delta.altered_topics if change.after is not None]
         names = [topic.name for topic in (*delta.created_topics, *altered, *delta.deleted_topics)]
         if names:
+            self._leaders_changed()
             self.groups.topics_changed(names, created=bool(delta.created_topics))
         if delta.deleted_topics:
             self.groups.topics_deleted({topic.name: topic.topic_id for topic in delta.deleted_topics})

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from struct import Struct
-from typing import Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from kwire.broker.host.host import PeerAddress, Timer
+from kwire.broker.metadata.image import NO_LEADER
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kwire.broker.node.producer_ids import ProducerIds
 from kwire.broker.node.state_topic import StateTopic, StateTopicNode
@@ -15,9 +17,17 @@ from kwire.broker.storage.log.log_config import AppendOrigin
 from kwire.broker.storage.log.producer_state import MarkerTerms
 from kwire.coordinator.groups.service import GroupCoordinatorService
 from kwire.coordinator.machine import TopicPartition
-from kwire.coordinator.transactions.machine import Ending
+from kwire.coordinator.transactions.machine import Ending, Producer
+from kwire.coordinator.transactions.service import TransactionCoordinatorService
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from kwire.broker.node.markers import Markers
+    from kwire.broker.node.verification import Verification
+
+VERSION_THAT_ADDS: Final = 2
+"""The version of the transaction protocol in which a write makes its partition part of the transaction."""
 
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
@@ -31,6 +41,10 @@ class TransactionNode(StateTopicNode, Protocol):
     def producer_ids(self) -> ProducerIds: ...
     @property
     def groups(self) -> GroupCoordinatorService: ...
+    @property
+    def transactions(self) -> TransactionCoordinatorService: ...
+    def peer_address(self, broker_id: int, /) -> PeerAddress | None:
+        """Where other brokers reach this one; None while it is not registered."""
 
     def led_partition(self, topic: str, index: int, /) -> Partition:
         """A partition that this broker leads. ApiError: it does not."""
@@ -42,6 +56,8 @@ class NodeTransactionPorts(StateTopic):
     def __init__(self, node: TransactionNode) -> None:
         super().__init__(node, TRANSACTION_STATE_TOPIC)
         self._node: TransactionNode = node
+        self._known_markers: Markers | None = None
+        self._known_verification: Verification | None = None
 
     def next_producer_id(self) -> int:
         """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
@@ -58,16 +74,48 @@ class NodeTransactionPorts(StateTopic):
         coordinator_epoch: int,
         done: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
-        """Write a marker into the log of each partition; one that this broker does not lead is refused."""
+        """Write a marker into the log of each partition, or have it written by the broker that leads it."""
+        here: list[TopicPartition] = []
+        elsewhere: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            leader = self._leader_of(partition)
+            if leader in (self._node.config.node_id, NO_LEADER):
+                here.append(partition)
+            else:
+                elsewhere.setdefault(leader, []).append(partition)
+        for leader, led in elsewhere.items():
+            self._markers().send(leader, led, ending, coordinator_epoch, done)
         codes: dict[TopicPartition, ErrorCode] = {}
 
         def written(partition: TopicPartition, error: ApiError | None) -> None:
             codes[partition] = ErrorCode.NONE if error is None else ErrorCode(error.code)
-            if len(codes) == len(partitions):
+            if len(codes) == len(here):
                 done(codes)
 
-        for partition in partitions:
+        for partition in here:
             self.write_marker(partition, ending, coordinator_epoch, partial(written, partition))
+
+    def leaders_changed(self) -> None:
+        """Partitions have other leaders than they had, or are gone."""
+        if self._known_markers is not None:
+            self._known_markers.leaders_changed()
+
+    def _leader_of(self, partition: TopicPartition) -> int:
+        image = self._node.image.partition(*partition)
+        return NO_LEADER if image is None else image.leader
+
+    def _markers(self) -> Markers:
+        if self._known_markers is None:
+            # Imported here, as below: a broker that is alone starts without it.
+            from kwire.broker.node.markers import Markers
+
+            self._known_markers = Markers(
+                self._node.host,
+                address_of=self._node.peer_address,
+                leader_of=self._leader_of,
+                timeout_ms=lambda: self._node.config.request_timeout_ms,
+            )
+        return self._known_markers
 
     def write_marker(
         self,
@@ -78,23 +126,36 @@ class NodeTransactionPorts(StateTopic):
     ) -> None:
         """Write one marker into the log of a partition that this broker leads, unless it comes too late.
 
-        `done` is called exactly once, maybe inside.
+        `done` is called exactly once, maybe inside; with REQUEST_TIMED_OUT while it may still be committed.
         """
-        groups, now_ms = self._node.groups, self._node.host.now_ms()
+        groups, host = self._node.groups, self._node.host
+        now_ms = host.now_ms()
         topic, index = partition
         is_of_groups = topic == GROUP_METADATA_TOPIC
+        is_told = False
+
+        def tell(error: ApiError | None) -> None:
+            nonlocal is_told
+            if not is_told:
+                is_told = True
+                done(error)
 
         def committed(error: ApiError | None) -> None:
-            if error is None and is_of_groups:
+            if waiting is not None:
+                waiting.cancel()
+            is_there = error is None or error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            if is_of_groups and is_there:
                 # Offsets that the transaction committed count now.
                 groups.transaction_ended(index, ending.producer_id, commit=ending.commit)
-            done(error)
+            tell(error)
 
+        waiting: Timer | None = None
         try:
             if is_of_groups:
                 # What groups did before the transaction ended comes before its end in the log, too.
                 groups.append_gathered(index)
-            self._node.led_partition(topic, index).append(
+            led = self._node.led_partition(topic, index)
+            led.append(
                 memoryview(marker(ending, coordinator_epoch, now_ms)),
                 now_ms=now_ms,
                 on_replicated=committed,
@@ -102,7 +163,60 @@ class NodeTransactionPorts(StateTopic):
                 marker=MarkerTerms(coordinator_epoch, ending.version),
             )
         except ApiError as error:
-            done(error)
+            tell(error)
+            return
+        if led.led is not None and not is_told:
+            waiting = host.schedule(
+                self._node.config.request_timeout_ms,
+                lambda: tell(ApiError(ErrorCode.REQUEST_TIMED_OUT)),
+            )
+
+    # --- for those who write in transactions
+
+    def ask_coordinator(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partition: TopicPartition,
+        *,
+        adds: bool,
+        told: Callable[[ErrorCode], None],
+    ) -> None:
+        """Whether the partition is part of the transaction; with `adds` it becomes part of it. KIP-890.
+
+        `told` is called once, maybe at once: NONE, or what the coordinator of the transaction says, or why
+        there is none.
+        """
+        transactions = self._node.transactions
+        try:
+            coordinator_id = transactions.find(transactional_id)
+        except ApiError as error:
+            told(error.code)
+            return
+        if coordinator_id != self._node.config.node_id:
+            self._verification().ask(
+                coordinator_id, transactional_id, producer, partition, adds=adds, told=told
+            )
+        elif adds:
+            transactions.add_partitions(transactional_id, producer, [partition], VERSION_THAT_ADDS, told)
+        else:
+            transactions.verify_partitions(
+                transactional_id,
+                producer,
+                [partition],
+                lambda codes: told(codes.code if isinstance(codes, ApiError) else codes[partition]),
+            )
+
+    def _verification(self) -> Verification:
+        if self._known_verification is None:
+            from kwire.broker.node.verification import Verification
+
+            self._known_verification = Verification(
+                self._node.host,
+                address_of=self._node.peer_address,
+                timeout_ms=lambda: self._node.config.request_timeout_ms,
+            )
+        return self._known_verification
 
 
 def marker(ending: Ending, coordinator_epoch: int, now_ms: int) -> bytearray:

@@ -29,7 +29,8 @@ from kwire.wire.registry import decode_stored
 from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue
 
 MARKER_RETRY_MS = 100
-MAX_MARKER_RETRY_MS = 10_000
+MAX_MARKER_RETRY_MS = 1_000
+"""Somebody waits for each transaction that has not ended, and the next leader of a partition may be there."""
 COMMIT_TIMEOUT_MS = 5_000
 
 FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
@@ -303,7 +304,8 @@ class TransactionCoordinatorService:
                     refused.add(partition)
                 # A partition that is deleted needs no marker.
                 elif code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                    self._log_marker("waits", ending, partition, code)
+                    if retry_ms == MARKER_RETRY_MS:
+                        self._log_marker("waits", ending, partition, code)
                     failed.add(partition)
             if under_way or shard.ended:
                 return

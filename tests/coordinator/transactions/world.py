@@ -48,6 +48,9 @@ class Config:
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
     transaction_partition_verification_enable: bool = True
+    add_partitions_to_txn_retry_backoff_max_ms: int = 0
+    add_partitions_to_txn_retry_backoff_ms: int = 20
+    node_id: int = 1
 
 
 class _Partition:
@@ -55,6 +58,7 @@ class _Partition:
 
     def __init__(self, log: Log, bench: LogBench) -> None:
         self.log = log
+        self.led = None
         self._bench = bench
 
     def append(
@@ -157,13 +161,15 @@ class World:
             SimpleNamespace(
                 config=Config(),
                 host=self.host,
-                image=SimpleNamespace(topics={TRANSACTION_STATE_TOPIC: None}),
+                image=SimpleNamespace(topics={TRANSACTION_STATE_TOPIC: None}, partition=lambda *_place: None),
                 transactions=self.service,
                 partition=lambda topic, index: self.partitions[topic, index],
                 led_partition=lambda topic, index: self.partitions[topic, index],
                 groups=None,
             ),
         )
+        ports = NodeTransactionPorts(self._node)
+        self._node.ask_coordinator = ports.ask_coordinator
         self.service.elected(0, self.life)
         self.host.run_pending()
 

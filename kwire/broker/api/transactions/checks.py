@@ -1,7 +1,8 @@
 """Whether a partition is part of the transaction in which somebody writes to it. KIP-890.
 
 Without this check a write that comes late, after its transaction has ended, would open a transaction that
-nobody ends. A partition whose log knows of the producer's open transaction need not ask again.
+nobody ends. A partition whose log knows of the producer's open transaction need not ask again. Where the
+transaction has ended before the coordinator's answer has come, the write is refused after all.
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ from typing import TYPE_CHECKING
 from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
 from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Producer
-from kwire.wire.batch import BatchHeader
+from kwire.wire.batch import NO_SEQUENCE, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole
 
-VERSION_THAT_ADDS = 2
-
 _NOT_THERE = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NETWORK_EXCEPTION,
 )
 
 
@@ -50,41 +50,46 @@ def check_transaction(
     """Tell `done` (maybe at once) whether the producer may write: None, or the error to refuse it with.
 
     `adds`: the partition becomes part of the transaction, unless it is. `knows_abortable`: whether the client
-    knows TRANSACTION_ABORTABLE. `header`: of the batch, where its sequence counts.
+    knows TRANSACTION_ABORTABLE. `header`: of the batch, where its sequence counts; it is tried again for a
+    while where the transaction before it is still ending.
     """
-    led = node.partition(*partition)
-    if led is not None and led.log.producers.has_open_transaction(producer.producer_id, producer.epoch):
-        done(None)
-        return
-
-    def answered(code: ErrorCode) -> None:
-        done(None if code == ErrorCode.NONE else _refusal(code, adds=adds, knows_abortable=knows_abortable))
-
     if not adds and not node.config.transaction_partition_verification_enable:
         done(None)
         return
-    if led is not None:
-        producers = led.log.producers
-        try:
-            producers.check_epoch(producer.producer_id, producer.epoch)
-            if header is not None:
-                producers.begin_verification(header, raises_epochs=adds, now_ms=node.host.now_ms())
-        except ApiError as error:
-            done(error)
+    host, config = node.host, node.config
+    try:
+        producers = node.led_partition(*partition).log.producers
+        if producers.has_open_transaction(*producer):
+            done(None)
             return
+        sequence = NO_SEQUENCE if header is None else header.base_sequence
+        begun = producers.begin_verification(*producer, sequence, raises_epochs=adds, now_ms=host.now_ms())
+    except ApiError as error:
+        done(error)
+        return
+
+    def answered(code: ErrorCode) -> None:
+        if code is ErrorCode.CONCURRENT_TRANSACTIONS and adds and header is not None:
+            if host.monotonic_ms() < until_ms:
+                host.schedule(config.add_partitions_to_txn_retry_backoff_ms, ask)
+                return
+        elif code is ErrorCode.NONE and not (
+            producers.verifications.is_current(producer.producer_id, begun)
+            or producers.has_open_transaction(*producer)
+        ):
+            done(ApiError(ErrorCode.INVALID_TXN_STATE))
+            return
+        done(None if code == ErrorCode.NONE else _refusal(code, adds=adds, knows_abortable=knows_abortable))
+
+    def ask() -> None:
+        node.ask_coordinator(transactional_id, producer, partition, adds=adds, told=answered)
+
+    until_ms = host.monotonic_ms() + config.add_partitions_to_txn_retry_backoff_max_ms
     # What the log refuses, nobody need be asked about: this comes after it.
-    if TRANSACTION_STATE_TOPIC not in node.image.topics:
+    if TRANSACTION_STATE_TOPIC in node.image.topics:
+        ask()
+    else:
         answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return
-    if adds:
-        node.transactions.add_partitions(transactional_id, producer, [partition], VERSION_THAT_ADDS, answered)
-        return
-    node.transactions.verify_partitions(
-        transactional_id,
-        producer,
-        [partition],
-        lambda codes: answered(codes.code if isinstance(codes, ApiError) else codes[partition]),
-    )
 
 
 def _refusal(code: ErrorCode, *, adds: bool, knows_abortable: bool) -> ApiError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.replication.roles import Role
 from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Ending
 from kwire.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -56,6 +57,10 @@ def write_txn_markers(node: BrokerRole, context: RequestContext, request: WriteT
             marker.transaction_version,
         )
         for partition in partitions:
+            held = node.partition(*partition)
+            if held is None or held.role is Role.OFFLINE:
+                codes[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
             codes[partition] = ErrorCode.UNKNOWN_SERVER_ERROR
             left += 1
 

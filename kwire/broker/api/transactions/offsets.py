@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.transactions.checks import ToldError, check_transaction
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
+from kwire.coordinator.groups.classic.rebalance import response_error
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.coordinator.transactions.machine import Producer
 from kwire.wire.errors import ApiError, ErrorCode
@@ -73,7 +74,7 @@ def txn_offset_commit(
     def checked(error: ApiError | None) -> None:
         if error is not None:
             # A group's clients know what is wrong with a coordinator, unlike producers.
-            done(error.underlying if isinstance(error, ToldError) else error.code)
+            done(error.underlying if isinstance(error, ToldError) else response_error(error))
             return
         commit = Commit(
             group_id=request.group_id,

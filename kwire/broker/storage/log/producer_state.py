@@ -19,7 +19,7 @@ from kwire.broker.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.broker.storage.disk import Disk, DiskFile
 from kwire.broker.storage.log.log_config import AppendOrigin
 from kwire.broker.storage.log.transaction_index import Aborted
-from kwire.broker.storage.log.verifications import Verifications
+from kwire.broker.storage.log.verifications import Verification, Verifications
 from kwire.wire.batch import (
     HEADER_BYTES,
     MAX_SEQUENCE,
@@ -183,9 +183,14 @@ class ProducerStateManager:
 
     # --- appending
 
-    def begin_verification(self, header: BatchHeader, *, raises_epochs: bool, now_ms: int) -> None:
-        """A batch is about to be appended that may begin its transaction here, after `check_epoch`."""
-        self.verifications.begin(header, raises_epochs=raises_epochs, now_ms=now_ms)
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, raises_epochs: bool, now_ms: int
+    ) -> Verification:
+        """A batch is about to be appended that may begin its transaction here. INVALID_PRODUCER_EPOCH."""
+        self.check_epoch(producer_id, epoch)
+        return self.verifications.begin(
+            producer_id, epoch, sequence, raises_epochs=raises_epochs, now_ms=now_ms
+        )
 
     def check_batch(
         self, header: BatchHeader, origin: AppendOrigin, marker: MarkerTerms | None = None

@@ -15,9 +15,9 @@ class Verification:
 
     __slots__ = ("began_ms", "epoch", "lowest_sequence", "raises_epochs")
 
-    def __init__(self, header: BatchHeader, *, raises_epochs: bool, now_ms: int) -> None:
-        self.epoch = header.producer_epoch
-        self.lowest_sequence = header.base_sequence
+    def __init__(self, epoch: int, sequence: int, *, raises_epochs: bool, now_ms: int) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
         self.raises_epochs = raises_epochs
         """Whether the producer follows version 2 of the protocol, in which each transaction begins at 0."""
         self.began_ms = now_ms
@@ -40,10 +40,23 @@ class Verifications:
     def __len__(self) -> int:
         return len(self._begun)
 
-    def begin(self, header: BatchHeader, *, raises_epochs: bool, now_ms: int) -> None:
-        """A batch is about to be appended that may begin its transaction here."""
-        begun = Verification(header, raises_epochs=raises_epochs, now_ms=now_ms)
-        self._begun.setdefault(header.producer_id, begun).tried(header.producer_epoch, header.base_sequence)
+    def begin(
+        self, producer_id: int, epoch: int, sequence: int, *, raises_epochs: bool, now_ms: int
+    ) -> Verification:
+        """A batch is about to be appended that may begin its transaction here.
+
+        What is returned is current until the transaction has begun here, or ended.
+        """
+        begun = self._begun.get(producer_id)
+        if begun is None:
+            begun = Verification(epoch, sequence, raises_epochs=raises_epochs, now_ms=now_ms)
+            self._begun[producer_id] = begun
+        begun.tried(epoch, sequence)
+        return begun
+
+    def is_current(self, producer_id: int, begun: Verification) -> bool:
+        """Whether neither a batch of the transaction nor its end has come since this was begun."""
+        return self._begun.get(producer_id) is begun
 
     def check(self, header: BatchHeader, *, is_unknown: bool) -> None:
         """Whether a batch overtakes one that was refused. OUT_OF_ORDER_SEQUENCE_NUMBER.

@@ -236,7 +236,7 @@ def test_a_plain_batch_within_a_transaction_is_refused(producers: ProducerStateM
 
 
 def verify(producers: ProducerStateManager, sequence: int, *, epoch: int = 0, raises: bool = False) -> None:
-    producers.begin_verification(header(sequence, epoch=epoch), raises_epochs=raises, now_ms=NOW_MS)
+    producers.begin_verification(1, epoch, sequence, raises_epochs=raises, now_ms=NOW_MS)
 
 
 def test_what_was_sent_after_a_refused_batch_does_not_overtake_it(producers: ProducerStateManager) -> None:
@@ -250,6 +250,15 @@ def test_what_was_sent_after_a_refused_batch_does_not_overtake_it(producers: Pro
     producers.update(header(9, epoch=1, transactional=True))
     assert len(producers.verifications) == 0
     assert producers.check(header(10, epoch=1, transactional=True)) is None
+
+
+def test_an_answer_that_comes_after_the_end_of_its_transaction_is_not_current(
+    producers: ProducerStateManager,
+) -> None:
+    begun = producers.begin_verification(1, 0, -1, raises_epochs=False, now_ms=NOW_MS)
+    assert producers.verifications.is_current(1, begun)
+    producers.verifications.over(header(0, transactional=True))
+    assert not producers.verifications.is_current(1, begun)
 
 
 def test_in_version_2_a_transaction_of_an_unknown_producer_begins_at_0(
