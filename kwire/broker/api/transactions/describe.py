@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
 from kwire.broker.metadata.names import name_fault
+from kwire.broker.replication.roles import Role
 from kwire.coordinator.groups.consumer import regex
 from kwire.coordinator.transactions.transaction import State, Transaction
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
@@ -65,7 +66,11 @@ def _partition(node: BrokerRole, topic: str, index: int, topic_fault: ApiError |
     try:
         if topic_fault is not None:
             raise topic_fault
-        log = node.led_partition(topic, index).log
+        partition = node.partition(topic, index)
+        if partition is None or partition.role is not Role.FOLLOWER:
+            # Followers are asked, too: who looks for hanging transactions asks brokers of all their replicas.
+            partition = node.led_partition(topic, index)
+        log = partition.log
     except ApiError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
     return PartitionResponse(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kwire.broker.metadata.image import PartitionImage
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from tests.rig import Rig
@@ -38,3 +39,12 @@ def test_producers_of_what_is_not_there(
     (found,) = rig.call(0, request).topics[0].partitions
     assert found.error_code == code
     assert found.error_message == said or found.error_message.startswith(said)
+
+
+def test_a_follower_tells_of_its_producers(rig: Rig) -> None:
+    partition = rig.node.partition("a", 1)
+    assert partition is not None
+    partition.follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
+    request = DescribeProducersRequest(topics=[TopicRequest(name="a", partition_indexes=[1])])
+    (found,) = rig.call(0, request).topics[0].partitions
+    assert found.error_code == NONE
