@@ -45,6 +45,9 @@ NAMES_KNOWN = 20_000
 LONGEST_KNOWN = 200
 """Names may have 32 KiB, and what is remembered of them is to stay small."""
 
+MOST_WAITING = 10_000
+"""How many commands of a shard may wait for its replicas; what clients ask beyond that is refused."""
+
 RECORD_OVERHEAD_BYTES = 32
 """More than a record needs beside its key and its value: lengths, deltas, attributes."""
 
@@ -172,6 +175,11 @@ class Shard(Generic[M]):
         return self._host.schedule(delay_ms, due)
 
     # --- commands
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether its replicas have been waited for by so many that nobody else should."""
+        return len(self._waiting) >= MOST_WAITING
 
     @property
     def settled(self) -> bool:
@@ -397,13 +405,18 @@ class Runtime(Generic[M]):
         return None if count is None else partition_of(name, count)
 
     def shard_for(self, name: str) -> Shard[M]:
-        """The loaded shard of a name. ApiError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
+        """The loaded shard of a name, which a client asks.
+
+        ApiError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; COORDINATOR_NOT_AVAILABLE where it is stuck.
+        """
         index = self.partition_for(name)
         shard = None if index is None else self._shards.get(index)
         if shard is None or shard.ended:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         if shard.loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        if shard.is_stuck:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return shard
 
     @property

@@ -367,3 +367,14 @@ def test_what_too_few_replicas_have_is_there(cluster: Cluster) -> None:
     cluster.ports.release(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     assert writing.value == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert cluster.offsets() == {("t", 0): 1}
+
+
+def test_only_so_many_wait_for_replicas(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kwire.coordinator.runtime.MOST_WAITING", 2)
+    cluster.ports.held = []
+    replies = sent(cluster, (0, 1), (0, 2), (0, 3))
+    assert replies[2].value == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    cluster.host.run_pending()
+    cluster.ports.release()
+    assert [reply.value for reply in replies[:2]] == [ErrorCode.NONE] * 2
+    assert cluster.offsets() == {("t", 0): 2}

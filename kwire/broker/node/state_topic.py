@@ -50,6 +50,8 @@ class StateTopic:
         self._topic = topic
         self._needs_isr = needs_isr
         self._creating = False
+        self._complaint = ""
+        """Why the topic was not created, which was told."""
         self._count: int | None = None
 
     def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
@@ -137,18 +139,19 @@ class StateTopic:
 
     def _created(self, reply: Sequence[CreatableTopicResult] | ApiError) -> None:
         self._creating = False
-        logger = self._node.host.logger("kwire.coordinator")
         if isinstance(reply, ApiError):
-            logger.error("%s was not created: %s", self._topic, reply)
+            self._complain(str(reply))
             return
         for result in reply:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                logger.error(
-                    "%s was not created: %s (%s)",
-                    self._topic,
-                    ErrorCode(result.error_code).name,
-                    result.error_message,
-                )
+                self._complain(f"{ErrorCode(result.error_code).name} ({result.error_message})")
+
+    def _complain(self, why: str) -> None:
+        """Tell it once: clients go on asking while there are too few brokers, say."""
+        if why != self._complaint:
+            self._complaint = why
+            logger = self._node.host.logger("kwire.coordinator")
+            logger.error("%s was not created: %s", self._topic, why)
 
 
 def _by_any(on_committed: Callable[[ApiError | None], None]) -> Callable[[ApiError | None], None]:

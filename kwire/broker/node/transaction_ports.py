@@ -104,6 +104,11 @@ class NodeTransactionPorts(StateTopic):
         image = self._node.image.partition(*partition)
         return NO_LEADER if image is None else image.leader
 
+    def _patience_ms(self) -> int:
+        """How long another broker may take: who says nothing for a whole session leads nothing any more."""
+        config = self._node.config
+        return min(config.request_timeout_ms, config.broker_session_timeout_ms)
+
     def _markers(self) -> Markers:
         if self._known_markers is None:
             # Imported here, as below: a broker that is alone starts without it.
@@ -113,7 +118,7 @@ class NodeTransactionPorts(StateTopic):
                 self._node.host,
                 address_of=self._node.peer_address,
                 leader_of=self._leader_of,
-                timeout_ms=lambda: self._node.config.request_timeout_ms,
+                timeout_ms=self._patience_ms,
             )
         return self._known_markers
 
@@ -214,7 +219,7 @@ class NodeTransactionPorts(StateTopic):
             self._known_verification = Verification(
                 self._node.host,
                 address_of=self._node.peer_address,
-                timeout_ms=lambda: self._node.config.request_timeout_ms,
+                timeout_ms=self._patience_ms,
             )
         return self._known_verification
 

@@ -162,13 +162,14 @@ def test_internal_topics_have_their_replicas_and_are_found_by_each_broker(client
     assert clients.ask(other, 5, request).error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_too_few_brokers_for_an_internal_topic() -> None:
+def test_too_few_brokers_for_an_internal_topic(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster(CONTROLLER, broker(2, "two") | INTERNAL)
     cluster.events.advance(1_000)
     for _ in range(2):
         answer = cluster.ask("two", 4, FindCoordinatorRequest(key_type=GROUP, coordinator_keys=["x"]))
         assert answer.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert not cluster.nodes[2].node.image.topics
+    assert caplog.text.count("was not created: INVALID_REPLICATION_FACTOR") == 1
 
 
 @pytest.mark.parametrize("version", [11, 12], ids=["verified", "added"])
