@@ -17,16 +17,33 @@ EXPECTED: Final = re.compile(
     # While another node is down, and when it goes.
     r"|could not be established|Node may not be available|Disconnecting from node|Connection to node"
     r"|Error in response for fetch request|java.io.IOException: Connection to"
+    # Nodes ask a controller that has just started, and does not lead yet.
+    r"|Unexpected error handling request.*\n.*NotControllerException: "
     # Clients of two brokers want a coordinator, and nobody has made the topic yet.
     r"|creation failed for __\w+ with error 'TOPIC_ALREADY_EXISTS'"
+    # A leader's partition is given on while the coordinator still reads it.
+    r"|Stopped loading records from __\w+-\d+ because the partition is not online or is no longer the leader"
+    # A coordinator wants to write of its group, and is none any more.
+    r"|Failed to write empty metadata for group"
+    # A follower knows of a topic before its leader does.
+    r"|Received UNKNOWN_TOPIC_ID from the leader"
+    # A replica comes to a broker by a reassignment.
+    r"|Expected partition \S+ with topic id \S+ to exist, but it was missing"
+    # A new leader knows of less that is committed than the last one did.
+    r"|Non-monotonic update of high watermark"
     # A leader has the new epoch a moment before its follower, who then waits for the metadata.
     r"|Partition \S+ marked as failed"
 )
 
 
 def complaints(node: Broker) -> list[str]:
-    """The lines of WARN and ERROR that are not expected."""
-    lines = [line for line in node.log_text().splitlines() if LEVEL.search(line)]
+    """The lines of WARN and ERROR that are not expected, each with the next, where the exception is."""
+    lines = node.log_text().splitlines()
+    found = [
+        f"{line}\n{following}"
+        for line, following in zip(lines, [*lines[1:], ""], strict=True)
+        if LEVEL.search(line)
+    ]
     if isinstance(node, ApacheKafka):
-        return [line for line in lines if not EXPECTED.search(line)]
-    return [line for line in lines if "ERROR" in line]
+        return [text for text in found if not EXPECTED.search(text)]
+    return [text for text in found if "ERROR" in text.partition("\n")[0]]

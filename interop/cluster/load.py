@@ -23,7 +23,7 @@ from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer
 
 from interop.brokers import start_tool
 from interop.tools import a_file
-from kwire.testing.history import History, Place
+from kwire.testing.history import UNKNOWN, History, Place
 
 PAUSE_S = 0.01
 """Between two sends of a producer."""
@@ -32,7 +32,7 @@ END_SECONDS = 60.0
 
 
 class Load:
-    """Clients on a topic, from `start` to `stop`, or the end of the block; `judge` says what cannot be."""
+    """Clients on a topic, from `start` to `stop`, or the end of the block; `check` says what cannot be."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.bootstrap = bootstrap
@@ -85,8 +85,10 @@ class Load:
             client.end()
             self.history.reads_all(client.name)
 
-    def judge(self) -> list[str]:
-        return [str(finding) for finding in self.history.findings()]
+    def check(self) -> None:
+        """AssertionError where a client was told of an error, or of what cannot be."""
+        found = [*self.errors, *map(str, self.history.findings())]
+        assert not found, "\n" + "\n".join(found)
 
 
 class Client(ABC):
@@ -139,8 +141,9 @@ class Client(ABC):
         self.sent = number + 1
         return partition, value
 
-    def was_acknowledged(self, value: bytes, offset: int) -> None:
-        self.load.history.acknowledged(value, offset)
+    def was_acknowledged(self, value: bytes, offset: int | None) -> None:
+        """A client has no offset for what it was told of as a duplicate."""
+        self.load.history.acknowledged(value, UNKNOWN if offset is None else offset)
         self.acknowledged = max(self.acknowledged, int(value.rsplit(b" ")[-1]) + 1)
 
     def was_given(self, partition: int, offset: int, value: bytes) -> None:

@@ -32,7 +32,8 @@ SETTINGS: Final = {
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "500",
     "log.index.interval.bytes": "4096",
-    "controlled.shutdown.enable": "true",
+    # As by default: a client that joins alone may do so before it knows its topic, then waits for minutes.
+    "group.initial.rebalance.delay.ms": "3000",
 }
 """As in production, with a short session: tests kill often, and wait for it each time."""
 
@@ -251,10 +252,12 @@ class Cluster:
                 f"the replicas of {topic}-{index} on {replicas} are not the same",
             )
 
-    def complaints(self) -> dict[int, list[str]]:
-        """By node, what it complained about and should not have: see `complaints`."""
-        found = {node_id: complaints(node) for node_id, node in self.nodes.items()}
-        return {node_id: lines for node_id, lines in found.items() if lines}
+    def check_complaints(self) -> None:
+        """AssertionError where a node complained about what it should not have: see `complaints`."""
+        found = [
+            f"node {node_id}: {line}" for node_id, node in self.nodes.items() for line in complaints(node)
+        ]
+        assert not found, "\n" + "\n".join(found)
 
 
 def formatted(node: Broker, *arguments: str) -> Broker:

@@ -50,8 +50,7 @@ def test_nodes_are_restarted_one_after_another(makeup: str, record: Record) -> N
             load.stop()
             told = {client.name: round(load.history.longest_gap_s(client.name), 1) for client in load.writers}
             record.save(f"cluster.rolling.{makeup}", {"longest gap": told})
-            assert not load.judge()
-            assert not load.errors
+            load.check()
             for topic, partitions in cluster.all_partitions().items():
                 cluster.until_the_same(topic, partitions)
-            assert not cluster.complaints()
+            cluster.check_complaints()

@@ -45,7 +45,8 @@ Place = tuple[str, int]
 """A topic and a partition of it."""
 Read = tuple[Place, int, bytes]
 """A record as a reader gets it: where, at which offset, and its value."""
-ANYWHERE = -1
+ANYWHERE = UNKNOWN = -1
+"""An offset that nobody has told."""
 SHOWN = 5
 """How many records a finding names."""
 
@@ -85,7 +86,7 @@ class _Sent:
     at_s: float
     transaction: _Transaction | None
     outcome: Outcome = Outcome.UNKNOWN
-    offset: int = -1
+    offset: int = UNKNOWN
     acknowledged_at_s: float = -1.0
 
     def __str__(self) -> str:
@@ -142,7 +143,7 @@ class History:
                 found.values.append(value)
             self._sent[value] = _Sent(value, producer, place, number, is_idempotent, self._now_s(), found)
 
-    def acknowledged(self, value: bytes, offset: int = -1) -> None:
+    def acknowledged(self, value: bytes, offset: int = UNKNOWN) -> None:
         """It was told that the value is there (with acks=all), and where, unless it does not know."""
         with self._lock:
             sent = self._sent[value]
