@@ -45,4 +45,6 @@ KNOWN: list[tuple[str, str, str]] = [
     ("raw_nodes_followers.fetches", "/a little on/*/LastStableOffset", SOONER),
     ("raw_nodes_followers.fetches", "/at the end/*/HighWatermark", SOONER),
     ("raw_nodes_followers.fetches", "/at the end/*/LastStableOffset", SOONER),
+    ("raw_nodes_followers.waits", "/it has a part/*/HighWatermark", SOONER),
+    ("raw_nodes_followers.waits", "/it has a part/*/LastStableOffset", SOONER),
 ]

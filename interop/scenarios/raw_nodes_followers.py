@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from interop.batches import Batch
@@ -15,6 +16,8 @@ from interop.tools import another, until
 from interop.wire import Fields, encode_request, versions_of
 
 NAME = "raw-followers"
+SETTLING_S = 1.0
+"""Partitions learn of the metadata a moment after those who describe it."""
 BEYOND = 1 << 40
 
 
@@ -205,4 +208,128 @@ def fetches(broker: Broker) -> Any:
                     )
                     found = answer["Topics"][0]["Partitions"][0]
                     seen[f"offsets of {replica}, {isolation}, {timestamp}"] = comparable(found)
+    return seen
+
+
+def start_of(client: RawClient) -> int:
+    """Where the log begins."""
+    asked = [{"PartitionIndex": 0, "Timestamp": -2}]
+    answer = client.call("ListOffsets", 1, ReplicaId=-1, Topics=[{"Name": NAME, "Partitions": asked}])
+    offset: int = answer["Topics"][0]["Partitions"][0]["Offset"]
+    return offset
+
+
+@scenario(seconds=180)
+def waits(broker: Broker) -> Any:
+    """Whoever waits for a follower: producers, deletions of records, consumers; and its fetch sessions."""
+    seen: dict[str, Any] = {}
+    with another(broker, PATIENT) as own, MadeUpBroker(own) as other, RawClient(own.bootstrap) as client:
+        other.join()
+        topic_id = create(client, NAME, [1, 2], min_insync_replicas="2")
+        follower = Follower(own, other, topic_id)
+
+        def ask_produce(acks: int, timeout_ms: int) -> int:
+            batch = Batch(base_timestamp=1_700_000_000_000).encode()
+            partition = {"Index": 0, "Records": batch}
+            topic = {"Name": NAME, "PartitionData": [partition]}
+            return client.send("Produce", 9, Acks=acks, TimeoutMs=timeout_ms, TopicData=[topic])
+
+        def ask_delete(offset: int, timeout_ms: int) -> int:
+            partition = {"PartitionIndex": 0, "Offset": offset}
+            topic = {"Name": NAME, "Partitions": [partition]}
+            return client.send("DeleteRecords", 2, Topics=[topic], TimeoutMs=timeout_ms)
+
+        def answer(label: str, api: str, version: int) -> None:
+            seen[label] = comparable(client.receive(api, version))
+
+        ask_produce(-1, 500)
+        answer("nobody fetches", "Produce", 9)
+        ask_produce(-1, 20_000)
+        seen["it has a part"] = follower.ask(1, LastFetchedEpoch=0)
+        seen["it has all, in another life"] = follower.ask(2, epoch=other.epoch - 1)
+        seen["it has more than all"] = follower.ask(3)
+        seen["it has all"] = follower.ask(2, LastFetchedEpoch=0)["Responses"][0]["Partitions"][0]["ErrorCode"]
+        answer("it has fetched", "Produce", 9)
+        ask_delete(1, 500)
+        answer("deleted, and it is not told", "DeleteRecords", 2)
+        ask_delete(2, 20_000)
+        until(lambda: start_of(other.leader) == 2)
+        seen["its log begins at 1"] = follower.ask(2, LogStartOffset=1)
+        seen["its log begins at 2"] = follower.ask(2, LogStartOffset=2)
+        answer("deleted, and it is told", "DeleteRecords", 2)
+        seen["before the start"] = follower.ask(1)
+        seen["before the start, after an epoch"] = follower.ask(0, LastFetchedEpoch=0)
+        other.beat(WantFence=True)
+        until(lambda: described(client, NAME)[0]["IsrNodes"] == [1])
+        time.sleep(SETTLING_S)
+        ask_produce(-1, 500)
+        answer("it is gone", "Produce", 9)
+        ask_produce(1, 500)
+        answer("it is gone, and nobody minds", "Produce", 9)
+        [found] = fetch(client, NAME, 2)["Responses"]
+        seen["a consumer, without it"] = comparable(found)
+        seen["fenced, it fetches"] = follower.ask(2, LastFetchedEpoch=0)
+        seen["fenced, it has all"] = follower.ask(3, LastFetchedEpoch=0)["Responses"][0]["Partitions"][0][
+            "ErrorCode"
+        ]
+        seen["it is not taken"] = comparable(described(client, NAME)[0])
+        other.beat()
+        seen["back, it has all"] = follower.ask(3, LastFetchedEpoch=0)["Responses"][0]["Partitions"][0][
+            "ErrorCode"
+        ]
+        until(lambda: 2 in described(client, NAME)[0]["IsrNodes"])
+        seen["it is taken"] = comparable(described(client, NAME)[0])
+        [found] = fetch(client, NAME, 2)["Responses"]
+        seen["a consumer, with it"] = comparable(found)
+
+        def in_session(label: str, replica: int, session_id: int, epoch: int, **fields: Any) -> int:
+            given: Fields = {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, **fields}
+            life = other.epoch if replica == 2 else -1
+            given["ReplicaState"] = {"ReplicaId": replica, "ReplicaEpoch": life}
+            told = client.call("Fetch", 17, SessionId=session_id, SessionEpoch=epoch, **given)
+            given_id: int = told["SessionId"]
+            seen[label] = comparable(told)
+            return given_id
+
+        wanted = {"Partition": 0, "FetchOffset": 2, "LogStartOffset": 2, "PartitionMaxBytes": 1 << 20}
+        topics = [{"TopicId": topic_id, "Partitions": [wanted]}]
+        its = in_session("a session", 2, 0, 0, Topics=topics)
+        in_session("its next fetch", 2, its, 1)
+        in_session("as somebody else", 3, its, 2)
+        in_session("as itself again", 2, its, 3)
+        in_session("in an old epoch", 2, its, 2)
+        consumers = in_session("a session of a consumer", -1, 0, 0, Topics=topics)
+        in_session("of a consumer, by it", 2, consumers, 1)
+        in_session("of nobody", 2, 4711, 1)
+        in_session("ended", 2, its, -1)
+        in_session("after its end", 2, its, 1)
+
+        elsewhere = NAME + "-2"
+        create(client, elsewhere, [2, 1])
+        for label, name in {"led here": NAME, "followed here": elsewhere}.items():
+            marker = {
+                "ProducerId": 4000,
+                "ProducerEpoch": 0,
+                "TransactionResult": True,
+                "Topics": [{"Name": name, "PartitionIndexes": [0]}],
+                "CoordinatorEpoch": 0,
+            }
+            client.send("WriteTxnMarkers", 1, Markers=[marker])
+            if name == NAME:
+                # A marker waits for the in-sync set as any other record does.
+                until(
+                    lambda: (
+                        follower.ask(4, LogStartOffset=2)["Responses"][0]["Partitions"][0]["ErrorCode"] == 0
+                    )
+                )
+            answer(f"marker {label}", "WriteTxnMarkers", 1)
+            told = produce(client, name, Batch().encode(), acks=1)["Responses"][0]["PartitionResponses"][0]
+            seen[f"produced, {label}"] = comparable(told)
+            asked = {"Name": name, "Partitions": [{"PartitionIndex": 0, "Offset": 0}]}
+            answer_of = client.call("DeleteRecords", 2, Topics=[asked], TimeoutMs=500)
+            seen[f"deleted, {label}"] = comparable(answer_of)
+            told = client.call("DescribeProducers", 0, Topics=[{"Name": name, "PartitionIndexes": [0, 7]}])
+            for partition in told["Topics"][0]["Partitions"]:
+                partition["ActiveProducers"] = len(partition["ActiveProducers"])
+            seen[f"producers, {label}"] = comparable(told)
     return seen

@@ -213,7 +213,10 @@ class _Produce:
 
         def done(error: ApiError | None) -> None:
             if error is not None:
+                appended_at = answer.base_offset, answer.log_append_time_ms
                 self._refuse(topic, answer, error)
+                if error.code in _WHILE_WAITING:
+                    answer.base_offset, answer.log_append_time_ms = appended_at
             self._waiting -= 1
             self.maybe_finish()
 
@@ -308,3 +311,13 @@ _WITHOUT_LOG_START = frozenset(
     }
 )
 """Refusals that answer with log start offset -1, as Kafka does."""
+
+_WHILE_WAITING = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""What becomes of batches that are in the log and wait for followers: where they are is told all the same."""
