@@ -151,7 +151,7 @@ class TransactionMachine:
         if before.state is State.ONGOING:
             # Its end takes a moment: the client asks again, and is given the epoch after it.
             return self._abort(
-                before, lambda error: done(_for_clients(error, ErrorCode.CONCURRENT_TRANSACTIONS))
+                before, lambda error: done(for_clients(error, ErrorCode.CONCURRENT_TRANSACTIONS))
             )
         if before.epochs_are_used_up:
             if expected is not None and expected.epoch != before.producer_epoch:
@@ -165,7 +165,7 @@ class TransactionMachine:
                 raise ApiError(ErrorCode.PRODUCER_FENCED)
             after = found
         producer = Producer(after.producer_id, after.producer_epoch)
-        return self._apply(after, lambda error: done(producer if error is None else _for_clients(error)))
+        return self._apply(after, lambda error: done(producer if error is None else for_clients(error)))
 
     # --- AddPartitionsToTxn, AddOffsetsToTxn
 
@@ -186,7 +186,7 @@ class TransactionMachine:
         added = frozenset(partitions)
 
         def committed(error: ApiError | None) -> None:
-            done(ErrorCode.NONE if error is None else ErrorCode(_for_clients(error).code))
+            done(ErrorCode.NONE if error is None else ErrorCode(for_clients(error).code))
 
         if transaction.state is State.ONGOING and added <= transaction.partitions:
             return CoordinatorResult((), committed)
@@ -266,12 +266,12 @@ class TransactionMachine:
             going_on = Producer(after.producer_id, after.producer_epoch)
             if next_id != NO_PRODUCER_ID:
                 going_on = Producer(next_id, 0)
-            return self._ending(after, lambda error: done(going_on if error is None else _for_clients(error)))
+            return self._ending(after, lambda error: done(going_on if error is None else for_clients(error)))
         wanted = State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT
         if state is not wanted or (client_version >= 2 and not is_retry):
             raise ApiError(ErrorCode.INVALID_TXN_STATE)
         going_on = Producer(transaction.producer_id, transaction.producer_epoch)
-        return CoordinatorResult((), lambda error: done(going_on if error is None else _for_clients(error)))
+        return CoordinatorResult((), lambda error: done(going_on if error is None else for_clients(error)))
 
     def _next_producer_id(self, transaction: Transaction, client_version: int) -> int:
         """Which producer id comes after this end, where it uses up the last epoch. ApiError."""
@@ -436,7 +436,7 @@ class TransactionMachine:
         return CoordinatorResult([self._record(after)], told)
 
 
-def _for_clients(error: ApiError | None, otherwise: ErrorCode = ErrorCode.NONE) -> ApiError:
+def for_clients(error: ApiError | None, otherwise: ErrorCode = ErrorCode.NONE) -> ApiError:
     """Why a record was not stored, in terms of a coordinator; `otherwise` if it was."""
     if error is None:
         return ApiError(otherwise)

@@ -20,6 +20,7 @@ from kwire.coordinator.transactions.machine import (
     Producer,
     TransactionConfig,
     TransactionMachine,
+    for_clients,
 )
 from kwire.coordinator.transactions.ports import TransactionPorts
 from kwire.coordinator.transactions.transaction import Transaction
@@ -209,16 +210,19 @@ class TransactionCoordinatorService:
         partitions: Collection[TopicPartition],
         done: Callable[[Mapping[TopicPartition, ErrorCode] | ApiError], None],
     ) -> None:
-        """Which partitions are part of a transaction. Errors of the whole are those of `add_partitions`."""
-        try:
-            if not transactional_id:
-                raise ApiError(ErrorCode.INVALID_REQUEST)
-            machine = self._runtime.shard_for(transactional_id).machine
-            codes = machine.verify_partitions(transactional_id, producer, partitions)
-        except ApiError as error:
-            done(error)
+        """Which partitions are part of a transaction, once all that shows that is committed.
+
+        Errors of the whole are those of `add_partitions`.
+        """
+        if not transactional_id:
+            done(ApiError(ErrorCode.INVALID_REQUEST))
             return
-        done(codes)
+
+        def verify(machine: TransactionMachine) -> CoordinatorResult:
+            codes = machine.verify_partitions(transactional_id, producer, partitions)
+            return CoordinatorResult((), lambda error: done(codes if error is None else for_clients(error)))
+
+        self._run(transactional_id, verify, done)
 
     def end(
         self, transactional_id: str, producer: Producer, *, commit: bool, client_version: int, done: Done

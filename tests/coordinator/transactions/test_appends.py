@@ -132,3 +132,15 @@ def test_no_marker_is_written_before_what_was_loaded_is_committed(
     assert not world.markers
     world.commit_appends()
     assert [partition for partition, *_ in world.markers] == [PARTITION]
+
+
+def test_a_partition_is_part_of_a_transaction_once_that_is_committed(
+    world: World, asking: Asking, producer: Producer
+) -> None:
+    other: TopicPartition = ("u", 0)
+    world.service.add_partitions(NAME, producer, [other], 0, asking.done)
+    count = len(asking.answers)
+    world.service.verify_partitions(NAME, producer, [other], asking.done)
+    assert len(asking.answers) == count
+    world.commit_appends()
+    assert asking.answers[-1] == {other: ErrorCode.NONE}
