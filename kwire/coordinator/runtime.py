@@ -407,16 +407,14 @@ class Runtime(Generic[M]):
     def shard_for(self, name: str) -> Shard[M]:
         """The loaded shard of a name, which a client asks.
 
-        ApiError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; COORDINATOR_NOT_AVAILABLE where it is stuck.
+        ApiError: NOT_COORDINATOR; COORDINATOR_LOAD_IN_PROGRESS also where it is stuck.
         """
         index = self.partition_for(name)
         shard = None if index is None else self._shards.get(index)
         if shard is None or shard.ended:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
-        if shard.loading:
+        if shard.loading or shard.is_stuck:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        if shard.is_stuck:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return shard
 
     @property

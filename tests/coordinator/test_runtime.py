@@ -355,7 +355,7 @@ def test_nobody_waits_for_replicas_without_end(cluster: Cluster) -> None:
     cluster.advance(1_000)
     assert (writing.value, reading.pending) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, True)
     cluster.advance(4_000)
-    assert reading.value == (ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+    assert reading.value == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
     cluster.ports.release()
     assert cluster.offsets() == {("t", 0): 1}
 
@@ -373,8 +373,25 @@ def test_only_so_many_wait_for_replicas(cluster: Cluster, monkeypatch: pytest.Mo
     monkeypatch.setattr("kwire.coordinator.runtime.MOST_WAITING", 2)
     cluster.ports.held = []
     replies = sent(cluster, (0, 1), (0, 2), (0, 3))
-    assert replies[2].value == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert replies[2].value == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     cluster.host.run_pending()
     cluster.ports.release()
     assert [reply.value for reply in replies[:2]] == [ErrorCode.NONE] * 2
     assert cluster.offsets() == {("t", 0): 2}
+
+
+def test_who_resigns_while_it_loads_loads_anew_when_it_is_elected_again(cluster: Cluster) -> None:
+    """What it had read is of a log that was cut meanwhile, say."""
+    index = partition_of("g", PARTITIONS)
+    cluster.commit(1)
+    cluster.service.resigned(index, 0)
+    batch = cluster.ports.logs[index][-1]
+    cluster.ports.logs[index] += [batch] * ((2 << 20) // len(batch))
+    cluster.service.elected(index, 1)
+    cluster.service.resigned(index, 1)
+    del cluster.ports.logs[index][:]
+    assert cluster.commit(2).value == ErrorCode.NOT_COORDINATOR
+    cluster.service.elected(index, 2)
+    assert cluster.offsets() == {}
+    cluster.host.run_pending()
+    assert cluster.offsets() == {}

@@ -332,6 +332,9 @@ class GroupCoordinatorService:
         def committed(error: ApiError | None) -> None:
             if error is None:
                 done(ErrorCode.NONE, answer)
+            elif error.code is ErrorCode.REQUEST_TIMED_OUT:
+                # Of all that says "not yet", old clients show nothing else to their users.
+                done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
             else:
                 done(response_error(error), None)
 
