@@ -152,6 +152,18 @@ def makes_topics(desk: Desk) -> None:
     )
 
 
+def looks_for_transactions(desk: Desk) -> None:
+    """Each broker is asked of all its replicas, of which it leads a part."""
+    transactions = f"{TOOLS}.TransactionsCommand"
+    for broker_id in ("1", "2", "3"):
+        told = desk.run(transactions, "find-hanging", "--broker-id", broker_id)
+        desk.seen[f"hanging transactions of {broker_id}"] = told
+        one = ("--topic", "t", "--partition", "0", "--broker-id", broker_id)
+        told = desk.run(transactions, "describe-producers", *one)
+        # Who was given which ids, and when it wrote, is chance.
+        desk.seen[f"producers by {broker_id}"] = [re.sub(r"\b\d+\b", "<n>", line) for line in told]
+
+
 def configures(desk: Desk) -> None:
     of_all = ("--entity-type", "brokers", "--entity-default")
     of_3 = ("--entity-type", "brokers", "--entity-name", "3")
@@ -292,7 +304,16 @@ def removes(desk: Desk) -> None:
     desk.see_when("all topics", TOPICS, "--list", shows=lambda text: "t-moved" not in text)
 
 
-PARTS = (looks_at_the_cluster, makes_topics, configures, loses_a_broker, moves, verifies, removes)
+PARTS = (
+    looks_at_the_cluster,
+    makes_topics,
+    looks_for_transactions,
+    configures,
+    loses_a_broker,
+    moves,
+    verifies,
+    removes,
+)
 
 
 @pytest.mark.parametrize("makeup", MAKEUPS)
