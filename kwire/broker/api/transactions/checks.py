@@ -59,37 +59,55 @@ def check_transaction(
     host, config = node.host, node.config
     try:
         producers = node.led_partition(*partition).log.producers
-        if producers.has_open_transaction(*producer):
-            done(None)
-            return
-        sequence = NO_SEQUENCE if header is None else header.base_sequence
-        begun = producers.begin_verification(*producer, sequence, raises_epochs=adds, now_ms=host.now_ms())
     except ApiError as error:
         done(error)
         return
+    turns = producers.verifications
+    if producers.has_open_transaction(*producer) and not turns.has_turns(producer.producer_id):
+        done(None)
+        return
 
-    def answered(code: ErrorCode) -> None:
-        if code is ErrorCode.CONCURRENT_TRANSACTIONS and adds and header is not None:
-            if host.monotonic_ms() < until_ms:
-                host.schedule(config.add_partitions_to_txn_retry_backoff_ms, ask)
-                return
-        elif code is ErrorCode.NONE and not (
-            producers.verifications.is_current(producer.producer_id, begun)
-            or producers.has_open_transaction(*producer)
-        ):
-            done(ApiError(ErrorCode.INVALID_TXN_STATE))
+    def over(error: ApiError | None) -> None:
+        done(error)
+        turns.end_turn(producer.producer_id)
+
+    def check() -> None:
+        if producers.has_open_transaction(*producer):
+            over(None)
             return
-        done(None if code == ErrorCode.NONE else _refusal(code, adds=adds, knows_abortable=knows_abortable))
+        sequence = NO_SEQUENCE if header is None else header.base_sequence
+        now_ms = host.now_ms()
+        try:
+            begun = producers.begin_verification(*producer, sequence, raises_epochs=adds, now_ms=now_ms)
+        except ApiError as error:
+            over(error)
+            return
+        until_ms = host.monotonic_ms() + config.add_partitions_to_txn_retry_backoff_max_ms
 
-    def ask() -> None:
-        node.ask_coordinator(transactional_id, producer, partition, adds=adds, told=answered)
+        def answered(code: ErrorCode) -> None:
+            if code is ErrorCode.CONCURRENT_TRANSACTIONS and adds and header is not None:
+                if host.monotonic_ms() < until_ms:
+                    host.schedule(config.add_partitions_to_txn_retry_backoff_ms, ask)
+                    return
+            elif code is ErrorCode.NONE and not (
+                turns.is_current(producer.producer_id, begun) or producers.has_open_transaction(*producer)
+            ):
+                over(ApiError(ErrorCode.INVALID_TXN_STATE))
+                return
+            is_good = code is ErrorCode.NONE
+            over(None if is_good else _refusal(code, adds=adds, knows_abortable=knows_abortable))
 
-    until_ms = host.monotonic_ms() + config.add_partitions_to_txn_retry_backoff_max_ms
-    # What the log refuses, nobody need be asked about: this comes after it.
-    if TRANSACTION_STATE_TOPIC in node.image.topics:
-        ask()
-    else:
-        answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        def ask() -> None:
+            node.ask_coordinator(transactional_id, producer, partition, adds=adds, told=answered)
+
+        # What the log refuses, nobody need be asked about: this comes after it.
+        if TRANSACTION_STATE_TOPIC in node.image.topics:
+            ask()
+        else:
+            answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    # What a producer sends behind this waits for it, though it need not ask once this is written.
+    turns.take_turn(producer.producer_id, check)
 
 
 def _refusal(code: ErrorCode, *, adds: bool, knows_abortable: bool) -> ApiError:

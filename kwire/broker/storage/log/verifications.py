@@ -6,6 +6,9 @@ nothing may be known of the producer that they could be out of order with.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 from kwire.wire.batch import BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 
@@ -29,13 +32,25 @@ class Verification:
             self.lowest_sequence = sequence
 
 
+class _Turns:
+    """Of a producer that sends more before it is told of the first: the answers may come from elsewhere."""
+
+    __slots__ = ("is_calling", "is_taken", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[Callable[[], None]] = deque()
+        self.is_taken = True
+        self.is_calling = False
+
+
 class Verifications:
     """Those of one log, by producer id."""
 
-    __slots__ = ("_begun",)
+    __slots__ = ("_begun", "_turns")
 
     def __init__(self) -> None:
         self._begun: dict[int, Verification] = {}
+        self._turns: dict[int, _Turns] = {}
 
     def __len__(self) -> int:
         return len(self._begun)
@@ -57,6 +72,33 @@ class Verifications:
     def is_current(self, producer_id: int, begun: Verification) -> bool:
         """Whether neither a batch of the transaction nor its end has come since this was begun."""
         return self._begun.get(producer_id) is begun
+
+    def has_turns(self, producer_id: int) -> bool:
+        """Whether a batch of the producer is being verified, which others must not overtake."""
+        return producer_id in self._turns
+
+    def take_turn(self, producer_id: int, go: Callable[[], None]) -> None:
+        """Call this now, or when it is its turn: it is over with `end_turn`."""
+        turns = self._turns.get(producer_id)
+        if turns is not None:
+            turns.waiting.append(go)
+            return
+        self._turns[producer_id] = _Turns()
+        go()
+
+    def end_turn(self, producer_id: int) -> None:
+        """A batch is verified, or refused, and those behind it may go on."""
+        turns = self._turns[producer_id]
+        turns.is_taken = False
+        if turns.is_calling:
+            return
+        turns.is_calling = True
+        while turns.waiting and not turns.is_taken:
+            turns.is_taken = True
+            turns.waiting.popleft()()
+        turns.is_calling = False
+        if not turns.is_taken:
+            del self._turns[producer_id]
 
     def check(self, header: BatchHeader, *, is_unknown: bool) -> None:
         """Whether a batch overtakes one that was refused. OUT_OF_ORDER_SEQUENCE_NUMBER.

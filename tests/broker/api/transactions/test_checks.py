@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
+from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
+from kwire.broker.storage.log.verifications import Verifications
 from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.produce import ProduceRequest
 from kwire.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -38,3 +44,63 @@ def test_an_epoch_that_is_over_is_refused_by_its_name_though_nobody_can_end_its_
     answer = rig.call(PRODUCE_VERSION, request).responses[0].partition_responses[0]
     assert answer.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
     assert rig.latest("a").offset == 1
+
+
+def test_no_batch_overtakes_one_that_is_being_verified() -> None:
+    """A producer sends three at once. The coordinator's answers to the first two come after the third."""
+    verifications = Verifications()
+    went: list[str] = []
+    for name in ("first", "second", "third"):
+        verifications.take_turn(1, partial(went.append, name))
+        if name == "first":
+            verifications.take_turn(2, partial(went.append, "of another"))
+    assert went == ["first", "of another"]
+    verifications.end_turn(1)
+    assert went[2:] == ["second"]
+    assert verifications.has_turns(1)
+    verifications.end_turn(1)
+    verifications.end_turn(1)
+    assert went[3:] == ["third"]
+    assert not verifications.has_turns(1)
+
+
+def test_batches_of_a_transaction_are_written_in_the_order_in_which_they_came(rig: Rig) -> None:
+    """The third finds the transaction open, while the coordinator is still asked for the second."""
+    rig.create("a", TRANSACTION_STATE_TOPIC)
+    asked: list[Callable[[ErrorCode], None]] = []
+    rig.node.ask_coordinator = lambda *_, told, **__: asked.append(told)
+    clients = [rig.connect() for _ in range(3)]
+
+    def send(sequence: int) -> None:
+        request = produce_request(
+            "a", producer_id=1, producer_epoch=0, base_sequence=sequence, transactional=True
+        )
+        request.transactional_id = "t"
+        clients[sequence].send(11, request)
+
+    send(0)
+    send(1)
+    asked.pop()(ErrorCode.NONE)
+    send(2)
+    while asked:
+        asked.pop()(ErrorCode.NONE)
+    rig.turn()
+    for sequence, client in enumerate(clients):
+        answer = client.receive(11, ProduceRequest).responses[0].partition_responses[0]
+        assert (answer.error_code, answer.base_offset) == (0, sequence)
+
+
+def test_many_that_are_answered_at_once_take_their_turns_without_a_deep_stack() -> None:
+    verifications = Verifications()
+    went: list[int] = []
+
+    def go(number: int) -> None:
+        went.append(number)
+        verifications.end_turn(1)
+
+    verifications.take_turn(1, lambda: None)
+    for number in range(3_000):
+        verifications.take_turn(1, partial(go, number))
+    verifications.end_turn(1)
+    assert went == list(range(3_000))
+    assert not verifications.has_turns(1)
