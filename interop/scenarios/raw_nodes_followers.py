@@ -83,6 +83,7 @@ def append(client: RawClient, count: int, name: str = NAME) -> Any:
 def led_by(client: RawClient, leader: int, name: str = NAME) -> Any:
     """The partition, once that broker leads it."""
     until(lambda: described(client, name)[0]["LeaderId"] == leader)
+    time.sleep(SETTLING_S)
     return comparable(described(client, name)[0])
 
 
@@ -274,10 +275,13 @@ def waits(broker: Broker) -> Any:
         ]
         seen["it is not taken"] = comparable(described(client, NAME)[0])
         other.beat()
-        seen["back, it has all"] = follower.ask(3, LastFetchedEpoch=0)["Responses"][0]["Partitions"][0][
-            "ErrorCode"
-        ]
-        until(lambda: 2 in described(client, NAME)[0]["IsrNodes"])
+
+        def joins() -> bool:
+            follower.ask(3, LastFetchedEpoch=0)
+            return 2 in described(client, NAME)[0]["IsrNodes"]
+
+        # The leader may learn a moment later that it is back, and then wants to hear of it once more.
+        until(joins)
         seen["it is taken"] = comparable(described(client, NAME)[0])
         [found] = fetch(client, NAME, 2)["Responses"]
         seen["a consumer, with it"] = comparable(found)
@@ -306,6 +310,7 @@ def waits(broker: Broker) -> Any:
 
         elsewhere = NAME + "-2"
         create(client, elsewhere, [2, 1])
+        time.sleep(SETTLING_S)
         for label, name in {"led here": NAME, "followed here": elsewhere}.items():
             marker = {
                 "ProducerId": 4000,
