@@ -270,3 +270,17 @@ def test_one_crash_after_another_leaves_what_is_known_of_the_transaction(
     enter(entered, "by retention")
     for _ in range(3):
         assert bench.open().producers.producers[9].txn_first_offset == 1
+
+
+def test_a_truncation_tells_readers_once_of_what_was_aborted_before_it(bench: LogBench) -> None:
+    log = bench.open()
+    bench.send(log, written(9, 0, b"aborted"))
+    end(log, 9, ABORT)
+    bench.append(log, b"2")
+    log.truncate_to(2)
+    log.flush()
+    bench.send(log, written(9, 1, b"good"))
+    end(log, 9, COMMIT)
+    log.high_watermark = log.log_end_offset
+    assert committed(log) == [(2, b"good")]
+    assert [tuple(one) for one in log.segments[0].aborted()] == [(9, 0, 1, 2)]
