@@ -431,8 +431,8 @@ class ProducerStateManager:
             position = segment.position_before(from_offset) if from_offset > segment.base_offset else 0
             self.replay(segment.file, position, segment.size_bytes, from_offset, end_offset)
         self.end_offset = end_offset
-        # Segments know of their aborted transactions: a reader who is told twice of one takes what comes behind
-        # its end for aborted, too.
+        # Segments know of their aborted transactions: a reader who is told twice of one takes what comes
+        # behind its end for aborted, too.
         self._aborted.clear()
 
     def replay(self, file: DiskFile, position: int, end: int, from_offset: int, end_offset: int) -> None:
