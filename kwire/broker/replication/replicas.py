@@ -2,10 +2,15 @@
 
 Whoever needs a partition asks here. Appends of one turn of the loop are written at its end, all of a
 partition's with one call.
+
+Making the log of a new replica takes a millisecond and more, and a topic may have thousands: they are made
+in slices, between which requests are served and heartbeats sent. Until its turn comes a replica is not there,
+as in Apache Kafka, whose brokers do not lead yet what they have not taken up.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
@@ -37,6 +42,10 @@ from kwire.wire.primitives import Uuid
 MAX_TOLD = 20
 """How many partitions a line of the log names."""
 MAX_SHARED_CONFIGS = 1_000
+AT_ONCE = 64
+"""So many new replicas are taken up within the turn, as most topics are: nobody finds them missing."""
+SLICE_MS = 50
+"""How long further ones are taken up before everything else has its turn."""
 UNKNOWN_PLACES = (None, DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED)
 """What the metadata has for the directory of a replica that has not been anywhere yet."""
 
@@ -86,6 +95,11 @@ class Replicas:
         self._on_left = on_left
         self._on_deleted = on_deleted
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._new: OrderedDict[tuple[str, int], None] = OrderedDict()
+        """Replicas that are still to be taken up, whose logs have to be made."""
+        self._is_making = False
+        self._untold: dict[str, None] = {}
+        """Topics of which some were made since it was told where logs lie."""
         self._made = partial(
             Partition, host=host, stage=self.stage, on_offline=self._went_offline, leading=leading
         )
@@ -106,8 +120,9 @@ class Replicas:
         if partition is not None:
             return partition.role
         image = self._image().partition(topic, index)
-        # One that is this broker's, and was not taken up, has no log that can be used.
-        return Role.OFFLINE if image is not None and self._node_id in image.replicas else Role.ABSENT
+        if image is None or self._node_id not in image.replicas or (topic, index) in self._new:
+            return Role.ABSENT
+        return Role.OFFLINE  # it is this broker's, and has no log that can be used
 
     def exists(self, topic: str, index: int) -> bool:
         """Whether the cluster has such a partition, be it here or elsewhere."""
@@ -126,8 +141,8 @@ class Replicas:
         image = self._image().partition(topic, index)
         if image is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        # What this broker leads and has not taken up has no log that can be used.
-        leads = image.leader == self._node_id
+        # What this broker leads and could not take up has no log that can be used.
+        leads = image.leader == self._node_id and (topic, index) not in self._new
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def current_leader(self, topic: str, index: int) -> tuple[int, int]:
@@ -176,7 +191,8 @@ class Replicas:
                 partition.sync(lambda error: None)
 
     def end_waits(self) -> None:
-        """Have every long poll answered with what there is."""
+        """Have every long poll answered with what there is; the broker ends."""
+        self._new.clear()
         for partition in self._partitions.values():
             partition.end_waits()
 
@@ -233,7 +249,7 @@ class Replicas:
             self._on_deleted()
         for created in delta.created_topics:
             for index in range(len(created.partitions)):
-                self._take(created, index, is_new=True)
+                self._new[created.name, index] = None
         for change in delta.altered_topics:
             assert change.before is not None
             assert change.after is not None
@@ -241,10 +257,38 @@ class Replicas:
                 before = change.before.partitions[index : index + 1]
                 if before and before[0] is now:
                     continue  # of a thousand partitions one may have changed
-                self._take(change.after, index, is_new=not before or self._node_id not in before[0].replicas)
-        self._log_manager.name_new(self._host)
-        self._tell_directories([*delta.created_topics, *altered])
+                key = change.after.name, index
+                if key in self._new or not before or self._node_id not in before[0].replicas:
+                    self._new[key] = None
+                else:
+                    self._take(change.after, index)
+        self._untold.update(dict.fromkeys(topic.name for topic in altered))
+        if not self._is_making:
+            self._make_new(AT_ONCE)
         self._take_configs({name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC})
+
+    def _make_new(self, at_least: int = 1) -> None:
+        """Take up new replicas until the slice is over, and the rest in the next one."""
+        self._is_making = False
+        until_ms = self._host.monotonic_ms() + SLICE_MS
+        topics = self._image().topics
+        while self._new:
+            (name, index), _ = self._new.popitem(last=False)
+            topic = topics.get(name)
+            if topic is None or index >= len(topic.partitions):
+                continue
+            self._take(topic, index, is_new=True)
+            self._untold[name] = None
+            at_least -= 1
+            if at_least <= 0 and self._host.monotonic_ms() >= until_ms:
+                break
+        self._log_manager.name_new(self._host)
+        if self._new:
+            self._is_making = True
+            self._host.call_soon(self._make_new)
+        else:
+            told, self._untold = self._untold, {}
+            self._tell_directories(topics[name] for name in told if name in topics)
 
     def _take(self, topic: TopicImage, index: int, *, is_new: bool = False) -> None:
         """Take up the role that the image has for this broker."""
@@ -297,6 +341,7 @@ class Replicas:
         return self._made(log)
 
     def _give_up(self, topic: str, index: int) -> None:
+        self._new.pop((topic, index), None)
         partition = self._partitions.pop((topic, index), None)
         if partition is None:
             return

@@ -13,7 +13,7 @@ from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.replication.directory_moves import Assigned
 from kwire.broker.replication.log_dirs import Places
 from kwire.broker.replication.partition import Partition
-from kwire.broker.replication.replicas import Replicas
+from kwire.broker.replication.replicas import AT_ONCE, SLICE_MS, Replicas
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
@@ -64,7 +64,7 @@ class Rig:
         )
         self.logs.open(self.host.now_ms())
         self.replicas = Replicas(
-            load(None, {}, {"node.id": "1"}),
+            load(None, {}, {"node.id": "1", "log.index.size.max.bytes": "65536"}),
             self.host,
             self.logs,
             image=lambda: self.image,
@@ -90,12 +90,16 @@ class Rig:
         self.followed.append(())
 
     def write(self, *records: Any) -> None:
+        self.publish(*records)
+        self.host.run_pending()
+
+    def publish(self, *records: Any) -> None:
+        """As `write`, but what is to be done in later turns is not."""
         delta = MetadataDelta(self.image)
         for record in records:
             delta.replay(record)
         self.image = delta.finish(self.image.offset + len(records), 1)
         self.replicas.changed(delta)
-        self.host.run_pending()
 
     def create(self, name: str = "t", **fields: Any) -> None:
         self.write(TopicRecord(name=name, topic_id=TOPIC_ID), partition(**fields))
@@ -108,9 +112,22 @@ class Rig:
         return ErrorCode.NONE
 
 
-def partition(leader: int = 1, replicas: tuple[int, ...] = (1, 2), epoch: int = 0) -> PartitionRecord:
+class SlowDisk(MemoryDisk):
+    """A directory takes as long as a slice, once the host is known."""
+
+    host: VirtualHost | None = None
+
+    def make_directory(self, path: str) -> None:
+        super().make_directory(path)
+        if self.host is not None:
+            self.host.events.clock.advance(SLICE_MS)
+
+
+def partition(
+    leader: int = 1, replicas: tuple[int, ...] = (1, 2), epoch: int = 0, index: int = 0
+) -> PartitionRecord:
     return PartitionRecord(
-        partition_id=0,
+        partition_id=index,
         topic_id=TOPIC_ID,
         replicas=list(replicas),
         isr=list(replicas),
@@ -119,8 +136,8 @@ def partition(leader: int = 1, replicas: tuple[int, ...] = (1, 2), epoch: int = 
     )
 
 
-def change(**fields: Any) -> PartitionChangeRecord:
-    return PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, **fields)
+def change(index: int = 0, **fields: Any) -> PartitionChangeRecord:
+    return PartitionChangeRecord(partition_id=index, topic_id=TOPIC_ID, **fields)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +161,58 @@ def test_the_metadata_gives_a_replica_its_role(
     rig.logs.shutdown(rig.host.now_ms())
     again = Rig(rig.disk, rig.image)
     assert again.replicas.role("t", 0) is role
+
+
+LAST = AT_ONCE - 1
+"""The last that is taken up at once."""
+
+
+class Slow:
+    """A topic of so many replicas that the last three are not taken up in the turn of its creation."""
+
+    def __init__(self) -> None:
+        disk = SlowDisk()
+        self.rig = rig = Rig(disk)
+        disk.host = rig.host
+        rig.publish(
+            TopicRecord(name="t", topic_id=TOPIC_ID),
+            *(partition(index=index) for index in range(AT_ONCE + 3)),
+        )
+
+    @property
+    def roles(self) -> list[Role]:
+        """Of the last four."""
+        return [self.rig.replicas.role("t", LAST + number) for number in range(4)]
+
+
+def test_many_new_replicas_are_taken_up_turn_by_turn() -> None:
+    slow = Slow()
+    rig = slow.rig
+    assert slow.roles == [Role.LEADER, *[Role.ABSENT] * 3]
+    assert rig.code("t", LAST + 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert rig.replicas.exists("t", LAST + 1)
+    rig.publish(change(index=LAST + 3, leader=2), change(index=LAST, leader=2))
+    assert slow.roles == [Role.FOLLOWER, *[Role.ABSENT] * 3]
+    while slow.roles[1] is Role.ABSENT:
+        rig.host.events.soon.popleft()()
+    assert slow.roles == [Role.FOLLOWER, Role.LEADER, Role.ABSENT, Role.ABSENT]
+    rig.host.run_pending()
+    assert slow.roles == [Role.FOLLOWER, Role.LEADER, Role.LEADER, Role.FOLLOWER]
+    assert rig.followed == [(2, 1), (2, 1)]
+
+
+def test_replicas_that_are_not_wanted_any_more_are_not_taken_up() -> None:
+    slow = Slow()
+    slow.rig.write(RemoveTopicRecord(topic_id=TOPIC_ID))
+    assert slow.roles == [Role.ABSENT] * 4
+    assert slow.rig.logs.get("t", LAST + 1) is None
+
+
+def test_a_broker_that_ends_takes_up_nothing_more() -> None:
+    slow = Slow()
+    slow.rig.replicas.end_waits()
+    slow.rig.host.run_pending()
+    assert slow.rig.logs.get("t", LAST + 1) is None
 
 
 def test_coordinators_hear_of_the_lead_each_time_it_comes_and_goes() -> None:
