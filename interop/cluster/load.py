@@ -25,6 +25,8 @@ from interop.brokers import start_tool
 from interop.tools import a_file
 from kwire.testing.history import UNKNOWN, History, Place
 
+PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL)
+"""What a transactional producer says of records that it has given up with their transaction."""
 PAUSE_S = 0.01
 """Between two sends of a producer."""
 END_SECONDS = 60.0
@@ -180,27 +182,48 @@ class ConfluentWriter(Client):
 
 
 class TransactionalWriter(Client):
-    """librdkafka, in transactions of a few records; each seventh is aborted."""
+    """librdkafka, in transactions of a few records; each seventh is aborted.
+
+    While coordinators move, an abort may end its producer for good, also with
+    Apache Kafka (INVALID_TXN_STATE).
+    Then it begins again with another, as its documentation says, and nobody knows of the transaction.
+    """
 
     name = "transactional"
 
     def run(self) -> None:
-        producer = Producer(
-            {"bootstrap.servers": self.load.bootstrap, "transactional.id": self.name, "log_level": 0}
-        )
-        self._again(producer.init_transactions)
+        producer = self._producer()
         transaction = 0
         while not self.stopping.is_set():
             transaction += 1
             title = f"transaction {transaction}"
-            producer.begin_transaction()
-            for number in range(4 * transaction, 4 * transaction + 4):
-                partition, value = self.next(number, transaction=title)
-                producer.produce(self.load.topic, value, partition=partition, on_delivery=self._delivered)
-                producer.poll(PAUSE_S)
-            aborts = transaction % 7 == 0
-            self._again(producer.abort_transaction if aborts else producer.commit_transaction)
-            self.load.history.ends(title, committed=not aborts)
+            try:
+                self._write(producer, transaction, title)
+            except KafkaException as error:
+                if error.args[0].fatal():
+                    producer = self._producer()
+                elif error.args[0].txn_requires_abort():
+                    self._again(producer.abort_transaction)
+                    self.load.history.ends(title, committed=False)
+                else:
+                    raise
+
+    def _producer(self) -> Producer:
+        producer = Producer(
+            {"bootstrap.servers": self.load.bootstrap, "transactional.id": self.name, "log_level": 0}
+        )
+        self._again(producer.init_transactions)
+        return producer
+
+    def _write(self, producer: Producer, transaction: int, title: str) -> None:
+        producer.begin_transaction()
+        for number in range(4 * transaction, 4 * transaction + 4):
+            partition, value = self.next(number, transaction=title)
+            producer.produce(self.load.topic, value, partition=partition, on_delivery=self._delivered)
+            producer.poll(PAUSE_S)
+        aborts = transaction % 7 == 0
+        self._again(producer.abort_transaction if aborts else producer.commit_transaction)
+        self.load.history.ends(title, committed=not aborts)
 
     def _again(self, call: Any) -> None:
         """As its documentation says: what may be tried again, is; anything else is told."""
@@ -216,7 +239,7 @@ class TransactionalWriter(Client):
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
             self.was_acknowledged(message.value(), message.offset())
-        elif error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+        elif error.code() not in PURGED:
             self.complains(str(error))
 
 

@@ -18,6 +18,7 @@ from interop.cluster.load import (
     Load,
     PythonReader,
     PythonWriter,
+    TransactionalWriter,
 )
 from interop.cluster.nodes import MAKEUPS, Cluster
 
@@ -33,6 +34,7 @@ CLIENTS = (
     PythonWriter,
     AioWriter,
     JavaWriter,
+    TransactionalWriter,
 )
 
 

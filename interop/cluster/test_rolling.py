@@ -14,6 +14,7 @@ from interop.cluster.load import (
     Load,
     PythonReader,
     PythonWriter,
+    TransactionalWriter,
 )
 from interop.cluster.nodes import MAKEUPS, Cluster
 
@@ -28,6 +29,7 @@ CLIENTS = (
     ConfluentWriter,
     PythonWriter,
     AioWriter,
+    TransactionalWriter,
 )
 
 
