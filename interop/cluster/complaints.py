@@ -25,6 +25,8 @@ EXPECTED: Final = re.compile(
     r"|Stopped loading records from __\w+-\d+ because the partition is not online or is no longer the leader"
     # A coordinator wants to write of its group, and is none any more.
     r"|Failed to write empty metadata for group"
+    # librdkafka aborts what it could not begin while coordinators moved: see `load.TransactionalWriter`.
+    r"|state is COMPLETE_COMMIT, but received transaction marker result to send: ABORT"
     # A follower knows of a topic before its leader does.
     r"|Received UNKNOWN_TOPIC_ID from the leader"
     # A replica comes to a broker by a reassignment.
