@@ -18,6 +18,7 @@ from kwire.broker.replication.led_replicas import Leading, LedReplicas, Pending
 from kwire.broker.replication.partition import Partition
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import ProducerStateManager
+from kwire.coordinator.transactions.machine import TransactionMachine
 from kwire.testing.simulation.breakage import Breakage, SetAttribute
 
 EVERYWHERE = 1 << 60
@@ -179,23 +180,33 @@ def _leader_epochs_of_requests_are_not_looked_at(replace: SetAttribute) -> None:
     replace(Partition, "check_leader_epoch", _nothing)
 
 
+def _decided_markers_are_forgotten(replace: SetAttribute) -> None:
+    replace(TransactionMachine, "loaded", _nothing)
+
+
+def _aborted_transactions_are_not_told(replace: SetAttribute) -> None:
+    replace(Log, "aborted_transactions", lambda self, *arguments: [])
+
+
 BREAKAGES = [
-    Breakage("leader epochs are not compared", _leader_epochs_are_not_compared, 17),
-    Breakage("followers cut nothing", _followers_cut_nothing),
+    Breakage("leader epochs are not compared", _leader_epochs_are_not_compared, 4),
+    Breakage("followers cut nothing", _followers_cut_nothing, 4),
     Breakage("followers cut at the high watermark", _followers_cut_at_the_high_watermark),
     Breakage("the high watermark is the leader's end", _the_high_watermark_is_the_leaders_end),
-    Breakage("too few are enough", _too_few_are_enough, 2),
-    Breakage("who joins is not waited for", _who_joins_is_not_waited_for, 76),
-    Breakage("who lags joins", _who_lags_joins, 10),
-    Breakage("who lacks what the leader began with joins", _who_lacks_what_the_leader_began_with_joins, 78),
-    Breakage("who was refused is forgotten", _who_was_refused_is_forgotten, 76),
+    Breakage("too few are enough", _too_few_are_enough),
+    Breakage("who joins is not waited for", _who_joins_is_not_waited_for, 9),
+    Breakage("who lags joins", _who_lags_joins, 6),
+    Breakage("who lacks what the leader began with joins", _who_lacks_what_the_leader_began_with_joins, 10),
+    Breakage("who was refused is forgotten", _who_was_refused_is_forgotten, 371),
     Breakage("acknowledged when written", _acknowledged_when_written),
-    Breakage("earlier lives count", _earlier_lives_count, 78),
-    Breakage("stale alterations are taken", _stale_alterations_are_taken, 1),
-    Breakage("unclean ends cost nothing", _unclean_ends_cost_nothing, 15),
+    Breakage("earlier lives count", _earlier_lives_count, 723),
+    Breakage("stale alterations are taken", _stale_alterations_are_taken, 20),
+    Breakage("unclean ends cost nothing", _unclean_ends_cost_nothing, 7),
     Breakage("anybody leads", _anybody_leads, 1),
-    Breakage("unfenced before caught up", _unfenced_before_caught_up, 13),
+    Breakage("unfenced before caught up", _unfenced_before_caught_up),
     Breakage("followers do not know producers", _followers_do_not_know_producers),
     Breakage("consumers read to the end", _consumers_read_to_the_end),
-    Breakage("leader epochs of requests are not looked at", _leader_epochs_of_requests_are_not_looked_at, 1),
+    Breakage("markers that were decided are forgotten", _decided_markers_are_forgotten, 5),
+    Breakage("aborted transactions are not told", _aborted_transactions_are_not_told),
+    Breakage("leader epochs of requests are not looked at", _leader_epochs_of_requests_are_not_looked_at, 7),
 ]

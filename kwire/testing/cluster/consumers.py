@@ -31,8 +31,15 @@ class Consumer(Client):
         self._places = places
         self._isolation_level = int(read_committed)
         self.positions = dict.fromkeys(places, 0)
+        self.given: set[bytes] = set()
+        """What it was given, with read_committed."""
         self._high_watermarks: dict[Place, tuple[int, int]] = {}
         """The greatest that was seen, and in which epoch."""
+
+    @property
+    def is_careful(self) -> bool:
+        """Whether it reads with read_committed."""
+        return bool(self._isolation_level)
 
     def run(self) -> Steps[None]:
         while not self.enough:
@@ -121,12 +128,23 @@ class Consumer(Client):
         committed.told_end = max(committed.told_end, data.high_watermark)
         position = self.positions[place]
         content = data.records or b""
+        aborted = sorted((one.first_offset, one.producer_id) for one in (data.aborted_transactions or ()))
+        void: set[int] = set()
         for at, header in batches(content, may_be_cut=True):
             if header.next_offset <= position:
                 continue
-            if not header.is_control:
+            while aborted and aborted[0][0] <= header.last_offset:
+                void.add(aborted.pop(0)[1])
+            if header.is_control:
+                void.discard(header.producer_id)
+            elif not self._isolation_level:
                 for record in records(content, at, header):
                     if record.offset >= position:
                         self._ledger.read(self.name, place, record.offset, record.value)
+            elif not (header.is_transactional and header.producer_id in void):
+                for record in records(content, at, header):
+                    if record.offset >= position:
+                        self._ledger.counts(self.name, place, record.offset, record.value)
+                        self.given.add(record.value or b"")
             position = header.next_offset
         self.positions[place] = position

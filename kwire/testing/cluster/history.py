@@ -12,8 +12,9 @@ from kwire.testing.cluster.ledger import Place
 from kwire.testing.cluster.offsets import Committer
 from kwire.testing.cluster.operator import Operator
 from kwire.testing.cluster.producers import Producer
+from kwire.testing.cluster.transactions import TransactionalProducer
 from kwire.testing.cluster.trouble import CALM, Trouble, some_faults
-from kwire.testing.cluster.world import FIVE, FOUR, THREE, Shape, World, hearing
+from kwire.testing.cluster.world import ALONE, FIVE, FOUR, THREE, Shape, World, hearing
 from kwire.testing.simulation.promises import Broken
 
 OFFSETS: Final = Place("__consumer_offsets", 0)
@@ -28,7 +29,7 @@ class History:
     def __init__(self, seed: int, *, shape: Shape | None = None) -> None:
         self.seed = seed
         self._rng = random.Random(f"kwire cluster {seed}")
-        self._shape = shape or self._rng.choice((THREE, THREE, FOUR, FIVE))._replace(
+        self._shape = shape or self._rng.choice((ALONE, THREE, THREE, FOUR, FIVE))._replace(
             # Few bytes at once: a follower that was away needs many fetches to catch up.
             fetch_bytes=self._rng.choice((150, 600, 1 << 20))
         )
@@ -58,6 +59,9 @@ class History:
         if rng.random() < 0.5:
             world.client(Producer, "careless", ledger=ledger, places=places, acks=1, is_idempotent=False)
         world.client(Consumer, "consumer", ledger=ledger, places=places)
+        if rng.random() < 0.5:
+            world.client(TransactionalProducer, "transactions", ledger=ledger, places=places)
+            world.client(Consumer, "careful", ledger=ledger, places=places, read_committed=True)
         if rng.random() < 0.6:
             world.client(
                 Committer, "committer", place=places[0], coordinates=partial(world.epoch_led, OFFSETS)
@@ -115,3 +119,6 @@ class History:
             )
 
         world.advance_until(has_read, 5_000, lambda: "consumers are not at the end")
+        for reader in readers:
+            if reader.is_careful and not any(world.ledger.of(place).start for place in world.places):
+                world.ledger.check_transactions(reader.name, reader.given)

@@ -46,8 +46,8 @@ class Transaction:
 
     name: str
     sent: list[Sent] = field(default_factory=list)
-    committed: bool | None = None
-    """Whether its records count; None while nobody can tell."""
+    outcome: bool | None = False
+    """Whether its records count; None where nobody can tell."""
 
 
 class Committed:
@@ -73,6 +73,7 @@ class Ledger:
     def __init__(self) -> None:
         self.sent: dict[bytes, Sent] = {}
         self.committed: dict[Place, Committed] = {}
+        self.transactions: list[Transaction] = []
 
     def of(self, place: Place) -> Committed:
         found = self.committed.get(place)
@@ -88,6 +89,10 @@ class Ledger:
         self.sent[sent.value] = sent
         if sent.transaction is not None:
             sent.transaction.sent.append(sent)
+
+    def begins(self, transaction: Transaction) -> None:
+        """A producer begins a transaction."""
+        self.transactions.append(transaction)
 
     def acknowledged(self, batch: Iterable[Sent], base_offset: int) -> None:
         """A producer was told that these stand from there on. Broken where they are not committed there."""
@@ -117,7 +122,22 @@ class Ledger:
                 f"where {committed.values.get(offset)!r} is committed"
             )
 
+    def counts(self, reader: str, place: Place, offset: int, value: bytes | None) -> None:
+        """A consumer with read_committed was given this. Broken where it must not be."""
+        self.read(reader, place, offset, value)
+        transaction = self.sent[value].transaction if value is not None else None
+        if transaction is not None and transaction.outcome is False:
+            raise Broken(f"{reader} was given {value!r} of {transaction.name}, which was not committed")
+
     # --- at the end
+
+    def check_transactions(self, reader: str, given: set[bytes]) -> None:
+        """Broken where a reader with read_committed, who has read all, was given a transaction in part."""
+        for transaction in self.transactions:
+            acknowledged = [sent for sent in transaction.sent if sent.is_acknowledged]
+            missing = [sent.value for sent in acknowledged if sent.value not in given]
+            if missing and (transaction.outcome or len(missing) < len(acknowledged)):
+                raise Broken(f"{reader} was not given {missing} of {transaction.name}: {transaction.outcome}")
 
     def check(self) -> None:
         """Broken where what is committed is not what was promised."""

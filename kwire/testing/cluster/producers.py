@@ -33,6 +33,7 @@ class Producer(Client):
         super().__init__(*arguments)
         self.ledger = ledger
         self.places = places
+        self.produce_version = PRODUCE_VERSION
         self._acks = acks
         self._is_idempotent = is_idempotent
         self._pause_ms = pause_ms
@@ -102,7 +103,7 @@ class Producer(Client):
                 timeout_ms=TIMEOUT_MS,
                 topic_data=[TopicProduceData(name=place.topic, partition_data=[data])],
             )
-            answer = yield from self.ask(address, PRODUCE_VERSION, request)
+            answer = yield from self.ask(address, self.produce_version, request)
             if answer is None:
                 yield from self.refresh()
                 continue
@@ -111,7 +112,7 @@ class Producer(Client):
                 self.ledger.acknowledged(batch, outcome.base_offset)
                 self._sequences[place] = sequence + len(batch)
                 return True
-            self.must_be_passing(outcome.error_code, f"Produce to {place}")
+            self.refused(outcome.error_code, f"Produce to {place}")
             if not self._knows_better(place, answer, outcome):
                 yield self.backoff()
                 yield from self.refresh()
@@ -120,6 +121,10 @@ class Producer(Client):
             # Whether it was written cannot be known: as stock producers, go on as another one.
             yield from self.take_producer_id()
         return False
+
+    def refused(self, code: int, what: str) -> None:
+        """Somebody has refused something. Broken where a stock producer would fail."""
+        self.must_be_passing(code, what)
 
     def _knows_better(self, place: Place, answer: Any, outcome: Any) -> bool:
         """KIP-951: whoever does not lead may say who does."""

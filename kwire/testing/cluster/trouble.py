@@ -86,8 +86,10 @@ class Trouble:
 
     def _counts(self, node: ClusterNode) -> bool:
         """Whether anything may depend on what a broker has."""
-        if node.is_controller:
-            return True
+        if node.is_controller or not all(
+            each.is_running for each in self._world.nodes.values() if each.is_controller
+        ):
+            return True  # a controller that died may have written more than it has told
         partitions = [self._world.watch.partition(place) for place in self._world.watch.places]
         return any(
             node.node_id in (*each.isr, *each.elr, *each.last_known_elr)

@@ -10,7 +10,7 @@ from kwire.testing.simulation.breakage import Breakage
 from kwire.testing.simulation.run import failure_of
 
 MODULE = "kwire.testing.cluster"
-ENOUGH_SEEDS = 500
+ENOUGH_SEEDS = 1000
 """Within so many seeds each is found, should the one that found it go another way now."""
 
 
