@@ -444,6 +444,7 @@ class Log(Readable):
                 self._epochs.truncate_from_end(offset)
                 self.log_start_offset = min(offset, self.log_start_offset)
                 self.producers.rebuild(list(self._segments), self.log_start_offset, offset, self._now_ms)
+                self.producers.replicated_up_to(self._high_watermark)  # which may not rise for long
         except StorageError as error:
             self._fail(error)
             raise

@@ -408,6 +408,9 @@ def test_the_last_stable_offset_waits_for_an_open_transaction(bench: LogBench) -
     assert log.last_stable_offset == 1
     log.high_watermark = 3
     assert log.last_stable_offset == 3
+    bench.append(log, b"b")
+    log.truncate_to(3)
+    assert log.last_stable_offset == 3
 
 
 # --- durability
