@@ -89,7 +89,11 @@ class Consumer(Client):
     def _look_at_the_end(self, place: Place) -> Steps[None]:
         """KIP-207: the end is not before what anybody has been told, whoever leads."""
         told = self._ledger.of(place).told_end
+        leader, _ = yield from self.leader_of(place)
+        before = self._ledger.epoch_led(place, leader)
         end = yield from self._offset(place, LATEST)
+        if before is None or before != self._ledger.epoch_led(place, leader):
+            return  # who was cut off, or has paused, may tell what was so before
         if 0 <= end < told and not self._isolation_level:
             raise Broken(f"{self.name} is told that {place} ends at {end}; somebody has read up to {told}")
 

@@ -112,9 +112,9 @@ def _content(node: ClusterNode, place: Place, start: int) -> dict[str, object]:
 
 def _epochs(log: Log, start: int) -> list[tuple[int, int]]:
     """The leader epochs of the records from there on."""
-    ends = [begins for _, begins in log.leader_epochs[1:]] + [log.log_end_offset]
+    epochs = log.leader_epochs
     return [
         (epoch, max(begins, start))
-        for (epoch, begins), end in zip(log.leader_epochs, ends, strict=True)
+        for (epoch, begins), (_, end) in zip(epochs, [*epochs[1:], (-1, log.log_end_offset)], strict=False)
         if max(begins, start) < end
     ]

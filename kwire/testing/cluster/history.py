@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 from typing import Final
 
 from kwire.testing.cluster.consumers import Consumer
 from kwire.testing.cluster.convergence import differences, what_is_missing
-from kwire.testing.cluster.ledger import Place
 from kwire.testing.cluster.offsets import Committer
 from kwire.testing.cluster.operator import Operator
 from kwire.testing.cluster.producers import Producer
@@ -17,7 +15,6 @@ from kwire.testing.cluster.trouble import CALM, Trouble, some_faults
 from kwire.testing.cluster.world import ALONE, FIVE, FOUR, THREE, Shape, World, hearing
 from kwire.testing.simulation.promises import Broken
 
-OFFSETS: Final = Place("__consumer_offsets", 0)
 TROUBLE_MS: Final = 10_000
 CONVERGES_MS: Final = 20_000
 """How long a cluster may take to be whole again."""
@@ -63,9 +60,7 @@ class History:
             world.client(TransactionalProducer, "transactions", ledger=ledger, places=places)
             world.client(Consumer, "careful", ledger=ledger, places=places, read_committed=True)
         if rng.random() < 0.6:
-            world.client(
-                Committer, "committer", place=places[0], coordinates=partial(world.epoch_led, OFFSETS)
-            )
+            world.client(Committer, "committer", ledger=ledger, place=places[0])
         if rng.random() < 0.5:
             shape = world.shape
             world.client(

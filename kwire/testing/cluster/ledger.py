@@ -7,10 +7,11 @@ from then on it may not be lost, changed, or be another's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kwire.broker.host.host import PeerAddress
 from kwire.testing.simulation.promises import Broken
 
 
@@ -70,7 +71,10 @@ class Committed:
 class Ledger:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoch_led: Callable[[Place, PeerAddress], int | None]) -> None:
+        """`epoch_led` tells in which epoch a broker really leads a partition now, and knows it: no client can
+        tell that, but who is told something by a leader of before may be told what was so before."""
+        self.epoch_led = epoch_led
         self.sent: dict[bytes, Sent] = {}
         self.committed: dict[Place, Committed] = {}
         self.transactions: list[Transaction] = []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from kwire.broker.host.host import PeerAddress
 from kwire.testing.cluster.client import Client, Steps
-from kwire.testing.cluster.ledger import Place
+from kwire.testing.cluster.ledger import Ledger, Place
 from kwire.testing.simulation.promises import Broken
 from kwire.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -23,20 +22,20 @@ from kwire.wire.messages.offset_fetch import (
 COMMIT_VERSION: Final = 8
 FETCH_VERSION: Final = 8
 GROUP: Final = 0
+OFFSETS: Final = Place("__consumer_offsets", 0)
 
 
 class Committer(Client):
     """The only one of his group, which has no members. He commits ever greater offsets of one partition."""
 
-    def __init__(
-        self, *arguments: Any, place: Place, coordinates: Callable[[PeerAddress], int | None]
-    ) -> None:
-        """`coordinates`: in which epoch a broker leads the group's partition, if it really does so now."""
+    def __init__(self, *arguments: Any, ledger: Ledger, place: Place) -> None:
         super().__init__(*arguments)
-        self._coordinates = coordinates
+        self._ledger = ledger
         self._place = place
         self._least = -1
         """What was acknowledged, or told: it never goes back behind this."""
+        self._strays: set[int] = set()
+        """Those that nobody answered: they may still arrive, and be taken, after later ones."""
         self._last = -1
         """The last that was sent, which may have been committed, or still be."""
 
@@ -63,6 +62,7 @@ class Committer(Client):
         )
         answer = yield from self.ask(coordinator, COMMIT_VERSION, request)
         if answer is None:
+            self._strays.add(offset)
             return False
         ((outcome,),) = (topic.partitions for topic in answer.topics)
         if outcome.error_code:
@@ -76,7 +76,7 @@ class Committer(Client):
         """Ask for what is committed; whether the coordinator is to be asked again."""
         topic = OffsetFetchRequestTopics(name=self._place.topic, partition_indexes=[self._place.partition])
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.name, topics=[topic])])
-        before = self._coordinates(coordinator)
+        before = self._ledger.epoch_led(OFFSETS, coordinator)
         answer = yield from self.ask(coordinator, FETCH_VERSION, request)
         if answer is None:
             return False
@@ -89,9 +89,11 @@ class Committer(Client):
             yield self.backoff()
             return False
         ((found,),) = (each.partitions for each in group.topics)
-        if before is None or before != self._coordinates(coordinator):
+        if before is None or before != self._ledger.epoch_led(OFFSETS, coordinator):
             # Who was cut off, or has paused, may tell what was so before: nobody has to ask the others first.
             return bool(found.committed_offset <= self._last)
+        if found.committed_offset in self._strays:
+            return True
         if not self._least <= found.committed_offset <= self._last:
             raise Broken(
                 f"{self.name} is told that {found.committed_offset} is committed of {self._place}, where "

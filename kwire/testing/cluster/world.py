@@ -73,7 +73,7 @@ class World:
         self.events = WatchedEvents()
         self._began_ms = self.events.clock.monotonic_ms()
         self.network = Network(self.events, random.Random(rng.getrandbits(64)), faults, self.note)
-        self.ledger = Ledger()
+        self.ledger = Ledger(self._epoch_led)
         self.clients: list[Client] = []
         self.topics = topics
         self.places = [Place(topic, index) for topic, count in topics.items() for index in range(count)]
@@ -133,7 +133,7 @@ class World:
         if self.bugs:
             raise Broken(self.bugs[0])
 
-    def epoch_led(self, place: Place, address: PeerAddress) -> int | None:
+    def _epoch_led(self, place: Place, address: PeerAddress) -> int | None:
         """In which epoch the broker there leads a partition; None where it does not, or errs about that."""
         known = self.watch.partition(place)
         node = next((each for each in self.nodes.values() if address_of(each.node_id) == address), None)
