@@ -14,7 +14,7 @@ from kwire.broker.metadata.image import MetadataImage, PartitionImage
 from kwire.broker.node.life import BrokerLife, Event
 from kwire.broker.replication.follower import Follower
 from kwire.broker.replication.follower_state import FollowerState
-from kwire.broker.replication.led_replicas import Leading, LedReplicas, Pending
+from kwire.broker.replication.led_replicas import LedReplicas, Pending
 from kwire.broker.replication.partition import Partition
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import ProducerStateManager
@@ -116,13 +116,6 @@ def _acknowledged_when_written(replace: SetAttribute) -> None:
     replace(Partition, "_keep", keep)
 
 
-def _earlier_lives_count(replace: SetAttribute) -> None:
-    """KIP-903 undone."""
-    replace(alter_partition, "_is_eligible", _yes)
-    replace(Leading, "is_stale", _no)
-    replace(Leading, "may_join", _yes)
-
-
 def _stale_alterations_are_taken(replace: SetAttribute) -> None:
     replace(alter_partition, "_fault", _nothing)
 
@@ -199,7 +192,6 @@ BREAKAGES = [
     Breakage("who lacks what the leader began with joins", _who_lacks_what_the_leader_began_with_joins, 10),
     Breakage("who was refused is forgotten", _who_was_refused_is_forgotten, 371),
     Breakage("acknowledged when written", _acknowledged_when_written),
-    Breakage("earlier lives count", _earlier_lives_count, 723),
     Breakage("stale alterations are taken", _stale_alterations_are_taken, 20),
     Breakage("unclean ends cost nothing", _unclean_ends_cost_nothing, 7),
     Breakage("anybody leads", _anybody_leads, 1),

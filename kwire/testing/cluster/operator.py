@@ -91,7 +91,9 @@ class Operator(Client):
         if answer is not None:
             codes = [answer.error_code]
             codes += [one.error_code for topic in answer.responses for one in topic.partitions]
-            self._may_be(codes, "a reassignment", ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+            # A move cannot be stopped when none of those from before are in sync.
+            may_be = (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+            self._may_be(codes, "a reassignment", *may_be)
         return answer is not None
 
     def _elect(self, place: Place) -> Steps[None]:

@@ -45,6 +45,7 @@ class Trouble:
         self._rng = rng
         self._is_weak = False
         """Whether somebody has lost data, and perhaps not got it back."""
+        self._is_over = False
         self._down: dict[int, None] = {}
         """Nodes without a process."""
         self._kinds: list[tuple[Callable[[], None], int]] = [
@@ -128,6 +129,10 @@ class Trouble:
             del self._down[node.node_id]
             self._world.note(f"--- {node.name} starts again")
             node.start()
+            if self._rng.random() < 0.3:
+                # As it is about to be in sync again: leaders know it from before, and perhaps ask for it.
+                delay_ms = self._rng.randrange(100, 700)
+                self._world.events.timers.add(delay_ms, lambda: self._wipe_if_uncounted(node))
 
     def _kill(self) -> None:
         node = self._some()
@@ -172,16 +177,19 @@ class Trouble:
 
     def _wipe_uncounted(self) -> None:
         """What is being caught up with, say."""
-        nodes = [node for node in self._world.nodes.values() if not self._counts(node)]
-        for node in nodes:
-            was_running = node.is_running
-            if was_running:
-                self._goes_down(node, "is killed, and loses its disk, on which nobody counts")
-                node.die()
-            else:
-                self._world.note(f"--- {node.name} loses its disk, on which nobody counts")
-            node.wipe()
-            node.format_again()
+        for node in self._world.nodes.values():
+            self._wipe_if_uncounted(node)
+
+    def _wipe_if_uncounted(self, node: ClusterNode) -> None:
+        if self._is_over or self._counts(node):
+            return
+        if node.is_running:
+            self._goes_down(node, "is killed, and loses its disk, on which nobody counts")
+            node.die()
+        else:
+            self._world.note(f"--- {node.name} loses its disk, on which nobody counts")
+        node.wipe()
+        node.format_again()
 
     def _pause(self) -> None:
         node = self._some()
@@ -217,6 +225,7 @@ class Trouble:
     def end(self) -> None:
         """All that was broken is whole again, and all that is down starts."""
         world = self._world
+        self._is_over = True
         world.note("--- all is well from here on")
         world.network.faults = CALM
         world.network.heal()
