@@ -70,6 +70,7 @@ class Operator(Client):
         for place in self._places:
             # A move that another one has replaced may wait for ever for who was to be added, and now is not.
             while not (yield from self._alter_reassignment(place, None)):
+                yield self.backoff()
                 yield from self.refresh()
 
     def _reassign(self, place: Place) -> Steps[None]:
@@ -80,7 +81,7 @@ class Operator(Client):
         yield from self._alter_reassignment(place, None)
 
     def _alter_reassignment(self, place: Place, replicas: list[int] | None) -> Steps[bool]:
-        """Whether there was an answer."""
+        """Whether it was done, or there was nothing to do."""
         wanted = ReassignablePartition(partition_index=place.partition, replicas=replicas)
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=TIMEOUT_MS, topics=[ReassignableTopic(name=place.topic, partitions=[wanted])]
@@ -88,13 +89,14 @@ class Operator(Client):
         what = "stops the move of" if replicas is None else "moves"
         self.say(f"{what} {place}{'' if replicas is None else f' to {replicas}'}")
         answer = yield from self.ask(self.any_broker(), REASSIGN_VERSION, request)
+        codes: list[int] = []
         if answer is not None:
             codes = [answer.error_code]
             codes += [one.error_code for topic in answer.responses for one in topic.partitions]
             # A move cannot be stopped when none of those from before are in sync.
             may_be = (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
             self._may_be(codes, "a reassignment", *may_be)
-        return answer is not None
+        return set(codes) in ({0}, {0, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS})
 
     def _elect(self, place: Place) -> Steps[None]:
         request = ElectLeadersRequest(
