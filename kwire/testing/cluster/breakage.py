@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from kwire.broker.api.records import fetch as consumers_fetch
@@ -12,6 +13,7 @@ from kwire.broker.controller.liveness import Liveness
 from kwire.broker.controller.partition_changes import PartitionChange
 from kwire.broker.metadata.image import MetadataImage, PartitionImage
 from kwire.broker.node.life import BrokerLife, Event
+from kwire.broker.node.state_topic import StateTopic
 from kwire.broker.replication.follower import Follower
 from kwire.broker.replication.follower_state import FollowerState
 from kwire.broker.replication.led_replicas import LedReplicas, Pending
@@ -20,6 +22,7 @@ from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import ProducerStateManager
 from kwire.coordinator.transactions.machine import TransactionMachine
 from kwire.testing.simulation.breakage import Breakage, SetAttribute
+from kwire.wire.batch import read_header
 
 EVERYWHERE = 1 << 60
 
@@ -173,6 +176,16 @@ def _leader_epochs_of_requests_are_not_looked_at(replace: SetAttribute) -> None:
     replace(Partition, "check_leader_epoch", _nothing)
 
 
+def _coordinators_read_to_the_high_watermark(replace: SetAttribute) -> None:
+    read = StateTopic.stored_batches
+
+    def stored_batches(self: StateTopic, index: int) -> Iterator[memoryview]:
+        log = self._led(index).log
+        return (data for data in read(self, index) if read_header(data).next_offset <= log.high_watermark)
+
+    replace(StateTopic, "stored_batches", stored_batches)
+
+
 def _decided_markers_are_forgotten(replace: SetAttribute) -> None:
     replace(TransactionMachine, "loaded", _nothing)
 
@@ -198,6 +211,7 @@ BREAKAGES = [
     Breakage("unfenced before caught up", _unfenced_before_caught_up),
     Breakage("followers do not know producers", _followers_do_not_know_producers),
     Breakage("consumers read to the end", _consumers_read_to_the_end),
+    Breakage("coordinators read to the high watermark", _coordinators_read_to_the_high_watermark),
     Breakage("markers that were decided are forgotten", _decided_markers_are_forgotten, 5),
     Breakage("aborted transactions are not told", _aborted_transactions_are_not_told),
     Breakage("leader epochs of requests are not looked at", _leader_epochs_of_requests_are_not_looked_at, 7),

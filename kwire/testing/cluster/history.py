@@ -7,6 +7,7 @@ from typing import Final
 
 from kwire.testing.cluster.consumers import Consumer
 from kwire.testing.cluster.convergence import differences, what_is_missing
+from kwire.testing.cluster.copier import Copier
 from kwire.testing.cluster.offsets import Committer
 from kwire.testing.cluster.operator import Operator
 from kwire.testing.cluster.producers import Producer
@@ -71,6 +72,8 @@ class History:
                 brokers=shape.brokers,
                 replicas=shape.replicas,
             )
+        if self.seed % 9 == 8:  # chance is not asked, so that the other seeds go on in their ways
+            world.client(Copier, "copier", ledger=ledger, places=places, source=places[0])
 
     def _get_into_trouble(self, world: World) -> None:
         rng = self._rng
