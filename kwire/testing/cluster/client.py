@@ -11,6 +11,7 @@ outcome, so that a client reads from top to bottom as its documentation does:
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -56,7 +57,7 @@ class Leader(NamedTuple):
     epoch: int
 
 
-class Client:
+class Client(ABC):
     """See the module."""
 
     def __init__(
@@ -84,9 +85,9 @@ class Client:
 
     # --- the script
 
+    @abstractmethod
     def run(self) -> Steps[None]:
         """What this client does, to its end."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Begin."""
