@@ -68,8 +68,10 @@ def check_transaction(
         return
 
     def over(error: ApiError | None) -> None:
-        done(error)
-        turns.end_turn(producer.producer_id)
+        try:
+            done(error)
+        finally:  # else a fault of ours would keep the producer from this partition for good
+            turns.end_turn(producer.producer_id)
 
     def check() -> None:
         if producers.has_open_transaction(*producer):

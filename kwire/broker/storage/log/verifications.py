@@ -93,12 +93,16 @@ class Verifications:
         if turns.is_calling:
             return
         turns.is_calling = True
-        while turns.waiting and not turns.is_taken:
-            turns.is_taken = True
-            turns.waiting.popleft()()
-        turns.is_calling = False
-        if not turns.is_taken:
-            del self._turns[producer_id]
+        try:
+            while turns.waiting and not turns.is_taken:
+                turns.is_taken = True
+                turns.waiting.popleft()()
+        finally:
+            turns.is_calling = False
+            if turns.waiting and not turns.is_taken:
+                self.end_turn(producer_id)  # one of them has failed, not those behind it
+            elif not turns.is_taken:
+                del self._turns[producer_id]
 
     def check(self, header: BatchHeader, *, is_unknown: bool) -> None:
         """Whether a batch overtakes one that was refused. OUT_OF_ORDER_SEQUENCE_NUMBER.

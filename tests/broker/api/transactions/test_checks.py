@@ -104,3 +104,24 @@ def test_many_that_are_answered_at_once_take_their_turns_without_a_deep_stack() 
     verifications.end_turn(1)
     assert went == list(range(3_000))
     assert not verifications.has_turns(1)
+
+
+def test_one_that_fails_does_not_keep_those_behind_it() -> None:
+    verifications = Verifications()
+    went: list[str] = []
+
+    def fail() -> None:
+        verifications.end_turn(1)
+        raise AssertionError("a fault of ours")
+
+    def go() -> None:
+        went.append("behind it")
+        verifications.end_turn(1)
+
+    verifications.take_turn(1, lambda: None)
+    verifications.take_turn(1, fail)
+    verifications.take_turn(1, go)
+    with pytest.raises(AssertionError, match="a fault of ours"):
+        verifications.end_turn(1)
+    assert went == ["behind it"]
+    assert not verifications.has_turns(1)
