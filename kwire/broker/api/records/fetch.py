@@ -154,8 +154,7 @@ class _Fetch:
     ) -> tuple[PartitionData, FileRegion]:
         if target.topic_id != ZERO_UUID and target.topic_id != partition.topic_id:
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        if target.current_leader_epoch >= 0:
-            partition.check_leader_epoch(target.current_leader_epoch)
+        partition.check_leader_epoch(target.current_leader_epoch)
         log = partition.log
         committed = self._committed
         data = PartitionData(

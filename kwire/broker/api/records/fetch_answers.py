@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.records.fetch_sessions import FetchContext, FetchTarget
-from kwire.broker.replication.partition import UNKNOWN_EPOCH
 from kwire.broker.replication.roles import Role
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
@@ -37,9 +36,7 @@ def found(
     assert target.topic is not None
     if partition is not None and target.topic_id not in (ZERO_UUID, partition.topic_id):
         raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-    # Fetch takes every epoch below 0 for one that is not known, other requests only -1.
-    leader_epoch = max(target.current_leader_epoch, UNKNOWN_EPOCH)
-    return replica(node, target.topic, target.index, leader_epoch, from_leader=from_leader)
+    return replica(node, target.topic, target.index, target.current_leader_epoch, from_leader=from_leader)
 
 
 def replica(

@@ -51,6 +51,7 @@ class FetchTarget:
         self.fetch_offset = 0
         self.max_bytes = 0
         self.current_leader_epoch = -1
+        """-1 where it is not known, which all epochs below 0 mean here; to other requests only -1 does."""
         self.last_fetched_epoch = -1
         self.told_high_watermark = -1
         self.told_log_start_offset = -1
@@ -284,7 +285,8 @@ def _read_targets(
                 target.log_start_offset = asked.log_start_offset
             target.fetch_offset = asked.fetch_offset
             target.max_bytes = asked.partition_max_bytes
-            target.current_leader_epoch = asked.current_leader_epoch
+            if asked.current_leader_epoch >= 0:
+                target.current_leader_epoch = asked.current_leader_epoch
             target.last_fetched_epoch = asked.last_fetched_epoch
             yield (topic_id if by_id else topic.topic, asked.partition), target
 

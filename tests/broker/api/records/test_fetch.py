@@ -58,7 +58,13 @@ def test_a_level_that_is_none_does_not_move_a_session_on(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("epoch", "code"), [(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER), (0, UNKNOWN_EPOCH), (1, UNKNOWN_EPOCH)]
+    ("epoch", "code"),
+    [
+        (-2, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (-1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (0, UNKNOWN_EPOCH),
+        (1, UNKNOWN_EPOCH),
+    ],
 )
 def test_a_replica_that_is_none_of_the_partition(rig: Rig, epoch: int, code: ErrorCode) -> None:
     request = fetch(replica_id=1, partition={"current_leader_epoch": epoch})
@@ -205,6 +211,15 @@ def test_enough_is_counted_over_all_partitions_and_only_once_located(rig: Rig) -
     assert client.receive(12, FetchRequest) is None
     rig.produce("b")
     assert sizes(client.receive(12, FetchRequest)) == [2 * ONE, 2 * ONE]
+
+
+def test_who_names_an_epoch_below_0_waits_as_who_knows_none(rig: Rig) -> None:
+    client = rig.connect()
+    client.send(12, fetch(3, max_wait_ms=500, min_bytes=10_000, partition={"current_leader_epoch": -7}))
+    rig.produce("a")
+    assert client.receive(12, FetchRequest) is None
+    rig.host.advance(500)
+    assert sizes(client.receive(12, FetchRequest)) != [0]
 
 
 def test_a_fetch_waits_no_longer_than_it_asks_for(rig: Rig) -> None:
