@@ -20,7 +20,10 @@ class Following(Protocol):
         """
 
     def forget(self, partition: Partition) -> None:
-        """It is a follower no more: it leads, its log has failed, or it is none of this broker's."""
+        """It is a follower no more: it leads, its log has failed, or it is none of this broker's.
+
+        A broker that is about to end (KIP-841) forgets what it is not in sync with any more, too.
+        """
 
 
 class Commits(Protocol):

@@ -24,6 +24,7 @@ from kwire.broker.metadata.image import (
     NO_LEADER,
     RESOURCE_TOPIC,
     MetadataImage,
+    PartitionImage,
     TopicImage,
 )
 from kwire.broker.replication.following import Commits, Following
@@ -313,13 +314,20 @@ class Replicas:
             self._logger.error("%s-%d is offline: %s", topic.name, index, error)
             return
         self._partitions[topic.name, index] = partition
-        if partition.role is Role.FOLLOWER:
+        if partition.role is Role.FOLLOWER and self._is_given_up(image):
+            self._following.forget(partition)
+        elif partition.role is Role.FOLLOWER:
             self._following.follow(partition, image.leader, image.leader_epoch)
         elif before[0] is Role.FOLLOWER:
             self._following.forget(partition)
         now = partition.role, partition.leader_epoch
         if coordinator is not None and partition.role is Role.LEADER and now != before:
             coordinator.elected(index, partition.leader_epoch)
+
+    def _is_given_up(self, image: PartitionImage) -> bool:
+        """Whether the broker is about to end, and the others have gone on without this replica."""
+        own = self._image().brokers.get(self._node_id)
+        return own is not None and own.in_controlled_shutdown and self._node_id not in image.isr
 
     def _opened(self, topic: TopicImage, index: int, *, is_new: bool) -> Partition:
         """A replica with its log, which is created where there is none yet. StorageError.

@@ -22,8 +22,10 @@ from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.metadata import (
+    BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
 )
@@ -243,6 +245,18 @@ def test_the_fetchers_hear_of_every_change_of_a_follower_and_of_its_end() -> Non
     rig.write(change(leader=2))
     rig.write(RemoveTopicRecord(topic_id=TOPIC_ID))
     assert rig.followed[4:] == [(2, 8), ()]
+
+
+def test_a_broker_that_ends_follows_what_it_is_still_in_sync_with() -> None:
+    rig = Rig()
+    rig.create(leader=2, replicas=(1, 2, 3))
+    rig.write(RegisterBrokerRecord(broker_id=1, broker_epoch=5))
+    rig.followed.clear()
+    ends = BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, in_controlled_shutdown=1)
+    rig.write(ends, change(isr=[2, 1]))
+    assert rig.followed == [(2, 0)]
+    rig.write(change(isr=[2]))
+    assert rig.followed[1:] == [()]
 
 
 def test_a_follower_whose_log_fails_follows_no_more() -> None:
