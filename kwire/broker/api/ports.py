@@ -86,6 +86,9 @@ class Forwards(Protocol):
     def forward(self, asked: Asked, request: Message) -> None:
         """Have the active controller answer it."""
 
+    def versions(self) -> Mapping[int, tuple[int, int]]:
+        """Which APIs the active controller serves, by key; nothing while that is not known."""
+
 
 class ClusterView(Protocol):
     """The cluster as this node knows it."""

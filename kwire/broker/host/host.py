@@ -10,7 +10,7 @@ All callbacks run on the loop, one at a time, never inside the call that asked f
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
 from kwire.broker.host.loggers import NodeLogger
@@ -105,6 +105,9 @@ class Peers(Protocol):
         moment of `Host.monotonic_ms`. The version is the highest that both sides have, at most `max_version`.
         """
 
+    def versions_of(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
+        """Which APIs a node serves, by key and as it has said last; nothing where it was not asked lately."""
+
 
 class NoPeers:
     """`Peers` of a node that can reach nobody."""
@@ -123,3 +126,6 @@ class NoPeers:
         max_version: int | None = None,
     ) -> None:
         self._call_soon(lambda: on_answer(PeerUnreachable(f"{to}: there is no network")))
+
+    def versions_of(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
+        return {}

@@ -146,7 +146,8 @@ class PeerLink:
         self._on_down = on_down
         self._logger = host.logger("kwire.net")
         self._line: Line | None = None
-        self._versions: dict[int, tuple[int, int]] = {}
+        self.versions: dict[int, tuple[int, int]] = {}
+        """What the other node serves, as it has said last."""
         self._unsent: deque[Ask] = deque()
         self._sent: deque[Ask] = deque()
         self._sent_bytes = 0
@@ -203,7 +204,7 @@ class PeerLink:
     def _choose_version(self, ask: Ask) -> str | None:
         """The highest that both sides have, or why there is none."""
         request = ask.request
-        theirs = self._versions.get(request.API_KEY)
+        theirs = self.versions.get(request.API_KEY)
         if theirs is None:
             return f"{ask.name} is not served"
         low, high = type(request).VERSIONS
@@ -288,7 +289,7 @@ class PeerLink:
         elif answer.error_code:
             raise WireError(f"it does not tell its versions: error {answer.error_code}")
         else:
-            self._versions = served
+            self.versions = served
             self._failures = self._timeouts = 0
             self._move(State.READY)
             self._send_all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.host.host import PeerUnreachable
@@ -87,6 +87,9 @@ class PeerLinks:
                 on_down=lambda: self._forget(key),
             )
         link.ask(Ask(request, deadline_ms, on_answer, max_version))
+
+    def versions_of(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
+        return next((link.versions for link in self._links.values() if link.to == peer and link.versions), {})
 
     def _forget(self, key: tuple[PeerAddress, str]) -> None:
         self._links.pop(key, None)

@@ -13,7 +13,7 @@ in their order, and none of them is to wait for those of another kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kwire.broker.api.ports import Asked
@@ -116,6 +116,11 @@ class RemoteController:
                 answered(PeerUnreachable(f"{asked} leads the quorum no more"))
 
     # --- what clients ask
+
+    def versions(self) -> Mapping[int, tuple[int, int]]:
+        """See `Forwards`."""
+        address = self._quorum.leader_address()
+        return {} if address is None else self._host.peers.versions_of(address)
 
     def forward(self, asked: Asked, request: Message) -> None:
         """Have the active controller answer a client's request, however often it takes to find it."""

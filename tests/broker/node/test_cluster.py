@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.table import ListenerRole
+from kwire.broker.api.table import ListenerRole, served_by
 from kwire.broker.config import load
 from kwire.broker.host.host import PeerAddress
 from kwire.broker.node.format import Beginning, format_directories
@@ -141,6 +141,15 @@ def test_a_broker_passes_on_only_what_it_does_not_do_itself(cluster: Cluster) ->
         ("gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
     assert cluster.nodes[3].node.image.config(2, "t") == {"retention.ms": "1"}
+
+
+def test_a_broker_knows_what_its_controller_serves(cluster: Cluster) -> None:
+    for node_id in (2, 3):
+        forwarding = cluster.nodes[node_id].node.forwarding
+        assert forwarding is not None
+        assert forwarding.versions().keys() == served_by(ListenerRole.CONTROLLER).keys()
+    controller = cluster.nodes[1].node.forwarding
+    assert controller is None or not controller.versions()
 
 
 def test_what_is_passed_on_waits_for_a_controller(cluster: Cluster) -> None:

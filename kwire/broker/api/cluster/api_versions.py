@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
-from kwire.broker.api.table import SERVED, served_by
+from kwire.broker.api.table import SERVED, ListenerRole, served_by
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import (
@@ -23,7 +23,7 @@ from kwire.wire.messages.api_versions import (
 from kwire.wire.registry import encode_response
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import ClusterView
+    from kwire.broker.api.ports import BothRoles
 
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 FIRST_VERSION_WITH_SOFTWARE = 3
@@ -31,7 +31,7 @@ FIRST_VERSION_WITH_ZERO_MINIMUM = 4
 
 
 def api_versions(
-    node: ClusterView, context: RequestContext, request: ApiVersionsRequest
+    node: BothRoles, context: RequestContext, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
     """All APIs that are served on this listener, and the feature levels of its cluster."""
     version = context.api_version
@@ -44,8 +44,8 @@ def api_versions(
     features = node.features()
     return ApiVersionsResponse(
         api_keys=[
-            ApiVersion(api_key=key, min_version=served.min_version, max_version=served.max_version)
-            for key, served in served_by(context.channel.role).items()
+            ApiVersion(api_key=key, min_version=low, max_version=high)
+            for key, (low, high) in _offered(node, context.channel.role).items()
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)
@@ -58,6 +58,19 @@ def api_versions(
             for name, level in features.finalized.items()
         ],
     )
+
+
+def _offered(node: BothRoles, role: ListenerRole) -> dict[int, tuple[int, int]]:
+    """The versions of each API that whoever answers it serves: the active controller may know fewer."""
+    offered = {key: (served.min_version, served.max_version) for key, served in served_by(role).items()}
+    answers = node.forwarding.versions() if node.forwarding is not None else {}
+    if answers and role is ListenerRole.BROKER:
+        for key in [key for key in offered if SERVED[key].by.value.is_forwarded]:
+            low, high = offered.pop(key)
+            least, most = answers.get(key, (0, -1))
+            if max(low, least) <= min(high, most):
+                offered[key] = max(low, least), min(high, most)
+    return offered
 
 
 def complete_unsupported(context: RequestContext) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kwire.broker.api.table import SERVED, ListenerRole, served_by
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import ApiVersionsRequest
@@ -32,6 +33,32 @@ def test_ranges_and_from_3_on_features(rig: Rig, version: int) -> None:
     assert ranges[ApiKey.PRODUCE][0] == 0, "KAFKA-18659: or librdkafka does not compress"
     finalized = rig.node.features().finalized if version >= 3 else {}
     assert {one.name: one.max_version_level for one in answer.finalized_features} == finalized
+
+
+class OldController:
+    """An active controller that lacks some of what this broker passes on."""
+
+    def __init__(self, known: dict[int, tuple[int, int]]) -> None:
+        self.known = known
+
+    def versions(self) -> dict[int, tuple[int, int]]:
+        return self.known
+
+
+def test_what_is_passed_on_is_offered_as_far_as_the_active_controller_serves_it(rig: Rig) -> None:
+    def offered(known: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+        rig.node.forwarding = OldController(known)  # type: ignore[assignment]
+        return {one.api_key: (one.min_version, one.max_version) for one in rig.call(4, request()).api_keys}
+
+    everything = offered({})
+    assert everything.keys() == served_by(ListenerRole.BROKER).keys()
+    known: dict[int, tuple[int, int]]
+    known = {ApiKey.CREATE_TOPICS: (5, 9), ApiKey.DESCRIBE_QUORUM: (0, 1), ApiKey.DELETE_TOPICS: (7, 8)}
+    less = offered({**known, ApiKey.FETCH: (17, 17)})
+    assert (less[ApiKey.CREATE_TOPICS], less[ApiKey.DESCRIBE_QUORUM]) == ((5, 7), (0, 1))
+    own = {key for key in everything if not SERVED[key].by.value.is_forwarded}
+    assert less.keys() == own | {ApiKey.CREATE_TOPICS, ApiKey.DESCRIBE_QUORUM}
+    assert all(less[key] == everything[key] for key in own)
 
 
 def test_a_later_version_is_answered_in_0_with_the_range(rig: Rig) -> None:
