@@ -16,9 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from kwire.wire.compression import Codec, CompressionError, compress, decompress
+from kwire.wire.crc import crc32c
 from kwire.wire.primitives import Buffer
 
 HEADER_BYTES = 61

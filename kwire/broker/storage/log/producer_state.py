@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from crc32c import crc32c
-
 from kwire.broker.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.broker.storage.disk import Disk, DiskFile
 from kwire.broker.storage.log.log_config import AppendOrigin
@@ -32,6 +30,7 @@ from kwire.wire.batch import (
     read_header,
     records,
 )
+from kwire.wire.crc import crc32c
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Buffer
 

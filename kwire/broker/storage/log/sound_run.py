@@ -7,8 +7,6 @@ left to whoever can say what is wrong with it.
 
 from __future__ import annotations
 
-from crc32c import crc32c
-
 from kwire.broker.storage.disk import DiskFile
 from kwire.broker.storage.log.index import MAX_RELATIVE_OFFSET
 from kwire.broker.storage.log.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
@@ -24,6 +22,7 @@ from kwire.wire.batch import (
     MAGIC,
     read_header,
 )
+from kwire.wire.crc import crc32c
 
 _CHUNK_BYTES = 1 << 20
 _LEAST_LENGTH = HEADER_BYTES - LOG_OVERHEAD_BYTES
