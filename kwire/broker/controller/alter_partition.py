@@ -32,22 +32,22 @@ def alter_partition(
     altered: dict[tuple[Uuid, int], PartitionImage] = {}
     replies: list[AlteredPartition] = []
     for wanted in command.partitions:
-        key = wanted.topic_id, wanted.index
+        key = wanted.topic_id, wanted.partition_index
         topic = image.topics_by_id.get(wanted.topic_id)
         if topic is None:
             replies.append(AlteredPartition(*key, ErrorCode.UNKNOWN_TOPIC_ID))
             continue
-        if not 0 <= wanted.index < len(topic.partitions):
+        if not 0 <= wanted.partition_index < len(topic.partitions):
             replies.append(AlteredPartition(*key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             continue
-        partition = altered.get(key, topic.partitions[wanted.index])
+        partition = altered.get(key, topic.partitions[wanted.partition_index])
         error = _fault(command.broker_id, wanted, partition, image)
         if error is None and key in altered:
             error = ErrorCode.INVALID_UPDATE_VERSION
         if error is not None:
             replies.append(AlteredPartition(*key, error))
             continue
-        change = PartitionChange(image, topic, wanted.index)
+        change = PartitionChange(image, topic, wanted.partition_index)
         change.election = cheapest_election(image, topic.name, may_lose=may_lose)
         change.isr = [broker_id for broker_id, _ in wanted.new_isr]
         change.recovery_state = wanted.leader_recovery_state

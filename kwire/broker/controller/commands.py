@@ -8,7 +8,6 @@ the reply; one that concerns the whole command is an ApiError.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -185,12 +184,11 @@ class HeartbeatReply(NamedTuple):
     in_controlled_shutdown: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionAlteration:
+class PartitionAlteration(NamedTuple):
     """The in-sync set that a leader wants for a partition, and what it believes the partition to be."""
 
     topic_id: Uuid
-    index: int
+    partition_index: int
     leader_epoch: int
     partition_epoch: int
     new_isr: Sequence[tuple[int, int]]
@@ -206,12 +204,11 @@ class AlterPartition(NamedTuple):
     partitions: Sequence[PartitionAlteration]
 
 
-@dataclass(frozen=True, slots=True)
-class AlteredPartition:
+class AlteredPartition(NamedTuple):
     """What a partition is after an alteration; or, with an error, only why it was refused."""
 
     topic_id: Uuid
-    index: int
+    partition_index: int
     error: ErrorCode
     leader_id: int = 0
     leader_epoch: int = 0

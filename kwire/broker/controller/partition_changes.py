@@ -41,6 +41,12 @@ _SHRINK_BUMPS_EPOCH_BELOW: Final = 12
 class PartitionChange:
     """What a partition is to become. Set what changes, then `record`."""
 
+    __slots__ = (
+        *("adding", "coming", "directories", "election", "going", "is_unclean", "isr", "recovery_state"),
+        *("removing", "replicas"),
+        *("_before", "_elr", "_elr_enabled", "_image", "_index", "_level", "_topic"),
+    )
+
     def __init__(self, image: MetadataImage, topic: TopicImage, index: int) -> None:
         partition = topic.partitions[index]
         self.election = Election.ONLINE
@@ -112,7 +118,8 @@ class PartitionChange:
     def _fill_elr(self) -> None:
         if not self._elr_enabled:
             return
-        if len(self.isr) >= min_isr(self._image, self._topic.name, self._before):
+        isr_size, most = len(self.isr), len(self._before.replicas)
+        if isr_size >= most or isr_size >= min_isr(self._image, self._topic.name, self._before):
             self._elr = []
             return
         candidates = dict.fromkeys([*self._elr, *self._before.isr])
@@ -220,12 +227,13 @@ def departures(
     broker are gone.
     """
     for topic in image.topics.values():
+        election = cheapest_election(image, topic.name, may_lose=may_lose)
         for index, partition in enumerate(topic.partitions):
             counts_on_it = broker_id in partition.isr or (is_unclean and broker_id in partition.elr)
             if not counts_on_it or (only is not None and partition.directory_of(broker_id) not in only):
                 continue
             change = PartitionChange(image, topic, index)
-            change.election = cheapest_election(image, topic.name, may_lose=may_lose)
+            change.election = election
             change.isr = without(partition.isr, [broker_id])
             change.going, change.is_unclean = broker_id, is_unclean
             record = change.record()
@@ -236,10 +244,11 @@ def departures(
 def arrivals(image: MetadataImage, broker_id: int, *, may_lose: bool) -> Iterator[StoredRecord]:
     """What a broker that is unfenced leads from then on: what has no leader, and is its own to lead."""
     for topic in image.topics.values():
+        election = cheapest_election(image, topic.name, may_lose=may_lose)
         for index, partition in enumerate(topic.partitions):
             if partition.leader == NO_LEADER and broker_id in partition.replicas:
                 change = PartitionChange(image, topic, index)
-                change.election = cheapest_election(image, topic.name, may_lose=may_lose)
+                change.election = election
                 change.coming = broker_id
                 record = change.record()
                 if record is not None:

@@ -146,7 +146,7 @@ def _alteration(command: AlterPartition) -> Message:
     for wanted in command.partitions:
         topics.setdefault(wanted.topic_id, []).append(
             alter_partition.RequestPartitionData(
-                partition_index=wanted.index,
+                partition_index=wanted.partition_index,
                 leader_epoch=wanted.leader_epoch,
                 new_isr=[],
                 new_isr_with_epochs=[

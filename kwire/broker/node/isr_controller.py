@@ -29,7 +29,7 @@ class NodeIsrController:
                 return
             done(
                 {
-                    (one.topic_id, one.index): ChangedIsr(
+                    (one.topic_id, one.partition_index): ChangedIsr(
                         one.error,
                         one.leader_id,
                         one.leader_epoch,

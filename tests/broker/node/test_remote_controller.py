@@ -149,7 +149,7 @@ def test_an_alteration_of_partitions(bench: Bench) -> None:
     )
     assert [(one.broker_id, one.broker_epoch) for one in partition.new_isr_with_epochs] == [(3, 17), (2, -1)]
     assert reply[0] == AlteredPartition(TOPIC, 1, ErrorCode.NONE, 3, 4, [3, 2], 0, 7)
-    assert (reply[1].index, reply[1].error) == (0, ErrorCode.FENCED_LEADER_EPOCH)
+    assert (reply[1].partition_index, reply[1].error) == (0, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 def test_an_assignment_of_directories(bench: Bench) -> None:

@@ -81,7 +81,7 @@ def alter_partition(node: ControllerRole, context: Asked, request: AlterPartitio
 
 def _altered(outcome: AlteredPartition) -> ResponsePartitionData:
     return ResponsePartitionData(
-        partition_index=outcome.index,
+        partition_index=outcome.partition_index,
         error_code=outcome.error,
         leader_id=outcome.leader_id,
         leader_epoch=outcome.leader_epoch,
