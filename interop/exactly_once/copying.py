@@ -1,15 +1,12 @@
 """A transactional copy program in Java, three of it in one group, killed at random, as is the broker.
 
-`interop/java/ExactlyOnceCopy.java` is compiled once. What it copies is written meanwhile by a producer that
-is not killed; in the end each partition of the copy must equal that of the source.
+What it copies is written meanwhile by a producer that is not killed; in the end each partition of the copy
+must equal that of the source.
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
-import shutil
-import subprocess
 import threading
 import time
 from dataclasses import dataclass, field
@@ -17,11 +14,11 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from interop.brokers import SMALL_JVM, Broker
+from interop.brokers import Broker
 from interop.exactly_once.clients import READERS
+from interop.java_programs import JavaProgram, compiled
 from interop.raw import create_topic
 from interop.raw_client import RawClient
-from interop.reference import HERE, TARGET, Missing, kafka_jars
 
 SOURCE, COPY, GROUP = "copy-source", "copy-target", "copiers"
 PARTITIONS = 4
@@ -37,25 +34,7 @@ COPIER = (
     "consumer.heartbeat.interval.ms=500",
     "consumer.max.poll.records=100",
 )
-COMPILE_S = 120
 CATCH_UP_S = 90.0
-
-
-def compiled() -> Path:
-    """The directory with the program's class; raises Missing."""
-    source = HERE / "java" / f"{PROGRAM}.java"
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-    directory = TARGET / "java" / digest
-    if not (directory / f"{PROGRAM}.class").exists():
-        javac = shutil.which("javac")
-        if javac is None:
-            raise Missing("this needs a JDK on the PATH (Debian: apt-get install openjdk-17-jdk-headless).")
-        directory.mkdir(parents=True, exist_ok=True)
-        command = [javac, "-cp", f"{kafka_jars()}/*", "-d", str(directory), str(source)]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S, check=False)
-        if run.returncode != 0:
-            raise RuntimeError(f"{source.name} cannot be compiled:\n{run.stderr[-2000:]}")
-    return directory
 
 
 @dataclass
@@ -93,40 +72,40 @@ class Copied:
 class Instances:
     """The copiers, each with a transactional id of its own."""
 
-    broker: Broker
-    processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    bootstrap: str
+    directory: Path
+    """Where they leave what they complain about."""
+    programs: dict[int, JavaProgram] = field(default_factory=dict)
 
     def start(self, number: int) -> None:
-        with (self.broker.directory / f"copier-{number}.log").open("ab") as log:
-            self.processes[number] = subprocess.Popen(
-                [
-                    *(shutil.which("java") or "java", "-Xmx96m", *SMALL_JVM),
-                    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-                    *("-cp", f"{compiled()}:{kafka_jars()}/*", PROGRAM),
-                    *(self.broker.bootstrap, GROUP, SOURCE, COPY, f"copier-{number}", *COPIER),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        self.programs[number] = JavaProgram(
+            PROGRAM,
+            *(self.bootstrap, GROUP, SOURCE, COPY, f"copier-{number}", *COPIER),
+            log=self.directory / f"copier-{number}.log",
+            classes=compiled(PROGRAM),
+            heap="-Xmx96m",
+        )
 
     def kill(self, number: int) -> None:
-        process = self.processes.pop(number)
-        process.kill()
-        process.wait()
+        self.programs.pop(number).kill()
+
+    def replace(self, number: int) -> None:
+        """Kill one, and have another in its place."""
+        self.kill(number)
+        self.start(number)
 
     def discard(self) -> None:
-        for number in list(self.processes):
+        for number in list(self.programs):
             self.kill(number)
 
 
 class Feeding:
     """Writes the source, a few hundred records a second, until it is told to end."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, bootstrap: str) -> None:
         self._producer = Producer(
             {
-                "bootstrap.servers": broker.bootstrap,
+                "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 20,
                 "message.timeout.ms": 120_000,
@@ -162,8 +141,8 @@ def copy_under_kills(broker: Broker, seconds: float, seed: int = 1) -> Copied:
     with RawClient(broker.bootstrap) as client:
         for topic in (SOURCE, COPY):
             create_topic(client, topic, PARTITIONS)
-    instances = Instances(broker)
-    feeding = Feeding(broker)
+    instances = Instances(broker.bootstrap, broker.directory)
+    feeding = Feeding(broker.bootstrap)
     killed_instances = killed_brokers = 0
     try:
         for number in range(INSTANCES):
@@ -183,17 +162,17 @@ def copy_under_kills(broker: Broker, seconds: float, seed: int = 1) -> Copied:
             time.sleep(rng.uniform(0, 2))
             instances.start(number)
         written = feeding.end()
-        copy = read(broker, COPY, written, CATCH_UP_S)
-        return Copied(read(broker, SOURCE, written, CATCH_UP_S), copy, killed_instances, killed_brokers)
+        copy = read(broker.bootstrap, COPY, written)
+        return Copied(read(broker.bootstrap, SOURCE, written), copy, killed_instances, killed_brokers)
     finally:
         instances.discard()
 
 
-def read(broker: Broker, topic: str, count: int, seconds: float) -> dict[int, list[bytes]]:
+def read(bootstrap: str, topic: str, count: int) -> dict[int, list[bytes]]:
     """The committed records of a topic by partition: that many if they come in time, and what comes after."""
     found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
-    reader = READERS["confluent"](broker.bootstrap, topic, dict.fromkeys(found, 0))
-    deadline = time.monotonic() + seconds
+    reader = READERS["confluent"](bootstrap, topic, dict.fromkeys(found, 0))
+    deadline = time.monotonic() + CATCH_UP_S
     quiet = 0
     try:
         while quiet < 20 and time.monotonic() < deadline:
