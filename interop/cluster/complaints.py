@@ -17,6 +17,9 @@ EXPECTED: Final = re.compile(
     # While another node is down, and when it goes.
     r"|could not be established|Node may not be available|Disconnecting from node|Connection to node"
     r"|Error in response for fetch request|java.io.IOException: Connection to"
+    r"|AddPartitionsToTxnRequest failed for node \d+ with a network exception"
+    # A loaded machine: the controller does not come to a heartbeat in time, even its own broker's.
+    r"|controller event queue overloaded|sent a heartbeat request but received error REQUEST_TIMED_OUT"
     # Nodes ask a controller that has just started, and does not lead yet.
     r"|Unexpected error handling request.*\n.*NotControllerException: "
     # Clients of two brokers want a coordinator, and nobody has made the topic yet.

@@ -161,6 +161,12 @@ class Cluster:
         assert made["Topics"][0]["ErrorCode"] == 0, made
         self.until_in_sync(name, len(assigned))
 
+    def elect_preferred(self) -> None:
+        """Let the first replica of every partition lead it, where it is in sync."""
+        with RawClient(self.nodes[self.brokers[0]].bootstrap) as client:
+            told = client.call("ElectLeaders", 2, ElectionType=0, TopicPartitions=None, TimeoutMs=30_000)
+        assert told["ErrorCode"] == 0, told
+
     # --- looking
 
     def metadata(self, *topics: str, asked: int | None = None, everything: bool = False) -> Fields:
