@@ -7,22 +7,25 @@ ones in doubt; they are rebuilt from the log then, so nothing here is ever synce
 
 Entries are gathered in memory and written a block at a time. That keeps index writes out of most appends, and
 the gathered tail is what nearly every lookup ends in. Lookups further back read the file by bisection, a
-block in the last step; no descriptor and no mapping is held in between.
+block in the last step, which is kept: whoever reads on needs it again. No descriptor and no mapping is held
+in between.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import itemgetter
 from struct import Struct
 
-from kwire.broker.storage.disk import Disk, DiskFile, StorageError
+from kwire.broker.storage.disk import Disk, StorageError
 from kwire.wire.batch import NO_TIMESTAMP
 
 _OFFSET_ENTRY = Struct(">ii")
 _TIME_ENTRY = Struct(">qi")
 
 MAX_RELATIVE_OFFSET = (1 << 31) - 1
-_BLOCK_ENTRIES = 256
-"""How many entries the last step of a bisection reads at once."""
+_BLOCK_ENTRIES = 128
+"""How many entries the last step of a bisection reads at once, at most."""
 _TAIL_ENTRIES = 64
 """How many entries are gathered before they are written."""
 
@@ -39,6 +42,8 @@ class _Index:
     """What both kinds share: counted entries, the first part in the file, the tail in memory."""
 
     __slots__ = (
+        "_block",
+        "_block_begins",
         "_disk",
         "_entry",
         "_is_exact",
@@ -65,6 +70,9 @@ class _Index:
         self._is_exact = True
         """Whether the file holds its entries and nothing behind them."""
         self._on_disk = 0
+        self._block = b""
+        """The entries of the file in which the last lookup ended, from number `_block_begins` on."""
+        self._block_begins = 0
         self._tail: list[tuple[int, int]] = []
         self._last: tuple[int, int] | None = None
 
@@ -74,6 +82,7 @@ class _Index:
         """Start empty, in a preallocated file."""
         self._loaded = True
         self._on_disk = 0
+        self._block = b""
         self._tail = []
         self._last = None
         self.max_entries = max_bytes // self._entry.size
@@ -94,6 +103,7 @@ class _Index:
         if size % self._entry.size:
             raise CorruptIndex(f"{self.path} holds {size} bytes, no multiple of {self._entry.size}")
         self._on_disk = size // self._entry.size
+        self._block = b""
         self._is_exact = True
         self._tail = []
         self._last = None
@@ -117,6 +127,7 @@ class _Index:
     def forget(self) -> None:
         """Drop what is known of the file."""
         self._loaded = False
+        self._block = b""
         self._tail = []
 
     def write_tail(self) -> None:
@@ -160,43 +171,56 @@ class _Index:
 
     def _read_entry(self, number: int) -> tuple[int, int]:
         size = self._entry.size
-        data = self._disk.open(self.path).read_at(number * size, size)
-        if len(data) < size:
-            raise CorruptIndex(f"{self.path} ends before its entry {number}")
-        key, value = self._entry.unpack(data)
+        at = (number - self._block_begins) * size
+        if 0 <= at < len(self._block):
+            key, value = self._entry.unpack_from(self._block, at)
+        else:
+            key, value = self._entry.unpack(self._read(number, 1))
         return key, value
+
+    def _read(self, number: int, count: int) -> bytes:
+        size = self._entry.size
+        data = self._disk.open(self.path).read_at(number * size, count * size)
+        if len(data) < count * size:
+            raise CorruptIndex(f"{self.path} is shorter than its {self._on_disk} entries")
+        return data
 
     def _floor(self, target: int, column: int = 0) -> int:
         """The number of the last entry whose column is at most the target; -1 if there is none."""
         self.load()
         tail = self._tail
         if tail and tail[0][column] <= target:
-            return self._on_disk + _last_at_most(tail, target, column)
+            return self._on_disk + bisect_right(tail, target, key=itemgetter(column)) - 1
         if not self._on_disk:
             return -1
-        file = self._disk.open(self.path)
-        low, high = 0, self._on_disk
-        while high - low > _BLOCK_ENTRIES:
-            middle = (low + high) // 2
-            if self._entry_in(file, middle)[column] <= target:
-                low = middle
-            else:
-                high = middle
-        size = self._entry.size
-        data = file.read_at(low * size, (high - low) * size)
-        if len(data) < (high - low) * size:
-            raise CorruptIndex(f"{self.path} is shorter than its {self._on_disk} entries")
-        return low + _last_at_most(list(self._entry.iter_unpack(data)), target, column)
+        if not self._is_in_block(target, column):
+            self._read_block(target, column)
+        block, unpack_from, size = self._block, self._entry.unpack_from, self._entry.size
+        numbers = range(len(block) // size)
+        at = bisect_right(numbers, target, key=lambda number: unpack_from(block, number * size)[column])
+        return self._block_begins + at - 1
 
-    def _entry_in(self, file: DiskFile, number: int) -> tuple[int, int]:
-        data = file.read_at(number * self._entry.size, self._entry.size)
-        if len(data) < self._entry.size:
-            raise CorruptIndex(f"{self.path} ends before its entry {number}")
-        key, value = self._entry.unpack(data)
-        return key, value
+    def _is_in_block(self, target: int, column: int) -> bool:
+        """Whether the block has the last entry of the file whose column is at most the target, if one is."""
+        block, first = self._block, self._block_begins
+        if not block or (first and self._entry.unpack_from(block)[column] > target):
+            return False
+        end = first + len(block) // self._entry.size
+        return end == self._on_disk or self._read_entry(end - 1)[column] > target
+
+    def _read_block(self, target: int, column: int) -> None:
+        first, end = 0, self._on_disk
+        while end - first > _BLOCK_ENTRIES:
+            middle = (first + end) // 2
+            if self._read_entry(middle)[column] <= target:
+                first = middle
+            else:
+                end = middle
+        self._block, self._block_begins = self._read(first, end - first), first
 
     def _keep(self, count: int) -> None:
         """Drop every entry from number `count` on."""
+        self._block = b""
         if count <= self._on_disk:
             self._is_exact = self._is_exact and count == self._on_disk
             self._on_disk = count
@@ -204,18 +228,6 @@ class _Index:
         else:
             del self._tail[count - self._on_disk :]
         self._last = self.entry(count - 1) if count else None
-
-
-def _last_at_most(entries: list[tuple[int, int]], target: int, column: int) -> int:
-    """Bisection for the last entry with `entry[column] <= target`; -1 if there is none."""
-    low, high = 0, len(entries)
-    while low < high:
-        middle = (low + high) // 2
-        if entries[middle][column] <= target:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1
 
 
 class OffsetIndex(_Index):

@@ -5,8 +5,9 @@ A segment holds no descriptor; each operation asks the disk for the file, whose 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple
 
 from kwire.broker.storage.disk import Disk, DiskFile, FileMissing
@@ -285,28 +286,30 @@ class Segment:
 
     def find(self, offset: int) -> Place | None:
         """The batch that holds `offset`, or the first one after it; None at the end of the segment."""
-        if not self._is_doubted and not self._is_well_indexed(offset):
-            # Once is enough: where the log itself is damaged, that does not help.
-            self._is_doubted = True
-            self.rebuild_indexes()
-        for place in headers(self.file, self.position_before(offset), self.size_bytes):
+        for place in self._places_for(offset):
             if place.last_offset >= offset:
                 return place
         return None
 
-    def _is_well_indexed(self, offset: int) -> bool:
-        """Whether the index gives the place of a batch for this offset, and not of one beyond, or of none.
+    def _places_for(self, offset: int) -> Iterator[Place]:
+        """Batches from where a scan for this offset begins: one that lies before it, if any does.
 
         An index has no checksum: a bit of it that turns over would have records passed over in silence.
         """
         position = self.position_before(offset)
-        if not position:
-            return True
+        places = headers(self.file, position, self.size_bytes)
+        if not position or self._is_doubted:
+            return places
         try:
-            place = next(headers(self.file, position, self.size_bytes), None)
+            first = next(places, None)
         except Invalid:
-            return False
-        return place is not None and self.base_offset <= place.base_offset <= offset
+            first = None
+        if first is not None and self.base_offset <= first.base_offset <= offset:
+            return chain((first,), places)
+        # Once is enough: where the log itself is damaged, that does not help.
+        self._is_doubted = True
+        self.rebuild_indexes()
+        return headers(self.file, self.position_before(offset), self.size_bytes)
 
     def next_offset(self) -> int:
         """The offset after the segment's last batch. Invalid where the file does not end with one."""

@@ -150,7 +150,9 @@ class Segments:
         How far the region reaches is taken from the index, as Apache Kafka does, so that there may be some of
         a little further on. StorageError.
         """
-        found = self._locate(offset) if offset < stable_offset else None
+        if offset >= stable_offset or not any(segment.aborted() for segment in self.holding(offset)):
+            return []
+        found = self._locate(offset)
         if found is None:
             return []
         segment, position = found

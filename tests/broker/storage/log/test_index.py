@@ -145,6 +145,34 @@ def test_truncating_keeps_the_entries_before_an_offset(grown: list[tuple[int, in
     assert offsets.lookup(BASE + 100_000) == 77
 
 
+changes = st.lists(
+    st.tuples(st.sampled_from(("grow", "look", "cut", "close")), st.integers(0, 1000)), max_size=30
+)
+
+
+@given(changes)
+def test_lookups_see_what_the_index_has_become_since_those_before(made: list[tuple[str, int]]) -> None:
+    disk = MemoryDisk()
+    index = offset_index(disk, max_bytes=8 * 10_000)
+    entries: list[tuple[int, int]] = []
+    for change, number in made:
+        if change == "grow":
+            for _ in range(number):
+                last, end = entries[-1] if entries else (BASE, 0)
+                entries.append((last + 3, end + 500))
+                index.append(*entries[-1])
+        elif change == "cut":
+            entries = [entry for entry in entries if entry[0] < BASE + number]
+            index.truncate_to(BASE + number)
+        elif change == "close":
+            index.finish()
+            index = OffsetIndex(disk, PATH, BASE)
+            index.open_for_appends(8 * 10_000)
+        for target in (BASE + number, BASE + number + 1, BASE + 2 * number):
+            before = [entry for entry in entries if entry[0] <= target]
+            assert index.lookup(target) == (before[-1][1] if before else 0)
+
+
 @pytest.mark.parametrize(
     "content",
     [
