@@ -38,6 +38,8 @@ EXPECTED: Final = re.compile(
     r"|Non-monotonic update of high watermark"
     # A leader has the new epoch a moment before its follower, who then waits for the metadata.
     r"|Partition \S+ marked as failed"
+    # Somebody changes the features of the cluster, or wants to.
+    r"|(Up|Down)grading metadata.version from|Unsupported metadata.version downgrade"
 )
 
 

@@ -117,11 +117,11 @@ class Cluster:
     def controller_bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{self.nodes[each].controller_port}" for each in self.controllers)
 
-    def start(self, *, without: Collection[int] = ()) -> Self:
+    def start(self, *, without: Collection[int] = (), formatted_with: tuple[str, ...] = FEATURES) -> Self:
         """All nodes (but some), until every broker is in the metadata and unfenced."""
         nodes = [node for node_id, node in self.nodes.items() if node_id not in without]
         for node in self.nodes.values():
-            formatted(node, *FEATURES)
+            formatted(node, *formatted_with)
         for node in nodes:
             node.start(wait=False)
         for node in nodes:

@@ -12,7 +12,7 @@ from typing import Final
 
 from kwire.broker.controller.commands import Fault, FeatureUpdate, Result, UpdateFeatures, UpgradeType
 from kwire.broker.controller.configs import MIN_INSYNC_REPLICAS
-from kwire.broker.metadata.features import FEATURES, KRAFT_VERSION
+from kwire.broker.metadata.features import FEATURES, KRAFT_VERSION, broker_features
 from kwire.broker.metadata.image import ELR_VERSION, METADATA_VERSION, RESOURCE_BROKER, MetadataImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ErrorCode
@@ -77,20 +77,23 @@ def _support_fault(
 ) -> str | None:
     """Every node must support the level: this one, the brokers, the other controllers."""
     nodes = [(f"Local controller {node_id}", supported)]
-    nodes += [(f"Broker {broker.broker_id}", broker.features) for broker in image.brokers.values()]
+    # A broker that is this controller, too, has claimed more than it serves, for the time that it is alone.
+    is_alone = not image.brokers.keys() - {node_id}
+    nodes += [
+        (f"Broker {broker_id}", broker.features if is_alone or broker_id != node_id else broker_features())
+        for broker_id, broker in image.brokers.items()
+    ]
     nodes += [
         (f"Controller {controller.controller_id}", controller.features)
         for controller in image.controllers.values()
         if controller.controller_id != node_id
     ]
     for node, features in nodes:
-        if name not in features:
-            # At level 0 a feature is off, and a node that has never heard of it has it so.
-            if level != 0:
-                return f"{node} does not support this feature."
-            continue
-        low, high = features[name]
+        # At level 0 a feature is off, and a node that has never heard of it has it so.
+        low, high = features.get(name, (0, 0))
         if not low <= level <= high:
+            if high == 0:
+                return f"{node} does not support this feature."
             return f"{node} only supports versions {low}" + (f"-{high}" if high != low else "")
     return None
 

@@ -40,7 +40,7 @@ class Liveness:
         """`own_broker_id`: of the broker that the controller's node is, too; None where it is none."""
         self.now_ms = 0
         """The monotonic moment of what is decided now: whoever has it decided sets it."""
-        self._own_broker_id = own_broker_id
+        self.own_broker_id = own_broker_id
         self._session_timeout_ms = session_timeout_ms
         self._brokers: dict[int, _Broker] = {}
 
@@ -52,7 +52,7 @@ class Liveness:
         for broker in image.brokers.values():
             # Where its registration stands is not known any more; it is certainly no later than this.
             known = _Broker(broker.broker_epoch, image.offset)
-            if not broker.fenced and broker.broker_id != self._own_broker_id:
+            if not broker.fenced and broker.broker_id != self.own_broker_id:
                 known.heard_ms = self.now_ms
             self._brokers[broker.broker_id] = known
 
@@ -69,7 +69,7 @@ class Liveness:
             known = self._brokers.get(command.broker_id)
             if known is None or known.broker_epoch != reply:
                 known = self._brokers[command.broker_id] = _Broker(reply, offset)
-                if command.broker_id == self._own_broker_id:
+                if command.broker_id == self.own_broker_id:
                     known.heard_ms = self.now_ms
             else:
                 known.registered_at = offset
@@ -92,7 +92,7 @@ class Liveness:
         """The brokers that may lead, and whose sessions are over. Each is told of once."""
         found = []
         for broker_id, known in self._brokers.items():
-            if known.heard_ms is None or broker_id == self._own_broker_id:
+            if known.heard_ms is None or broker_id == self.own_broker_id:
                 continue
             if self.now_ms - known.heard_ms > self._session_timeout_ms:
                 known.heard_ms = None
@@ -114,7 +114,7 @@ class Liveness:
         heard = [
             known.heard_ms
             for broker_id, known in self._brokers.items()
-            if known.heard_ms is not None and broker_id != self._own_broker_id
+            if known.heard_ms is not None and broker_id != self.own_broker_id
         ]
         return min(heard) + self._session_timeout_ms + 1 if heard else None
 
@@ -123,7 +123,7 @@ class Liveness:
         known = self._of(broker)
         if known is None or known.heard_ms is None:
             return False
-        is_own = broker.broker_id == self._own_broker_id
+        is_own = broker.broker_id == self.own_broker_id
         return is_own or self.now_ms - known.heard_ms <= self._session_timeout_ms
 
     def registered_at(self, broker: BrokerImage) -> int:

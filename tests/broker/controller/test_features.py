@@ -8,7 +8,7 @@ import pytest
 
 from kwire.broker.controller.commands import Fault, FeatureUpdate, UpdateFeatures
 from kwire.broker.metadata.image import RESOURCE_BROKER
-from kwire.wire.errors import ErrorCode
+from kwire.wire.errors import ApiError, ErrorCode
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
 DIRECTION = (
@@ -119,6 +119,22 @@ def test_a_broker_must_support_a_level(bare_cluster: Any) -> None:
     cluster.register(1, features={"metadata.version": (7, 30)})
     reply = update(cluster, ("group.version", 1, UPGRADE))
     text = invalid(1, "group.version", "Broker 1 does not support this feature.")
+    assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, text)
+
+
+def test_a_broker_of_the_controller_s_own_may_claim_more_than_it_serves_while_it_is_alone(
+    bare_cluster: Any,
+) -> None:
+    cluster = bare_cluster((("metadata.version", 30),))
+    cluster.liveness.own_broker_id = 1
+    cluster.register(1)
+    assert update(cluster, ("share.version", 1, UPGRADE)) is None
+    with pytest.raises(ApiError, match=r"downgrade --feature share\.version=0 before"):
+        cluster.register(2)
+    assert update(cluster, ("share.version", 0, SAFE)) is None
+    cluster.register(2)
+    reply = update(cluster, ("share.version", 1, UPGRADE))
+    text = invalid(1, "share.version", "Broker 1 does not support this feature.")
     assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, text)
 
 

@@ -8,8 +8,11 @@ from kwire.broker.controller.commands import (
     AlterPartition,
     BrokerHeartbeat,
     CreateTopics,
+    FeatureUpdate,
     PartitionAlteration,
     RegisterBroker,
+    UpdateFeatures,
+    UpgradeType,
 )
 from kwire.broker.controller.periodic import NEVER, Periods
 from kwire.broker.metadata.features import registered_features
@@ -28,6 +31,9 @@ class Cluster(Bench):
     def __init__(self, periods: Periods = NEVER) -> None:
         super().__init__(periods)
         self.lead()
+        self.commit()
+        off = FeatureUpdate(0, UpgradeType.SAFE_DOWNGRADE)
+        self.submit(UpdateFeatures({"share.version": off, "streams.version": off}), "features")
         self.commit()
         for broker_id in (1, 2, 3):
             self.register(broker_id)

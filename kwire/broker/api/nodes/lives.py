@@ -46,6 +46,10 @@ def broker_registration(
 
     def done(reply: int | ApiError) -> None:
         if isinstance(reply, ApiError):
+            if reply.code is ErrorCode.UNSUPPORTED_VERSION:
+                node.host.logger("kwire.node").warning(
+                    "broker %d is not let in: %s", request.broker_id, reply.message
+                )
             context.refuse(reply)
         else:
             context.complete(BrokerRegistrationResponse(broker_epoch=reply))

@@ -14,6 +14,7 @@ from kwire.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from kwire.wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
 from kwire.wire.messages.controller_registration import ControllerRegistrationRequest
 from kwire.wire.messages.controller_registration import Listener as ControllerListener
+from kwire.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from kwire.wire.primitives import Uuid
 from tests.rig import Rig
 
@@ -51,9 +52,23 @@ class Controller(Rig):
         return self.ask(version, BrokerHeartbeatRequest(**{**given, **changes}))
 
 
+UNSERVED = ("share.version", "streams.version")
+
+
 @pytest.fixture
 def controller() -> Controller:
-    return Controller()
+    made = Controller()
+    updates = [FeatureUpdateKey(feature=name, max_version_level=0, upgrade_type=2) for name in UNSERVED]
+    made.ask(2, UpdateFeaturesRequest(feature_updates=updates, timeout_ms=1_000))
+    return made
+
+
+def test_a_broker_is_not_let_in_where_the_controller_s_own_serves_less(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert Controller().register().error_code == ErrorCode.UNSUPPORTED_VERSION
+    [line] = [line for line in caplog.messages if "not let in" in line]
+    assert "run kafka-features downgrade --feature share.version=0 --feature streams.version=0" in line
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
