@@ -1,8 +1,8 @@
 """Replies on their way out of one socket: buffers and file regions, in order, never blocking.
 
-Small buffers leave together in one call. A buffer in front of a region is sent with MSG_MORE, so that the
-kernel puts header and data into the same segments; the region then goes from the page cache to the socket
-by sendfile.
+Small buffers leave together in one call, and small regions with them: to copy one costs less than to send
+it by itself. A buffer in front of a larger region is sent with MSG_MORE, so that the kernel puts header and
+data into the same segments; the region then goes from the page cache to the socket by sendfile.
 
 sendfile waits for the disk when the data is not in the page cache, and would hold back every connection. So
 the two ends of each window are asked for first with RWF_NOWAIT (0.6 µs); when one is not there, the caller
@@ -28,6 +28,8 @@ WINDOW_BYTES = 1 << 20
 TURN_BYTES = 4 << 20
 """How much one connection may send in one turn."""
 READ_AHEAD_BYTES = 256 << 10
+SMALL_BYTES = 64 << 10
+"""Regions up to this size are copied, as long as what leaves with them is no more than that either."""
 MAX_VECTORS = 256
 
 _BUFFERS = (bytes, bytearray, memoryview)
@@ -89,7 +91,7 @@ class SendQueue:
         return Sent.ALL
 
     def _send_buffers(self) -> bool:
-        """Send the buffers at the head with one call; False when it took less than all of them."""
+        """Send what is in memory at the head, and small regions, by one call; False when it took less."""
         pieces = self._pieces
         first = pieces[0]
         if len(pieces) == 1:
@@ -100,10 +102,13 @@ class SendQueue:
             run: list[Buffer] = []
             total = 0
             flags = 0
-            for piece in pieces:
+            for number, piece in enumerate(pieces):
                 if not isinstance(piece, _BUFFERS):
-                    flags = socket.MSG_MORE
-                    break
+                    copied = _copied(piece) if total <= SMALL_BYTES else None
+                    if copied is None:
+                        flags = socket.MSG_MORE
+                        break
+                    pieces[number] = piece = copied
                 if len(run) == MAX_VECTORS:
                     break
                 run.append(piece)
@@ -170,6 +175,18 @@ class SendQueue:
     def warmed(self, end: int) -> None:
         """The window up to `end` was read: send it without asking again."""
         self._warm_to = end
+
+
+def _copied(region: FileRegion) -> bytearray | None:
+    """The bytes of a region that is small and in memory."""
+    if region.size_bytes > SMALL_BYTES:
+        return None
+    copied = bytearray(region.size_bytes)
+    try:
+        count = os.preadv(region.file.fileno(), [copied], region.position, os.RWF_NOWAIT)
+    except OSError:
+        return None  # sending it by itself tells what is wrong
+    return copied if count == region.size_bytes else None
 
 
 def _read_ahead(region: FileRegion, position: int, end: int) -> None:

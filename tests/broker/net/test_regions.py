@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from kwire.broker.net.send_queue import TURN_BYTES, WINDOW_BYTES, SendQueue, Sent
+from kwire.broker.net.send_queue import SMALL_BYTES, TURN_BYTES, WINDOW_BYTES, SendQueue, Sent
 from kwire.broker.storage.disk import FileRegion, RealDisk
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ async def test_a_connection_may_close_while_its_data_is_read(
     held: list[object] = []
     monkeypatch.setattr(SendQueue, "_is_resident", lambda *_: False)
     monkeypatch.setattr(rig.loop, "run_in_worker", lambda work, done: held.append((work, done)))
-    rig.node.regions = [region(segment, 0, 100)]
+    rig.node.regions = [region(segment, 0, SMALL_BYTES + 1)]
     client = await rig.connect()
     await client.send(b"f0")
     await rig.node.until(lambda: len(held) == 1)
@@ -133,11 +133,13 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     return left, right
 
 
-def test_many_buffers_survive_every_partial_send() -> None:
+def test_buffers_and_small_regions_survive_every_partial_send(segment: str, content: bytes) -> None:
     left, right = socket_pair()
     rng = random.Random(3)
-    pieces = [rng.randbytes(rng.choice([0, 1, 10, 5_000])) for _ in range(700)]
-    expected = b"".join(pieces)
+    sizes = [rng.choice([0, 1, 10, 5_000]) for _ in range(700)]
+    sizes[400] = SMALL_BYTES + 1
+    pieces = [region(segment, 7, size) if number % 3 else content[:size] for number, size in enumerate(sizes)]
+    expected = b"".join(piece.read() if isinstance(piece, FileRegion) else piece for piece in pieces)
     queue = SendQueue(left)
     queue.extend(pieces, len(expected))
     received = bytearray()
@@ -151,6 +153,40 @@ def test_many_buffers_survive_every_partial_send() -> None:
     assert received == expected
     assert queue.size_bytes == 0
     assert not queue
+    right.close()
+
+
+def test_a_small_region_that_is_not_in_memory_is_read_by_a_thread(
+    segment: str, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, right = socket_pair()
+    preadv = os.preadv
+
+    def cold(fd: int, buffers: list[bytearray], position: int, flags: int = 0) -> int:
+        if flags == os.RWF_NOWAIT:
+            raise BlockingIOError
+        return preadv(fd, buffers, position, flags)
+
+    monkeypatch.setattr(os, "preadv", cold)
+    queue = SendQueue(left)
+    queue.extend([b"head", region(segment, 0, 1000), b"tail"], 1008)
+    assert queue.send() is Sent.COLD
+    work, end = queue.cold_window()
+    work()
+    queue.warmed(end)
+    assert queue.send() is Sent.ALL
+    left.close()
+    assert right.recv(2000) == b"head" + content[:1000] + b"tail"
+    right.close()
+
+
+def test_small_regions_leave_with_what_is_around_them(segment: str, content: bytes) -> None:
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    queue = SendQueue(left)
+    queue.extend([b"head", region(segment, 0, 10), b"more", region(segment, 5, 100), b"tail"], 122)
+    assert queue.send() is Sent.ALL
+    assert right.recv(1000) == b"head" + content[:10] + b"more" + content[5:105] + b"tail"
+    left.close()
     right.close()
 
 
