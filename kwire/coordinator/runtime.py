@@ -61,6 +61,12 @@ class Machine(Protocol):
     def replay(self, key: Message, value: Message | None) -> None:
         """Take a record into account."""
 
+    def pending(self, key: Message) -> None:
+        """A record of this key is about to be replayed, and is not committed yet."""
+
+    def committed(self, key: Message) -> None:
+        """The oldest of those that were pending is."""
+
     def held(self, key: Message) -> None:
         """A record was written within a transaction."""
 
@@ -145,7 +151,10 @@ class Shard(Generic[M]):
         self._ports = ports
         self._waiting: deque[_Waiting] = deque()
         self._watch: Timer | None = None
+        self.is_load_committed = False
+        """Whether all that was loaded is committed, so that reading answers need not wait for anything."""
         self._gathered: list[StoredBytes] = []
+        self._gathered_records: list[CoordinatorRecord] = []
         self._gathered_for: list[_Waiting] = []
         self._gathered_bytes = 0
         self._under_way = 0
@@ -244,6 +253,7 @@ class Shard(Generic[M]):
         if not self._gathered:
             self._host.call_soon(self.append_gathered)
         self._gathered += stored
+        self._gathered_records += records
         self._gathered_bytes += size_bytes
         self._gathered_for.append(waiting)
         waiting.appends += 1
@@ -255,10 +265,11 @@ class Shard(Generic[M]):
         if self.ended or not self._gathered:
             return
         stored, self._gathered = self._gathered, []
+        records, self._gathered_records = self._gathered_records, []
         gathered_for, self._gathered_for = self._gathered_for, []
         self._gathered_bytes = 0
         try:
-            self._write(stored, gathered_for, None)
+            self._write(stored, gathered_for, records)
         except ApiError as error:
             self._refused = True
             self._lost(gathered_for, error)
@@ -276,7 +287,8 @@ class Shard(Generic[M]):
         self, records: Sequence[CoordinatorRecord], waiting: _Waiting, producer: tuple[int, int] | None
     ) -> None:
         """Append the records as a batch of their own, and apply them. ApiError: refused."""
-        self._write([_stored_bytes(record) for record in records], (waiting,), producer)
+        replayed = records if producer is None else ()
+        self._write([_stored_bytes(record) for record in records], (waiting,), replayed, producer)
         waiting.appends += 1
         if producer is not None:
             self.stored.hold(producer[0], [(record.key, record.value) for record in records])
@@ -284,7 +296,11 @@ class Shard(Generic[M]):
             self._replay(records)
 
     def _write(
-        self, stored: Sequence[StoredBytes], written_for: Sequence[_Waiting], producer: tuple[int, int] | None
+        self,
+        stored: Sequence[StoredBytes],
+        written_for: Sequence[_Waiting],
+        replayed: Sequence[CoordinatorRecord],
+        producer: tuple[int, int] | None = None,
     ) -> None:
         now_ms = self._host.now_ms()
         new_records: list[batch.NewRecord] = [(now_ms, key, value, ()) for key, value in stored]
@@ -294,13 +310,14 @@ class Shard(Generic[M]):
             data = batch.build(
                 new_records, producer_id=producer[0], producer_epoch=producer[1], transactional=True
             )
-        self._ports.append(self.index, data, lambda error: self._committed(written_for, error))
+        self._ports.append(self.index, data, lambda error: self._committed(written_for, error, replayed))
         self._under_way += 1
 
     def _replay(self, records: Sequence[CoordinatorRecord]) -> None:
         for record in records:
             self.stored.written((record.key, record.value))
             if not record.applied:
+                self.machine.pending(record.key)
                 self.machine.replay(record.key, record.value)
 
     def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
@@ -308,7 +325,12 @@ class Shard(Generic[M]):
         for key, value in self.stored.end(producer_id, commit=commit):
             self.machine.released(key, value)
 
-    def _committed(self, written_for: Sequence[_Waiting], error: ApiError | None) -> None:
+    def _committed(
+        self,
+        written_for: Sequence[_Waiting],
+        error: ApiError | None,
+        replayed: Sequence[CoordinatorRecord] = (),
+    ) -> None:
         self._under_way -= 1
         if self.ended:
             self._settle()
@@ -317,6 +339,10 @@ class Shard(Generic[M]):
             self._lost(written_for, error)
             return
         self._refusal = None
+        self.is_load_committed = True  # it comes before everything that was appended
+        for record in replayed:
+            if not record.applied:
+                self.machine.committed(record.key)
         for waiting in written_for:
             waiting.appends -= 1
             if error is not None:
@@ -383,6 +409,7 @@ class Shard(Generic[M]):
         if self._watch is not None:
             self._watch.cancel()
         self._gathered = []
+        self._gathered_records = []
         self._gathered_for = []
         waiting, self._waiting = self._waiting, deque()
         for one in waiting:

@@ -305,7 +305,8 @@ class Cluster:
         return reply
 
     def offsets(self, group: str = "g") -> dict[tuple[str, int], int]:
-        """All committed offsets of a group."""
+        """All offsets of a group, once what was written is committed."""
+        self.host.run_pending()
         reply = Reply()
 
         def read(stored: Any) -> dict[tuple[str, int], int]:

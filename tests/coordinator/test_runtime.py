@@ -113,11 +113,11 @@ def test_a_lost_append_ends_the_shard_and_a_new_election_brings_it_back(cluster:
     stored = list(cluster.ports.logs[index])
     cluster.ports.held = []
     writing = cluster.commit(2)
-    reading = Reply()
-    cluster.service.fetch_offsets("g", lambda stored: stored["t"][0].offset, reading)
+    describing = Reply()
+    cluster.service.delete_offsets("g", [("t", 0)], describing)
     cluster.ports.release(ErrorCode.KAFKA_STORAGE_ERROR)
     assert writing.value == ErrorCode.NOT_COORDINATOR
-    assert reading.value == (ErrorCode.NOT_COORDINATOR, None)
+    assert describing.value == (ErrorCode.NOT_COORDINATOR, {})
     cluster.ports.logs[index] = stored
     cluster.service.elected(index, 1)
     assert cluster.offsets() == {("t", 0): 1}
@@ -199,20 +199,20 @@ def test_commands_of_one_turn_share_a_batch_and_are_answered_in_their_order(clus
             Commit("g", -1, "", None, commits, None, 9), lambda _code, number=number: told.append(number)
         )
     # Those that come later see the records at once, and are not told of them yet.
-    reading = Reply()
-    cluster.service.fetch_offsets("g", lambda stored: stored["t"][2].offset, reading)
+    deleting = Reply()
+    cluster.service.delete_offsets("g", [("t", 2), ("t", 3)], deleting)
     assert not log_of_g(cluster)
     cluster.host.run_pending()
     (data,) = log_of_g(cluster)
     assert stored_offsets(data) == [(0, 10), (1, 11), (2, 12)]
     assert not told
-    assert reading.pending
+    assert deleting.pending
     cluster.ports.release()
     assert told == [0, 1, 2]
-    assert reading.value == (ErrorCode.NONE, 12)
+    assert deleting.value == (ErrorCode.NONE, {("t", 2): ErrorCode.NONE, ("t", 3): ErrorCode.NONE})
     sent(cluster, (0, 20))
     cluster.restart()
-    assert cluster.offsets() == {("t", 0): 20, ("t", 1): 11, ("t", 2): 12}
+    assert cluster.offsets() == {("t", 0): 20, ("t", 1): 11}
 
 
 def test_a_batch_stays_within_what_the_topic_takes(cluster: Cluster) -> None:
@@ -347,7 +347,11 @@ def test_what_was_loaded_is_told_once_it_is_committed(cluster: Cluster) -> None:
 
 
 def test_nobody_waits_for_replicas_without_end(cluster: Cluster) -> None:
+    cluster.commit(1)
+    index = partition_of("g", PARTITIONS)
+    cluster.service.resigned(index, 0)
     cluster.ports.held = []
+    cluster.service.elected(index, 1)
     (writing,) = sent(cluster, (0, 1))
     cluster.advance(4_000)
     reading = Reply()

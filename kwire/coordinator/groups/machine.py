@@ -156,14 +156,13 @@ class GroupMachine:
     ) -> Mapping[str, Mapping[int, CommittedOffset]]:
         """What a group has committed, by topic and partition; nothing where there is no such group.
 
-        ApiError, where a member asks: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH.
+        What its log has and is not committed is not told. ApiError, where a member asks: UNKNOWN_MEMBER_ID,
+        STALE_MEMBER_EPOCH.
         """
         group = self.consumer.groups.get(group_id)
         if group is not None:
             check_fetch(group, member_id, member_epoch)
-        elif group_id not in self.classic.groups:
-            return {}
-        return self.offsets.topics(group_id)
+        return self.offsets.committed_topics(group_id)
 
     def delete_offsets(
         self,
@@ -304,6 +303,16 @@ class GroupMachine:
                 )
         elif type(key) in REPLAY:
             self._replay_consumer_group(key, value)
+
+    def pending(self, key: Message) -> None:
+        """An offset changes, and whoever reads it is told of the one before until that is committed."""
+        if isinstance(key, OffsetCommitKey):
+            self.offsets.pending(key)
+
+    def committed(self, key: Message) -> None:
+        """An offset that was pending is committed."""
+        if isinstance(key, OffsetCommitKey):
+            self.offsets.committed(key)
 
     def _replay_consumer_group(self, key: Message, value: Message | None) -> None:
         group_id: str = key.group_id  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ A map that `replay` fills; everything else here only reads it and gives records.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -69,6 +70,8 @@ class Offsets:
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[str, Partitions]] = {}
+        self._before: dict[str, dict[TopicPartition, deque[CommittedOffset | None]]] = {}
+        """By group, what was there before each of the records that are not committed yet."""
 
     # --- reading
 
@@ -79,6 +82,19 @@ class Offsets:
     def topics(self, group_id: str) -> dict[str, Partitions]:
         """The offsets of a group by topic and partition; empty where it has none. Not to be changed."""
         return self._by_group.get(group_id, {})
+
+    def committed_topics(self, group_id: str) -> dict[str, Partitions]:
+        """As `topics`, of what is committed."""
+        before = self._before.get(group_id)
+        if not before:
+            return self.topics(group_id)
+        found = {topic: dict(partitions) for topic, partitions in self.topics(group_id).items()}
+        for (topic, partition), values in before.items():
+            if values[0] is not None:
+                found.setdefault(topic, {})[partition] = values[0]
+            elif topic in found:
+                found[topic].pop(partition, None)
+        return {topic: partitions for topic, partitions in found.items() if partitions}
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         """One offset; None where the group has none for this partition."""
@@ -171,8 +187,24 @@ class Offsets:
 
     # --- replay
 
+    def pending(self, key: OffsetCommitKey) -> None:
+        """A record of this key comes next, and is not committed yet."""
+        before = self.get(key.group, key.topic, key.partition)
+        of_group = self._before.setdefault(key.group, {})
+        of_group.setdefault((key.topic, key.partition), deque()).append(before)
+
+    def committed(self, key: OffsetCommitKey) -> None:
+        """The oldest record of this key that was pending is committed."""
+        of_group = self._before[key.group]
+        place = key.topic, key.partition
+        of_group[place].popleft()
+        if not of_group[place]:
+            del of_group[place]
+            if not of_group:
+                del self._before[key.group]
+
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """Take in one committed record; None is a tombstone."""
+        """Take in one record; None is a tombstone."""
         if value is not None:
             topics = self._by_group.setdefault(key.group, {})
             topics.setdefault(key.topic, {})[key.partition] = CommittedOffset(

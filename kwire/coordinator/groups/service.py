@@ -318,8 +318,9 @@ class GroupCoordinatorService:
     ) -> None:
         """OffsetFetch: `read` makes an answer of the offsets by topic and partition, which it must not keep.
 
-        `done` gets it with NONE as soon as all that it shows is committed, else an error and None. A group
-        that does not exist has no offsets. A member of a consumer group says who it is.
+        `done` gets it with NONE, else an error and None. It shows what is committed, also while replicas are
+        waited for; only what was loaded has to be committed first. A group that does not exist has no
+        offsets. A member of a consumer group says who it is.
         """
         try:
             shard = self._shard(group_id, empty_id_allowed=True)
@@ -328,6 +329,9 @@ class GroupCoordinatorService:
             done(error.code, None)
             return
         answer = read(offsets)
+        if shard.is_load_committed:
+            done(ErrorCode.NONE, answer)
+            return
 
         def committed(error: ApiError | None) -> None:
             if error is None:

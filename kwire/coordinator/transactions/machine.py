@@ -113,6 +113,12 @@ class TransactionMachine:
         assert isinstance(value, TransactionLogValue)
         self.transactions[key.transactional_id] = from_stored(key.transactional_id, value)
 
+    def pending(self, key: Message) -> None:
+        """Whoever reads a transaction waits until it is committed."""
+
+    def committed(self, key: Message) -> None:
+        """See `pending`."""
+
     def held(self, key: Message) -> None:
         """Nothing in this log is part of a transaction itself."""
 

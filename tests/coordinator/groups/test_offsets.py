@@ -85,13 +85,34 @@ def test_nothing_is_told_before_it_is_committed(cluster: Cluster) -> None:
     cluster.commit(1)
     cluster.ports.held = []
     writing = cluster.commit(2)
-    reading = Reply()
-    cluster.service.fetch_offsets("g", lambda stored: stored["t"][0].offset, reading)
-    assert writing.pending
-    assert reading.pending
+    for _ in range(2):
+        assert writing.pending
+        assert cluster.offsets() == {("t", 0): 1}
+        cluster.host.run_pending()
     cluster.ports.release()
     assert writing.value == ErrorCode.NONE
-    assert reading.value == (ErrorCode.NONE, 2)
+    assert cluster.offsets() == {("t", 0): 2}
+
+
+def test_while_replicas_are_waited_for_what_was_committed_last_is_told(cluster: Cluster) -> None:
+    cluster.commit(1)
+    cluster.commit(5, topic="u")
+    cluster.host.run_pending()
+    cluster.ports.held = []
+    for offset in (2, 3):
+        cluster.commit(offset)
+        cluster.host.run_pending()
+    cluster.commit(4, topic="new")
+    cluster.service.delete_offsets("g", [("u", 0)], Reply())
+    cluster.host.run_pending()
+    assert cluster.offsets() == {("t", 0): 1, ("u", 0): 5}
+    for expected in (2, 3):
+        held, cluster.ports.held = cluster.ports.held, cluster.ports.held[:1]
+        cluster.ports.release()
+        cluster.ports.held = held[1:]
+        assert cluster.offsets() == {("t", 0): expected, ("u", 0): 5}
+    cluster.ports.release()
+    assert cluster.offsets() == {("t", 0): 3, ("new", 0): 4}
 
 
 def test_a_commit_that_takes_too_long_is_answered_anyway(cluster: Cluster) -> None:
