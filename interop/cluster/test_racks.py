@@ -1,0 +1,186 @@
+"""Consumers read from the follower in their rack, be it of the leader's kind or not. KIP-392.
+
+A follower that lags is not sent to, and who reads from one that dies goes on at the leader.
+"""
+
+# The clients' own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from interop.cluster.nodes import MAKEUPS, Cluster, eventually
+from interop.raw_client import RawClient
+from interop.tools import TOOLS, run
+from interop.wire import Fields
+
+SETTINGS = {
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    "replica.lag.time.max.ms": "3000",
+    "broker.session.timeout.ms": "20000",
+}
+"""A broker that is paused leaves the ISR before its session ends."""
+VERSION = 12
+COUNT = 300
+WAIT_S = 30.0
+
+
+def fetch(cluster: Cluster, asked: int, index: int, offset: int, rack: str = "") -> Fields:
+    """What a broker answers to a consumer of this rack who reads a partition from there."""
+    partition = {
+        "Partition": index,
+        "CurrentLeaderEpoch": -1,
+        "FetchOffset": offset,
+        "LastFetchedEpoch": -1,
+        "LogStartOffset": -1,
+        "PartitionMaxBytes": 1 << 20,
+    }
+    with RawClient(cluster.nodes[asked].bootstrap) as client:
+        answer = client.call(
+            "Fetch",
+            VERSION,
+            ReplicaId=-1,
+            MaxWaitMs=0,
+            MinBytes=1,
+            MaxBytes=1 << 20,
+            IsolationLevel=0,
+            SessionId=0,
+            SessionEpoch=-1,
+            Topics=[{"Topic": "t", "Partitions": [partition]}],
+            ForgottenTopicsData=[],
+            RackId=rack,
+        )
+    found: Fields = answer["Responses"][0]["Partitions"][0]
+    return found
+
+
+def preferred(cluster: Cluster, asked: int, index: int, offset: int, rack: str) -> int:
+    found = fetch(cluster, asked, index, offset, rack)
+    assert found["ErrorCode"] == 0
+    assert found["PreferredReadReplica"] < 0 or not found["Records"]
+    replica_id: int = found["PreferredReadReplica"]
+    return replica_id
+
+
+def write(cluster: Cluster, name: str, *partitions: int) -> list[bytes]:
+    """COUNT records to each of these partitions, acknowledged by all in sync."""
+    values = [b"%s %d" % (name.encode(), number) for number in range(COUNT)]
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0})
+    for index in partitions:
+        for value in values:
+            producer.produce("t", value, partition=index)
+    assert producer.flush(WAIT_S) == 0
+    return values
+
+
+def until_it_is_committed(cluster: Cluster, asked: int, index: int) -> None:
+    def is_so() -> bool:
+        return bool(fetch(cluster, asked, index, 0)["HighWatermark"] == COUNT)
+
+    eventually(is_so, f"{asked} never hears what is committed")
+
+
+class Reader:
+    """Somebody in a rack, who reads one partition from its beginning."""
+
+    def __init__(self, cluster: Cluster, rack: str, index: int) -> None:
+        self.reads_from: set[int] = set()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "group.id": "reads",
+                "client.rack": rack,
+                "statistics.interval.ms": 200,
+                "stats_cb": self._told,
+                "topic.metadata.refresh.interval.ms": 1000,
+                "log_level": 0,
+            }
+        )
+        self._index = index
+        self._consumer.assign([TopicPartition("t", index, 0)])
+
+    def _told(self, text: str) -> None:
+        topics: dict[str, Any] = json.loads(text)["topics"]
+        partition = topics.get("t", {"partitions": {}})["partitions"].get(str(self._index))
+        if partition is not None:
+            self.reads_from.add(partition["broker"])
+
+    def read(self, count: int) -> list[bytes]:
+        found: list[bytes] = []
+        while len(found) < count:
+            taken = self._consumer.consume(count - len(found), WAIT_S)
+            assert taken, f"{len(found)} of {count}"
+            for message in taken:
+                if message.error():
+                    raise KafkaException(message.error())
+                found.append(message.value() or b"")
+        return found
+
+    def until_it_reads_from(self, node_id: int) -> None:
+        def is_so() -> bool:
+            self.reads_from.clear()
+            self._consumer.poll(1.0)
+            return node_id in self.reads_from
+
+        eventually(is_so, f"nobody reads from {node_id}")
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_consumers_read_in_their_rack(makeup: str) -> None:
+    with Cluster(MAKEUPS[makeup], SETTINGS) as cluster:
+        for node_id, node in cluster.nodes.items():
+            node.properties["broker.rack"] = f"r{node_id}"
+        cluster.start()
+        cluster.make_topic("t", [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+        values = write(cluster, "first", 0, 1, 2)
+        for index, leader in enumerate((1, 2, 3)):
+            assert preferred(cluster, leader, index, 0, "") == -1
+            assert preferred(cluster, leader, index, 0, "elsewhere") == -1
+            for node_id in (1, 2, 3):
+                sent_to = preferred(cluster, leader, index, 0, f"r{node_id}")
+                assert sent_to == (-1 if node_id == leader else node_id)
+                until_it_is_committed(cluster, node_id, index)
+                assert fetch(cluster, node_id, index, COUNT)["ErrorCode"] == 0
+                assert fetch(cluster, node_id, index, COUNT + 1)["ErrorCode"] == 1
+        readers = [Reader(cluster, "r3", index) for index in range(3)]
+        for index, reader in enumerate(readers):
+            assert reader.read(COUNT) == values
+            reader.until_it_reads_from(3)
+            assert preferred(cluster, index + 1, index, COUNT, "r3") == (-1 if index == 2 else 3)
+        java = run(
+            f"{TOOLS}.consumer.ConsoleConsumer",
+            *("--bootstrap-server", cluster.bootstrap, "--topic", "t", "--from-beginning"),
+            *("--max-messages", str(3 * COUNT), "--command-property", "client.rack=r3"),
+        )
+        assert len(java.stdout.splitlines()) == 3 * COUNT, java.stderr
+
+        # It lags: nobody is sent there, and who is there goes to the leader.
+        cluster.nodes[3].pause()
+        eventually(
+            lambda: all(
+                set(cluster.partition("t", index, asked=1)["IsrNodes"]) == {1, 2} for index in (0, 1)
+            ),
+            "who is paused stays in sync",
+        )
+        more = write(cluster, "without 3", 0, 1)
+        for index, leader in ((0, 1), (1, 2)):
+            assert preferred(cluster, leader, index, COUNT, "r3") == -1
+            assert readers[index].read(COUNT) == more
+        cluster.nodes[3].wake()
+        cluster.until_in_sync("t", 3)
+        for index in (0, 1):
+            readers[index].until_it_reads_from(3)
+        cluster.nodes[3].kill()
+        last = write(cluster, "last", 0, 1)
+        for index in (0, 1):
+            assert readers[index].read(COUNT) == last
+        for reader in readers:
+            reader.close()
