@@ -18,6 +18,10 @@ EXPECTED: Final = re.compile(
     r"|could not be established|Node may not be available|Disconnecting from node|Connection to node"
     r"|Error in response for fetch request|java.io.IOException: Connection to"
     r"|AddPartitionsToTxnRequest failed for node \d+ with a network exception"
+    # A batch is refused, say while its transaction's coordinator is away, and the producer's next ones come.
+    r"|Error processing append operation on partition .*\n.*\.OutOfOrderSequenceException: "
+    # A follower comes back to a topic of which records were deleted meanwhile.
+    r"|because the local replica's end offset is smaller than the current leader's start offset"
     # A loaded machine: the controller does not come to a heartbeat in time, even its own broker's.
     r"|controller event queue overloaded|sent a heartbeat request but received error REQUEST_TIMED_OUT"
     # Nodes ask a controller that has just started, and does not lead yet.

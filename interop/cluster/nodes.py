@@ -258,6 +258,22 @@ class Cluster:
                 f"the replicas of {topic}-{index} on {replicas} are not the same",
             )
 
+    def until_the_same_ends(self, topic: str, partitions: int) -> None:
+        """The same for a topic of which records are deleted: each replica removes segments in its own time.
+
+        Then each has the end of what the longest has.
+        """
+
+        def is_so() -> bool:
+            for index in range(partitions):
+                replicas = self.partition(topic, index)["ReplicaNodes"]
+                logs = [b"".join(self.segments(each, topic, index).values()) for each in replicas]
+                if not all(max(logs, key=len).endswith(log) for log in logs):
+                    return False
+            return True
+
+        eventually(is_so, f"the replicas of {topic} do not end the same")
+
     def check_complaints(self) -> None:
         """AssertionError where a node complained about what it should not have: see `complaints`."""
         found = [

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import signal
 import tempfile
 import threading
+from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -14,8 +17,12 @@ from interop.cluster import dying
 from interop.cluster.nodes import MAKEUPS, Cluster, eventually
 from interop.exactly_once.clients import READERS
 from interop.exactly_once.copying import COPY, INSTANCES, PARTITIONS, SOURCE, Copied, Feeding, Instances, read
+from interop.java_programs import JavaProgram
+from interop.scenarios import streams
 
 KILLS = 4
+STREAMS_KILLS = 3
+WORDS_A_LINE, VOCABULARY = 3, 50
 WORKS_S = 90.0
 """How long programs may do nothing after a death: sessions and transactions end, JVMs start."""
 
@@ -60,7 +67,7 @@ def test_copiers_in_java_copy_every_record_exactly_once(makeup: str) -> None:
         dying.make_topics(cluster, PARTITIONS, SOURCE, COPY)
         instances = Instances(cluster.bootstrap, Path(directory))
         with Watching(cluster.bootstrap, COPY, PARTITIONS) as committed:
-            feeding = Feeding(cluster.bootstrap)
+            feeding = Feeding(cluster.bootstrap, SOURCE, PARTITIONS)
             try:
                 for number in range(INSTANCES):
                     instances.start(number)
@@ -81,4 +88,57 @@ def test_copiers_in_java_copy_every_record_exactly_once(makeup: str) -> None:
         assert not copied.wrong(), "\n".join(copied.wrong())
         assert copied.records == written
         assert committed.content == copy
+        dying.check_replicas(cluster)
+
+
+def line(number: int) -> str:
+    """The line of that number, of which some words are more frequent."""
+    rng = random.Random(number)
+    return " ".join(f"word{int(rng.triangular(0, VOCABULARY, 0))}" for _ in range(WORDS_A_LINE))
+
+
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_a_streams_application_counts_every_word_exactly_once(makeup: str) -> None:
+    """Two instances of it, each a standby for the other; one dies with a broker, and another begins anew."""
+    with (
+        Cluster(MAKEUPS[makeup], dying.SETTINGS).start() as cluster,
+        tempfile.TemporaryDirectory(prefix="interop-streams-", ignore_cleanup_errors=True) as directory,
+        ExitStack() as programs,
+    ):
+        counts = f"{streams.NAME}-counts"
+        dying.make_topics(cluster, streams.PARTITIONS, streams.NAME, counts)
+
+        def start(instance: str) -> JavaProgram:
+            more = {"num.stream.threads": 1, "num.standby.replicas": 1, "replication.factor": 3}
+            program = streams.program(cluster.bootstrap, Path(directory), instance, **more)
+            return programs.enter_context(program)
+
+        running = [start("first"), start("second")]
+        with streams.Output(cluster.bootstrap, counts) as output:
+
+            def until(count: int) -> None:
+                running[-1].until(lambda: output.total >= count, f"{count} are counted", WORKS_S)
+
+            def meanwhile(number: int) -> None:
+                if number == 1:
+                    running.pop(0).kill()
+                    running.append(start("third"))
+
+            feeding = Feeding(
+                cluster.bootstrap, streams.NAME, streams.PARTITIONS, lambda number: line(number).encode(), 100
+            )
+            dying.kill_in_turn(cluster, STREAMS_KILLS, lambda: until(output.total + 300), meanwhile)
+            written = feeding.end()
+            until(written * WORDS_A_LINE)
+            print(f"{output.total} words")
+            ended = [program.stop() for program in running]
+            assert ended == [128 + signal.SIGTERM] * 2, ended
+            dying.until_nothing_is_open(cluster)
+        words = Counter(word for number in range(written) for word in line(number).split())
+        assert not output.wrong(words)
+        assert set(output.counts) == set(words)
+        errors = [
+            each for program in running for each in program.log.read_text().splitlines() if "ERROR" in each
+        ]
+        assert not errors
         dying.check_replicas(cluster)

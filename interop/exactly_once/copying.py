@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,9 +101,20 @@ class Instances:
 
 
 class Feeding:
-    """Writes the source, a few hundred records a second, until it is told to end."""
+    """Writes a topic, some hundred records a second, until it is told to end."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        value: Callable[[int], bytes] = lambda number: b"%d" % number,
+        a_second: int = 400,
+    ) -> None:
+        self._topic = topic
+        self._partitions = partitions
+        self._value = value
+        self._at_once = a_second // 20
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -121,8 +133,9 @@ class Feeding:
 
     def _run(self) -> None:
         while not self._ended.wait(0.05):
-            for _ in range(20):
-                self._producer.produce(SOURCE, b"%d" % self.written, partition=self.written % PARTITIONS)
+            for _ in range(self._at_once):
+                partition = self.written % self._partitions
+                self._producer.produce(self._topic, self._value(self.written), partition=partition)
                 self.written += 1
             self._producer.poll(0)
 
@@ -142,7 +155,7 @@ def copy_under_kills(broker: Broker, seconds: float, seed: int = 1) -> Copied:
         for topic in (SOURCE, COPY):
             create_topic(client, topic, PARTITIONS)
     instances = Instances(broker.bootstrap, broker.directory)
-    feeding = Feeding(broker.bootstrap)
+    feeding = Feeding(broker.bootstrap, SOURCE, PARTITIONS)
     killed_instances = killed_brokers = 0
     try:
         for number in range(INSTANCES):

@@ -10,7 +10,7 @@ import struct
 import tempfile
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,12 @@ def lines() -> list[str]:
     ]
 
 
-def program(broker: Broker, directory: Path, instance: str) -> JavaProgram:
+def program(bootstrap: str, directory: Path, instance: str, **more: Any) -> JavaProgram:
     """The word count; each instance has a state of its own, so that a new one restores from the changelog."""
     properties = directory / f"{instance}.properties"
     settings = {
         "application.id": NAME,
-        "bootstrap.servers": broker.bootstrap,
+        "bootstrap.servers": bootstrap,
         "processing.guarantee": "exactly_once_v2",
         "state.dir": directory / instance,
         "num.stream.threads": 2,
@@ -54,12 +54,13 @@ def program(broker: Broker, directory: Path, instance: str) -> JavaProgram:
         "consumer.auto.offset.reset": "earliest",
         "default.key.serde": "org.apache.kafka.common.serialization.Serdes$StringSerde",
         "default.value.serde": "org.apache.kafka.common.serialization.Serdes$LongSerde",
+        **more,
     }
     properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     return JavaProgram(
         "WordCount",
         *(str(properties), NAME, f"{NAME}-counts"),
-        log=directory / "streams.log",
+        log=directory / f"{instance}.log",
         classes=compiled("WordCount"),
     )
 
@@ -67,17 +68,18 @@ def program(broker: Broker, directory: Path, instance: str) -> JavaProgram:
 class Output:
     """Committed counts of each word, in the order of their partition, read until told to stop."""
 
-    def __init__(self, broker: Broker, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str) -> None:
         self.counts: dict[str, list[int]] = defaultdict(list)
         self.total = 0
         self._stop = threading.Event()
         self._consumer = Consumer(
             {
-                "bootstrap.servers": broker.bootstrap,
+                "bootstrap.servers": bootstrap,
                 "group.id": f"{topic}-reader",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "reconnect.backoff.max.ms": 500,
+                "log_level": 0,
             }
         )
         self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
@@ -92,6 +94,14 @@ class Output:
                     self.counts[word].append(struct.unpack(">q", message.value() or b"")[0])
                     self.total += 1
         self._consumer.close()
+
+    def wrong(self, words: Mapping[str, int]) -> dict[str, list[int]]:
+        """The last counts of each word that was not counted one by one, up to how often it occurs."""
+        return {
+            word: self.counts.get(word, [])[-5:]
+            for word, count in sorted(words.items())
+            if self.counts.get(word) != list(range(1, count + 1))
+        }
 
     def __enter__(self) -> Output:
         return self
@@ -132,16 +142,16 @@ def exactly_once(broker: Broker) -> Any:
     third = LINES // 3
     with (
         tempfile.TemporaryDirectory(prefix="interop-streams-", ignore_cleanup_errors=True) as name,
-        Output(broker, f"{NAME}-counts") as output,
+        Output(broker.bootstrap, f"{NAME}-counts") as output,
     ):
         directory = Path(name)
         feed(broker, text, third)
-        with program(broker, directory, "first") as first:
+        with program(broker.bootstrap, directory, "first") as first:
             first.until(lambda: output.total > 1000, "the first counts", WAIT_S)
             feed(broker, text, third // 2)
             first.kill()
         seen: dict[str, Any] = {"killed midway": output.total < LINES * WORDS_A_LINE}
-        with program(broker, directory, "second") as second:
+        with program(broker.bootstrap, directory, "second") as second:
             second.until(lambda: "RUNNING" in second.lines, "the second has its partitions", WAIT_S)
             at = output.total
             feed(broker, text, third // 2)
@@ -155,10 +165,6 @@ def exactly_once(broker: Broker) -> Any:
         seen["internal topics"] = internal_topics(broker)
     words = Counter(word for line in lines() for word in line.split())
     seen["words"] = len(output.counts)
-    seen["counted wrongly"] = {
-        word: output.counts.get(word, [])[-5:]
-        for word, count in sorted(words.items())
-        if output.counts.get(word) != list(range(1, count + 1))
-    }
+    seen["counted wrongly"] = output.wrong(words)
     seen["strange words"] = sorted(set(output.counts) - set(words))
     return seen
