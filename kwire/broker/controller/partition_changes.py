@@ -124,7 +124,13 @@ class PartitionChange:
             return
         candidates = dict.fromkeys([*self._elr, *self._before.isr])
         lost = self.going if self.is_unclean else None
-        self._elr = [replica for replica in candidates if replica not in self.isr and replica != lost]
+        # Whom a move has left out deletes what he has. Kafka leaves him eligible: another one may bring him
+        # back, empty, and he leads.
+        self._elr = [
+            replica
+            for replica in candidates
+            if replica in self.replicas and replica not in self.isr and replica != lost
+        ]
 
     def _elect(self, change: PartitionChangeRecord) -> None:
         leader, is_unclean = self._elected()

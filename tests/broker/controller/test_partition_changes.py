@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kwire.broker.controller.commands import AlterReassignments
 from kwire.broker.controller.partition_changes import RECOVERING
 from kwire.wire.stored.metadata import PartitionChangeRecord
 
@@ -109,3 +110,16 @@ def test_who_holds_nothing_changes_nothing(bare_cluster: Any) -> None:
     cluster.start(2)
     cluster.stop(2)
     assert changes(cluster) == []
+
+
+def test_whom_a_move_has_left_out_is_not_eligible_when_another_one_brings_him_back(bare_cluster: Any) -> None:
+    """He has deleted what he had, and Kafka would have him lead."""
+    four = made(bare_cluster, 4)
+    four.set_topic_config("t", "min.insync.replicas", "3")
+    four.stop(4)
+    four.stop(3)
+    assert told(four) == (1, (1, 2), (3,), ())
+    four.run(AlterReassignments([("t", 0, [1, 2])]))
+    assert told(four) == (1, (1, 2), (), ())
+    four.run(AlterReassignments([("t", 0, [1, 2, 3])]))
+    assert told(four) == (1, (1, 2), (), ())
