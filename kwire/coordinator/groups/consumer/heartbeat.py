@@ -285,7 +285,8 @@ class ConsumerGroups:
             now_ms = self._around.now_ms()
             interval_ms = self._settings.assignment_interval_ms(group.id)
             last_ms = group.assignment_timestamp
-            if not last_ms or not interval_ms or now_ms >= last_ms + interval_ms:
+            # The clock of who coordinated before may be ahead: Kafka waits until this one is there.
+            if not last_ms or not last_ms <= now_ms < last_ms + interval_ms:
                 name = group.preferred_assignor_after(member, updated) or self.default_assignor
                 if name not in assignor_names(self._config.group_consumer_assignors):
                     # The broker had it when the members named it. They wait until one names another, as they

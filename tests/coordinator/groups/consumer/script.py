@@ -88,6 +88,11 @@ class Script:
         self.cluster.advance(int(delay_ms))
         return iter(())
 
+    def do_clock(self, skew_ms: str) -> Iterator[str]:
+        """Have the clock on the wall be ahead of others, or behind."""
+        self.cluster.host.skew_ms = int(skew_ms)
+        return iter(())
+
     def do_restart(self) -> Iterator[str]:
         """Start the coordinator anew, from its log."""
         self.cluster.restart()
