@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from typing import Any, Final, NamedTuple, cast
 
@@ -89,6 +89,8 @@ class Network:
         self.connections: dict[Connection, None] = {}
         """Those that one of their ends still holds, in the order in which they were made."""
         self.channel_ids = count(1)
+        self.on_request: Callable[[Connection, bytes], None] = lambda connection, frame: None
+        """Called with each frame that is sent to a node, before it is under way."""
 
     # --- who is there
 
@@ -154,11 +156,11 @@ class Network:
         self.note(f"{name} is cut off")
         self._isolated.add(name)
 
-    def heal(self) -> None:
-        """No way is cut any more: what was sent meanwhile arrives, if its sender still waits."""
-        if self._cuts or self._isolated:
+    def heal(self, but: Collection[tuple[str, str]] = ()) -> None:
+        """No way is cut any more, but these: what was sent meanwhile arrives, if its sender still waits."""
+        if self._isolated or not self._cuts <= set(but):
             self.note("the network heals")
-        self._cuts.clear()
+        self._cuts &= set(but)
         self._isolated.clear()
         for connection in list(self.connections):
             for way in (connection.out, connection.back):
@@ -202,7 +204,16 @@ class Network:
 class Way:
     """One direction of a connection: what is sent arrives in its order."""
 
-    __slots__ = ("_connection", "_due", "_last_ms", "_network", "_receiver", "_sender", "_transit")
+    __slots__ = (
+        "_connection",
+        "_due",
+        "_is_stalled",
+        "_last_ms",
+        "_network",
+        "_receiver",
+        "_sender",
+        "_transit",
+    )
 
     def __init__(self, connection: Connection, network: Network, sender: str, receiver: str) -> None:
         self._connection = connection
@@ -212,6 +223,7 @@ class Way:
         self._transit: deque[Callable[[], None]] = deque()
         self._due = 0  # how many would have arrived by now
         self._last_ms = 0  # when the last one does
+        self._is_stalled = False
 
     @property
     def is_held(self) -> bool:
@@ -238,9 +250,17 @@ class Way:
 
     def pass_on(self) -> None:
         """Have everything arrive that is due, unless the way is cut."""
-        while self._due and not self._network.is_cut(self._sender, self._receiver):
+        while self._due and not self._is_stalled and not self._network.is_cut(self._sender, self._receiver):
             self._due -= 1
             self._transit.popleft()()
+
+    def stall(self) -> None:
+        """Nothing arrives on this connection, until it goes on: those beside it are not held up."""
+        self._is_stalled = True
+
+    def go_on(self) -> None:
+        self._is_stalled = False
+        self.pass_on()
 
     def lose_some(self) -> None:
         """The connection has broken: of what is under way, some at the end does not arrive."""
@@ -269,7 +289,7 @@ class Connection:
         """`call_client` makes a call in the process of whoever connects."""
         self._network = network
         self._to = to
-        self._client = client
+        self.client = client
         self._call_client = call_client
         self._client_host = client_host
         self._hears: Hears | None = hears
@@ -285,12 +305,13 @@ class Connection:
         self.out.put(self._reach)
 
     def __repr__(self) -> str:
-        return f"<{self._client} to {self.server}>"
+        return f"<{self.client} to {self.server}>"
 
     # --- of whoever connects
 
     def send(self, frame: bytes) -> None:
         if self._hears is not None:
+            self._network.on_request(self, frame)
             self.out.put(lambda: self._deliver(frame))
 
     def close(self) -> None:
@@ -333,7 +354,7 @@ class Connection:
 
     def answered(self, frame: bytes) -> None:
         """An answer has arrived."""
-        if self._hears is None and not self._network.is_dark(self._client):
+        if self._hears is None and not self._network.is_dark(self.client):
             # Whoever has asked is gone.
             self.out.put(self._end_server)
             return

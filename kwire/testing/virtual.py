@@ -95,7 +95,7 @@ class HostTimer:
     def __init__(self, host: VirtualHost, delay_ms: int, callback: Callable[[], None]) -> None:
         self._host = host
         self._callback: Callable[[], None] | None = callback
-        self._queued = host.events.timers.add(delay_ms, self._due)
+        self._queued = host.events.timers.add(host.world_ms(delay_ms), self._due)
 
     def cancel(self) -> None:
         self._callback = None
@@ -106,9 +106,9 @@ class HostTimer:
             return False
         if self._queued.callback is None:
             # It was due while the process was paused, which has only now come to it.
-            self._queued = self._host.events.timers.add(delay_ms, self._due)
+            self._queued = self._host.events.timers.add(self._host.world_ms(delay_ms), self._due)
             return True
-        return self._queued.postpone(delay_ms)
+        return self._queued.postpone(self._host.world_ms(delay_ms))
 
     def _due(self) -> None:
         self._host.call(self._make)
@@ -135,14 +135,20 @@ class VirtualHost:
         name: str = "",
         events: Events | None = None,
         work_delays: random.Random | None = None,
+        speed_percent: int = 100,
+        skew_ms: int = 0,
     ) -> None:
-        """`name` is what the node is called in the log; `now_ms` counts where there are no `events` yet."""
+        """`name` is what the node is called in the log; `now_ms` counts where there are no `events` yet.
+
+        Its clocks go with `speed_percent` of the speed of others.
+        """
         self.name = name
         self.events = events if events is not None else Events(now_ms)
         self.clock = self.events.clock
-        self.skew_ms = 0
+        self.skew_ms = skew_ms
         """How far its clock on the wall is before those of others; may be changed at any time."""
-        self.monotonic_ms = self.clock.monotonic_ms
+        self._speed_percent = speed_percent
+        self._began_ms = self.clock.monotonic_ms()
         self.end_turn: Callable[[], None] | None = None
         self.held_work: list[Work] | None = None
         """The work that is held back, oldest first; None while none is."""
@@ -163,7 +169,20 @@ class VirtualHost:
         return NodeLogger(name, self.name)
 
     def now_ms(self) -> int:
-        return self.clock.now_ms() + self.skew_ms
+        return self.clock.now_ms() + self.skew_ms + self._gained_ms()
+
+    def monotonic_ms(self) -> int:
+        return self.clock.monotonic_ms() + self._gained_ms()
+
+    def _gained_ms(self) -> int:
+        """How far its clocks have run ahead of others by now."""
+        if self._speed_percent == 100:
+            return 0
+        return (self.clock.monotonic_ms() - self._began_ms) * (self._speed_percent - 100) // 100
+
+    def world_ms(self, delay_ms: int) -> int:
+        """How long others wait while its own clock says this much: not less."""
+        return delay_ms if self._speed_percent == 100 else -(-delay_ms * 100 // self._speed_percent)
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> HostTimer:
         return HostTimer(self, delay_ms, callback)

@@ -67,6 +67,8 @@ class VirtualNode:
         events: Events | None = None,
         work_delays: random.Random | None = None,
         network: Network | None = None,
+        speed_percent: int = 100,
+        skew_ms: int = 0,
     ) -> None:
         """`settings` are Kafka's keys, whose defaults are Kafka's but for small indexes.
 
@@ -84,6 +86,7 @@ class VirtualNode:
         self._events = events if network is None else network.events
         self._work_delays = work_delays
         self._channel_ids = count(1)
+        self._speed_percent, self._skew_ms = speed_percent, skew_ms
         self.start()
 
     # --- its lives
@@ -97,6 +100,8 @@ class VirtualNode:
             name=config.node_name,
             events=self._events,
             work_delays=self._work_delays,
+            speed_percent=self._speed_percent,
+            skew_ms=self._skew_ms,
         )
         self.fatal.clear()
         self._seed += 1_000

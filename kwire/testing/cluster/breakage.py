@@ -18,8 +18,13 @@ from kwire.broker.replication.follower import Follower
 from kwire.broker.replication.follower_state import FollowerState
 from kwire.broker.replication.led_replicas import LedReplicas, Pending
 from kwire.broker.replication.partition import Partition
+from kwire.broker.replication.roles import Role
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import ProducerStateManager
+from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
+from kwire.coordinator.groups.machine import GroupMachine
+from kwire.coordinator.groups.offsets import Commit
+from kwire.coordinator.runtime import Shard
 from kwire.coordinator.transactions.machine import TransactionMachine
 from kwire.testing.simulation.breakage import Breakage, SetAttribute
 from kwire.wire.batch import read_header
@@ -123,6 +128,16 @@ def _stale_alterations_are_taken(replace: SetAttribute) -> None:
     replace(alter_partition, "_fault", _nothing)
 
 
+def _lives_are_not_told_apart(replace: SetAttribute) -> None:
+    """As before KIP-903."""
+
+    def is_eligible(image: MetadataImage, broker_id: int, broker_epoch: int) -> bool:
+        broker = image.brokers.get(broker_id)
+        return broker is not None and broker.is_active
+
+    replace(alter_partition, "_is_eligible", is_eligible)
+
+
 def _unclean_ends_cost_nothing(replace: SetAttribute) -> None:
     original = brokers.register_broker
 
@@ -172,6 +187,19 @@ def _consumers_read_to_the_end(replace: SetAttribute) -> None:
     replace(consumers_fetch._Fetch, "_end_offset", lambda self, log: log.written_end_offset)
 
 
+def _consumers_read_followers_to_the_end(replace: SetAttribute) -> None:
+    original = consumers_fetch._Fetch._end_offset
+
+    def end_offset(self: Any, log: Log) -> int:
+        follows = any(
+            each.log is log and each.role is Role.FOLLOWER
+            for each in self._node.replicas._partitions.values()
+        )
+        return log.written_end_offset if follows else original(self, log)
+
+    replace(consumers_fetch._Fetch, "_end_offset", end_offset)
+
+
 def _leader_epochs_of_requests_are_not_looked_at(replace: SetAttribute) -> None:
     replace(Partition, "check_leader_epoch", _nothing)
 
@@ -194,25 +222,51 @@ def _aborted_transactions_are_not_told(replace: SetAttribute) -> None:
     replace(Log, "aborted_transactions", lambda self, *arguments: [])
 
 
+def _commits_from_before_count(replace: SetAttribute) -> None:
+    def commit_offsets(self: GroupMachine, commit: Commit, *, is_transactional: bool = False) -> Any:
+        return self.offsets.commit(commit, self._around.now_ms())
+
+    replace(GroupMachine, "commit_offsets", commit_offsets)
+
+
+def _partitions_are_given_before_they_are_free(replace: SetAttribute) -> None:
+    replace(ConsumerGroup, "owner_epoch", lambda self, topic_id, partition: NO_EPOCH)
+
+
+def _coordinators_answer_before_it_is_committed(replace: SetAttribute) -> None:
+    original = Shard.execute
+
+    def execute(self: Shard[Any], result: Any) -> None:
+        result.committed(None)
+        original(self, result._replace(committed=_nothing))
+
+    replace(Shard, "execute", execute)
+
+
 BREAKAGES = [
     Breakage("leader epochs are not compared", _leader_epochs_are_not_compared, 4),
     Breakage("followers cut nothing", _followers_cut_nothing, 4),
     Breakage("followers cut at the high watermark", _followers_cut_at_the_high_watermark),
     Breakage("the high watermark is the leader's end", _the_high_watermark_is_the_leaders_end),
     Breakage("too few are enough", _too_few_are_enough),
-    Breakage("who joins is not waited for", _who_joins_is_not_waited_for, 9),
+    Breakage("who joins is not waited for", _who_joins_is_not_waited_for, 69),
     Breakage("who lags joins", _who_lags_joins, 6),
     Breakage("who lacks what the leader began with joins", _who_lacks_what_the_leader_began_with_joins, 10),
-    Breakage("who was refused is forgotten", _who_was_refused_is_forgotten, 371),
+    Breakage("who was refused is forgotten", _who_was_refused_is_forgotten, 12),
     Breakage("acknowledged when written", _acknowledged_when_written),
     Breakage("stale alterations are taken", _stale_alterations_are_taken, 20),
-    Breakage("unclean ends cost nothing", _unclean_ends_cost_nothing, 7),
+    Breakage("the lives of a broker are not told apart", _lives_are_not_told_apart, 43),
+    Breakage("unclean ends cost nothing", _unclean_ends_cost_nothing, 5),
     Breakage("anybody leads", _anybody_leads, 1),
-    Breakage("unfenced before caught up", _unfenced_before_caught_up),
+    Breakage("unfenced before caught up", _unfenced_before_caught_up, 36),
     Breakage("followers do not know producers", _followers_do_not_know_producers),
     Breakage("consumers read to the end", _consumers_read_to_the_end),
-    Breakage("coordinators read to the high watermark", _coordinators_read_to_the_high_watermark),
+    Breakage("consumers read followers to the end", _consumers_read_followers_to_the_end),
+    Breakage("coordinators read to the high watermark", _coordinators_read_to_the_high_watermark, 10),
     Breakage("markers that were decided are forgotten", _decided_markers_are_forgotten, 5),
     Breakage("aborted transactions are not told", _aborted_transactions_are_not_told),
-    Breakage("leader epochs of requests are not looked at", _leader_epochs_of_requests_are_not_looked_at, 7),
+    Breakage("leader epochs of requests are not looked at", _leader_epochs_of_requests_are_not_looked_at, 5),
+    Breakage("commits from before count", _commits_from_before_count, 72),
+    Breakage("partitions are given before they are free", _partitions_are_given_before_they_are_free, 18),
+    Breakage("coordinators answer before it is committed", _coordinators_answer_before_it_is_committed, 5),
 ]

@@ -18,6 +18,9 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_WAIT_MS: Final = 300
 MAX_BYTES: Final = 1 << 20
+PREFERRED_FOR_MS: Final = 2_000
+"""After this a leader is asked again; as long as metadata counts, in stock clients."""
+NOBODY: Final = -1
 
 
 class Consumer(Client):
@@ -33,8 +36,12 @@ class Consumer(Client):
         self.positions = dict.fromkeys(places, 0)
         self.given: set[bytes] = set()
         """What it was given, with read_committed."""
+        self.rack = ""
+        """Where it stands: it reads from followers there, as leaders tell it to (KIP-392)."""
+        self._preferred: dict[Place, tuple[int, int]] = {}
+        """The follower to read from, and until when."""
         self._high_watermarks: dict[Place, tuple[int, int]] = {}
-        """The greatest that was seen, and in which epoch."""
+        """The greatest that was seen of leaders, and in which epoch."""
 
     @property
     def is_careful(self) -> bool:
@@ -51,6 +58,8 @@ class Consumer(Client):
 
     def _poll(self, place: Place) -> Steps[None]:
         leader, epoch = yield from self.leader_of(place)
+        preferred, until_ms = self._preferred.pop(place, (NOBODY, 0))
+        asked = self._brokers.get(preferred) if self.now_ms() < until_ms else None
         position = self.positions[place]
         wanted = FetchPartition(
             partition=place.partition,
@@ -64,8 +73,9 @@ class Consumer(Client):
             max_bytes=MAX_BYTES,
             isolation_level=self._isolation_level,
             topics=[FetchTopic(topic=place.topic, partitions=[wanted])],
+            rack_id=self.rack,
         )
-        answer = yield from self.ask(leader, FETCH_VERSION, request)
+        answer = yield from self.ask(asked or leader, FETCH_VERSION, request)
         if answer is None:
             yield from self.refresh()
             return
@@ -74,6 +84,8 @@ class Consumer(Client):
             yield self.backoff()
             return
         ((data,),) = (topic.partitions for topic in answer.responses)
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and asked is not None:
+            return  # the leader knows better
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and position < self._ledger.of(place).start:
             # auto.offset.reset=earliest, after records were deleted.
             earliest = yield from self._offset(place, EARLIEST)
@@ -84,7 +96,11 @@ class Consumer(Client):
             yield self.backoff()
             yield from self.refresh()
             return
-        self._take(place, epoch, data)
+        if data.preferred_read_replica >= 0:
+            self._preferred[place] = data.preferred_read_replica, self.now_ms() + PREFERRED_FOR_MS
+        elif asked is not None:
+            self._preferred[place] = preferred, until_ms
+        self._take(place, None if asked else epoch, data)
 
     def _look_at_the_end(self, place: Place) -> Steps[None]:
         """KIP-207: the end is not before what anybody has been told, whoever leads."""
@@ -120,14 +136,16 @@ class Consumer(Client):
             return -1
         return int(found.offset)
 
-    def _take(self, place: Place, epoch: int, data: Any) -> None:
+    def _take(self, place: Place, epoch: int | None, data: Any) -> None:
+        """`epoch` is that of the leader who has answered; None where a follower has."""
         before = self._high_watermarks.get(place, (-1, -1))
         if before[0] == epoch and data.high_watermark < before[1]:
             raise Broken(
                 f"{self.name} is told that the high watermark of {place} is {data.high_watermark} in epoch "
                 f"{epoch}, after it was {before[1]}"
             )
-        self._high_watermarks[place] = (epoch, data.high_watermark)
+        if epoch is not None:
+            self._high_watermarks[place] = (epoch, data.high_watermark)
         committed = self._ledger.of(place)
         committed.told_end = max(committed.told_end, data.high_watermark)
         position = self.positions[place]

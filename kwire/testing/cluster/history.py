@@ -5,9 +5,14 @@ from __future__ import annotations
 import random
 from typing import Final
 
+from kwire.testing.cluster.ambush import Ambush
+from kwire.testing.cluster.client import Client
 from kwire.testing.cluster.consumers import Consumer
 from kwire.testing.cluster.convergence import differences, what_is_missing
 from kwire.testing.cluster.copier import Copier
+from kwire.testing.cluster.groups import Group
+from kwire.testing.cluster.members import ClassicMember, ConsumerMember, Member
+from kwire.testing.cluster.nodes import RACKS, Drift
 from kwire.testing.cluster.offsets import Committer
 from kwire.testing.cluster.operator import Operator
 from kwire.testing.cluster.producers import Producer
@@ -31,7 +36,15 @@ class History:
             # Few bytes at once: a follower that was away needs many fetches to catch up.
             fetch_bytes=self._rng.choice((150, 600, 1 << 20))
         )
+        if self._chance("racks").random() < 0.25:
+            self._shape = self._shape._replace(has_racks=True)
+        self._shape = _drifting(self._shape, self._chance("clocks"))
         self._world: World | None = None
+        self._group: Group | None = None
+
+    def _chance(self, purpose: str) -> random.Random:
+        """Decides upon something that most seeds do without, who go on in their ways."""
+        return random.Random(f"kwire cluster {self.seed}: {purpose}")
 
     @property
     def transcript(self) -> list[str]:
@@ -74,11 +87,26 @@ class History:
             )
         if self.seed % 9 == 8:  # chance is not asked, so that the other seeds go on in their ways
             world.client(Copier, "copier", ledger=ledger, places=places, source=places[0])
+        self._start_group(world, self._chance("groups"))
+        if world.shape.has_racks:
+            chance = self._chance("where consumers stand")
+            for client in world.clients:
+                if isinstance(client, Consumer):
+                    client.rack = chance.choice(RACKS)
+
+    def _start_group(self, world: World, rng: random.Random) -> None:
+        if rng.random() < 0.4:
+            self._group = group = Group("group", world.ledger, world.places, world.note)
+            kind: type[Member] = rng.choice((ClassicMember, ConsumerMember))
+            for number in range(rng.choice((1, 2, 3))):
+                world.client(kind, f"member {number}", ledger=world.ledger, group=group)
 
     def _get_into_trouble(self, world: World) -> None:
         rng = self._rng
         world.network.faults = some_faults(rng)
         trouble = Trouble(world, random.Random(rng.getrandbits(64)))
+        if self._chance("late words").random() < 0.15:
+            Ambush(world, trouble)
         ends_ms = world.now_ms + TROUBLE_MS
         while world.now_ms < ends_ms:
             world.advance(rng.randrange(100, 2_500))
@@ -87,7 +115,7 @@ class History:
         trouble.end()
 
     def _become_whole(self, world: World) -> None:
-        writers = [client for client in world.clients if not isinstance(client, Consumer)]
+        writers = [client for client in world.clients if not _only_reads(client)]
         for client in writers:
             client.enough = True
 
@@ -96,9 +124,11 @@ class History:
 
         def why_not() -> str:
             waiting = [client.name for client in writers if not client.is_done]
-            return what_is_missing(world) or f"{', '.join(waiting)} cannot end"
+            group = None if self._group is None or self._group.is_over else self._group.what_is_missing()
+            return group or what_is_missing(world) or f"{', '.join(waiting)} cannot end"
 
-        world.advance_until(is_whole, CONVERGES_MS, why_not)
+        slowest = min([100, *(drift.speed_percent for drift in world.shape.drifts.values())])
+        world.advance_until(is_whole, CONVERGES_MS * 100 // slowest, why_not)
         world.note("--- all replicas are in sync")
         different = differences(world)
         if different:
@@ -107,7 +137,7 @@ class History:
         world.ledger.check()
 
     def _read_to_the_end(self, world: World) -> None:
-        readers = [client for client in world.clients if isinstance(client, Consumer)]
+        readers = [client for client in world.clients if isinstance(client, Consumer) and _only_reads(client)]
 
         def has_read() -> bool:
             return all(
@@ -120,3 +150,20 @@ class History:
         for reader in readers:
             if reader.is_careful and not any(world.ledger.of(place).start for place in world.places):
                 world.ledger.check_transactions(reader.name, reader.given)
+
+
+def _drifting(shape: Shape, rng: random.Random) -> Shape:
+    """Its clocks may go at their own speed, and be hours apart."""
+    if rng.random() < 0.7:
+        return shape
+    speeds, hours = ((50, 80, 100, 125, 200), 4) if rng.random() < 0.7 else ((100,), 10)
+    drifts = {
+        node_id: Drift(rng.choice(speeds), rng.randrange(-hours, hours + 1) * 3_600_000)
+        for node_id in shape.nodes
+    }
+    return shape._replace(drifts=drifts)
+
+
+def _only_reads(client: Client) -> bool:
+    """Whether it goes on until all has been read, and has no end of its own."""
+    return isinstance(client, Consumer) and not isinstance(client, Member)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from kwire.broker.config import load
 from kwire.broker.host.host import PeerAddress
@@ -17,6 +17,10 @@ CLUSTER_ID: Final = "c2ltdWxhdGVkIGNsdXN0ZQ"
 CONTROLLER_PORT: Final = 9093
 PORT: Final = 9092
 DATA: Final = "/data"
+RACKS: Final = ("here", "there")
+RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+FOREVER_MS: Final = (1 << 63) - 1
+"""Brokers whose clocks are hours behind refuse what is written an hour from now by default."""
 
 BEGINNING: Final = Beginning(features={"share.version": 0, "streams.version": 0})
 """Groups that are not served yet keep brokers out of clusters that have them."""
@@ -32,9 +36,29 @@ TIMES: Final = {
     "controller.quorum.request.timeout.ms": "1500",
     "metadata.max.idle.interval.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": "2000",
+    "group.consumer.min.session.timeout.ms": "2000",
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.min.heartbeat.interval.ms": "300",
+    "group.consumer.assignment.interval.ms": "200",
     "leader.imbalance.check.interval.seconds": "3",
 }
 """What takes a node some seconds or minutes by default, scaled to histories of half a minute."""
+
+
+class Drift(NamedTuple):
+    """What is wrong with a node's clocks. Each is set right, but for the skew, when its process starts.
+
+    Twice or half the speed of others is the most that the times above allow for: of two nodes that differ by
+    four, the slow one's heartbeats have to come within the fast one's session.
+    """
+
+    speed_percent: int = 100
+    ahead_ms: int = 0
+
+
+RIGHT: Final = Drift()
 
 
 def settings(
@@ -45,8 +69,10 @@ def settings(
     replicas: int,
     min_insync_replicas: int,
     fetch_bytes: int,
+    has_racks: bool,
 ) -> dict[str, str]:
     """A node's properties: Kafka's keys. A follower fetches `fetch_bytes` of a partition at once."""
+    racks = {"broker.rack": RACKS[node_id % len(RACKS)], "replica.selector.class": RACK_AWARE}
     host = f"n{node_id}"
     listeners = {
         "broker": f"PLAINTEXT://{host}:{PORT}",
@@ -67,9 +93,11 @@ def settings(
         "auto.create.topics.enable": "false",
         "offsets.topic.num.partitions": "1",
         "offsets.topic.replication.factor": str(replicas),
+        "log.message.timestamp.after.max.ms": str(FOREVER_MS),
         "transaction.state.log.num.partitions": "1",
         "transaction.state.log.replication.factor": str(replicas),
         "transaction.state.log.min.isr": str(min_insync_replicas),
+        **(racks if has_racks else {}),
         **TIMES,
     }
 
@@ -89,6 +117,7 @@ class ClusterNode(VirtualNode):
         rng: random.Random,
         network: Network,
         note: Callable[[str], None],
+        drift: Drift,
     ) -> None:
         self.node_id = int(settings["node.id"])
         self.name = f"node {self.node_id}"
@@ -108,6 +137,8 @@ class ClusterNode(VirtualNode):
             seed=rng.getrandbits(32),
             network=network,
             work_delays=random.Random(rng.getrandbits(64)),
+            speed_percent=drift.speed_percent,
+            skew_ms=drift.ahead_ms,
         )
 
     def _format(self, disk: MemoryDisk, settings: Mapping[str, str]) -> None:

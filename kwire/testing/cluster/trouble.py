@@ -45,7 +45,9 @@ class Trouble:
         self._rng = rng
         self._is_weak = False
         """Whether somebody has lost data, and perhaps not got it back."""
-        self._is_over = False
+        self.is_over = False
+        self.kept_cuts: set[tuple[str, str]] = set()
+        """Ways that must stay cut for now."""
         self._down: dict[int, None] = {}
         """Nodes without a process."""
         self._kinds: list[tuple[Callable[[], None], int]] = [
@@ -85,18 +87,31 @@ class Trouble:
         node = self._some()
         return None if node is None or node.is_controller else node
 
-    def _counts(self, node: ClusterNode) -> bool:
+    def counts(self, node: ClusterNode) -> bool:
         """Whether anything may depend on what a broker has."""
-        if node.is_controller or not all(
-            each.is_running for each in self._world.nodes.values() if each.is_controller
-        ):
-            return True  # a controller that died may have written more than it has told
+        return self.is_relied_on(node) or any(
+            self.is_to_join(node, leader) for leader in self._world.nodes.values()
+        )
+
+    def is_relied_on(self, node: ClusterNode) -> bool:
+        """Whether anything depends on what a broker has, as the controller knows it."""
+        controllers = (each for each in self._world.nodes.values() if each.is_controller)
+        if node.is_controller or not all(each.is_running and not each.host.is_paused for each in controllers):
+            return True  # a controller that died or stands still may have written, or been told, more
         partitions = [self._world.watch.partition(place) for place in self._world.watch.places]
         return any(
             node.node_id in (*each.isr, *each.elr, *each.last_known_elr)
             for each in partitions
             if each is not None
         )
+
+    def is_to_join(self, node: ClusterNode, leader: ClusterNode) -> bool:
+        """Whether a leader is telling the controller that a broker is in sync."""
+        if not leader.is_running or not leader.is_broker:
+            return False
+        partitions = (leader.node.replicas.get(*place) for place in self._world.watch.places)
+        pending = (each.led.pending for each in partitions if each is not None and each.led is not None)
+        return any(each is not None and each.joins == node.node_id for each in pending)
 
     def _all_in_sync(self) -> bool:
         world = self._world
@@ -181,7 +196,7 @@ class Trouble:
             self._wipe_if_uncounted(node)
 
     def _wipe_if_uncounted(self, node: ClusterNode) -> None:
-        if self._is_over or self._counts(node):
+        if self.is_over or self.counts(node):
             return
         if node.is_running:
             self._goes_down(node, "is killed, and loses its disk, on which nobody counts")
@@ -190,6 +205,14 @@ class Trouble:
             self._world.note(f"--- {node.name} loses its disk, on which nobody counts")
         node.wipe()
         node.format_again()
+
+    def replace(self, node: ClusterNode) -> None:
+        """Have another, empty machine take a broker's place at once."""
+        self._world.note(f"--- {node.name} is killed, loses its disk, and starts again at once")
+        node.die()
+        node.wipe()
+        node.format_again()
+        node.start()
 
     def _pause(self) -> None:
         node = self._some()
@@ -209,7 +232,7 @@ class Trouble:
     def _isolate(self) -> None:
         node = self._rng.choice(list(self._world.nodes.values()))
         self._world.network.isolate(node.host.name)
-        self._later(self._world.network.heal)
+        self._later(self.heal)
 
     def _cut(self) -> None:
         nodes = list(self._world.nodes.values())
@@ -217,7 +240,11 @@ class Trouble:
             return
         one, other = self._rng.sample(nodes, 2)
         self._world.network.cut(one.host.name, other.host.name, both_ways=self._rng.random() < 0.5)
-        self._later(self._world.network.heal)
+        self._later(self.heal)
+
+    def heal(self) -> None:
+        """No way is cut any more, but what must stay so."""
+        self._world.network.heal(self.kept_cuts)
 
     def _break_connections(self) -> None:
         self._world.network.break_some(self._rng.choice((0.2, 0.6, 1.0)))
@@ -225,10 +252,10 @@ class Trouble:
     def end(self) -> None:
         """All that was broken is whole again, and all that is down starts."""
         world = self._world
-        self._is_over = True
+        self.is_over = True
         world.note("--- all is well from here on")
         world.network.faults = CALM
-        world.network.heal()
+        self.heal()
         for node in world.nodes.values():
             if node.is_running and node.host.is_paused:
                 node.host.resume()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -12,7 +12,7 @@ from kwire.broker.host.host import PeerAddress
 from kwire.broker.replication.roles import Role
 from kwire.testing.cluster.client import Client
 from kwire.testing.cluster.ledger import Ledger, Place
-from kwire.testing.cluster.nodes import ClusterNode, address_of, settings
+from kwire.testing.cluster.nodes import RIGHT, ClusterNode, Drift, address_of, settings
 from kwire.testing.cluster.watch import Watch
 from kwire.testing.network import Faults, Network
 from kwire.testing.simulation.promises import Broken
@@ -34,6 +34,10 @@ class Shape(NamedTuple):
     replicas: int = 3
     min_insync_replicas: int = 2
     fetch_bytes: int = 1 << 20
+    has_racks: bool = False
+    """Whether nodes stand in two racks, and consumers may read from followers."""
+    drifts: Mapping[int, Drift] = {}
+    """Of nodes whose clocks are wrong."""
 
     @property
     def brokers(self) -> list[int]:
@@ -89,6 +93,10 @@ class World:
     def begin(self) -> None:
         """Start all nodes."""
         shape, rng = self.shape, self.rng
+        for node_id, drift in shape.drifts.items():
+            self.note(
+                f"--- the clocks of node {node_id} go at {drift.speed_percent} %, {drift.ahead_ms} ms ahead"
+            )
         for node_id, roles in sorted(shape.nodes.items(), key=lambda item: "controller" not in item[1]):
             own = settings(
                 node_id,
@@ -97,12 +105,14 @@ class World:
                 replicas=shape.replicas,
                 min_insync_replicas=shape.min_insync_replicas,
                 fetch_bytes=shape.fetch_bytes,
+                has_racks=shape.has_racks,
             )
             self.nodes[node_id] = ClusterNode(
                 own,
                 rng=random.Random(rng.getrandbits(64)),
                 network=self.network,
                 note=self.note,
+                drift=shape.drifts.get(node_id, RIGHT),
             )
 
     # --- what happens
