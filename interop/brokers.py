@@ -55,11 +55,11 @@ def free_port() -> int:
     raise RuntimeError(f"no free port between {FIRST_PORT} and {LAST_PORT}")
 
 
-def answers_api_versions(port: int, timeout_s: float = 0.5) -> bool:
+def answers_api_versions(port: int, timeout_s: float = 0.5, host: str = "127.0.0.1") -> bool:
     """Whether a broker on this port answers an ApiVersions request."""
     request = struct.pack(">hhih", 18, 0, 1, -1)
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
+        with socket.create_connection((host, port), timeout=timeout_s) as connection:
             connection.sendall(struct.pack(">i", len(request)) + request)
             return len(connection.recv(4)) == 4
     except OSError:
@@ -70,6 +70,9 @@ class Broker(ABC):
     """A broker process on loopback with a directory of its own."""
 
     name = "broker"
+    host = "127.0.0.1"
+    launcher: tuple[str, ...] = ()
+    """What runs its command, if anything: see `interop.cluster.wires`."""
 
     def __init__(self, overrides: dict[str, str] | None = None, *, directory: Path | None = None) -> None:
         self.port = free_port()
@@ -102,17 +105,26 @@ class Broker(ABC):
             **(overrides or {}),
         }
         self.process: subprocess.Popen[bytes] | None = None
+        self.paused = False
         self.environment = dict(os.environ)
         _started.append(self)
 
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
+
+    @property
+    def controller_bootstrap(self) -> str:
+        return f"{self.host}:{self.controller_port}"
 
     @property
     def serving_port(self) -> int:
         """Where it answers, whatever its roles."""
         return self.controller_port if self.properties["process.roles"] == "controller" else self.port
+
+    @property
+    def is_awake(self) -> bool:
+        return self.process is not None and not self.paused
 
     @abstractmethod
     def command(self) -> list[str]:
@@ -134,7 +146,7 @@ class Broker(ABC):
             self.prepare()
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command(),
+                [*self.launcher, *self.command()],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -146,7 +158,7 @@ class Broker(ABC):
 
     def wait_until_serving(self, pause_s: float = 0.02) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while not answers_api_versions(self.serving_port):
+        while not answers_api_versions(self.serving_port, host=self.host):
             assert self.process is not None
             if self.process.poll() is not None:
                 raise RuntimeError(
@@ -172,14 +184,16 @@ class Broker(ABC):
         """SIGSTOP: connections stay, and nothing is answered."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        self.paused = True
 
     def wake(self) -> None:
         """Go on after a pause."""
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
+        self.paused = False
 
     def _end(self, how: signal.Signals) -> int:
-        process, self.process = self.process, None
+        process, self.process, self.paused = self.process, None, False
         if process is None:
             return 0
         process.send_signal(how)

@@ -10,10 +10,17 @@ from typing import Final
 
 from interop.brokers import ApacheKafka, Broker
 
+NOT_ENOUGH: Final = "NotEnoughReplicas"
+"""Where more nodes are away than a partition can do without, for `also`."""
 LEVEL: Final = re.compile(r"(?:^|[ \]])(WARN|ERROR)[ :]")
 EXPECTED: Final = re.compile(
     # A start by itself.
     r"Performing controller activation|already been closed"
+    # A controller that slept leads no more.
+    r"|Exceptionally slow controller event|Renouncing the leadership due to a metadata log event"
+    # A controller is asked while it starts, or has more to do than it can.
+    r"|ApiVersionsRequestData.*\n.*KafkaRaftManager.client\(\)|UNKNOWN_SERVER_ERROR .* an ApiVersionsRequest"
+    r"|controller event queue overloaded"
     # While another node is down, and when it goes.
     r"|could not be established|Node may not be available|Disconnecting from node|Connection to node"
     r"|Error in response for fetch request|java.io.IOException: Connection to"
@@ -34,6 +41,8 @@ EXPECTED: Final = re.compile(
     r"|Failed to write empty metadata for group"
     # librdkafka aborts what it could not begin while coordinators moved: see `load.TransactionalWriter`.
     r"|state is COMPLETE_COMMIT, but received transaction marker result to send: ABORT"
+    # An idempotent client's later batches reach a new leader before those that it sends again.
+    r"|Error processing append operation.*\n.*OutOfOrderSequenceException"
     # A follower knows of a topic before its leader does.
     r"|Received UNKNOWN_TOPIC_ID from the leader"
     # A replica comes to a broker by a reassignment.
@@ -47,14 +56,18 @@ EXPECTED: Final = re.compile(
 )
 
 
-def complaints(node: Broker) -> list[str]:
-    """The lines of WARN and ERROR that are not expected, each with the next, where the exception is."""
+def complaints(node: Broker, also: str = "(?!)") -> list[str]:
+    """The lines of WARN and ERROR that are not expected, each with the next, where the exception is.
+
+    `also` is what may be said besides.
+    """
     lines = node.log_text().splitlines()
     found = [
         f"{line}\n{following}"
         for line, following in zip(lines, [*lines[1:], ""], strict=True)
         if LEVEL.search(line)
     ]
+    found = [text for text in found if not re.search(also, text)]
     if isinstance(node, ApacheKafka):
         return [text for text in found if not EXPECTED.search(text)]
     return [text for text in found if "ERROR" in text.partition("\n")[0]]

@@ -10,11 +10,13 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from interop.brokers import CLUSTER_ID, SMALL_JVM, ApacheKafka, Broker, Kwire
 from interop.cluster.archive import shared_classes
 from interop.cluster.complaints import complaints
+from interop.cluster.wires import Wires
 from interop.raw_client import RawClient
 from interop.wire import Fields
 
@@ -77,28 +79,50 @@ MAKEUPS: Final = {
 
 
 class Cluster:
-    """A cluster; `start` it, and discard it in the end (or use it in a `with` block)."""
+    """A cluster; `start` it, and discard it in the end (or use it in a `with` block).
 
-    def __init__(self, members: tuple[Member, ...], overrides: Mapping[str, str] | None = None) -> None:
+    Who votes is in the properties, or in the metadata log (kraft.version 1), and nodes know where to ask.
+    With `wires` each node has an address of its own.
+    """
+
+    def __init__(
+        self,
+        members: tuple[Member, ...],
+        overrides: Mapping[str, str] | None = None,
+        *,
+        voters_in_log: bool = False,
+        wires: Wires | None = None,
+    ) -> None:
         self.nodes: dict[int, Broker] = {
             node_id: member.kind({**SETTINGS, **(overrides or {}), "node.id": str(node_id)})
             for node_id, member in enumerate(members, 1)
         }
         self._roles = {node_id: member.roles for node_id, member in enumerate(members, 1)}
-        voters = ",".join(f"{each}@127.0.0.1:{self.nodes[each].controller_port}" for each in self.controllers)
+        if wires is not None:
+            for node_id, node in self.nodes.items():
+                node.host, node.launcher = wires.join(node_id)
+        self.voters_in_log = voters_in_log
+        quorum = {"controller.quorum.voters": ",".join(map(self._voter, self.controllers))}
+        if voters_in_log:
+            quorum = {"controller.quorum.bootstrap.servers": self.controller_bootstrap}
         for node_id, node in self.nodes.items():
             listeners = {
-                BROKER: f"PLAINTEXT://127.0.0.1:{node.port}",
-                CONTROLLER: f"CONTROLLER://127.0.0.1:{node.controller_port}",
+                BROKER: f"PLAINTEXT://{node.bootstrap}",
+                CONTROLLER: f"CONTROLLER://{node.controller_bootstrap}",
             }
             roles = self._roles[node_id].split(",")
+            del node.properties["controller.quorum.voters"]
             node.properties |= {
+                **quorum,
                 "process.roles": self._roles[node_id],
-                "controller.quorum.voters": voters,
                 "listeners": ",".join(listeners[role] for role in roles),
             }
+            node.properties["advertised.listeners"] = listeners[BROKER]
             if BROKER not in roles:
                 del node.properties["advertised.listeners"]
+
+    def _voter(self, node_id: int) -> str:
+        return f"{node_id}@{self.nodes[node_id].controller_bootstrap}"
 
     @property
     def controllers(self) -> list[int]:
@@ -115,19 +139,34 @@ class Cluster:
 
     @property
     def controller_bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{self.nodes[each].controller_port}" for each in self.controllers)
+        return ",".join(self.nodes[each].controller_bootstrap for each in self.controllers)
 
     def start(self, *, without: Collection[int] = (), formatted_with: tuple[str, ...] = FEATURES) -> Self:
         """All nodes (but some), until every broker is in the metadata and unfenced."""
+        # The directories' ids are of no matter, but all formats must name the same.
+        voters = ",".join(f"{self._voter(each)}:{each:K<21}Q" for each in self.controllers)
+        for node_id, node in self.nodes.items():
+            first = ("--initial-controllers", voters) if node_id in self.controllers else ()
+            formatted(node, *formatted_with, *(first if self.voters_in_log else ()))
+        self._start_all(without)
+        return self
+
+    def _start_all(self, without: Collection[int] = ()) -> None:
         nodes = [node for node_id, node in self.nodes.items() if node_id not in without]
-        for node in self.nodes.values():
-            formatted(node, *formatted_with)
         for node in nodes:
             node.start(wait=False)
         for node in nodes:
             node.wait_until_serving(pause_s=0.1)
         self.until_unfenced(*(each for each in self.brokers if each not in without))
-        return self
+
+    def lose_power(self) -> None:
+        """All nodes at once, which then start at once."""
+        for node in self.nodes.values():
+            if node.process is not None:
+                node.process.kill()
+        for node in self.nodes.values():
+            node.kill()
+        self._start_all()
 
     def start_again(self, node_id: int) -> None:
         """One that was stopped or killed, or not yet started, until all know it."""
@@ -147,6 +186,12 @@ class Cluster:
 
     def make_topic(self, name: str, assigned: list[list[int]], **configs: str) -> None:
         """A topic whose replicas are where they are wanted, the leaders first; until all are in sync."""
+        self.make_topic_through(self.brokers[0], name, assigned, configs)
+
+    def make_topic_through(
+        self, asked: int, name: str, assigned: list[list[int]], configs: Mapping[str, str]
+    ) -> None:
+        """The same, from a broker that is asked for it."""
         topic = {
             "Name": name,
             "NumPartitions": -1,
@@ -156,8 +201,10 @@ class Cluster:
             ],
             "Configs": [{"Name": key, "Value": value} for key, value in configs.items()],
         }
-        with RawClient(self.nodes[self.brokers[0]].bootstrap) as client:
-            made = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=30_000, validateOnly=False)
+        with RawClient(self.nodes[asked].bootstrap) as client:
+            # A broker of Apache Kafka's may wait for a controller that is paused as long as for any answer.
+            client.socket.settimeout(WAIT_SECONDS)
+            made = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=60_000, validateOnly=False)
         assert made["Topics"][0]["ErrorCode"] == 0, made
         self.until_in_sync(name, len(assigned))
 
@@ -174,7 +221,7 @@ class Cluster:
         wanted = [{"TopicId": bytes(16), "Name": name} for name in topics]
         error: Exception | None = None
         for node_id in [asked] if asked is not None else self.brokers:
-            if self.nodes[node_id].process is None:
+            if not self.nodes[node_id].is_awake:
                 continue
             try:
                 with RawClient(self.nodes[node_id].bootstrap) as client:
@@ -208,6 +255,34 @@ class Cluster:
         leader_id: int = self.partition(topic, index)["LeaderId"]
         return leader_id
 
+    def quorum(self, asked: int) -> Fields:
+        """What a voter has of the quorum: LeaderId, LeaderEpoch, HighWatermark, and who is how far."""
+        partitions = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
+        with RawClient(self.nodes[asked].controller_bootstrap) as client:
+            client.socket.settimeout(3.0)
+            answer = client.call("DescribeQuorum", 2, Topics=partitions)
+        found: Fields = answer["Topics"][0]["Partitions"][0]
+        if found["ErrorCode"] or found["LeaderId"] < 0:
+            raise LookupError(f"node {asked} knows of no active controller")
+        return found
+
+    def active_controller(self, *, than: int = 0) -> int:
+        """The active controller, once there is one other than this, as the other controllers say."""
+        found: list[int] = []
+
+        def is_so() -> bool:
+            for asked in self.controllers:
+                if asked == than or not self.nodes[asked].is_awake:
+                    continue
+                with suppress(OSError, EOFError, LookupError):
+                    found[:] = [self.quorum(asked)["LeaderId"]]
+                    if found != [than]:
+                        return True
+            return False
+
+        eventually(is_so, f"there is no active controller but {than}")
+        return found[0]
+
     def until_unfenced(self, *broker_ids: int) -> None:
         """Until the metadata of these brokers, and of one more, has them all."""
 
@@ -215,7 +290,7 @@ class Cluster:
             return all(
                 set(broker_ids) <= {each["NodeId"] for each in self.metadata(asked=asked)["Brokers"]}
                 for asked in {*broker_ids, self.brokers[0]}
-                if self.nodes[asked].process is not None
+                if self.nodes[asked].is_awake
             )
 
         eventually(is_so, f"brokers {broker_ids} are not all there")
@@ -231,7 +306,7 @@ class Cluster:
 
         def is_so() -> bool:
             for asked in self.brokers:
-                if self.nodes[asked].process is None:
+                if not self.nodes[asked].is_awake:
                     continue
                 for index in range(partitions):
                     found = self.partition(topic, index, asked=asked)
@@ -241,10 +316,17 @@ class Cluster:
 
         eventually(is_so, f"the replicas of {topic} are not all in sync")
 
+    def until_all_in_sync(self) -> None:
+        """The replicas of every topic, internal ones too."""
+        for topic, partitions in self.all_partitions().items():
+            self.until_in_sync(topic, partitions)
+
     def segments(self, node_id: int, topic: str, index: int = 0) -> dict[str, bytes]:
         """The bytes of a replica's segments by the names of their files."""
-        directory = self.nodes[node_id].log_dir / f"{topic}-{index}"
-        return {path.name: path.read_bytes() for path in sorted(directory.glob("*.log"))}
+        homes = [
+            Path(each) / f"{topic}-{index}" for each in self.nodes[node_id].properties["log.dirs"].split(",")
+        ]
+        return {path.name: path.read_bytes() for home in homes for path in sorted(home.glob("*.log"))}
 
     def until_the_same(self, topic: str, partitions: int = 1) -> None:
         """Until all replicas have the same segments, byte for byte."""
@@ -274,10 +356,21 @@ class Cluster:
 
         eventually(is_so, f"the replicas of {topic} do not end the same")
 
-    def check_complaints(self) -> None:
-        """AssertionError where a node complained about what it should not have: see `complaints`."""
+    def until_all_the_same(self) -> None:
+        """The replicas of every topic, internal ones too: in sync, and byte for byte."""
+        self.until_all_in_sync()
+        for topic, partitions in self.all_partitions().items():
+            self.until_the_same(topic, partitions)
+
+    def check_complaints(self, also: str = "(?!)", of: Collection[int] = ()) -> None:
+        """AssertionError where one of these nodes (or any) complained about what it should not have.
+
+        See `complaints`.
+        """
         found = [
-            f"node {node_id}: {line}" for node_id, node in self.nodes.items() for line in complaints(node)
+            f"node {node_id}: {line}"
+            for node_id in of or self.nodes
+            for line in complaints(self.nodes[node_id], also)
         ]
         assert not found, "\n" + "\n".join(found)
 

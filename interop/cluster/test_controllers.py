@@ -1,0 +1,196 @@
+"""Controllers die, are paused and stopped; a cluster goes on without one; all lose power at once."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from interop.brokers import Kwire
+from interop.cluster.complaints import NOT_ENOUGH
+from interop.cluster.load import (
+    AioReader,
+    AioWriter,
+    ConfluentReader,
+    ConfluentWriter,
+    JavaWriter,
+    Load,
+    PythonReader,
+    PythonWriter,
+    TransactionalWriter,
+)
+from interop.cluster.nodes import (
+    COMBINED,
+    CONTROLLER,
+    MAKEUPS,
+    Cluster,
+    Member,
+    SmallKafka,
+    eventually,
+)
+from interop.raw_client import RawClient
+
+CLIENTS = (
+    ConfluentReader,
+    PythonReader,
+    AioReader,
+    ConfluentWriter,
+    PythonWriter,
+    AioWriter,
+    JavaWriter,
+    TransactionalWriter,
+)
+KWIRE_UNDER_KAFKA = (*(Member(SmallKafka, CONTROLLER),) * 3, *(Member(Kwire),) * 3)
+KWIRE_BESIDE_KAFKA = (*(Member(SmallKafka, COMBINED),) * 3, *(Member(Kwire),) * 2)
+KAFKA_ALONE = (Member(SmallKafka, COMBINED),) * 3
+QUORUMS = {
+    "kwire under kafka": (KWIRE_UNDER_KAFKA, False),
+    "kwire under kafka, voters in the log": (KWIRE_UNDER_KAFKA, True),
+    "kwire beside kafka": (KWIRE_BESIDE_KAFKA, True),
+    "kafka": (KAFKA_ALONE, True),
+}
+ALONE = {
+    "kwire": (Member(Kwire, CONTROLLER), *(Member(Kwire),) * 3),
+    "kwire over both": (Member(Kwire, CONTROLLER), Member(SmallKafka), *(Member(Kwire),) * 2),
+    "kafka over kwire": (Member(SmallKafka, CONTROLLER), *(Member(Kwire),) * 3),
+    "kafka": (Member(SmallKafka, CONTROLLER), *(Member(SmallKafka),) * 3),
+}
+NOT_NEEDED = 84
+AWAY_SECONDS = 20.0
+"""How long nobody is the controller: several sessions of brokers."""
+
+
+@pytest.mark.parametrize("quorum", QUORUMS)
+def test_active_controllers_end(quorum: str) -> None:
+    members, voters_in_log = QUORUMS[quorum]
+    # By default, whoever asks a controller that is paused waits half a minute for its answer.
+    settings = {"controller.socket.timeout.ms": "5000"}
+    with Cluster(members, settings, voters_in_log=voters_in_log).start() as cluster:
+        first, *_ = replicas = cluster.brokers[-3:]
+        cluster.make_topic("t", [replicas])
+        with Load(cluster.bootstrap, "t", 1) as load:
+            load.start(*CLIENTS)
+            for how in ("kill", "pause", "stop"):
+                load.until_all_write()
+                active = cluster.active_controller()
+                node = cluster.nodes[active]
+                getattr(node, how)()
+                cluster.active_controller(than=active)
+                load.until_all_write()
+                goes_on(cluster, f"without-{how}")
+                if how == "pause":
+                    node.wake()
+                else:
+                    cluster.start_again(active)
+                goes_on(cluster, f"again-{how}")
+                load.until_all_write()
+                cluster.until_all_in_sync()
+                # In-sync sets shrink and grow, and others are elected.
+                cluster.nodes[first].stop()
+                cluster.until_led_by_another("t", 0, than=first)
+                cluster.start_again(first)
+                cluster.until_all_in_sync()
+                elect_preferred(cluster, "t")
+            load.until_all_write()
+            load.stop()
+            load.check()
+        cluster.until_all_the_same()
+        has_the_same_metadata(cluster)
+        cluster.check_complaints()
+
+
+def goes_on(cluster: Cluster, title: str) -> None:
+    """Each broker passes on what it is asked to do to whom leads by now."""
+    awake = [each for each in cluster.brokers if cluster.nodes[each].is_awake]
+    for asked in awake:
+        cluster.make_topic_through(asked, f"{title}-{asked}", [awake[-2:]], {})
+
+
+def elect_preferred(cluster: Cluster, topic: str) -> None:
+    """The first replica leads again, if it does not yet."""
+    wanted = [{"Topic": topic, "Partitions": [0]}]
+    with RawClient(cluster.nodes[cluster.brokers[-1]].bootstrap) as client:
+        answer = client.call("ElectLeaders", 2, ElectionType=0, TopicPartitions=wanted, TimeoutMs=30_000)
+    [elected] = answer["ReplicaElectionResults"][0]["PartitionResult"]
+    assert elected["ErrorCode"] in (0, NOT_NEEDED), elected
+    first = cluster.partition(topic)["ReplicaNodes"][0]
+    eventually(lambda: cluster.leader(topic) == first, f"{first} does not lead {topic}")
+
+
+def has_the_same_metadata(cluster: Cluster) -> None:
+    """Every node has the same metadata log, byte for byte, as far as it was committed."""
+    active = cluster.active_controller()
+    committed = cluster.quorum(active)["HighWatermark"]
+
+    def have_all() -> bool:
+        found = cluster.quorum(active)
+        ends = [each["LogEndOffset"] for each in (*found["CurrentVoters"], *found["Observers"])]
+        return len(ends) == len(cluster.nodes) and min(ends) >= committed
+
+    eventually(have_all, f"not everybody has the metadata up to {committed}")
+    logs = {node_id: metadata_log(cluster, node_id) for node_id in cluster.nodes}
+    shortest = min(logs.values(), key=len)
+    assert {node_id: log[: len(shortest)] == shortest for node_id, log in logs.items()} == dict.fromkeys(
+        logs, True
+    )
+
+
+def metadata_log(cluster: Cluster, node_id: int) -> bytes:
+    home = cluster.nodes[node_id].log_dir / "__cluster_metadata-0"
+    return b"".join(path.read_bytes() for path in sorted(home.glob("*.log")))
+
+
+@pytest.mark.parametrize("makeup", ALONE)
+def test_the_only_controller_is_away(makeup: str) -> None:
+    with Cluster(ALONE[makeup]).start() as cluster:
+        [controller] = cluster.controllers
+        *live, victim = cluster.brokers
+        cluster.make_topic("t", [cluster.brokers])
+        with Load(cluster.bootstrap, "t", 1) as load:
+            load.start(*CLIENTS)
+            load.until_all_write()
+            before = cluster.partition("t")
+            cluster.nodes[controller].kill()
+            back = time.monotonic() + AWAY_SECONDS
+            while time.monotonic() < back:
+                load.until_all_write()
+            assert cluster.partition("t") == before
+            # Nobody is told, so its death keeps the others' records from being committed.
+            cluster.nodes[victim].kill()
+            cluster.nodes[controller].start()
+
+            def is_fenced() -> bool:
+                known = {each["NodeId"] for each in cluster.metadata(asked=live[0])["Brokers"]}
+                assert known >= set(live), "one that lives was fenced"
+                return victim not in known
+
+            eventually(is_fenced, f"{victim} is not fenced")
+            load.until_all_write()
+            cluster.make_topic("more", [live])
+            cluster.start_again(victim)
+            cluster.until_in_sync("t")
+            load.until_all_write()
+            load.stop()
+            load.check()
+        cluster.until_all_the_same()
+        has_the_same_metadata(cluster)
+        cluster.check_complaints()
+
+
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_all_nodes_lose_power_at_once(makeup: str) -> None:
+    with Cluster(MAKEUPS[makeup]).start() as cluster:
+        cluster.make_topic("t", [cluster.brokers])
+        with Load(cluster.bootstrap, "t", 1) as load:
+            # A consumer of kafka-python's raises an error when no node at all is there.
+            load.start(*(each for each in CLIENTS if each is not PythonReader))
+            for _ in range(2):
+                load.until_all_write()
+                cluster.lose_power()
+                load.until_all_write()
+                cluster.until_all_in_sync()
+            load.stop()
+            load.check()
+        cluster.until_all_the_same()
+        has_the_same_metadata(cluster)
+        cluster.check_complaints(also=NOT_ENOUGH)

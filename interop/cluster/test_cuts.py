@@ -1,0 +1,152 @@
+"""Networks are cut, both ways and one way, and healed; clients reach every node all the time."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from interop.batches import Batch, Record
+from interop.brokers import Kwire
+from interop.cluster.complaints import NOT_ENOUGH
+from interop.cluster.load import (
+    AioReader,
+    AioWriter,
+    ConfluentReader,
+    ConfluentWriter,
+    JavaWriter,
+    Load,
+    PythonReader,
+    PythonWriter,
+    TransactionalWriter,
+)
+from interop.cluster.nodes import CONTROLLER, Cluster, Member, SmallKafka, eventually
+from interop.cluster.wires import NoWires, Wires, wires
+from interop.raw_client import RawClient
+
+CLIENTS = (
+    ConfluentReader,
+    PythonReader,
+    AioReader,
+    ConfluentWriter,
+    PythonWriter,
+    AioWriter,
+    JavaWriter,
+    TransactionalWriter,
+)
+MEMBERS = {
+    "kwire": (Member(Kwire, CONTROLLER), *(Member(Kwire),) * 3),
+    "kafka over kwire": (Member(SmallKafka, CONTROLLER), *(Member(Kwire),) * 2, Member(SmallKafka)),
+    "kwire over kafka": (Member(Kwire, CONTROLLER), *(Member(SmallKafka),) * 2, Member(Kwire)),
+    "kafka": (Member(SmallKafka, CONTROLLER), *(Member(SmallKafka),) * 3),
+}
+
+LATE = "Detected non-monotonic update of fetch offset"
+"""What was sent before a cut arrives after it, behind what was sent anew."""
+
+
+@pytest.fixture(name="cables")
+def fixture_cables() -> Iterator[Wires]:
+    try:
+        with wires() as found:
+            yield found
+    except NoWires as error:
+        warnings.warn(f"no network was cut: {error}", stacklevel=1)
+        pytest.skip(f"no network namespaces can be made here: {error}")
+
+
+@pytest.mark.parametrize("makeup", MEMBERS)
+def test_leaders_are_cut_off(makeup: str, cables: Wires) -> None:
+    members = MEMBERS[makeup]
+    settings = {"auto.leader.rebalance.enable": "false", "replica.lag.time.max.ms": "4000"}
+    with Cluster(members, settings, wires=cables).start() as cluster:
+        [controller] = cluster.controllers
+        cluster.make_topic("t", [cluster.brokers])
+        with Load(cluster.bootstrap, "t", 1) as load:
+            load.start(*CLIENTS)
+            for title, cut in CUTS.items():
+                load.until_all_write()
+                cluster.until_all_in_sync()
+                leader = cluster.leader("t")
+                others = [each for each in cluster.brokers if each != leader]
+                acknowledged = load.history.acknowledged_count
+                cut(cables, leader, others, controller)
+                if cut is from_followers:
+                    eventually(
+                        lambda leader=leader: cluster.partition("t")["IsrNodes"] == [leader],  # type: ignore[misc]
+                        f"{leader} keeps those in sync that it does not reach",
+                    )
+                    assert cluster.leader("t") == leader
+                else:
+                    eventually(
+                        lambda leader=leader, asked=others[0]: (  # type: ignore[misc]
+                            cluster.partition("t", asked=asked)["LeaderId"] not in (leader, -1)
+                        ),
+                        f"cut {title}, {leader} still leads",
+                    )
+                is_not_acknowledged(cluster, load, leader, title)
+                cables.heal()
+                load.until_all_write()
+                cluster.until_unfenced(leader)
+                cluster.until_all_in_sync()
+                assert load.history.acknowledged_count > acknowledged
+            load.stop()
+            load.check()
+        cluster.until_all_the_same()
+        cluster.check_complaints(also=rf"{NOT_ENOUGH}|{LATE}")
+
+
+def from_followers(cables: Wires, leader: int, others: list[int], controller: int) -> None:
+    cables.cut([leader], others)
+    cables.cut(others, [leader])
+
+
+def from_controller(cables: Wires, leader: int, others: list[int], controller: int) -> None:
+    cables.cut([leader], [controller])
+    cables.cut([controller], [leader])
+
+
+def from_everybody(cables: Wires, leader: int, others: list[int], controller: int) -> None:
+    cables.cut([leader], [*others, controller])
+    cables.cut([*others, controller], [leader])
+
+
+def unheard(cables: Wires, leader: int, others: list[int], controller: int) -> None:
+    cables.cut([leader], [*others, controller])
+
+
+def deaf(cables: Wires, leader: int, others: list[int], controller: int) -> None:
+    cables.cut([*others, controller], [leader])
+
+
+CUTS: dict[str, Callable[[Wires, int, list[int], int], None]] = {
+    "from its followers": from_followers,
+    "from the controller": from_controller,
+    "from everybody": from_everybody,
+    "so that nobody hears it": unheard,
+    "so that it hears nobody": deaf,
+}
+
+
+def is_not_acknowledged(cluster: Cluster, load: Load, leader: int, title: str) -> None:
+    """What only a leader that is cut off has is not called safe."""
+    value = f"cut off {title}".encode()
+    load.history.sends("lonely", ("t", 0), value)
+    records = Batch([Record(value=value)]).encode()
+    partition = {"Index": 0, "Records": records}
+    with RawClient(cluster.nodes[leader].bootstrap) as client:
+        answer = client.call(
+            "Produce",
+            9,
+            TransactionalId=None,
+            Acks=-1,
+            TimeoutMs=2000,
+            TopicData=[{"Name": "t", "PartitionData": [partition]}],
+        )
+    [told] = answer["Responses"][0]["PartitionResponses"]
+    assert told["ErrorCode"] in REFUSED, told
+
+
+REFUSED = {6, 7, 19, 20}
+"""NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS, and the same after it was appended."""
