@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from confluent_kafka import Producer
 
 from interop.cluster import dying
 from interop.cluster.nodes import MAKEUPS, Cluster, eventually
@@ -21,6 +22,9 @@ from interop.java_programs import JavaProgram
 from interop.scenarios import streams
 
 KILLS = 4
+COPIER_KILLS = 3
+TO_COPY = 30_000
+"""In each partition: more than is copied."""
 STREAMS_KILLS = 3
 WORDS_A_LINE, VOCABULARY = 3, 50
 WORKS_S = 90.0
@@ -87,6 +91,68 @@ def test_copiers_in_java_copy_every_record_exactly_once(makeup: str) -> None:
         print(f"{written} records")
         assert not copied.wrong(), "\n".join(copied.wrong())
         assert copied.records == written
+        assert committed.content == copy
+        dying.check_replicas(cluster)
+
+
+def copier(bootstrap: str, directory: Path, partition: int) -> JavaProgram:
+    """Kafka's own for its system tests, of one partition; it aborts a third of its transactions."""
+    return JavaProgram(
+        "org.apache.kafka.tools.TransactionalMessageCopier",
+        *("--broker-list", bootstrap, "--transactional-id", f"copier-{partition}"),
+        *("--input-topic", SOURCE, "--input-partition", str(partition), "--output-topic", COPY),
+        *("--consumer-group", f"copier-{partition}", "--transaction-size", "10"),
+        *("--enable-random-aborts", "--use-group-metadata"),
+        log=directory / f"copier-{partition}.log",
+        heap="-Xmx96m",
+    )
+
+
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_copiers_that_abort_copy_in_order(makeup: str) -> None:
+    """Two of them, which end when they are fenced; one is killed with a broker, and another takes its id."""
+    with (
+        Cluster(MAKEUPS[makeup], dying.SETTINGS).start() as cluster,
+        tempfile.TemporaryDirectory(prefix="interop-copiers-") as directory,
+        ExitStack() as programs,
+    ):
+        dying.make_topics(cluster, 2, SOURCE, COPY)
+        client = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
+        producer = Producer(client)
+        source = {partition: [b"%d" % number for number in range(TO_COPY)] for partition in (0, 1)}
+        for number in range(TO_COPY):
+            for partition, values in source.items():
+                producer.produce(SOURCE, values[number], partition=partition)
+        assert producer.flush(60) == 0
+
+        def start(partition: int) -> JavaProgram:
+            return programs.enter_context(copier(cluster.bootstrap, Path(directory), partition))
+
+        running = [start(partition) for partition in source]
+        with Watching(cluster.bootstrap, COPY, len(source)) as committed:
+
+            def works() -> None:
+                ended = [each.tail() for each in running if each.process.poll() not in (None, 0)]
+                assert not ended, "\n".join(ended)
+                committed.until(min(committed.count + 200, 2 * TO_COPY))
+
+            def meanwhile(number: int) -> None:
+                if number == 1:
+                    running[0].kill()
+                    running[0] = start(0)
+
+            dying.kill_in_turn(cluster, COPIER_KILLS, works, meanwhile)
+            for partition, program in enumerate(running):
+                program.kill()
+                # What it leaves open is aborted as soon as somebody goes on with its id.
+                Producer({**client, "transactional.id": f"copier-{partition}"}).init_transactions(60)
+            dying.until_nothing_is_open(cluster)
+            count = committed.count
+            copy = read(cluster.bootstrap, COPY, count, len(source))
+        print(f"{count} records")
+        begun = {partition: values[: len(copy[partition])] for partition, values in source.items()}
+        copied = Copied(begun, copy, 1, COPIER_KILLS)
+        assert not copied.wrong(), "\n".join(copied.wrong())
         assert committed.content == copy
         dying.check_replicas(cluster)
 

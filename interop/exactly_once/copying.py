@@ -181,9 +181,9 @@ def copy_under_kills(broker: Broker, seconds: float, seed: int = 1) -> Copied:
         instances.discard()
 
 
-def read(bootstrap: str, topic: str, count: int) -> dict[int, list[bytes]]:
+def read(bootstrap: str, topic: str, count: int, partitions: int = PARTITIONS) -> dict[int, list[bytes]]:
     """The committed records of a topic by partition: that many if they come in time, and what comes after."""
-    found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    found: dict[int, list[bytes]] = {partition: [] for partition in range(partitions)}
     reader = READERS["confluent"](bootstrap, topic, dict.fromkeys(found, 0))
     deadline = time.monotonic() + CATCH_UP_S
     quiet = 0
