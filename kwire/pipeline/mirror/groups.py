@@ -146,7 +146,6 @@ class Groups:
         move_back: bool = False,
     ) -> None:
         self._clients = dict(source), dict(target)
-        self._source = AdminClient({"log_level": "5", **source})
         self._target = AdminClient({"log_level": "5", **target})
         self._consumer = reader(dict(target), job)
         self._pattern = re.compile(pattern)
@@ -158,10 +157,12 @@ class Groups:
 
     def move(self, topics: Mapping[str, str]) -> list[Moved]:
         """Translate and commit what groups have in the topics of the source; their names in the target."""
-        listed = self._source.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result(ANSWER_SECONDS)
+        # All brokers are asked, and a client waits for those too that it has known and that are gone by now.
+        source = AdminClient({"log_level": "5", **self._clients[0]})
+        listed = source.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result(ANSWER_SECONDS)
         names = sorted(one.group_id for one in listed.valid if self._pattern.fullmatch(one.group_id))
         found = {}
-        for name, offsets in _committed(self._source, names).items():
+        for name, offsets in _committed(source, names).items():
             mine = {place: offset for place, offset in offsets.items() if place[0] in topics}
             if mine:
                 found[name] = mine
