@@ -19,7 +19,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from interop.reference import kafka_jars, require_java
 
@@ -64,6 +64,13 @@ def answers_api_versions(port: int, timeout_s: float = 0.5, host: str = "127.0.0
             return len(connection.recv(4)) == 4
     except OSError:
         return False
+
+
+class Served(Protocol):
+    """A broker, or a cluster of them: what clients begin with."""
+
+    @property
+    def bootstrap(self) -> str: ...
 
 
 class Broker(ABC):

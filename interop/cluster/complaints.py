@@ -21,6 +21,8 @@ EXPECTED: Final = re.compile(
     # A controller is asked while it starts, or has more to do than it can.
     r"|ApiVersionsRequestData.*\n.*KafkaRaftManager.client\(\)|UNKNOWN_SERVER_ERROR .* an ApiVersionsRequest"
     r"|controller event queue overloaded"
+    # A setting of controllers, in the properties that all nodes have alike.
+    r"|is defined in the broker role. This configuration will be ignored in 5.0"
     # While another node is down, and when it goes.
     r"|could not be established|Node may not be available|Disconnecting from node|Connection to node"
     r"|Error in response for fetch request|java.io.IOException: Connection to"

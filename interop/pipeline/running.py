@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from interop.brokers import Broker
+from interop.brokers import Served
 from interop.pipeline_kills.jobs import toml
 from interop.pipeline_kills.processes import JobProcess, environment
 from interop.pipeline_kills.reading import Place, Record, Unreadable, read_topics
@@ -58,13 +58,13 @@ def said(process: JobProcess, status: int = 0, seconds: float = JOB_SECONDS) -> 
     return process.log.read_text(errors="replace")
 
 
-def kafka(broker: Broker, *topics: str, **options: Any) -> dict[str, Any]:
+def kafka(broker: Served, *topics: str, **options: Any) -> dict[str, Any]:
     """Topics as an input of a job, over the wire."""
     given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": ",".join(topics), **options}
     return {"format": "kafka", "options": given}
 
 
-def read(broker: Broker, *topics: str) -> dict[Place, dict[int, Record]]:
+def read(broker: Served, *topics: str) -> dict[Place, dict[int, Record]]:
     """The committed records of topics by their offsets, as a plain consumer sees them. Unreadable."""
     deadline = time.monotonic() + WAIT_S
     while True:
@@ -79,7 +79,7 @@ def read(broker: Broker, *topics: str) -> dict[Place, dict[int, Record]]:
     return {place: {record.offset: record for record in records} for place, records in found.items()}
 
 
-def produce_odd(broker: Broker, topic: str, partitions: int, began_ms: int) -> None:
+def produce_odd(broker: Served, topic: str, partitions: int, began_ms: int) -> None:
     """Records of every kind, over 18 days, with gaps: markers, and transactions that were aborted."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "odd"})
     producer.init_transactions(WAIT_S)

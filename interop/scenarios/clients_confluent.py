@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from interop.brokers import Broker
+from interop.brokers import Broker, Served
 from interop.scenario import scenario
 from interop.workload import BASE_TIMESTAMP, CODECS, records
 
@@ -36,11 +36,11 @@ def make_topic(broker: Broker, name: str, partitions: int = 1) -> None:
         time.sleep(0.02)
 
 
-def producer_of(broker: Broker, **settings: Any) -> Producer:
+def producer_of(broker: Served, **settings: Any) -> Producer:
     return Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, **settings})
 
 
-def consumer_of(broker: Broker, group: str, **settings: Any) -> Consumer:
+def consumer_of(broker: Served, group: str, **settings: Any) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": broker.bootstrap,

@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from interop.brokers import Broker, free_port
+from interop.brokers import Broker, Served, free_port
 from interop.java_programs import JavaProgram
 from interop.scenario import scenario
 from interop.scenarios.clients_confluent import consumer_of, make_topic, take
@@ -30,7 +30,7 @@ CONVERTERS = {
 class Worker(JavaProgram):
     """A worker of Connect, alone in its group, and its REST interface."""
 
-    def __init__(self, broker: Broker, directory: Path, name: str, **settings: str) -> None:
+    def __init__(self, broker: Served, directory: Path, name: str, **settings: str) -> None:
         self.port = free_port()
         properties = directory / "worker.properties"
         given = {

@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
-from interop.brokers import ApacheKafka, Broker
+from interop.brokers import ApacheKafka, Broker, Served
 from interop.java_programs import JavaProgram
 from interop.scenario import scenario
 from interop.scenarios.clients_confluent import consumer_of, producer_of
@@ -35,7 +35,7 @@ CONFIGS = {
 class Side:
     """One cluster: the topic that is made there, and what is mirrored to there."""
 
-    def __init__(self, name: str, broker: Broker, origin: str) -> None:
+    def __init__(self, name: str, broker: Served, origin: str) -> None:
         self.name = name
         self.broker = broker
         self.topic = f"mirror-{name}"
@@ -131,7 +131,9 @@ class Side:
 
 
 @contextmanager
-def mirror_maker(directory: Path, east: Side, west: Side) -> Iterator[JavaProgram]:
+def mirror_maker(
+    directory: Path, east: Side, west: Side, *, replication_factor: int = 1
+) -> Iterator[JavaProgram]:
     """MirrorMaker with both flows on, which looks for what is new every second."""
     settings = {
         "clusters": "east, west",
@@ -157,13 +159,13 @@ def mirror_maker(directory: Path, east: Side, west: Side) -> Iterator[JavaProgra
             )
         },
         **{
-            f"{what}.replication.factor": "1"
+            f"{what}.replication.factor": str(replication_factor)
             for what in (
                 *("checkpoints.topic", "heartbeats.topic", "offset-syncs.topic"),
                 *("offset.storage", "status.storage", "config.storage"),
             )
         },
-        "replication.factor": "1",
+        "replication.factor": str(replication_factor),
         "offset.storage.partitions": "2",
     }
     properties = directory / "mirror.properties"

@@ -23,7 +23,7 @@ from typing import Any
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from interop.brokers import Broker
+from interop.brokers import Broker, Served
 from interop.reference import HERE, spark_jars, spark_python
 from interop.scenario import scenario
 from interop.scenarios.clients_confluent import consumer_of, producer_of, take
@@ -35,8 +35,11 @@ JOB_S = 150.0
 class Job:
     """A Spark program that is ended, JVM and all, when the scenario is done with it."""
 
-    def __init__(self, program: str, broker: Broker, directory: Path, **settings: Any) -> None:
-        self.deadline = time.monotonic() + JOB_S
+    def __init__(
+        self, program: str, broker: Served, directory: Path, *, seconds: float = JOB_S, **settings: Any
+    ) -> None:
+        self.seconds = seconds
+        self.deadline = time.monotonic() + seconds
         self.lines: queue.Queue[str | None] = queue.Queue()
         self.log = directory / f"{program}.log"
         given = {
@@ -78,7 +81,7 @@ class Job:
             try:
                 line = self.lines.get(timeout=max(0.0, self.deadline - time.monotonic()))
             except queue.Empty:
-                raise RuntimeError(f"Spark is not done after {JOB_S:.0f} s: {self.tail()}") from None
+                raise RuntimeError(f"Spark is not done after {self.seconds:.0f} s: {self.tail()}") from None
             if line is None:
                 raise RuntimeError(f"Spark ended early: {self.tail()}")
             if line.startswith("{"):

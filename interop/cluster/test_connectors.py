@@ -1,0 +1,155 @@
+"""Kafka Connect and MirrorMaker 2 at work while the brokers that lead are killed in turn."""
+
+# The client's own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from interop.cluster.load import read_all
+from interop.cluster.nodes import MAKEUPS, Cluster
+from interop.java_programs import JavaProgram
+from interop.scenarios.clients_confluent import producer_of
+from interop.scenarios.connect import Lines, Worker, line_count, sink, source
+from interop.scenarios.mirror import Side, mirror_maker
+
+KILLS: Final = 3
+LINES: Final = 1000
+"""Before a kill, and after it."""
+RECORDS: Final = 500
+WAIT_S: Final = 150.0
+SETTINGS: Final = {"auto.leader.rebalance.enable": "false", "default.replication.factor": "3"}
+AS_THE_BROKER_SAYS: Final = -1
+
+
+def until_all_in_sync(cluster: Cluster) -> None:
+    for topic, partitions in cluster.all_partitions().items():
+        cluster.until_in_sync(topic, partitions)
+
+
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_connect_loses_and_doubles_nothing(makeup: str, tmp_path: Path) -> None:
+    """From a file to a topic, exactly once, and from there to a file, at least once."""
+    settings = {
+        "exactly.once.source.support": "enabled",
+        **{f"{kind}.storage.replication.factor": "3" for kind in ("config", "offset", "status")},
+    }
+    given, out = Lines(tmp_path / "in"), tmp_path / "out"
+    with Cluster(MAKEUPS[makeup], SETTINGS).start() as cluster:
+        # The controller stays, and leads last: the other two take turns.
+        cluster.make_topic("lines", [[2, 3, 1]])
+        given.add(LINES)
+        with Worker(cluster, tmp_path, "connect", **settings) as worker:
+
+            def until_out(lines: int) -> None:
+                worker.until(lambda: line_count(out) >= lines, f"{lines} lines come out", WAIT_S)
+
+            worker.connector("source", **source(given.path, "lines", "strings"))
+            worker.connector("sink", **sink(out, "lines", "strings"))
+            until_out(given.count)
+            for _ in range(KILLS):
+                until_all_in_sync(cluster)
+                victim = cluster.leader("lines")
+                assert victim not in cluster.controllers
+                before = given.count
+                given.add(LINES)
+                until_out(before + 1)
+                cluster.nodes[victim].kill()
+                given.add(LINES)
+                until_out(given.count)
+                cluster.start_again(victim)
+            worker.runs("source")
+            worker.runs("sink")
+            worker.stop()
+        until_all_in_sync(cluster)
+        wanted = given.path.read_bytes().splitlines()
+        assert [value for _, _, value in read_all(cluster.bootstrap, "lines", 1)] == wanted
+        # A sink is given again what it has not committed when its group rebalances.
+        assert list(dict.fromkeys(out.read_bytes().splitlines())) == wanted
+        for topic, partitions in cluster.all_partitions().items():
+            cluster.until_the_same(topic, partitions)
+        cluster.check_complaints()
+
+
+class Writing:
+    """Numbered records to a side's own topic."""
+
+    def __init__(self, side: Side, partitions: int) -> None:
+        self.side = side
+        self.partitions = partitions
+        self.count = 0
+        self._numbers = count()
+
+    def write(self) -> None:
+        producer = producer_of(self.side.broker, **{"enable.idempotence": True})
+        for _ in range(RECORDS):
+            number = next(self._numbers)
+            value = f"{self.side.name} {number}"
+            producer.produce(self.side.topic, value, key=value, partition=number % self.partitions)
+        assert producer.flush(WAIT_S) == 0
+        self.count += RECORDS
+
+
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_mirror_maker_goes_on(makeup: str, tmp_path: Path) -> None:
+    """Both ways between a cluster whose brokers are killed and a broker alone; groups go with it."""
+    members = MAKEUPS[makeup]
+    other = members[-1].kind()
+    with Cluster(members, SETTINGS).start() as cluster:
+        try:
+            other.start()
+            east, west = Side("east", cluster, "west"), Side("west", other, "east")
+            cluster.make_topic("mirror-east", [[2, 3, 1], [3, 2, 1]])
+            west.make(1)
+            writings = [(Writing(east, 2), west), (Writing(west, 1), east)]
+            with mirror_maker(tmp_path, east, west, replication_factor=AS_THE_BROKER_SAYS) as program:
+                for _ in range(KILLS):
+                    for writing, _ in writings:
+                        writing.write()
+                    for writing, target in writings:
+                        until_mirrored(program, target, writing.count - RECORDS + 1)
+                    until_all_in_sync(cluster)
+                    victim = cluster.leader("mirror-east")
+                    assert victim not in cluster.controllers
+                    cluster.nodes[victim].kill()
+                    for writing, _ in writings:
+                        writing.write()
+                    for writing, target in writings:
+                        until_mirrored(program, target, writing.count)
+                    cluster.start_again(victim)
+                until_all_in_sync(cluster)
+                for writing, target in writings:
+                    writing.side.commit_ends()
+                    program.until(target.has_all_offsets, f"{target.name} has the group's offsets", WAIT_S)
+                program.stop()
+            for writing, target in writings:
+                side = writing.side
+                mirrored = [list(dict.fromkeys(rows)) for rows in target.read(target.mirrored)]
+                assert mirrored == side.read(side.topic)
+                assert sum(map(len, mirrored)) == writing.count
+                check_statuses(target, side.name)
+        finally:
+            other.discard()
+        for topic, partitions in cluster.all_partitions().items():
+            cluster.until_the_same(topic, partitions)
+        cluster.check_complaints()
+
+
+def until_mirrored(program: JavaProgram, target: Side, records: int) -> None:
+    what = f"{target.name} has {records} records of {target.mirrored}"
+    program.until(partial(target.has_mirrored, records), what, WAIT_S)
+
+
+def check_statuses(side: Side, origin: str) -> None:
+    """No connector or task that writes there has ever failed."""
+    topic = f"mm2-status.{origin}.internal"
+    found = read_all(side.broker.bootstrap, topic, len(side.partitions_of(topic)))
+    told = [value for _, _, value in found if value]
+    assert any(b"RUNNING" in value for value in told)
+    assert not [value for value in told if b"FAILED" in value]

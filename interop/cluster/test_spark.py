@@ -1,0 +1,96 @@
+"""Spark reads and writes, in streams and in batches, while the brokers that lead are killed in turn."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pytest
+
+from interop.cluster.load import ConfluentWriter, Load, read_all
+from interop.cluster.nodes import MAKEUPS, Cluster
+from interop.scenarios.spark import Job
+
+if TYPE_CHECKING:
+    from interop.conftest import Record
+
+PARTITIONS: Final = 2
+KILLS: Final = 3
+JOB_SECONDS: Final = 600.0
+Values = dict[int, list[str]]
+"""By partition, in the order of their offsets."""
+
+
+class Seen(NamedTuple):
+    """What the job has read in batches when its streams have passed what was in the source."""
+
+    source: Values
+    copy: Values
+    counts: dict[int, int]
+    """The last count of each partition."""
+
+
+def seen(job: Job) -> Seen:
+    assert job.event() == {"ask": "read"}
+    job.go_on()
+    event = job.event()
+    counts = (value.split() for value in values(event["counts"])[0])
+    return Seen(values(event["source"]), values(event["copy"]), {int(of): int(count) for of, count in counts})
+
+
+def values(rows: dict[str, list[Any]]) -> Values:
+    return {int(partition): [value for _, value in of] for partition, of in rows.items()}
+
+
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_spark_goes_on_while_leaders_are_killed(makeup: str, tmp_path: Path, record: Record) -> None:
+    with Cluster(MAKEUPS[makeup], {"auto.leader.rebalance.enable": "false"}).start() as cluster:
+        # The controller stays, and leads last: the other two take turns.
+        for topic in ("in", "out"):
+            cluster.make_topic(topic, [[2, 3, 1], [3, 2, 1]])
+        cluster.make_topic("counts", [[2, 3, 1]])
+        with (
+            Load(cluster.bootstrap, "in", PARTITIONS) as load,
+            Job(
+                "stream_failover",
+                cluster,
+                tmp_path,
+                seconds=JOB_SECONDS,
+                source="in",
+                copy="out",
+                counts="counts",
+            ) as job,
+        ):
+            load.start(ConfluentWriter)
+            load.until_all_write()
+            seen(job)
+            took = []
+            for _ in range(KILLS):
+                victim = cluster.leader("in")
+                assert victim not in cluster.controllers
+                acknowledged = load.history.acknowledged_count
+                began = time.monotonic()
+                cluster.nodes[victim].kill()
+                # Begins while nobody else leads yet.
+                assert sum(map(len, seen(job).source.values())) >= acknowledged
+                took.append(round(time.monotonic() - began, 1))
+                load.until_all_write()
+                cluster.start_again(victim)
+                for topic in ("in", "out", "counts"):
+                    cluster.until_in_sync(topic, PARTITIONS if topic != "counts" else 1)
+                seen(job)
+            load.stop()
+            load.check()
+            last = seen(job)
+        written: Values = {partition: [] for partition in range(PARTITIONS)}
+        for (_, partition), _, value in read_all(cluster.bootstrap, "in", PARTITIONS):
+            written[partition].append(value.decode())
+        assert last.source == written
+        # The sink may write a record again where a task is tried again, and none was.
+        assert last.copy == written
+        assert last.counts == {partition: len(found) for partition, found in written.items()}
+        record.save(f"cluster.spark.{makeup}", {"seconds until the streams have passed a kill": took})
+        for topic, partitions in cluster.all_partitions().items():
+            cluster.until_the_same(topic, partitions)
+        cluster.check_complaints()

@@ -1,0 +1,110 @@
+"""Jobs of the pipeline, given all brokers of a cluster, while one that leads what they work on is killed."""
+
+# The client's own annotations are partial.
+# mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Producer
+
+from interop.cluster.nodes import MAKEUPS, Cluster
+from interop.pipeline.running import JOB_SECONDS, Jobs, kafka, produce_odd, read, said
+from interop.pipeline_kills.processes import JobProcess
+
+RECORDS: Final = 12_000
+BEGAN_MS: Final = 1_700_000_000_000
+PARTITIONS: Final = 2
+SOURCE: Final = {
+    # So few that a job takes many steps, and is amid them when the broker dies.
+    "maxOffsetsPerTrigger": "1000",
+    # As in interop/spark_jobs/stream_failover.py.
+    "kafka.request.timeout.ms": "10000",
+    "kafka.default.api.timeout.ms": "10000",
+}
+COMMITTED: Final = {"kafka.isolation.level": "read_committed"}
+SETTINGS: Final = {"auto.leader.rebalance.enable": "false", "default.replication.factor": "3"}
+
+
+def fill(cluster: Cluster) -> None:
+    """Plain records, and such as leave gaps."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
+    for number in range(RECORDS):
+        value = b"%d %s" % (number, b"x" * (number % 50))
+        producer.produce(
+            "events", value, b"%d" % (number % 7), number % PARTITIONS, timestamp=BEGAN_MS + number * 1000
+        )
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    produce_odd(cluster, "events", PARTITIONS, BEGAN_MS)
+
+
+def killed_amid(cluster: Cluster, job: JobProcess, topic: str, has_begun: Callable[[], bool]) -> None:
+    """Kill a leader of the topic when the job has begun; the job ends well, and the broker is back."""
+    deadline = time.monotonic() + JOB_SECONDS
+    while not has_begun():
+        assert not job.is_over, job.tail()
+        assert time.monotonic() < deadline, job.tail()
+        time.sleep(0.05)
+    leaders = [cluster.leader(topic, index) for index in range(PARTITIONS)]
+    victim = next(leader for leader in leaders if leader not in cluster.controllers)
+    assert not job.is_over, "it was done before the broker was killed"
+    cluster.nodes[victim].kill()
+    said(job)
+    cluster.start_again(victim)
+    for name, partitions in cluster.all_partitions().items():
+        cluster.until_in_sync(name, partitions)
+
+
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_jobs_are_exact_while_a_leader_is_killed(makeup: str, tmp_path: Path) -> None:
+    jobs, archived = Jobs(tmp_path), tmp_path / "archive"
+    with Cluster(MAKEUPS[makeup], SETTINGS).start() as cluster:
+        cluster.make_topic("events", [[2, 3, 1], [3, 2, 1]], **{"retention.ms": "-1"})
+        fill(cluster)
+        truth = read(cluster, "events")
+        records = sum(map(len, truth.values()))
+
+        mirror = {
+            "input": kafka(cluster, "events", **SOURCE, **COMMITTED),
+            "mirror": {
+                "job": "m",
+                "checkpoint": str(tmp_path / "checkpoint"),
+                "suffix": ".mirror",
+                "client": {"bootstrap.servers": cluster.bootstrap},
+            },
+        }
+        killed_amid(
+            cluster,
+            jobs.start("mirror", mirror),
+            "events.mirror",
+            lambda: any(b"".join(cluster.segments(1, "events.mirror", at).values()) for at in (0, 1)),
+        )
+        for (_, partition), found in read(cluster, "events.mirror").items():
+            contents = [record.content for record in truth["events", partition].values()]
+            assert [record.content for record in found.values()] == contents
+
+        archive: dict[str, Any] = {
+            "input": kafka(cluster, "events", **SOURCE, **COMMITTED),
+            "archive": {"directory": str(archived)},
+        }
+        killed_amid(
+            cluster,
+            jobs.start("archive", archive),
+            "events",
+            lambda: any((archived / "_manifests").glob("*.json")),
+        )
+        audit = {
+            "audit": {"window": "30 days"},
+            "left": kafka(cluster, "events", **COMMITTED),
+            "right": {"format": "archive", "directory": str(archived)},
+        }
+        assert f"clean: {records} records" in jobs.run("audit", audit)
+        for name, partitions in cluster.all_partitions().items():
+            cluster.until_the_same(name, partitions)
+        cluster.check_complaints()
