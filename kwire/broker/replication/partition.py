@@ -172,13 +172,14 @@ class Partition:
         late, self._late = self._late or {}, None
         promises = [*self._flushing, *(self._unflushed or ()), *(self._staged or ())]
         self._flushing, self._unflushed, self._staged = (), None, None
-        error = ApiError(code, message)
-        for one in late:
-            if one.timer is not None:
-                one.timer.cancel()
-            self._tell(one.tell, error)
-        for _, tell, _ in promises:
-            self._tell(tell, error)
+        if late or promises:
+            error = ApiError(code, message)
+            for one in late:
+                if one.timer is not None:
+                    one.timer.cancel()
+                self._tell(one.tell, error)
+            for _, tell, _ in promises:
+                self._tell(tell, error)
         self.wake()
 
     def _forget_followers(self) -> None:

@@ -326,8 +326,10 @@ class Replicas:
 
     def _is_given_up(self, image: PartitionImage) -> bool:
         """Whether the broker is about to end, and the others have gone on without this replica."""
+        if self._node_id in image.isr:
+            return False
         own = self._image().brokers.get(self._node_id)
-        return own is not None and own.in_controlled_shutdown and self._node_id not in image.isr
+        return own is not None and own.in_controlled_shutdown
 
     def _opened(self, topic: TopicImage, index: int, *, is_new: bool) -> Partition:
         """A replica with its log, which is created where there is none yet. StorageError.

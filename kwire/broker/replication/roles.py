@@ -15,6 +15,8 @@ from typing import Final
 class Role(Enum):
     """What a replica is to this broker."""
 
+    __hash__ = object.__hash__  # that of Enum is a call in Python, and there are thousands of replicas
+
     ABSENT = "absent"
     """Nothing: it is none of this broker's, not yet or not any more."""
     LEADER = "leader"
@@ -27,6 +29,8 @@ class Role(Enum):
 
 class Move(Enum):
     """What becomes of a replica."""
+
+    __hash__ = object.__hash__
 
     LEAD = "lead"
     """This broker leads, in a new epoch perhaps."""
