@@ -12,8 +12,12 @@ from kwire.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from kwire.wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
 from kwire.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from kwire.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from kwire.wire.primitives import Uuid
 from tests.rig import Rig, produce_request
+
+UNSERVED = ("share.version", "streams.version")
+"""What a broker beside kwire's may not find in its cluster."""
 
 
 class Cluster(Rig):
@@ -21,6 +25,8 @@ class Cluster(Rig):
 
     def __init__(self) -> None:
         super().__init__(**{"replica.lag.time.max.ms": "2000", "min.insync.replicas": "2"})
+        off = [FeatureUpdateKey(feature=name, max_version_level=0, upgrade_type=2) for name in UNSERVED]
+        self.ask(2, UpdateFeaturesRequest(feature_updates=off, timeout_ms=1_000))
         features = [
             Feature(name=name, min_supported_version=low, max_supported_version=high)
             for name, (low, high) in registered_features().items()
