@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 ACCEPTS_PER_TURN = 64
 ACCEPT_RETRY_MS = 1_000
+LOCAL_SEND_BUFFER_BYTES = 200 << 10
+"""Of a connection within this machine, unless one is given.
+
+There is no way to fill, so that a buffer which grows by itself, to megabytes, only has data wait in it.
+"""
 DRAIN_MS = 5_000
 """How long a stopping broker waits for its clients to take their last replies."""
 
@@ -196,8 +201,11 @@ class Server:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if self.settings.send_buffer_bytes != SYSTEM_DEFAULT:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.settings.send_buffer_bytes)
+        send_buffer_bytes = self.settings.send_buffer_bytes
+        if send_buffer_bytes == SYSTEM_DEFAULT and sock.getsockname()[0] == sock.getpeername()[0]:
+            send_buffer_bytes = LOCAL_SEND_BUFFER_BYTES
+        if send_buffer_bytes != SYSTEM_DEFAULT:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         self._next_channel_id += 1
         connection = Connection(self, sock, self._next_channel_id, listener, peer)
         self.connections[connection.channel.id] = connection

@@ -42,7 +42,7 @@ def settings_of(config: BrokerConfig) -> Settings:
         max_connections_per_ip=config.max_connections_per_ip,
         max_connections_per_ip_overrides=config.connections_per_host(),
         max_connections_by_listener=config.connections_per_listener(),
-        # Kafka's default of 100 KiB holds a fast loopback back: the system's own applies unless one is given.
+        # Kafka's default of 100 KiB holds a long way back: the system's own applies unless one is given.
         send_buffer_bytes=config.socket_send_buffer_bytes
         if "socket.send.buffer.bytes" in config.given
         else SYSTEM_DEFAULT,

@@ -9,7 +9,8 @@ import pytest
 
 from kwire.broker.net import receiving as receiving_module
 from kwire.broker.net.listeners import BindError, bind
-from kwire.broker.net.settings import Settings
+from kwire.broker.net.server import LOCAL_SEND_BUFFER_BYTES
+from kwire.broker.net.settings import SYSTEM_DEFAULT, Settings
 
 if TYPE_CHECKING:
     from tests.broker.net.conftest import MakeRig, Rig
@@ -176,3 +177,15 @@ async def test_frames_that_had_to_wait_are_answered_by_a_drain(
     received = [await client.receive() for _ in range(len(rig.node.frames) - 1)]
     assert received == [b"%d" % index for index in range(1, len(rig.node.frames))]
     assert await client.is_closed()
+
+
+@pytest.mark.parametrize(("given", "expected"), [(SYSTEM_DEFAULT, LOCAL_SEND_BUFFER_BYTES), (50_000, 50_000)])
+async def test_the_send_buffer_of_a_local_connection_does_not_grow(
+    make_rig: MakeRig, given: int, expected: int
+) -> None:
+    rig = await make_rig(send_buffer_bytes=given)
+    client = await rig.connect()
+    assert await client.ask(b"ehello") == b"hello"
+    (connection,) = rig.server.connections.values()
+    # Linux gives twice of what it is asked for, as far as it is allowed to.
+    assert connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * expected
