@@ -6,6 +6,7 @@ others leads one half and the second the other half, until one of them dies.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -47,25 +48,29 @@ def _mortals(cluster: Cluster) -> list[int]:
 
 def kill_in_turn(
     cluster: Cluster, kills: int, works: Callable[[], None], meanwhile: Callable[[int], None]
-) -> None:
-    """Kill brokers one after another.
+) -> list[float]:
+    """Kill brokers one after another; gives the seconds until the programs have gone on after each kill.
 
     `works` waits until the programs have done something more: before each kill, while the broker is away, and
     when it is back. `meanwhile` is told of each kill, right after it.
     """
     victims = _mortals(cluster)
+    gaps = []
     for number in range(kills):
         victim = victims[number % len(victims)]
         cluster.elect_preferred()
         until_leading(cluster, victim)
         works()
         cluster.nodes[victim].kill()
+        began = time.monotonic()
         meanwhile(number)
         works()
+        gaps.append(round(time.monotonic() - began, 1))
         cluster.start_again(victim)
         for topic, count in cluster.all_partitions().items():
             cluster.until_in_sync(topic, count)
         works()
+    return gaps
 
 
 def until_leading(cluster: Cluster, node_id: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import tempfile
@@ -21,11 +22,9 @@ from interop.exactly_once.copying import COPY, INSTANCES, PARTITIONS, SOURCE, Co
 from interop.java_programs import JavaProgram
 from interop.scenarios import streams
 
-KILLS = 4
-COPIER_KILLS = 3
+KILLS = int(os.environ.get("INTEROP_KILLS", "4"))
 TO_COPY = 30_000
 """In each partition: more than is copied."""
-STREAMS_KILLS = 3
 WORDS_A_LINE, VOCABULARY = 3, 50
 WORKS_S = 90.0
 """How long programs may do nothing after a death: sessions and transactions end, JVMs start."""
@@ -75,7 +74,7 @@ def test_copiers_in_java_copy_every_record_exactly_once(makeup: str) -> None:
             try:
                 for number in range(INSTANCES):
                     instances.start(number)
-                dying.kill_in_turn(
+                gaps = dying.kill_in_turn(
                     cluster,
                     KILLS,
                     lambda: committed.until(committed.count + 500),
@@ -88,7 +87,7 @@ def test_copiers_in_java_copy_every_record_exactly_once(makeup: str) -> None:
             dying.until_nothing_is_open(cluster)
             source, copy = (read(cluster.bootstrap, topic, written) for topic in (SOURCE, COPY))
         copied = Copied(source, copy, KILLS, KILLS)
-        print(f"{written} records")
+        print(f"{written} records, gaps of {gaps} s")
         assert not copied.wrong(), "\n".join(copied.wrong())
         assert copied.records == written
         assert committed.content == copy
@@ -141,7 +140,7 @@ def test_copiers_that_abort_copy_in_order(makeup: str) -> None:
                     running[0].kill()
                     running[0] = start(0)
 
-            dying.kill_in_turn(cluster, COPIER_KILLS, works, meanwhile)
+            gaps = dying.kill_in_turn(cluster, KILLS, works, meanwhile)
             for partition, program in enumerate(running):
                 program.kill()
                 # What it leaves open is aborted as soon as somebody goes on with its id.
@@ -149,9 +148,9 @@ def test_copiers_that_abort_copy_in_order(makeup: str) -> None:
             dying.until_nothing_is_open(cluster)
             count = committed.count
             copy = read(cluster.bootstrap, COPY, count, len(source))
-        print(f"{count} records")
+        print(f"{count} records, gaps of {gaps} s")
         begun = {partition: values[: len(copy[partition])] for partition, values in source.items()}
-        copied = Copied(begun, copy, 1, COPIER_KILLS)
+        copied = Copied(begun, copy, 1, KILLS)
         assert not copied.wrong(), "\n".join(copied.wrong())
         assert committed.content == copy
         dying.check_replicas(cluster)
@@ -193,10 +192,10 @@ def test_a_streams_application_counts_every_word_exactly_once(makeup: str) -> No
             feeding = Feeding(
                 cluster.bootstrap, streams.NAME, streams.PARTITIONS, lambda number: line(number).encode(), 100
             )
-            dying.kill_in_turn(cluster, STREAMS_KILLS, lambda: until(output.total + 300), meanwhile)
+            gaps = dying.kill_in_turn(cluster, KILLS, lambda: until(output.total + 300), meanwhile)
             written = feeding.end()
             until(written * WORDS_A_LINE)
-            print(f"{output.total} words")
+            print(f"{output.total} words, gaps of {gaps} s")
             ended = [program.stop() for program in running]
             assert ended == [128 + signal.SIGTERM] * 2, ended
             dying.until_nothing_is_open(cluster)
