@@ -152,17 +152,21 @@ class GroupMachine:
         return self.offsets.commit(commit, self._around.now_ms())
 
     def fetch_offsets(
-        self, group_id: str, member_id: str | None, member_epoch: int
+        self, group_id: str, member_id: str | None, member_epoch: int, *, only_committed: bool
     ) -> Mapping[str, Mapping[int, CommittedOffset]]:
         """What a group has committed, by topic and partition; nothing where there is no such group.
 
-        What its log has and is not committed is not told. ApiError, where a member asks: UNKNOWN_MEMBER_ID,
-        STALE_MEMBER_EPOCH.
+        `only_committed`: not what the log has beyond what is committed of it. ApiError, where a member asks:
+        UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH.
         """
         group = self.consumer.groups.get(group_id)
         if group is not None:
             check_fetch(group, member_id, member_epoch)
-        return self.offsets.committed_topics(group_id)
+        if only_committed and self.offsets.is_pending(group_id):
+            return self.offsets.committed_topics(group_id)
+        if group is None and group_id not in self.classic.groups:
+            return {}
+        return self.offsets.topics(group_id)
 
     def delete_offsets(
         self,

@@ -83,11 +83,13 @@ class Offsets:
         """The offsets of a group by topic and partition; empty where it has none. Not to be changed."""
         return self._by_group.get(group_id, {})
 
+    def is_pending(self, group_id: str) -> bool:
+        """Whether some of what is known of the group is not committed yet."""
+        return group_id in self._before
+
     def committed_topics(self, group_id: str) -> dict[str, Partitions]:
-        """As `topics`, of what is committed."""
-        before = self._before.get(group_id)
-        if not before:
-            return self.topics(group_id)
+        """As `topics`, of what is committed, where some is pending."""
+        before = self._before[group_id]
         found = {topic: dict(partitions) for topic, partitions in self.topics(group_id).items()}
         for (topic, partition), values in before.items():
             if values[0] is not None:

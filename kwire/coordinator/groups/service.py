@@ -313,23 +313,26 @@ class GroupCoordinatorService:
         read: Callable[[Mapping[str, Mapping[int, CommittedOffset]]], R],
         done: Callable[[ErrorCode, R | None], None],
         *,
+        require_stable: bool = False,
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> None:
         """OffsetFetch: `read` makes an answer of the offsets by topic and partition, which it must not keep.
 
-        `done` gets it with NONE, else an error and None. It shows what is committed, also while replicas are
-        waited for; only what was loaded has to be committed first. A group that does not exist has no
-        offsets. A member of a consumer group says who it is.
+        `done` gets it with NONE, else an error and None. It shows what is committed; only what was loaded has
+        to be committed first. With `require_stable`, as consumers ask, it shows all that the group has done,
+        as soon as that is committed. A group that does not exist has no offsets. A member of a consumer group
+        says who it is.
         """
         try:
             shard = self._shard(group_id, empty_id_allowed=True)
-            offsets = shard.machine.fetch_offsets(group_id, member_id, member_epoch)
+            at_once = shard.is_load_committed and not require_stable
+            offsets = shard.machine.fetch_offsets(group_id, member_id, member_epoch, only_committed=at_once)
         except ApiError as error:
             done(error.code, None)
             return
         answer = read(offsets)
-        if shard.is_load_committed:
+        if at_once:
             done(ErrorCode.NONE, answer)
             return
 

@@ -85,12 +85,15 @@ def test_nothing_is_told_before_it_is_committed(cluster: Cluster) -> None:
     cluster.commit(1)
     cluster.ports.held = []
     writing = cluster.commit(2)
+    stable = Reply()
+    cluster.service.fetch_offsets("g", lambda stored: stored["t"][0].offset, stable, require_stable=True)
     for _ in range(2):
-        assert writing.pending
+        assert (writing.pending, stable.pending) == (True, True)
         assert cluster.offsets() == {("t", 0): 1}
         cluster.host.run_pending()
     cluster.ports.release()
     assert writing.value == ErrorCode.NONE
+    assert stable.value == (ErrorCode.NONE, 2), "who wants what is stable waits for what comes before"
     assert cluster.offsets() == {("t", 0): 2}
 
 

@@ -175,6 +175,7 @@ class _Group:
             group.group_id,
             self._read,
             self._done,
+            require_stable=require_stable,
             member_id=group.member_id,
             member_epoch=group.member_epoch,
         )
@@ -254,7 +255,7 @@ def _one_group(node: BrokerRole, context: RequestContext, request: OffsetFetchRe
                     partition.error_code = code
         context.complete(OffsetFetchResponse(error_code=code, topics=topics or [], groups=[]))
 
-    node.groups.fetch_offsets(request.group_id, read, done)
+    node.groups.fetch_offsets(request.group_id, read, done, require_stable=request.require_stable)
 
 
 def _offsets(

@@ -1,0 +1,120 @@
+"""While too few replicas of a coordinator's log are in sync, it tells a group what was committed last.
+
+Consumers, who ask for what is stable, are told to ask again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from interop.cluster.nodes import MAKEUPS, Cluster, eventually
+from interop.cluster.test_tools import GROUPS, Desk
+from interop.raw_client import RawClient
+from interop.scenario import compare, plain, table
+
+if TYPE_CHECKING:
+    from interop.conftest import Record
+
+OFFSETS_TOPIC = "__consumer_offsets"
+LEFT = 1
+ASK_AGAIN = (14, 16)
+"""COORDINATOR_LOAD_IN_PROGRESS is kwire's, NOT_COORDINATOR Apache Kafka's."""
+
+
+def ask(cluster: Cluster, api: str, version: int, **fields: Any) -> Any:
+    with RawClient(cluster.nodes[LEFT].bootstrap) as client:
+        return client.call(api, version, **fields)
+
+
+def commit(cluster: Cluster, group: str, offset: int) -> int:
+    partition = {
+        "PartitionIndex": 0,
+        "CommittedOffset": offset,
+        "CommittedLeaderEpoch": -1,
+        "CommittedMetadata": "",
+    }
+    answer = ask(
+        cluster,
+        "OffsetCommit",
+        8,
+        GroupId=group,
+        GenerationIdOrMemberEpoch=-1,
+        MemberId="",
+        GroupInstanceId=None,
+        Topics=[{"Name": "t", "Partitions": [partition]}],
+    )
+    code: int = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+    return code
+
+
+def committed(cluster: Cluster, group: str, *, require_stable: bool) -> tuple[Any, int]:
+    """The error, and the offset."""
+    topics = [{"Name": "t", "PartitionIndexes": [0]}]
+    answer = ask(
+        cluster,
+        "OffsetFetch",
+        8,
+        Groups=[{"GroupId": group, "Topics": topics}],
+        RequireStable=require_stable,
+    )
+    found = answer["Groups"][0]
+    if found["ErrorCode"]:
+        return "ask again" if found["ErrorCode"] in ASK_AGAIN else found["ErrorCode"], -1
+    partition = found["Topics"][0]["Partitions"][0]
+    return partition["ErrorCode"], partition["CommittedOffset"]
+
+
+def of_who_is_left(cluster: Cluster) -> str:
+    """A group whose coordinator is the one broker that will be left."""
+
+    def coordinator(group: str) -> int:
+        answer = ask(cluster, "FindCoordinator", 4, KeyType=0, CoordinatorKeys=[group])
+        node_id: int = answer["Coordinators"][0]["NodeId"]
+        return node_id
+
+    eventually(lambda: coordinator("g0") > 0, "there is no coordinator")
+    cluster.until_in_sync(OFFSETS_TOPIC, cluster.all_partitions()[OFFSETS_TOPIC])
+    return next(group for number in range(1000) if coordinator(group := f"g{number}") == LEFT)
+
+
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_what_was_committed_is_told_while_nothing_can_be(makeup: str, record: Record) -> None:
+    with Cluster(MAKEUPS[makeup]).start() as cluster:
+        cluster.make_topic("t", [[1, 2, 3]])
+        group = of_who_is_left(cluster)
+        eventually(lambda: commit(cluster, group, 1) == 0, "nothing is committed")
+        desk = Desk(cluster)
+        seen = desk.seen
+
+        def look(when: str) -> None:
+            for stable in (False, True):
+                label = f"{when}, {'stable' if stable else 'as it is'}"
+                seen[label] = committed(cluster, group, require_stable=stable)
+
+        look("at first")
+        for node_id in (2, 3):
+            cluster.nodes[node_id].kill()
+        count = cluster.all_partitions()[OFFSETS_TOPIC]
+        eventually(
+            lambda: all(
+                len(cluster.partition(OFFSETS_TOPIC, index)["IsrNodes"]) <= 1 for index in range(count)
+            ),
+            "who is dead stays in sync",
+        )
+        seen["next one"] = commit(cluster, group, 2)
+        look("with one replica")
+        told = desk.run(GROUPS, "--describe", "--group", group)
+        seen["described"] = [line.replace(group, "<group>") for line in told]
+        cluster.start_again(2)
+        eventually(
+            lambda: committed(cluster, group, require_stable=True) == (0, 2),
+            "what was written is never committed",
+        )
+        seen["one more"] = commit(cluster, group, 3)
+        look("with two replicas")
+        record.save(f"cluster.few_replicas.{makeup}", plain(seen))
+    if makeup != "kafka":
+        found = compare("cluster.few_replicas", record.load("cluster.few_replicas.kafka"), plain(seen))
+        assert not found, "\n" + table(found)
