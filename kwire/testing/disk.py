@@ -110,6 +110,8 @@ class MemoryDisk:
         """Whether reading fails too, or only writing."""
         self.free_bytes: int | None = None
         """How many bytes more fit; None for as many as there are."""
+        self.broken: dict[str, bool] = {}
+        """Directories in which nothing can be changed any more; and whether nothing can be read, either."""
         self._rng = rng
         self._note = note
         self._root = Directory()
@@ -131,6 +133,7 @@ class MemoryDisk:
         self.dies_after = self.fails_after = self.free_bytes = None
         self.failures = None
         self.torn_bytes = 0
+        self.broken.clear()
 
     @property
     def is_faulty(self) -> bool:
@@ -176,7 +179,7 @@ class MemoryDisk:
     def reading(self, path: str) -> None:
         """Count a read. StorageError when it fails."""
         if self.fails_reading:
-            self._may_fail(f"read {path}")
+            self._may_fail(f"read {path}", reads=True)
 
     def changing(self, what: str) -> None:
         """Count an operation that is about to be done. StorageError when it fails; Died."""
@@ -197,8 +200,13 @@ class MemoryDisk:
             return True
         return False
 
-    def _may_fail(self, what: str) -> None:
-        if self.fails_after is None or self._undisturbed:
+    def _may_fail(self, what: str, *, reads: bool = False) -> None:
+        if self._undisturbed:
+            return
+        for directory, is_unreadable in self.broken.items():
+            if f" {directory}/" in f"{what}/" and (is_unreadable or not reads):
+                raise StorageError(f"simulated EIO: {what}")
+        if self.fails_after is None:
             return
         if self.fails_after > 0:
             self.fails_after -= 1

@@ -175,9 +175,10 @@ class Network:
 
     def break_some(self, share: float) -> None:
         """Break each connection with this chance."""
-        for connection in list(self.connections):
-            if self._chance(share):
-                connection.break_off()
+        chosen = [connection for connection in self.connections if self._chance(share)]
+        self.note(f"{len(chosen)} of {len(self.connections)} connections break")
+        for connection in chosen:
+            connection.break_off(is_told=True)
 
     def delay_ms(self) -> int:
         """How long a frame is under way."""
@@ -389,12 +390,13 @@ class Connection:
 
     # --- what goes wrong
 
-    def break_off(self) -> None:
+    def break_off(self, *, is_told: bool = False) -> None:
         """Both ends learn, each in its time, that it is over; what was under way may be lost."""
         if self._broken or self not in self._network.connections:
             return
         self._broken = True
-        self._network.note(f"{self!r} breaks")
+        if not is_told:
+            self._network.note(f"{self!r} breaks")
         self.out.lose_some()
         self.back.lose_some()
         self.out.put(self._end_server)

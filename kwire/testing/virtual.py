@@ -27,7 +27,6 @@ from kwire.testing.disk import Died
 T = TypeVar("T")
 
 LONGEST_WORK_MS = 50
-"""How long work takes at most where a seed decides."""
 
 
 class Events:
@@ -160,6 +159,8 @@ class VirtualHost:
         self.peers: Peers = NoPeers(self.call_soon)
         """The other nodes: nobody, unless the host stands in a network."""
         self._work_delays = work_delays
+        self.longest_work_ms = LONGEST_WORK_MS
+        """How long work takes at most where a seed decides."""
         self._streams = RandomStreams(seed)
 
     def random(self, purpose: str) -> random.Random:
@@ -196,9 +197,9 @@ class VirtualHost:
             task.deliver()
         else:
             rng, timers = self._work_delays, self.events.timers
-            begins_ms = rng.randrange(LONGEST_WORK_MS)
+            begins_ms = rng.randrange(self.longest_work_ms)
             timers.add(begins_ms, task.run)
-            timers.add(begins_ms + rng.randrange(LONGEST_WORK_MS), task.deliver)
+            timers.add(begins_ms + rng.randrange(self.longest_work_ms), task.deliver)
 
     def hold_work(self) -> list[Work]:
         """From now on work waits in this list for the test to run and deliver it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any, Final
 
 from kwire.testing.cluster.client import Client, Steps
@@ -33,7 +34,7 @@ class Consumer(Client):
         self._ledger = ledger
         self._places = places
         self._isolation_level = int(read_committed)
-        self.positions = dict.fromkeys(places, 0)
+        self.positions: defaultdict[Place, int] = defaultdict(int)
         self.given: set[bytes] = set()
         """What it was given, with read_committed."""
         self.rack = ""
@@ -96,7 +97,9 @@ class Consumer(Client):
             yield self.backoff()
             yield from self.refresh()
             return
-        if data.preferred_read_replica >= 0:
+        if data.preferred_read_replica >= 0 and data.preferred_read_replica not in self._brokers:
+            yield from self.refresh()
+        elif data.preferred_read_replica >= 0:
             self._preferred[place] = data.preferred_read_replica, self.now_ms() + PREFERRED_FOR_MS
         elif asked is not None:
             self._preferred[place] = preferred, until_ms

@@ -65,7 +65,8 @@ class Group:
         now = frozenset(places)
         before = self.held.get(member, (NOTHING, frozenset()))[1]
         if now != before:
-            self._note(f"{member} has {', '.join(map(str, sorted(now))) or 'nothing'} in {generation}")
+            when = f"in generation {generation}" if generation >= 0 else "any more"
+            self._note(f"{member} has {', '.join(map(str, sorted(now))) or 'nothing'} {when}")
         for place in before - now:
             self._confirmed[place] = [one for one in self._confirmed[place] if one[0] != member]
         for place in now - before:

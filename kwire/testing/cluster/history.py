@@ -18,7 +18,7 @@ from kwire.testing.cluster.operator import Operator
 from kwire.testing.cluster.producers import Producer
 from kwire.testing.cluster.transactions import TransactionalProducer
 from kwire.testing.cluster.trouble import CALM, Trouble, some_faults
-from kwire.testing.cluster.world import ALONE, FIVE, FOUR, THREE, Shape, World, hearing
+from kwire.testing.cluster.world import ALONE, FIVE, FOUR, MOST_PARTITIONS, THREE, Shape, World, hearing
 from kwire.testing.simulation.promises import Broken
 
 TROUBLE_MS: Final = 10_000
@@ -36,6 +36,11 @@ class History:
             # Few bytes at once: a follower that was away needs many fetches to catch up.
             fetch_bytes=self._rng.choice((150, 600, 1 << 20))
         )
+        disks = self._chance("disks")
+        if disks.random() < 0.2:
+            self._shape = self._shape._replace(directories=2)
+        if disks.random() < 0.15:
+            self._shape = self._shape._replace(longest_work_ms=300)
         if self._chance("racks").random() < 0.25:
             self._shape = self._shape._replace(has_racks=True)
         self._shape = _drifting(self._shape, self._chance("clocks"))
@@ -60,8 +65,12 @@ class History:
             world.begin()
             world.create_topics()
             self._start_clients(world)
-            self._get_into_trouble(world)
-            self._become_whole(world)
+            try:
+                self._get_into_trouble(world)
+                self._become_whole(world)
+            except Exception:
+                world.tell_how_it_is()
+                raise
 
     def _start_clients(self, world: World) -> None:
         rng, ledger, places = self._rng, world.ledger, world.places
@@ -84,9 +93,12 @@ class History:
                 places=places,
                 brokers=shape.brokers,
                 replicas=shape.replicas,
+                grows_to=MOST_PARTITIONS if self._chance("growth").random() < 0.3 else 0,
             )
         if self.seed % 9 == 8:  # chance is not asked, so that the other seeds go on in their ways
             world.client(Copier, "copier", ledger=ledger, places=places, source=places[0])
+        if self._chance("plain").random() < 0.15:
+            world.client(Producer, "plain", ledger=ledger, places=places, is_idempotent=False)
         self._start_group(world, self._chance("groups"))
         if world.shape.has_racks:
             chance = self._chance("where consumers stand")

@@ -38,6 +38,8 @@ class Sent:
     is_idempotent: bool
     acks_all: bool
     is_acknowledged: bool = False
+    attempts: int = 0
+    """How often it was sent: without idempotence it may stand there as often."""
     transaction: Transaction | None = None
 
 
@@ -145,7 +147,7 @@ class Ledger:
 
     def check(self) -> None:
         """Broken where what is committed is not what was promised."""
-        found: dict[bytes, Place] = {}
+        found: dict[bytes, int] = {}
         last: dict[tuple[str, Place], Sent] = {}
         for place, committed in self.committed.items():
             for value in (committed.values[offset] for offset in sorted(committed.values)):
@@ -154,12 +156,11 @@ class Ledger:
                     continue  # of an internal topic; values of others are held to what was sent as they rise
                 if sent.place != place:
                     raise Broken(f"{value!r} is in {place}, and was sent to {sent.place}")
-                if not sent.is_idempotent:
-                    found[value] = place
+                found[value] = found.get(value, 0) + 1
+                if found[value] > (1 if sent.is_idempotent else sent.attempts):
+                    raise Broken(f"{value!r} stands {found[value]} times in {place}")
+                if found[value] > 1 or not (sent.is_idempotent or (sent.acks_all and sent.is_acknowledged)):
                     continue
-                if value in found:
-                    raise Broken(f"{value!r} stands twice in {place}")
-                found[value] = place
                 before = last.get((sent.producer, place))
                 if before is not None and before.number > sent.number:
                     raise Broken(f"{value!r} stands after {before.value!r} in {place}, and was sent before")

@@ -95,6 +95,8 @@ class Member(Consumer):
         self.member_id = ""
         self.owned: dict[Place, bool] = {}
         """Its partitions, and whether it knows where to go on."""
+        self._committed: dict[Place, int] = {}
+        """What it was told is committed of what it has."""
         self._lives = count(1)
         self._life = self.name
         self._beats_ms = 0
@@ -129,9 +131,8 @@ class Member(Consumer):
             if not self.owned.get(place, True):
                 yield from self._look(coordinator, place)
             elif place in self.owned:
-                before = self.positions[place]
                 yield from self._poll(place)
-                if self.positions[place] > before or self.rng.random() < 0.1:
+                if self.positions[place] != self._committed.get(place) or self.rng.random() < 0.05:
                     yield from self._commit(coordinator, place)
         if not self.enough and self.rng.random() < 0.02:
             if self.rng.random() < 0.5:
@@ -166,6 +167,7 @@ class Member(Consumer):
     def _gives_up(self) -> None:
         self.generation = NOTHING
         self.owned.clear()
+        self._committed.clear()
         self.group.gives_up(self._life)
 
     def _owns(self, places: Collection[Place]) -> None:
@@ -215,6 +217,7 @@ class Member(Consumer):
         if before is not None and before == self._ledger.epoch_led(OFFSETS, coordinator):
             self.group.found(self._life, place, generation, found.committed_offset)
         self.positions[place] = max(0, found.committed_offset)
+        self._committed[place] = found.committed_offset
         self.owned[place] = True
 
     def _names_itself(self, wanted: OffsetFetchRequestGroup) -> None:
@@ -236,10 +239,16 @@ class Member(Consumer):
         ((outcome,),) = (topic.partitions for topic in answer.topics)
         if (yield from self._must_be_fine(outcome.error_code, "OffsetCommit")):
             self.group.committed(place, generation, offset)
+            self._committed[place] = offset
 
 
 class ClassicMember(Member):
     """Joins, is told the generation, and gets its assignment from whichever member leads."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._has_assigned = 0
+        """How many partitions, where it leads its group."""
 
     def _is_out(self) -> None:
         self.member_id = ""
@@ -272,6 +281,7 @@ class ClassicMember(Member):
     def _sync(self, coordinator: PeerAddress, generation: int, members: list[str]) -> Steps[None]:
         """`members` are there for the leader alone, who assigns each partition to one of them."""
         shares: dict[str, list[Place]] = {member: [] for member in members}
+        self._has_assigned = len(self.group.places) if members else 0
         for place in self.group.places if members else ():
             shares[self.rng.choice(members)].append(place)
         request = SyncGroupRequest(
@@ -295,6 +305,8 @@ class ClassicMember(Member):
         self._beats_ms = self.now_ms() + HEARTBEAT_INTERVAL_MS
 
     def _beat(self, coordinator: PeerAddress) -> Steps[None]:
+        if 0 < self._has_assigned < len(self.group.places):
+            raise Rejoin  # topics have grown, which the leader looks after
         request = HeartbeatRequest(
             group_id=self.group.name, generation_id=self.generation, member_id=self.member_id
         )
@@ -330,7 +342,7 @@ class ConsumerMember(Member):
         wanted.member_id, wanted.member_epoch = self.member_id, self.generation
 
     def _join(self, coordinator: PeerAddress) -> Steps[None]:
-        if not self._topic_ids:
+        while not self._topic_ids:
             yield from self.refresh()
         yield from self._tell(coordinator, 0)
 

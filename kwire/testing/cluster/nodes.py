@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kwire.broker.config import load
@@ -16,7 +16,8 @@ from kwire.testing.world import NOW_MS, VirtualNode
 CLUSTER_ID: Final = "c2ltdWxhdGVkIGNsdXN0ZQ"
 CONTROLLER_PORT: Final = 9093
 PORT: Final = 9092
-DATA: Final = "/data"
+DIRECTORIES: Final = ("/data", "/more")
+"""The first has the metadata."""
 RACKS: Final = ("here", "there")
 RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 FOREVER_MS: Final = (1 << 63) - 1
@@ -70,6 +71,7 @@ def settings(
     min_insync_replicas: int,
     fetch_bytes: int,
     has_racks: bool,
+    directories: Sequence[str],
 ) -> dict[str, str]:
     """A node's properties: Kafka's keys. A follower fetches `fetch_bytes` of a partition at once."""
     racks = {"broker.rack": RACKS[node_id % len(RACKS)], "replica.selector.class": RACK_AWARE}
@@ -82,7 +84,7 @@ def settings(
     return {
         "node.id": str(node_id),
         "process.roles": roles,
-        "log.dirs": DATA,
+        "log.dirs": ",".join(directories),
         "listeners": ",".join(listeners[role] for role in roles.split(",")),
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
@@ -118,6 +120,7 @@ class ClusterNode(VirtualNode):
         network: Network,
         note: Callable[[str], None],
         drift: Drift,
+        longest_work_ms: int,
     ) -> None:
         self.node_id = int(settings["node.id"])
         self.name = f"node {self.node_id}"
@@ -126,6 +129,8 @@ class ClusterNode(VirtualNode):
         self.is_touched = True
         self.lives = 0
         """How often its process was started."""
+        self._longest_work_ms = longest_work_ms
+        self._note = note
         disk = MemoryDisk(
             random.Random(rng.getrandbits(64)), lambda text: note(f"the disk of {self.name} {text}")
         )
@@ -153,12 +158,17 @@ class ClusterNode(VirtualNode):
     def start(self) -> None:
         self.lives += 1
         super().start()
-        end_turn = self.host.end_turn
+        host = self.host
+        host.longest_work_ms = self._longest_work_ms
+        end_turn = host.end_turn
         assert end_turn is not None
 
         def turn_ended() -> None:
             self.is_touched = True
             end_turn()
+            if self.fatal and self.host is host and not host.is_dead:
+                self._note(f"{self.name} ends by itself: {self.fatal[0]}")
+                self.die()
 
         self.host.end_turn = turn_ended
         self.is_touched = True

@@ -13,6 +13,7 @@ from kwire.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from kwire.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from kwire.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -26,6 +27,7 @@ from kwire.wire.messages.incremental_alter_configs import (
 )
 
 REASSIGN_VERSION: Final = 0
+CREATE_PARTITIONS_VERSION: Final = 3
 ELECT_VERSION: Final = 2
 DELETE_RECORDS_VERSION: Final = 2
 CONFIGS_VERSION: Final = 1
@@ -46,13 +48,21 @@ class Operator(Client):
     """Does one thing after another, and looks at the answer only for what must not be said."""
 
     def __init__(
-        self, *arguments: Any, ledger: Ledger, places: list[Place], brokers: list[int], replicas: int
+        self,
+        *arguments: Any,
+        ledger: Ledger,
+        places: list[Place],
+        brokers: list[int],
+        replicas: int,
+        grows_to: int = 0,
     ) -> None:
+        """`grows_to` is how many partitions he may give a topic."""
         super().__init__(*arguments)
         self._ledger = ledger
         self._places = places
         self._broker_ids = brokers
         self._replicas = replicas
+        self._grows_to = grows_to
 
     def run(self) -> Steps[None]:
         kinds: list[tuple[Callable[[Place], Steps[None]], int]] = [
@@ -62,6 +72,8 @@ class Operator(Client):
             (self._delete_records, 2),
             (self._configure, 1),
         ]
+        if self._grows_to:
+            kinds.append((self._grow, 3))
         works, weights = zip(*kinds, strict=True)
         while not self.enough:
             yield self.some_time(1_500)
@@ -142,6 +154,21 @@ class Operator(Client):
         answer = yield from self.ask(self.any_broker(), CONFIGS_VERSION, request)
         if answer is not None:
             self._may_be([one.error_code for one in answer.responses], "a configuration")
+
+    def _grow(self, place: Place) -> Steps[None]:
+        count = 1 + sum(each.topic == place.topic for each in self._places)
+        if count > self._grows_to:
+            return
+        self.say(f"gives {place.topic} {count} partitions")
+        topic = CreatePartitionsTopic(name=place.topic, count=count, assignments=None)
+        request = CreatePartitionsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
+        answer = yield from self.ask(self.any_broker(), CREATE_PARTITIONS_VERSION, request)
+        if answer is not None:
+            # He may not have heard that it has them.
+            codes = [one.error_code for one in answer.results]
+            self._may_be(
+                codes, "a growth", ErrorCode.INVALID_PARTITIONS, ErrorCode.INVALID_REPLICATION_FACTOR
+            )
 
     def _may_be(self, codes: list[int], what: str, *more: ErrorCode) -> None:
         for code in codes:

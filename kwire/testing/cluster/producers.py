@@ -103,6 +103,8 @@ class Producer(Client):
                 timeout_ms=TIMEOUT_MS,
                 topic_data=[TopicProduceData(name=place.topic, partition_data=[data])],
             )
+            for sent in batch:
+                sent.attempts += 1
             answer = yield from self.ask(address, self.produce_version, request)
             if answer is None:
                 yield from self.refresh()

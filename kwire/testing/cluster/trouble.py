@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from kwire.testing.cluster.nodes import ClusterNode
+from kwire.testing.cluster.nodes import DIRECTORIES, ClusterNode
 from kwire.testing.cluster.world import World
 from kwire.testing.network import Faults
 
@@ -61,6 +61,9 @@ class Trouble:
             (self._wipe, 1),
             (self._wipe_uncounted, 4),
         ]
+
+        if world.shape.directories > 1:
+            self._kinds.append((self._break_directory, 5))
 
     def step(self) -> None:
         """Do something."""
@@ -118,7 +121,7 @@ class Trouble:
         known = world.watch.image.brokers
         for broker_id in world.shape.brokers:
             node = world.nodes[broker_id]
-            if not node.is_running or node.host.is_paused or broker_id not in known:
+            if not node.is_running or node.host.is_paused or node.disk.broken or broker_id not in known:
                 return False
             if known[broker_id].broker_epoch != node.node.life.broker_epoch:
                 return False  # the controller does not know yet that it has died
@@ -161,6 +164,26 @@ class Trouble:
             self._is_weak = True
             self._goes_down(node, "loses power")
             node.die(power=self._rng)
+
+    def _break_directory(self) -> None:
+        """It can be written no more, or not even read, until somebody replaces it; nothing on it is lost."""
+        node = self._some()
+        if node is None or not node.is_broker:
+            return
+        directory, is_unreadable = self._rng.choice(DIRECTORIES), self._rng.random() < 0.5
+        what = "breaks" if is_unreadable else "is full"
+        self._world.note(f"--- {directory} of {node.name} {what}")
+        node.disk.broken[directory] = is_unreadable
+        self._down[node.node_id] = None
+
+        def replace() -> None:
+            if node.node_id in self._down:
+                if node.is_running:
+                    self._world.note(f"--- {node.name} is killed, to have its directory repaired")
+                    node.die()
+                self._start(node)
+
+        self._later(replace)
 
     def _stop(self) -> None:
         """As a process that gets a SIGTERM: it has others lead, but does not wait for that without end."""
@@ -259,6 +282,9 @@ class Trouble:
         for node in world.nodes.values():
             if node.is_running and node.host.is_paused:
                 node.host.resume()
+            if node.is_running and node.disk.broken:
+                node.die()
             if not node.is_running:
+                node.disk.repair()
                 self._down[node.node_id] = None
                 self._start(node)

@@ -137,7 +137,7 @@ class Watch:
             return
         for broker_id in known.isr:
             node, registered = self._nodes[broker_id], self.image.brokers.get(broker_id)
-            if registered is None or registered.fenced or not node.is_running:
+            if registered is None or registered.fenced or not node.is_running or node.disk.broken:
                 continue
             if node.node.life.broker_epoch != registered.broker_epoch:
                 continue

@@ -12,8 +12,8 @@ from kwire.broker.host.host import PeerAddress
 from kwire.broker.replication.roles import Role
 from kwire.testing.cluster.client import Client
 from kwire.testing.cluster.ledger import Ledger, Place
-from kwire.testing.cluster.nodes import RIGHT, ClusterNode, Drift, address_of, settings
-from kwire.testing.cluster.watch import Watch
+from kwire.testing.cluster.nodes import DIRECTORIES, RIGHT, ClusterNode, Drift, address_of, settings
+from kwire.testing.cluster.watch import Watch, told_of
 from kwire.testing.network import Faults, Network
 from kwire.testing.simulation.promises import Broken
 from kwire.testing.virtual import Events
@@ -22,7 +22,8 @@ from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsReques
 C = TypeVar("C", bound=Client)
 
 CREATE_TOPICS_VERSION: Final = 7
-START_MS: Final = 10_000
+MOST_PARTITIONS: Final = 3
+START_MS: Final = 20_000
 """How long a cluster may take from its first process to the leaders of its first topic."""
 
 
@@ -36,6 +37,10 @@ class Shape(NamedTuple):
     fetch_bytes: int = 1 << 20
     has_racks: bool = False
     """Whether nodes stand in two racks, and consumers may read from followers."""
+    directories: int = 1
+    """How many log directories each node has."""
+    longest_work_ms: int = 50
+    """How long syncs, and other work for threads, take at most."""
     drifts: Mapping[int, Drift] = {}
     """Of nodes whose clocks are wrong."""
 
@@ -81,12 +86,14 @@ class World:
         self.clients: list[Client] = []
         self.topics = topics
         self.places = [Place(topic, index) for topic, count in topics.items() for index in range(count)]
+        self._may_be = [Place(topic, index) for topic in topics for index in range(MOST_PARTITIONS)]
+        """Those that there are, or may be, as topics grow."""
         internal = [Place("__consumer_offsets", 0), Place("__transaction_state", 0)]
         self.bugs: list[str] = []
         """What nodes have logged as errors of their own."""
         self.nodes: dict[int, ClusterNode] = {}
         self.watch = Watch(
-            self.nodes, [*self.places, *internal], self.ledger, shape.min_insync_replicas, self.note
+            self.nodes, [*self._may_be, *internal], self.ledger, shape.min_insync_replicas, self.note
         )
         self.events.look = self._look
 
@@ -106,6 +113,7 @@ class World:
                 min_insync_replicas=shape.min_insync_replicas,
                 fetch_bytes=shape.fetch_bytes,
                 has_racks=shape.has_racks,
+                directories=DIRECTORIES[: shape.directories],
             )
             self.nodes[node_id] = ClusterNode(
                 own,
@@ -113,6 +121,7 @@ class World:
                 network=self.network,
                 note=self.note,
                 drift=shape.drifts.get(node_id, RIGHT),
+                longest_work_ms=shape.longest_work_ms,
             )
 
     # --- what happens
@@ -140,6 +149,9 @@ class World:
 
     def _look(self) -> None:
         self.watch.look()
+        for place in self._may_be:
+            if place not in self.places and self.watch.partition(place) is not None:
+                self.places.append(place)
         if self.bugs:
             raise Broken(self.bugs[0])
 
@@ -153,6 +165,28 @@ class World:
         if partition is None or partition.role is not Role.LEADER:
             return None
         return known.leader_epoch if partition.leader_epoch == known.leader_epoch else None
+
+    def tell_how_it_is(self) -> None:
+        """Have the transcript end with what a reader asks first: who has what."""
+        image = self.watch.image
+        for node in self.nodes.values():
+            state = "paused" if node.host.is_paused else "up" if node.is_running else "down"
+            known = image.brokers.get(node.node_id)
+            fenced = "" if known is None else ", fenced" if known.fenced else ", unfenced"
+            self.note(f"= {node.name} is {state}{fenced}")
+        for place in self.watch.places:
+            known_partition = self.watch.partition(place)
+            if known_partition is None:
+                continue
+            self.note(f"= {place}: {told_of(known_partition)}; committed up to {self.ledger.of(place).end}")
+            for node in self.nodes.values():
+                partition = node.node.replicas.get(*place) if node.is_broker and node.is_running else None
+                if partition is not None:
+                    log = partition.log
+                    self.note(
+                        f"=   {node.name}: {partition.role.value} in epoch {partition.leader_epoch}, from "
+                        f"{log.log_start_offset} to {log.log_end_offset}, high watermark {log.high_watermark}"
+                    )
 
     # --- clients
 
