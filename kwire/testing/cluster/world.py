@@ -235,7 +235,7 @@ class _Bugs(logging.Handler):
         self._found = found
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info is not None:
+        if record.exc_info:  # False where a node has thought of it
             self._found.append(logging.Formatter().format(record))
 
 
