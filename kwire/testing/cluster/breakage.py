@@ -22,8 +22,6 @@ from kwire.broker.replication.roles import Role
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import ProducerStateManager
 from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
-from kwire.coordinator.groups.machine import GroupMachine
-from kwire.coordinator.groups.offsets import Commit
 from kwire.coordinator.runtime import Shard
 from kwire.coordinator.transactions.machine import TransactionMachine
 from kwire.testing.simulation.breakage import Breakage, SetAttribute
@@ -222,13 +220,6 @@ def _aborted_transactions_are_not_told(replace: SetAttribute) -> None:
     replace(Log, "aborted_transactions", lambda self, *arguments: [])
 
 
-def _commits_from_before_count(replace: SetAttribute) -> None:
-    def commit_offsets(self: GroupMachine, commit: Commit, *, is_transactional: bool = False) -> Any:
-        return self.offsets.commit(commit, self._around.now_ms())
-
-    replace(GroupMachine, "commit_offsets", commit_offsets)
-
-
 def _partitions_are_given_before_they_are_free(replace: SetAttribute) -> None:
     replace(ConsumerGroup, "owner_epoch", lambda self, topic_id, partition: NO_EPOCH)
 
@@ -266,7 +257,6 @@ BREAKAGES = [
     Breakage("markers that were decided are forgotten", _decided_markers_are_forgotten, 5),
     Breakage("aborted transactions are not told", _aborted_transactions_are_not_told),
     Breakage("leader epochs of requests are not looked at", _leader_epochs_of_requests_are_not_looked_at),
-    Breakage("commits from before count", _commits_from_before_count, 72),
     Breakage("partitions are given before they are free", _partitions_are_given_before_they_are_free, 18),
     Breakage("coordinators answer before it is committed", _coordinators_answer_before_it_is_committed, 5),
 ]
