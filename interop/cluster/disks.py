@@ -1,0 +1,104 @@
+"""A disk of a test's own, small enough to be filled, and which can be broken: a file with ext4, mounted.
+
+What is broken answers every call with EIO, as a disk that is pulled, until it is repaired.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+SIZE_BYTES: Final = 96 << 20
+SHUTDOWN: Final = 0x8004587D
+"""EXT4_IOC_SHUTDOWN, `_IOR('X', 125, __u32)`."""
+WITHOUT_JOURNAL: Final = 2
+
+
+class NoDisk(Exception):
+    """This machine lets no disk be made; says why."""
+
+
+class Disk:
+    def __init__(self) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix="interop-disk-"))
+        self._image = self._home / "image"
+        self._filler = self._home / "disk" / "filler"
+        self.directory = self._home / "disk" / "data"
+        """For a node: beside it are things that are none of a node's."""
+        (self._home / "disk").mkdir()
+        with self._image.open("wb") as image:
+            image.truncate(SIZE_BYTES)
+        try:
+            run("mkfs.ext4", "-q", "-m", "0", str(self._image))
+            self._mount()
+        except (NoDisk, OSError):
+            shutil.rmtree(self._home)
+            raise
+
+    def sync(self) -> None:
+        """Have all that was written so far outlive a break-down: no tool that formats waits for its disk."""
+        run("sync", "--file-system", str(self._home / "disk"))
+
+    def fill(self) -> None:
+        """Leave no room."""
+        with self._filler.open("wb", buffering=0) as filler:
+            for size in (1 << 20, 1 << 12):
+                try:
+                    while True:
+                        filler.write(bytes(size))
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+
+    def make_room(self) -> None:
+        self._filler.unlink()
+
+    def break_down(self) -> None:
+        """From now on nothing can be read or written."""
+        opened = os.open(self._home / "disk", os.O_RDONLY)
+        try:
+            fcntl.ioctl(opened, SHUTDOWN, struct.pack("=I", WITHOUT_JOURNAL))
+        finally:
+            os.close(opened)
+
+    def repair(self) -> None:
+        """Mounted anew, with what was written out before. Nobody may have a file open."""
+        self._unmount()
+        self._mount()
+
+    def discard(self) -> None:
+        self._unmount("--lazy")
+        shutil.rmtree(self._home)
+
+    def _mount(self) -> None:
+        run("mount", "-o", "loop", str(self._image), str(self._home / "disk"))
+
+    def _unmount(self, *options: str) -> None:
+        run("umount", *options, str(self._home / "disk"))
+
+
+@contextmanager
+def disk() -> Iterator[Disk]:
+    """Raises NoDisk."""
+    found = Disk()
+    try:
+        yield found
+    finally:
+        found.discard()
+
+
+def run(*command: str) -> None:
+    if shutil.which(command[0]) is None:
+        raise NoDisk(f"there is no program {command[0]}")
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise NoDisk(f"'{' '.join(command)}' says: {done.stderr.strip()}")
