@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.world import VirtualNode
 from kwire.wire.batch import build
@@ -16,40 +15,14 @@ from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, To
 PRODUCE_VERSION, FETCH_VERSION = 12, 12
 
 
-class BrokenDisk(MemoryDisk):
-    """A disk below one of whose directories everything fails, once it is told to."""
-
-    broken: str | None = None
-
-    def _check(self, path: str) -> None:
-        if self.broken is not None and path.startswith(self.broken):
-            raise StorageError(f"Input/output error ({path})")
-
-    def open(self, path: str, *, create: bool = False) -> Any:
-        self._check(path)
-        return super().open(path, create=create)
-
-    def read(self, path: str) -> bytes:
-        self._check(path)
-        return super().read(path)
-
-    def rename(self, old: str, new: str) -> None:
-        self._check(old)
-        super().rename(old, new)
-
-    def names(self, path: str) -> list[str]:
-        self._check(path)
-        return super().names(path)
-
-
 class Rig(VirtualNode):
     """A node with two log directories that may break."""
 
-    disk: BrokenDisk
+    disk: MemoryDisk
 
     def __init__(self, disk: MemoryDisk | None = None, **settings: str) -> None:
         super().__init__(
-            {"log.dirs": "/d1,/d2", "log.segment.bytes": "1048576", **settings}, disk=disk or BrokenDisk()
+            {"log.dirs": "/d1,/d2", "log.segment.bytes": "1048576", **settings}, disk=disk or MemoryDisk()
         )
 
     def create(self, *names: str, partitions: int = 1) -> None:

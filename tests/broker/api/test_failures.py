@@ -83,7 +83,7 @@ def test_a_log_that_cannot_be_reached_is_not_made_again(rig: Rig) -> None:
         assert rig.produce("a", index).error_code == 0
     rig.node.begin_shutdown()
     rig.node.finish_shutdown()
-    rig.disk.broken = "/d2"
+    rig.disk.broken["/d2"] = True
     again = Rig(rig.disk)
     for index in range(4):
         # As Kafka says it: the cluster knows that they are lost, and they have no leader.
@@ -91,7 +91,7 @@ def test_a_log_that_cannot_be_reached_is_not_made_again(rig: Rig) -> None:
         assert again.produce("a", index).error_code == expected, index
     again.node.begin_shutdown()
     again.node.finish_shutdown()
-    rig.disk.broken = None
+    rig.disk.broken.clear()
     healed = Rig(rig.disk)
     for index in range(4):
         assert healed.produce("a", index).base_offset == (1 if index in lost else 2), index
@@ -99,10 +99,10 @@ def test_a_log_that_cannot_be_reached_is_not_made_again(rig: Rig) -> None:
 
 def test_a_topic_whose_directory_fails_is_deleted_all_the_same(rig: Rig) -> None:
     rig.create("a", partitions=4)
-    rig.disk.broken = "/d2"
+    rig.disk.broken["/d2"] = True
     answer = rig.call(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1000))
     assert [topic.error_code for topic in answer.responses] == [0]
-    rig.disk.broken = None
+    rig.disk.broken.clear()
     for index in range(4):
         assert rig.produce("a", index).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

@@ -16,12 +16,12 @@ from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.world import VirtualNode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from tests.rig import BrokenDisk, Rig
+from tests.rig import Rig
 
 TOPICS = ("t", "u")
 
 
-def stopped(disk: BrokenDisk | None = None) -> Rig:
+def stopped(disk: MemoryDisk | None = None) -> Rig:
     """A broker that has stopped, with the topics t (in /d1 and /d2) and u."""
     rig = Rig(disk)
     topics = [CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in TOPICS]

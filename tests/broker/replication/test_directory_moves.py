@@ -33,7 +33,6 @@ from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, To
 from tests.rig import (
     FETCH_VERSION,
     PRODUCE_VERSION,
-    BrokenDisk,
     Rig,
     fetch_request,
     produce_request,
@@ -334,7 +333,7 @@ MOST_OPERATIONS = 400
 def test_a_broker_may_die_anywhere_in_a_move(power: bool) -> None:
     """At every operation of the disk: what was acknowledged is there, once, and may move again."""
     for operations in range(MOST_OPERATIONS):
-        disk = BrokenDisk()
+        disk = MemoryDisk()
         rig = Rig(disk)
         rig.create("a")
         fill(rig, 40, 1000)
@@ -346,7 +345,7 @@ def test_a_broker_may_die_anywhere_in_a_move(power: bool) -> None:
         rig.host.advance(1000)
         finished = disk.fails_after is not None and disk.fails_after > 0
         if power:
-            MemoryDisk.power_cut(disk, random.Random(operations))
+            disk.power_cut(random.Random(operations))
         else:
             disk.kill()
         again = Rig(disk)
