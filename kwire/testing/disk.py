@@ -391,6 +391,9 @@ class MemoryDisk:
             raise FileMissing(f"there is no directory {path}")
         return sorted(entry.entries)
 
+    def subdirectories(self, path: str) -> list[str]:
+        return [name for name in self.names(path) if self.is_directory(f"{path}/{name}")]
+
     def make_directory(self, path: str) -> None:
         if not path or self._entry(path) is not None:
             return

@@ -74,8 +74,10 @@ class PartitionChange:
     def record(self) -> StoredRecord | None:
         """The record that makes the change; None where there is nothing to change."""
         before = self._before
-        self._finish_move()
-        self._fill_elr()
+        if self.removing or self.adding:
+            self._finish_move()
+        if self._elr_enabled:
+            self._fill_elr()
         change = PartitionChangeRecord(partition_id=self._index, topic_id=self._topic.topic_id)
         self._elect(change)
         if change.leader == NO_LEADER_CHANGE and not contains(self.replicas, before.replicas):
@@ -107,8 +109,6 @@ class PartitionChange:
 
         Where fewer are added than removed, as many as stay must be: else it would cost copies of the data.
         """
-        if not self.removing and not self.adding:
-            return
         isr, replicas = without(self.isr, self.removing), without(self.replicas, self.removing)
         if not isr or not replicas or not set(self.adding) <= set(isr):
             return
@@ -116,8 +116,6 @@ class PartitionChange:
             self.isr, self.replicas, self.removing, self.adding = isr, replicas, [], []
 
     def _fill_elr(self) -> None:
-        if not self._elr_enabled:
-            return
         isr_size, most = len(self.isr), len(self._before.replicas)
         if isr_size >= most or isr_size >= min_isr(self._image, self._topic.name, self._before):
             self._elr = []

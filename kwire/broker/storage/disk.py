@@ -121,6 +121,9 @@ class Disk(Protocol):
     def names(self, path: str) -> list[str]:
         """The sorted names in a directory."""
 
+    def subdirectories(self, path: str) -> list[str]:
+        """Those of them that are directories."""
+
     def make_directory(self, path: str) -> None:
         """Make the directory and those above it that are missing; one that exists is no error."""
 
@@ -398,6 +401,13 @@ class RealDisk:
     def names(self, path: str) -> list[str]:
         try:
             return sorted(os.listdir(path))
+        except OSError as error:
+            raise _failure(error) from error
+
+    def subdirectories(self, path: str) -> list[str]:
+        try:
+            with os.scandir(path) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
         except OSError as error:
             raise _failure(error) from error
 

@@ -176,10 +176,9 @@ class LogDirectory:
 
     def partitions(self) -> list[PartitionDirectory]:
         """The partition directories in it, by name. StorageError for a directory that is none."""
-        disk = self._disk
         found: list[PartitionDirectory] = []
-        for name in disk.names(self.path):
-            if name in _FOREIGN or name.startswith(".") or not disk.is_directory(join(self.path, name)):
+        for name in self._disk.subdirectories(self.path):
+            if name in _FOREIGN or name.startswith("."):
                 continue
             parsed = parse_name(name)
             if parsed is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 
 from kwire.broker.host.host import Host
 from kwire.broker.host.loggers import NodeLogger
@@ -150,7 +150,7 @@ class LogManager:
         self._is_open = True
 
     def _open_directory(self, directory: LogDirectory, now_ms: int) -> None:
-        path = directory.path
+        path, config_of = directory.path, cache(self._config)
         recovery_points, start_offsets, high_watermarks = OffsetCheckpoints.read(self._disk, path)
         self.high_watermarks.update(high_watermarks)
         self._checkpoints[path].told.update(recovery_points, start_offsets)
@@ -179,7 +179,7 @@ class LogManager:
                 found.topic,
                 found.partition,
                 name=found.name,
-                config=self._config(found.topic),
+                config=config_of(found.topic),
                 clean=directory.was_clean,
                 recovery_point=recovery_points.get(place, 0),
                 log_start_offset=start_offsets.get(place, 0),
@@ -193,8 +193,8 @@ class LogManager:
             # What is appended next is not durable, as the checkpoint would have it.
             self._checkpoints[path].write_now()
         if opened:
-            how = "" if directory.was_clean else " and recovered"
-            self._logger.info("%s: %d logs opened%s", path, len(opened), how)
+            opening = "opened" if directory.was_clean else "opened and recovered"
+            self._logger.info("%s: %d logs %s", path, len(opened), opening)
 
     def _second(self, directory: LogDirectory, found: PartitionDirectory) -> None:
         """Set one of two directories of a partition aside, for someone to look at. StorageError.
