@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar, cast
 
 from kwire.broker.cli.cluster_folder import ClusterFolder, ClusterNode, kill, start, stop
-from kwire.broker.cli.settings import parse_overrides
+from kwire.broker.cli.settings import Failure, parse_overrides
 from kwire.wire.errors import WireError
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
@@ -66,6 +66,8 @@ def _down(folder: ClusterFolder, options: argparse.Namespace) -> int:
 
 def _status(folder: ClusterFolder, options: argparse.Namespace) -> int:
     nodes = folder.nodes()
+    if not nodes:
+        raise Failure(f"no node in {folder.path} is finished: 'kwire cluster up' goes on with it")
     cluster, metadata = _asked(nodes)
     known = {broker.broker_id: broker.is_fenced for broker in cluster.brokers} if cluster else {}
     partitions = [one for topic in metadata.topics for one in topic.partitions] if metadata else []

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from kwire.broker.cli.settings import Failure
-from kwire.broker.config import BrokerConfig, ConfigError, load
+from kwire.broker.config import ConfigError, load
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.node.format import Beginning, FormatError, format_directories
 from kwire.broker.storage.disk import RealDisk, StorageError
@@ -32,9 +32,14 @@ from kwire.wire.primitives import uuid_to_text
 CONTROLLER_ID: Final = 100
 MAX_BROKERS: Final = 32
 MAX_REPLICAS: Final = 3
+MAX_PORT: Final = 65_535
 START_SECONDS: Final = 60
 STOP_SECONDS: Final = 90
 LOOK_SECONDS: Final = 0.02
+UNFINISHED: Final = ".unfinished"
+"""What the properties of a node end with while its directories are not formatted."""
+OF_A_NODE: Final = ("broker.id", "listeners", "log.dir", "log.dirs", "node.id", "process.roles")
+"""What each node has for itself."""
 NOT_SERVED: Final = {"share.version": 0, "streams.version": 0}
 """Features that Kafka's releases begin with and kwire's brokers do not serve: such a cluster refuses them."""
 SERVING: Final = "kwire serves on "
@@ -90,7 +95,8 @@ class ClusterNode:
         flags = os.O_WRONLY | os.O_APPEND
         self._started = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-m", "kwire", "serve", str(self.properties)],
+            # -P: a folder may hold a copy.py, or another module of the standard library's name.
+            [sys.executable, "-P", "-m", "kwire", "serve", str(self.properties)],
             os.environ,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -169,35 +175,53 @@ class ClusterFolder:
     def make(self, brokers: int, port: int, settings: Mapping[str, str]) -> None:
         """Write properties and format directories, of what is not there yet. Failure.
 
-        Broker N listens on `port` + N - 1, the controller on the port behind the last of the first brokers.
+        Broker N listens on `port` + N - 1, the controller on the port behind the last of the first brokers,
+        and those that are added later on the ports behind it.
         """
         if not 1 <= brokers <= MAX_BROKERS:
             raise Failure(f"--brokers {brokers}: expected 1 to {MAX_BROKERS}")
+        for key in OF_A_NODE:
+            if key in settings:
+                raise Failure(f"--set {key}: each node has its own")
         try:
             load(None, {}, settings)
         except ConfigError as error:
             raise Failure(str(error)) from error
         rng = random.SystemRandom()
-        known: dict[int, ClusterNode] = {}
+        known = {node.node_id: node for node in self.nodes()} if self.exists else {}
+        if len([node for node in known.values() if node.is_broker]) > brokers:
+            raise Failure(f"the cluster in {self.path} has more than {brokers} brokers already")
+        if 1 in known:
+            port = known[1].config.listener_endpoints()[0][2]
+        if not 1 <= port <= MAX_PORT - brokers:
+            raise Failure(f"--port {port}: expected 1 to {MAX_PORT - brokers}, for {brokers} brokers")
         if self.exists:
-            known = {node.node_id: node for node in self.nodes()}
-            if len([node for node in known.values() if node.is_broker]) > brokers:
-                raise Failure(f"the cluster in {self.path} has more than {brokers} brokers already")
-            quorum = known[CONTROLLER_ID].config.value("controller.quorum.voters")
-            assert isinstance(quorum, list)
-            voters = ",".join(quorum)
             cluster_id = self._id_file.read_text().strip()
         else:
             self.path.mkdir(parents=True, exist_ok=True)
             if any(self.path.iterdir()):
                 raise Failure(f"{self.path} is not empty, and not a cluster's: give another --dir")
-            voters, cluster_id = f"{CONTROLLER_ID}@127.0.0.1:{port + brokers}", uuid_to_text(new_uuid(rng))
+            cluster_id = uuid_to_text(new_uuid(rng))
+            # From here on 'up' goes on with what is there, and 'down' removes it.
+            self._id_file.write_text(f"{cluster_id}\n")
+        controller_port = port + brokers
+        if CONTROLLER_ID in known:
+            controller_port = known[CONTROLLER_ID].config.controller_endpoints()[0][2]
         for node_id in (CONTROLLER_ID, *range(1, brokers + 1)):
             if node_id not in known:
-                path = self.path / f"node-{node_id}.properties"
-                path.write_text(_properties(node_id, voters, port, brokers, path.with_suffix(""), settings))
-                _format(ClusterNode(path).config, rng, cluster_id)
-        self._id_file.write_text(f"{cluster_id}\n")
+                data = self.path / f"node-{node_id}"
+                shutil.rmtree(data, ignore_errors=True)  # of an 'up' that was cut short
+                own_port = port + node_id - 1
+                if node_id == CONTROLLER_ID:
+                    own_port = controller_port
+                elif port <= controller_port <= own_port:
+                    own_port += 1
+                unfinished = data.with_suffix(UNFINISHED)
+                unfinished.write_text(
+                    _properties(node_id, own_port, controller_port, brokers, data, settings)
+                )
+                _format(unfinished, rng, cluster_id)
+                unfinished.rename(data.with_suffix(".properties"))
 
     def remove(self) -> None:
         """Forget the cluster, and all its data; what else is in the folder stays."""
@@ -205,6 +229,9 @@ class ClusterFolder:
             shutil.rmtree(node.data, ignore_errors=True)
             for path in (node.log, node.properties, node.properties.with_suffix(".pid")):
                 path.unlink(missing_ok=True)
+        for unfinished in self.path.glob(f"node-*{UNFINISHED}"):
+            shutil.rmtree(unfinished.with_suffix(""), ignore_errors=True)
+            unfinished.unlink()
         self._id_file.unlink()
         with suppress(OSError):  # with files of somebody else's
             self.path.rmdir()
@@ -239,13 +266,13 @@ def kill(nodes: Sequence[ClusterNode]) -> None:
 
 
 def _properties(
-    node_id: int, voters: str, port: int, brokers: int, data: Path, settings: Mapping[str, str]
+    node_id: int, port: int, controller_port: int, brokers: int, data: Path, settings: Mapping[str, str]
 ) -> str:
     replicas = min(MAX_REPLICAS, brokers)
     lines = {
         "process.roles": "controller" if node_id == CONTROLLER_ID else "broker",
         "node.id": str(node_id),
-        "controller.quorum.voters": voters,
+        "controller.quorum.voters": f"{CONTROLLER_ID}@127.0.0.1:{controller_port}",
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "log.dirs": str(data),
@@ -256,22 +283,20 @@ def _properties(
         "transaction.state.log.min.isr": str(max(1, replicas - 1)),
         "group.initial.rebalance.delay.ms": "0",
     }
-    if node_id == CONTROLLER_ID:
-        lines["listeners"] = f"CONTROLLER://{voters.partition('@')[2]}"
-    else:
-        lines["listeners"] = f"PLAINTEXT://127.0.0.1:{port + node_id - 1}"
+    listener = "CONTROLLER" if node_id == CONTROLLER_ID else "PLAINTEXT"
+    lines["listeners"] = f"{listener}://127.0.0.1:{port}"
     return "".join(f"{key}={value}\n" for key, value in {**lines, **settings}.items())
 
 
-def _format(config: BrokerConfig, rng: random.Random, cluster_id: str) -> None:
+def _format(properties: Path, rng: random.Random, cluster_id: str) -> None:
     try:
         format_directories(
-            config,
+            load(str(properties), {}, {}),
             RealDisk(),
             rng,
             int(time.time() * 1000),
             cluster_id=cluster_id,
             beginning=Beginning(NOT_SERVED),
         )
-    except (StorageError, FormatError) as error:
+    except (ConfigError, StorageError, FormatError) as error:
         raise Failure(str(error)) from error

@@ -126,6 +126,8 @@ def test_a_pid_that_somebody_else_has_by_now_is_nobody(desk: Desk) -> None:
         (["status"], "there is no cluster in"),
         (["kill", "7"], "there is no cluster in"),
         (["up", "--brokers", "0"], "--brokers 0: expected 1 to 32"),
+        (["up", "--port", "65533"], "--port 65533: expected 1 to 65532, for 3 brokers"),
+        (["up", "--set", "node.id=5"], "--set node.id: each node has its own"),
         (["up", "--set", "num.partitions"], "--set num.partitions: expected KEY=VALUE"),
         (["up", "--set", "num.partition=3"], "did you mean num.partitions?"),
     ],
@@ -155,5 +157,57 @@ def test_properties_are_such_as_apache_kafka_takes(desk: Desk) -> None:
     assert broker.log_dirs == [str(desk.folder / "node-2")]
     assert broker.default_replication_factor == 3
     assert broker.min_insync_replicas == 2
-    folder.make(4, 20_001, {})
-    assert [node.node_id for node in folder.nodes()] == [100, 1, 2, 3, 4]
+
+
+def test_a_broker_that_is_added_has_a_port_of_its_own(desk: Desk) -> None:
+    from kwire.broker.cli.cluster_folder import ClusterFolder
+
+    folder = ClusterFolder(str(desk.folder))
+    folder.make(2, 20_001, {})
+    folder.make(4, 9092, {})  # where the port was not given again
+    assert {node.node_id: node.address for node in folder.nodes()} == {
+        100: "127.0.0.1:20003",
+        1: "127.0.0.1:20001",
+        2: "127.0.0.1:20002",
+        3: "127.0.0.1:20004",
+        4: "127.0.0.1:20005",
+    }
+
+
+def test_a_beginning_that_was_cut_short_goes_on_or_is_removed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kwire.broker.cli import cluster_folder
+
+    folder = cluster_folder.ClusterFolder(str(desk.folder))
+    formatted = cluster_folder.format_directories
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        formatted(*arguments, **options)
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(cluster_folder, "format_directories", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                folder.make(1, 20_001, {})
+        assert "no node in" in desk.says("status", status=1)
+    folder.make(1, 20_001, {})
+    assert desk.states() == {100: "stopped", 1: "stopped"}
+    desk.says("down")
+    assert not desk.folder.exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster_folder, "format_directories", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            folder.make(1, 20_001, {})
+    desk.says("down")
+    assert not desk.folder.exists()
+
+
+def test_a_folder_may_hold_a_module_of_the_standard_librarys_name(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "copy.py").write_text("raise SystemExit('not the standard library')\n")
+    monkeypatch.chdir(tmp_path)
+    desk.says("up", "--brokers", "1", "--port", str(free_ports(2)))
+    assert desk.states() == {100: "running", 1: "running"}
