@@ -53,7 +53,7 @@ async def _serve(config: BrokerConfig) -> str:
     """Serve until asked to stop, or until the broker cannot go on: then the reason is given."""
     stop = _StopSignals(trio.Event(), trio.lowlevel.current_trio_token())
     async with serve(config, alone=True, stop=stop.asked) as broker:
-        if stop.asked.is_set():
+        if stop.asked.is_set() or broker.failure.reason:
             return broker.failure.reason
         print(
             f"kwire serves on {broker.bootstrap}, its data is in {', '.join(config.log_dirs)}; "

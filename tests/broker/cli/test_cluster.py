@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import random
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,12 +47,13 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody listens on."""
+    """The first of so many ports in a row that nobody listens on.
+
+    Below those that the system chooses: the near end of a connection between two nodes may have one of those.
+    """
     while True:
-        with socket.socket() as first:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-        if port + count < 65_536 and all(is_free(one) for one in range(port, port + count)):
+        port = random.randrange(20_000, 32_000)
+        if all(is_free(one) for one in range(port, port + count)):
             return port
 
 
@@ -105,6 +107,19 @@ def test_a_node_that_cannot_start_is_told_of(desk: Desk) -> None:
         told = desk.says("up", "--brokers", "1", "--port", str(port), status=1)
     assert told.startswith("kwire: node 1 did not start: ")
     assert str(port) in told
+
+
+def test_a_node_that_fails_before_it_serves_is_told_of(desk: Desk) -> None:
+    from kwire.broker.cli.cluster_folder import ClusterFolder
+
+    folder = ClusterFolder(str(desk.folder))
+    folder.make(1, free_ports(2), {})
+    meta = desk.folder / "node-1" / "meta.properties"
+    own_id = (desk.folder / "cluster.id").read_text().strip()
+    meta.write_text(meta.read_text().replace(own_id, "AAAAAAAAAAAAAAAAAAAAAQ"))
+    assert "node 1 did not start: the quorum is that of another cluster" in desk.says(
+        "up", "--brokers", "1", status=1
+    )
 
 
 def test_a_pid_that_somebody_else_has_by_now_is_nobody(desk: Desk) -> None:
