@@ -109,14 +109,13 @@ def test_the_only_directory_fails(makeup: str, way: str, small: Disk) -> None:
 
 
 def clients(makeup: str) -> list[type[Client]]:
-    """All of them, but for transactions where Apache Kafka leads.
+    """All of them, but for transactions where Apache Kafka may lead.
 
-    What a coordinator wrote last in its partition may wait there until it times out, after a minute: it seems
-    that the leader goes on to count on a replica that the controller has just taken out of the in-sync set,
-    since its broker lives, and looks again only when another follower has more.
+    What a coordinator wrote last in its partition may wait there until it times out, after a minute. The
+    leader goes on to wait for a replica that the controller has just taken out of the in-sync set, for
+    it has caught up lately and its broker lives, and looks again only when another follower has more.
     """
-    no_transactions = makeup in ("kwire joins kafka", "kafka")
-    return [each for each in CLIENTS if not (no_transactions and each is TransactionalWriter)]
+    return [each for each in CLIENTS if makeup == "kwire" or each is not TransactionalWriter]
 
 
 def check(load: Load, makeup: str, way: str) -> None:
