@@ -37,9 +37,12 @@ VICTIM = 3
 PARTITIONS = 6
 STORAGE = (
     "NotEnoughReplicas|KAFKA_STORAGE_ERROR|KafkaStorageException|UnknownServerException|timed out after"
-    "|marked offline, remaining directories"
+    "|marked offline, remaining directories|Detected non-monotonic update of fetch offset"
 )
-"""What followers are told until somebody else leads, and what clients are told then."""
+"""What followers are told until somebody else leads, and what clients are told then.
+
+Who only observes the metadata does not sync its log, and has less of it when its disk is repaired.
+"""
 
 
 @pytest.fixture(name="small")
