@@ -5,10 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import socket
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar, cast
 
-from kwire.broker.cli.cluster_folder import ClusterFolder, ClusterNode, kill, start, stop
+from kwire.broker.cli.cluster_folder import (
+    LOOK_SECONDS,
+    START_SECONDS,
+    ClusterFolder,
+    ClusterNode,
+    kill,
+    start,
+    stop,
+)
 from kwire.broker.cli.settings import Failure, parse_overrides
 from kwire.wire.errors import WireError
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -32,6 +41,7 @@ def _up(folder: ClusterFolder, options: argparse.Namespace) -> int:
     folder.make(options.brokers, options.port, parse_overrides(options.overrides))
     nodes = folder.nodes()
     start(nodes)
+    _await_all(nodes)
     brokers = [node for node in nodes if node.is_broker]
     print(
         f"{len(brokers)} brokers serve on {_bootstrap(nodes)}, all that is theirs is in {folder.path}; "
@@ -40,9 +50,39 @@ def _up(folder: ClusterFolder, options: argparse.Namespace) -> int:
     return 0
 
 
+def _await_all(nodes: Sequence[ClusterNode]) -> None:
+    """Wait until all brokers are a part of the cluster, also those that ran before. Failure."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        cluster, _ = _asked(nodes)
+        serving = (
+            {broker.broker_id for broker in cluster.brokers if not broker.is_fenced} if cluster else set()
+        )
+        missing = [node for node in nodes if node.is_broker and node.node_id not in serving]
+        if not missing:
+            return
+        ended = [node for node in nodes if node.pid is None]
+        if ended or time.monotonic() > deadline:
+            late = ended or missing
+            logs = ", ".join(str(node.log) for node in late)
+            raise Failure(f"not every node serves: what became of the others is told by {logs}")
+        time.sleep(LOOK_SECONDS)
+
+
 def _stop(folder: ClusterFolder, options: argparse.Namespace) -> int:
-    stop(folder.nodes() if options.node is None else [folder.node(options.node)])
+    _stop_nodes(folder.nodes() if options.node is None else [folder.node(options.node)], folder)
     return 0
+
+
+def _stop_nodes(nodes: Sequence[ClusterNode], folder: ClusterFolder) -> None:
+    """Stop them. Failure, at once where brokers would wait for a controller that does not run."""
+    brokers = [node for node in nodes if node.is_broker and node.pid is not None]
+    if brokers and all(node.is_broker or node.pid is None for node in folder.nodes()):
+        raise Failure(
+            f"the controller does not run, and a broker that ends asks it who leads then: 'kwire cluster up' "
+            f"starts it, 'kwire cluster kill {brokers[0].node_id}' ends the broker at once"
+        )
+    stop(nodes)
 
 
 def _kill(folder: ClusterFolder, options: argparse.Namespace) -> int:
@@ -52,7 +92,7 @@ def _kill(folder: ClusterFolder, options: argparse.Namespace) -> int:
 
 def _restart(folder: ClusterFolder, options: argparse.Namespace) -> int:
     nodes = [folder.node(options.node)]
-    stop(nodes)
+    _stop_nodes(nodes, folder)
     start(nodes)
     return 0
 

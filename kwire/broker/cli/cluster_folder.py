@@ -24,6 +24,7 @@ from typing import Final
 
 from kwire.broker.cli.settings import Failure
 from kwire.broker.config import ConfigError, load
+from kwire.broker.config.properties import ENVIRONMENT_PREFIX
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.node.format import Beginning, FormatError, format_directories
 from kwire.broker.storage.disk import RealDisk, StorageError
@@ -97,7 +98,8 @@ class ClusterNode:
             sys.executable,
             # -P: a folder may hold a copy.py, or another module of the standard library's name.
             [sys.executable, "-P", "-m", "kwire", "serve", str(self.properties)],
-            os.environ,
+            # Settings from the environment would be those of every node, its id among them.
+            {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(self.log), flags, 0),

@@ -17,7 +17,7 @@ from kwire.broker.controller.commands import (
 )
 from kwire.broker.controller.liveness import Liveness
 from kwire.broker.controller.partition_changes import arrivals, departures
-from kwire.broker.metadata.features import FEATURES, KRAFT_VERSION
+from kwire.broker.metadata.features import KRAFT_VERSION
 from kwire.broker.metadata.image import METADATA_VERSION, BrokerImage, ControllerImage, MetadataImage
 from kwire.broker.metadata.records import (
     CONTROLLER_REGISTRATION_LEVEL,
@@ -87,8 +87,6 @@ def register_broker(
     if level >= DIRECTORIES_LEVEL:
         _check_directories(command, image)
     _check_features(command, image)
-    if liveness.own_broker_id not in (None, command.broker_id):
-        _check_own_features(image)
     broker = BrokerImage(
         command.broker_id,
         # KIP-631: the offset at which a registration is written is the broker's epoch.
@@ -146,18 +144,6 @@ def _check_features(command: RegisterBroker, image: MetadataImage) -> None:
     for name, level in finalized.items():
         if name not in command.features:
             _check_feature(name, level, 0, 0)
-
-
-def _check_own_features(image: MetadataImage) -> None:
-    """A broker that is the controller, too, may serve less than it has claimed, as long as it is alone."""
-    unserved = [name for name, level in image.features.items() if level and not FEATURES[name].is_served]
-    if unserved:
-        options = " ".join(f"--feature {name}=0" for name in unserved)
-        text = (
-            f"The controller's own broker does not serve {', '.join(unserved)}, which others would offer "
-            f"in its cluster: run kafka-features downgrade {options} before they join."
-        )
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
 
 
 def _check_feature(name: str, level: int, low: int, high: int) -> None:

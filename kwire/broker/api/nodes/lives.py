@@ -18,6 +18,7 @@ from kwire.broker.controller.commands import (
     RegisterBroker,
     RegisterController,
 )
+from kwire.broker.metadata.features import FEATURES
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.metadata.records import CONTROLLER_REGISTRATION_LEVEL
 from kwire.wire.errors import ApiError, ErrorCode
@@ -36,6 +37,18 @@ if TYPE_CHECKING:
     from kwire.broker.api.ports import Asked, ControllerRole
 
 
+def _tell_unserved(node: ControllerRole, broker_id: int) -> None:
+    """The broker of the controller's own node has claimed more than it serves, for while it is alone."""
+    features, own = node.image.features, node.node_id in node.image.brokers
+    unserved = [name for name, level in features.items() if level and not FEATURES[name].is_served]
+    if unserved and own and broker_id != node.node_id:
+        options = " ".join(f"--feature {name}=0" for name in unserved)
+        node.host.logger("kwire.node").warning(
+            "broker %d joins, and may offer %s, which this node does not: run kafka-features downgrade %s",
+            *(broker_id, ", ".join(unserved), options),
+        )
+
+
 def broker_registration(
     node: ControllerRole, context: Asked, request: BrokerRegistrationRequest
 ) -> BrokerRegistrationResponse | Parked:
@@ -52,6 +65,7 @@ def broker_registration(
                 )
             context.refuse(reply)
         else:
+            _tell_unserved(node, request.broker_id)
             context.complete(BrokerRegistrationResponse(broker_epoch=reply))
 
     command = RegisterBroker(
