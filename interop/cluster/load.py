@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -414,6 +414,19 @@ class AioReader(Client):
                 for record in records:
                     self.was_given(record.partition, record.offset, record.value)
         await consumer.stop()
+
+
+CLIENTS: Final[tuple[type[Client], ...]] = (
+    ConfluentReader,
+    PythonReader,
+    AioReader,
+    ConfluentWriter,
+    PythonWriter,
+    AioWriter,
+    TransactionalWriter,
+)
+"""All that need no JVM of their own."""
+ALL_CLIENTS: Final[tuple[type[Client], ...]] = (*CLIENTS, JavaWriter)
 
 
 def read_all(bootstrap: str, topic: str, partitions: int) -> list[tuple[Place, int, bytes]]:

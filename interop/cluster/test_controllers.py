@@ -8,17 +8,7 @@ import pytest
 
 from interop.brokers import Kwire
 from interop.cluster.complaints import NOT_ENOUGH
-from interop.cluster.load import (
-    AioReader,
-    AioWriter,
-    ConfluentReader,
-    ConfluentWriter,
-    JavaWriter,
-    Load,
-    PythonReader,
-    PythonWriter,
-    TransactionalWriter,
-)
+from interop.cluster.load import ALL_CLIENTS, Load, PythonReader
 from interop.cluster.nodes import (
     COMBINED,
     CONTROLLER,
@@ -30,16 +20,6 @@ from interop.cluster.nodes import (
 )
 from interop.raw_client import RawClient
 
-CLIENTS = (
-    ConfluentReader,
-    PythonReader,
-    AioReader,
-    ConfluentWriter,
-    PythonWriter,
-    AioWriter,
-    JavaWriter,
-    TransactionalWriter,
-)
 KWIRE_UNDER_KAFKA = (*(Member(SmallKafka, CONTROLLER),) * 3, *(Member(Kwire),) * 3)
 KWIRE_BESIDE_KAFKA = (*(Member(SmallKafka, COMBINED),) * 3, *(Member(Kwire),) * 2)
 KAFKA_ALONE = (Member(SmallKafka, COMBINED),) * 3
@@ -69,7 +49,7 @@ def test_active_controllers_end(quorum: str) -> None:
         first, *_ = replicas = cluster.brokers[-3:]
         cluster.make_topic("t", [replicas])
         with Load(cluster.bootstrap, "t", 1) as load:
-            load.start(*CLIENTS)
+            load.start(*ALL_CLIENTS)
             for how in ("kill", "pause", "stop"):
                 load.until_all_write()
                 active = cluster.active_controller()
@@ -147,7 +127,7 @@ def test_the_only_controller_is_away(makeup: str) -> None:
         *live, victim = cluster.brokers
         cluster.make_topic("t", [cluster.brokers])
         with Load(cluster.bootstrap, "t", 1) as load:
-            load.start(*CLIENTS)
+            load.start(*ALL_CLIENTS)
             load.until_all_write()
             before = cluster.partition("t")
             cluster.nodes[controller].kill()
@@ -183,7 +163,7 @@ def test_all_nodes_lose_power_at_once(makeup: str) -> None:
         cluster.make_topic("t", [cluster.brokers])
         with Load(cluster.bootstrap, "t", 1) as load:
             # A consumer of kafka-python's raises an error when no node at all is there.
-            load.start(*(each for each in CLIENTS if each is not PythonReader))
+            load.start(*(each for each in ALL_CLIENTS if each is not PythonReader))
             for _ in range(2):
                 load.until_all_write()
                 cluster.lose_power()

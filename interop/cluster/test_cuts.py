@@ -10,31 +10,11 @@ import pytest
 from interop.batches import Batch, Record
 from interop.brokers import Kwire
 from interop.cluster.complaints import NOT_ENOUGH
-from interop.cluster.load import (
-    AioReader,
-    AioWriter,
-    ConfluentReader,
-    ConfluentWriter,
-    JavaWriter,
-    Load,
-    PythonReader,
-    PythonWriter,
-    TransactionalWriter,
-)
+from interop.cluster.load import ALL_CLIENTS, Load
 from interop.cluster.nodes import CONTROLLER, Cluster, Member, SmallKafka, eventually
 from interop.cluster.wires import NoWires, Wires, wires
 from interop.raw_client import RawClient
 
-CLIENTS = (
-    ConfluentReader,
-    PythonReader,
-    AioReader,
-    ConfluentWriter,
-    PythonWriter,
-    AioWriter,
-    JavaWriter,
-    TransactionalWriter,
-)
 MEMBERS = {
     "kwire": (Member(Kwire, CONTROLLER), *(Member(Kwire),) * 3),
     "kafka over kwire": (Member(SmallKafka, CONTROLLER), *(Member(Kwire),) * 2, Member(SmallKafka)),
@@ -64,7 +44,7 @@ def test_leaders_are_cut_off(makeup: str, cables: Wires) -> None:
         [controller] = cluster.controllers
         cluster.make_topic("t", [cluster.brokers])
         with Load(cluster.bootstrap, "t", 1) as load:
-            load.start(*CLIENTS)
+            load.start(*ALL_CLIENTS)
             for title, cut in CUTS.items():
                 load.until_all_write()
                 cluster.until_all_in_sync()

@@ -9,28 +9,9 @@ import pytest
 
 from interop.brokers import Broker
 from interop.cluster.disks import Disk, NoDisk, disk
-from interop.cluster.load import (
-    AioReader,
-    AioWriter,
-    Client,
-    ConfluentReader,
-    ConfluentWriter,
-    Load,
-    PythonReader,
-    PythonWriter,
-    TransactionalWriter,
-)
+from interop.cluster.load import CLIENTS, Client, Load, TransactionalWriter
 from interop.cluster.nodes import MAKEUPS, WAIT_SECONDS, Cluster, eventually
 
-CLIENTS: tuple[type[Client], ...] = (
-    ConfluentReader,
-    PythonReader,
-    AioReader,
-    ConfluentWriter,
-    PythonWriter,
-    AioWriter,
-    TransactionalWriter,
-)
 SETTINGS = {"auto.leader.rebalance.enable": "false", "replica.lag.time.max.ms": "4000"}
 VICTIM = 3
 """Of kwire, but in the cluster that has none; it leads everything."""

@@ -9,33 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from interop.cluster.load import (
-    AioReader,
-    AioWriter,
-    ConfluentReader,
-    ConfluentWriter,
-    JavaWriter,
-    Load,
-    PythonReader,
-    PythonWriter,
-    TransactionalWriter,
-)
+from interop.cluster.load import ALL_CLIENTS, Load
 from interop.cluster.nodes import MAKEUPS, Cluster
 
 if TYPE_CHECKING:
     from interop.conftest import Record
 
 KILLS = int(os.environ.get("INTEROP_KILLS", "10"))
-CLIENTS = (
-    ConfluentReader,
-    PythonReader,
-    AioReader,
-    ConfluentWriter,
-    PythonWriter,
-    AioWriter,
-    JavaWriter,
-    TransactionalWriter,
-)
 
 
 @pytest.mark.parametrize("makeup", MAKEUPS)
@@ -45,7 +25,7 @@ def test_the_leader_is_killed_again_and_again(makeup: str, record: Record) -> No
         [controller] = cluster.controllers
         cluster.make_topic("t", [[*(each for each in cluster.brokers if each != controller), controller]])
         with Load(cluster.bootstrap, "t", 1) as load:
-            load.start(*CLIENTS)
+            load.start(*ALL_CLIENTS)
             gaps = []
             for _ in range(KILLS):
                 before = load.history.acknowledged_count

@@ -6,31 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from interop.cluster.load import (
-    AioReader,
-    AioWriter,
-    ConfluentReader,
-    ConfluentWriter,
-    Load,
-    PythonReader,
-    PythonWriter,
-    TransactionalWriter,
-)
+from interop.cluster.load import CLIENTS, Load
 from interop.cluster.nodes import MAKEUPS, Cluster
 
 if TYPE_CHECKING:
     from interop.conftest import Record
 
 PARTITIONS = 3
-CLIENTS = (
-    ConfluentReader,
-    PythonReader,
-    AioReader,
-    ConfluentWriter,
-    PythonWriter,
-    AioWriter,
-    TransactionalWriter,
-)
 
 
 @pytest.mark.parametrize("makeup", MAKEUPS)
