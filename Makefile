@@ -9,7 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK_READY := interop/target/venv/.complete
-SOURCES := kwire interop
+SOURCES := kwire interop docs/site
+MKDOCS := env NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links
@@ -17,6 +18,8 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-ver
 # `make serve ARGS="--set num.partitions=12"`, `make test ARGS="-k fetch"`
 ARGS ?=
 SEEDS ?= 1000
+# As many tests at once as there are cores; those of a file in their order.
+AT_ONCE := -n auto --dist loadfile
 
 .PHONY: help
 help: ## this list
@@ -46,7 +49,11 @@ serve: $(READY) ## run one broker on 127.0.0.1:9092
 
 .PHONY: test
 test: $(READY) ## run the tests; they need Python alone
-	$(BIN)/python -m pytest tests/ $(ARGS)
+	$(BIN)/python -m pytest $(AT_ONCE) tests/ $(ARGS)
+
+.PHONY: docs
+docs: $(READY) ## the documentation as a site, in target/site
+	$(MKDOCS)
 
 .PHONY: format
 format: $(READY) ## put the sources into their format
@@ -60,14 +67,16 @@ check: $(READY) ## all that a change must pass: format, lint, types, tests
 	try format $(BIN)/ruff format --quiet --check .; \
 	try lint $(BIN)/ruff check --output-format concise .; \
 	try types $(BIN)/mypy --strict $(SOURCES); \
-	try tests $(BIN)/python -m pytest --quiet tests/; \
+	try docs $(MKDOCS) --quiet; \
+	try tests $(BIN)/python -m pytest --quiet $(AT_ONCE) tests/; \
 	if [ -n "$$failed" ]; then echo "failed: $${failed#, }" >&2; exit 1; fi
 
 # What takes long by itself, and is asked for by itself.
 LONG_PIPELINE := interop/pipeline interop/test_pipeline_kills.py
 LONG_INTEROP := $(LONG_PIPELINE) interop/cluster
 
-# The scenarios share two brokers and so a process, which mostly waits; what starts brokers of its own goes beside them.
+# Each half of the scenarios shares two brokers and so a process, which mostly waits; what starts brokers of its own comes
+# when one of them is done.
 .PHONY: interop
 interop: interop-ready ## hold kwire against Apache Kafka, its tools, and Spark (Java 17, Maven)
 	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . -n 2 --dist loadfile interop $(LONG_INTEROP:%=--ignore=%) $(ARGS)
@@ -105,9 +114,11 @@ pipeline-demo: $(READY) ## run every job of the pipeline on real data, and show 
 	PYTHONPATH=. $(SPARK_READY:.complete=bin/python) -m kwire.pipeline.demo target/pipeline-demo $(ARGS)
 
 .PHONY: simulate
-simulate: $(READY) ## run storage, and a cluster, in a simulated world: `make simulate SEEDS=10000`
+simulate: $(READY) ## run storage, a quorum and a cluster in simulated worlds: `make simulate SEEDS=10000`
 	$(BIN)/python -m kwire.testing.simulation --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m kwire.testing.quorum --seeds $(SEEDS) $(ARGS)
 	$(BIN)/python -m kwire.testing.cluster --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m kwire.testing.cluster.elected --seeds $(SEEDS) $(ARGS)
 
 .PHONY: pipeline-kills
 pipeline-kills: SEEDS := 20
@@ -124,6 +135,7 @@ bench: $(READY) ## measure, beside Apache Kafka if there is Java; see docs/perfo
 .PHONY: lock
 lock: $(READY) ## pin the newest versions that pyproject.toml allows
 	$(COMPILE) --upgrade --output-file requirements/runtime.lock
+	$(COMPILE) --upgrade --extra console --output-file requirements/console.lock
 	$(COMPILE) --upgrade --extra dev --output-file requirements/dev.lock
 	$(COMPILE) --upgrade --extra pipeline --output-file requirements/pipeline.lock
 	@! grep -nE '^-|://' requirements/*.lock || { echo "a lock file names an index or a path." >&2; exit 1; }

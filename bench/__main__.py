@@ -20,6 +20,7 @@ from bench import (
     latency,
     offset_commits,
     partitions,
+    quorum,
     segments,
     start,
     throughput,
@@ -41,6 +42,7 @@ BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "segments": segments.measure,
     "archive": archive.measure,
     "cluster": cluster.measure,
+    "quorum": quorum.measure,
 }
 LONG = {
     "partitions",
@@ -51,6 +53,7 @@ LONG = {
     "segments",
     "archive",
     "cluster",
+    "quorum",
 }
 """What runs only when it is asked for."""
 

@@ -19,13 +19,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, Message, Producer, TopicPartition
 
-from bench.figures import Figure, percentile
+from bench.figures import Figure, Samples, percentile
 from bench.nodes import BROKERS, CLIENT, CLUSTERS, Cluster
 from bench.throughput import SIZES, consume, produce
 
@@ -36,33 +36,29 @@ THROUGHPUT_PARTITIONS = 6
 SETTLE_SECONDS = 5.0
 IDLE_SECONDS = 20.0
 WARM_UP_SECONDS = 8.0
+CONSUMED_BYTES = 400_000_000
+"""In the topic that is consumed: as many records for each cluster, however fast it takes them."""
+FILL_SECONDS = 60.0
 RECORD_SECONDS = 0.001
 """Between two records, where what each takes is measured."""
 GAP_PAUSE_SECONDS = 0.005
 BEFORE_SECONDS = 3.0
 GAP_LIMIT_SECONDS = 60.0
+RETRY_MS = 10
+"""librdkafka's own 100 ms before it tries again would be most of what a stop takes."""
 AFTER_SECONDS = 3.0
 STEADY_SECONDS = 0.5
 """So long after the end of the leader, with a write acknowledged so often, the gap is over."""
 LAUNCHES = {"apache": 1, "kwire": 3}
-GAPS = {"killed": 2, "stopped": 3}
-
-
-@dataclass
-class _Samples:
-    """Figures by their names, and whose samples they get."""
-
-    figures: dict[str, Figure]
-    name: str
-
-    def add(self, figure: str, unit: str, *values: float) -> None:
-        self.figures.setdefault(figure, Figure(figure, unit)).add(self.name, *values)
+GAPS = {"killed": 2, "stopped": 5}
+DEATHS = 5
+"""One takes up to two seconds more or less than another: the session begins with the last heartbeat."""
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
     """All parts, of one cluster after the other."""
     figures: dict[str, Figure] = {}
-    parts: dict[str, Callable[[_Samples], None]] = {
+    parts: dict[str, Callable[[Samples], None]] = {
         "launch": _launches,
         "throughput": lambda samples: _throughput(samples, seconds, rounds),
         "latency": lambda samples: _latency(samples, seconds, rounds),
@@ -72,18 +68,18 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
     wanted = os.environ.get("BENCH_CLUSTER", " ".join(parts)).split()
     for part in wanted:
         for name in names:
-            parts[part](_Samples(figures, name))
+            parts[part](Samples(figures, name))
     return list(figures.values())
 
 
-def _started(samples: _Samples) -> Cluster:
+def _started(samples: Samples) -> Cluster:
     return CLUSTERS[samples.name]().start()
 
 
 # --- launch
 
 
-def _launches(samples: _Samples) -> None:
+def _launches(samples: Samples) -> None:
     for _ in range(LAUNCHES[samples.name]):
         with CLUSTERS[samples.name]() as cluster:
             began = time.perf_counter()
@@ -108,32 +104,44 @@ def _write_one(cluster: Cluster, topic: str) -> None:
 # --- throughput
 
 
-def _throughput(samples: _Samples, seconds: float, rounds: int) -> None:
+def _throughput(samples: Samples, seconds: float, rounds: int) -> None:
     with _started(samples) as cluster:
         for number in range(-1, rounds):
             for label, size in SIZES.items():
-                topic = f"bench-{size}-{number + 1}"
-                cluster.create_topics([topic], THROUGHPUT_PARTITIONS)
-                cluster.await_replicas(topic)
-                idle = cluster.cpu_seconds()
-                count, producing = produce(
-                    cluster, topic, size, seconds if number >= 0 else WARM_UP_SECONDS, THROUGHPUT_PARTITIONS
-                )
-                written = cluster.cpu_seconds()
-                consuming = consume(cluster, topic, count, THROUGHPUT_PARTITIONS)
-                read = cluster.cpu_seconds()
-                cluster.admin.delete_topics([topic])[topic].result(30)
+                with _topic(cluster, f"produced-{size}-{number + 1}") as topic:
+                    idle = cluster.cpu_seconds()
+                    wanted = seconds if number >= 0 else WARM_UP_SECONDS
+                    count, taken = produce(cluster, topic, size, wanted, THROUGHPUT_PARTITIONS)
+                    cost = cluster.cpu_seconds() - idle
                 if number >= 0:
-                    samples.add(f"produce {label}", "records/s", count / producing)
-                    samples.add(f"produce {label}, CPU of all", "µs/record", (written - idle) / count * 1e6)
-                    samples.add(f"consume {label}", "records/s", count / consuming)
-                    samples.add(f"consume {label}, CPU of all", "µs/record", (read - written) / count * 1e6)
+                    samples.add(f"produce {label}", "records/s", count / taken)
+                    samples.add(f"produce {label}, CPU of all", "µs/record", cost / count * 1e6)
+        for label, size in SIZES.items():
+            with _topic(cluster, f"consumed-{size}") as topic:
+                count, _ = produce(
+                    cluster, topic, size, FILL_SECONDS, THROUGHPUT_PARTITIONS, CONSUMED_BYTES // size
+                )
+                for number in range(-1, rounds):
+                    idle = cluster.cpu_seconds()
+                    taken = consume(cluster, topic, count, THROUGHPUT_PARTITIONS)
+                    cost = cluster.cpu_seconds() - idle
+                    if number >= 0:
+                        samples.add(f"consume {label}", "records/s", count / taken)
+                        samples.add(f"consume {label}, CPU of all", "µs/record", cost / count * 1e6)
+
+
+@contextmanager
+def _topic(cluster: Cluster, name: str) -> Iterator[str]:
+    cluster.create_topics([name], THROUGHPUT_PARTITIONS)
+    cluster.await_replicas(name)
+    yield name
+    cluster.admin.delete_topics([name])[name].result(30)
 
 
 # --- latency
 
 
-def _latency(samples: _Samples, seconds: float, rounds: int) -> None:
+def _latency(samples: Samples, seconds: float, rounds: int) -> None:
     with _started(samples) as cluster:
         topic = "latency"
         cluster.create_topics([topic], len(BROKERS))
@@ -205,7 +213,7 @@ def _deliveries(cluster: Cluster, topic: str, seconds: float) -> list[float]:
 # --- gaps
 
 
-def _gaps(samples: _Samples) -> None:
+def _gaps(samples: Samples) -> None:
     with _started(samples) as cluster:
         cluster.create_topics(["gaps"], 1)
         for how, times in GAPS.items():
@@ -222,7 +230,13 @@ def _gaps(samples: _Samples) -> None:
 def _gap(cluster: Cluster, leader: int, *, cleanly: bool) -> float:
     """The longest time between two acknowledgements, around the end of the leader."""
     producer = Producer(
-        {"log_level": 0, "bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0}
+        {
+            "log_level": 0,
+            "bootstrap.servers": cluster.bootstrap,
+            "acks": "all",
+            "linger.ms": 0,
+            "retry.backoff.ms": RETRY_MS,
+        }
     )
     acknowledged: list[float] = []
 
@@ -256,7 +270,7 @@ def _longest(acknowledged: list[float], since: float) -> float:
 # --- many partitions
 
 
-def _partitions(samples: _Samples) -> None:
+def _partitions(samples: Samples) -> None:
     topics = [f"topic-{number:03}" for number in range(PARTITIONS // PARTITIONS_PER_TOPIC)]
     with _started(samples) as cluster:
         for first in range(0, len(topics), TOPICS_AT_ONCE):
@@ -270,9 +284,19 @@ def _partitions(samples: _Samples) -> None:
         samples.add(
             f"memory of the four nodes, {PARTITIONS:,} partitions", "MB", cluster.resident_bytes() / 1e6
         )
-        victim = BROKERS[-1]
-        cluster.end_node(victim, cleanly=False)
-        struck = time.perf_counter()
-        cluster.await_end(victim)
-        done = cluster.await_all(lambda one: one.leader not in (-1, victim), *topics)
-        samples.add("killed, until all it led is led by others", "s", done - struck)
+        for number in range(DEATHS):
+            taken = _taken_over(cluster, BROKERS[number % len(BROKERS)], topics)
+            samples.add("killed, until all it led is led by others", "s", taken)
+
+
+def _taken_over(cluster: Cluster, victim: int, topics: list[str]) -> float:
+    """The seconds from the death of a broker until others lead what it led; it is back when this returns."""
+    cluster.end_node(victim, cleanly=False)
+    struck = time.perf_counter()
+    cluster.await_end(victim)
+    done = cluster.await_all(lambda one: one.leader not in (-1, victim), *topics)
+    cluster.start_node(victim)
+    cluster.await_all(lambda one: len(one.isrs) == len(BROKERS), *topics)
+    cluster.admin.elect_leaders(ElectionType.PREFERRED).result(60)
+    time.sleep(SETTLE_SECONDS)
+    return done - struck

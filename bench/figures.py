@@ -29,6 +29,17 @@ class Figure:
         return kwire / apache if kwire is not None and apache else None
 
 
+@dataclass
+class Samples:
+    """Figures by their names, and whose samples they get."""
+
+    figures: dict[str, Figure]
+    name: str
+
+    def add(self, figure: str, unit: str, *values: float) -> None:
+        self.figures.setdefault(figure, Figure(figure, unit)).add(self.name, *values)
+
+
 def percentile(values: Iterable[float], percent: float) -> float:
     """The smallest value that `percent` of all are not above."""
     ordered = sorted(values)

@@ -1,4 +1,4 @@
-"""Clusters that are measured: a controller and three brokers, each a child process on loopback.
+"""Clusters that are measured: controllers and brokers, each a child process on loopback.
 
 Both kinds have the same shape and the same properties. Apache Kafka's nodes get the JVM flags of its own
 start script, but for a heap of at most 512 MiB, since four of them share a machine.
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -54,23 +54,32 @@ class Cluster(ABC):
 
     name = "cluster"
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        controllers: tuple[int, ...] = (CONTROLLER,),
+        brokers: tuple[int, ...] = BROKERS,
+        *,
+        replicas: int = REPLICAS,
+    ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name}-"))
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         atexit.register(self.discard)
-        ports = {node: free_port() for node in (CONTROLLER, *BROKERS)}
-        self.bootstrap = ",".join(f"127.0.0.1:{ports[node]}" for node in BROKERS)
+        self.controllers, self.brokers = controllers, brokers
+        self._replicas = min(replicas, len(brokers))
+        self.ports = ports = {node: free_port() for node in (*controllers, *brokers)}
+        self.bootstrap = ",".join(f"127.0.0.1:{ports[node]}" for node in brokers)
+        voters = ",".join(f"{node}@127.0.0.1:{ports[node]}" for node in controllers)
         for node, port in ports.items():
-            is_broker = node in BROKERS
+            is_broker = node in brokers
             settings = {
                 "process.roles": "broker" if is_broker else "controller",
                 "node.id": str(node),
-                "controller.quorum.voters": f"{CONTROLLER}@127.0.0.1:{ports[CONTROLLER]}",
+                "controller.quorum.voters": voters,
                 "controller.listener.names": "CONTROLLER",
                 "listeners": f"{'PLAINTEXT' if is_broker else 'CONTROLLER'}://127.0.0.1:{port}",
                 "log.dirs": str(self.directory / f"node-{node}"),
-                "offsets.topic.replication.factor": str(REPLICAS),
-                "min.insync.replicas": "2",
+                "offsets.topic.replication.factor": str(min(REPLICAS, len(brokers))),
+                "min.insync.replicas": str(min(2, len(brokers))),
                 "group.initial.rebalance.delay.ms": "0",
                 "log.segment.delete.delay.ms": "1000",
             }
@@ -106,7 +115,7 @@ class Cluster(ABC):
 
     def start(self) -> Self:
         """All nodes at once; whoever needs them to serve finds out by asking."""
-        for node in (CONTROLLER, *BROKERS):
+        for node in (*self.controllers, *self.brokers):
             self.start_node(node)
         return self
 
@@ -141,9 +150,10 @@ class Cluster(ABC):
         shutil.rmtree(self.directory, ignore_errors=True)
         atexit.unregister(self.discard)
 
-    def cpu_seconds(self) -> float:
-        """Processor time of all nodes so far."""
-        return sum(cpu_ticks(one.pid) for one in self._running.values()) / os.sysconf("SC_CLK_TCK")
+    def cpu_seconds(self, nodes: Collection[int] = ()) -> float:
+        """Processor time of these nodes, or all, so far."""
+        running = [one for node, one in self._running.items() if not nodes or node in nodes]
+        return sum(cpu_ticks(one.pid) for one in running) / os.sysconf("SC_CLK_TCK")
 
     def resident_bytes(self) -> int:
         """Memory of all nodes that is in RAM."""
@@ -157,9 +167,11 @@ class Cluster(ABC):
         return AdminClient({**CLIENT, "bootstrap.servers": self.bootstrap})
 
     def create_topics(self, names: list[str], partitions: int) -> None:
-        """Topics with three replicas each, as soon as there are three brokers."""
+        """Topics with three replicas each (or as wanted), as soon as there are as many brokers."""
         admin, deadline = self.admin, time.perf_counter() + START_SECONDS
-        wanted = [NewTopic(name, num_partitions=partitions, replication_factor=REPLICAS) for name in names]
+        wanted = [
+            NewTopic(name, num_partitions=partitions, replication_factor=self._replicas) for name in names
+        ]
         while wanted:
             answers = admin.create_topics(wanted, request_timeout=30, operation_timeout=30)
             refused = {name for name, created in answers.items() if created.exception(60) is not None}
@@ -198,7 +210,7 @@ class KwireCluster(Cluster):
         return [sys.executable, "-m", "kwire", "format", *arguments]
 
     def _serve(self, properties: Path) -> list[str]:
-        return [sys.executable, "-m", "kwire", "serve", str(properties), "--log-level", "warning"]
+        return _kwire(properties)
 
 
 class ApacheCluster(Cluster):
@@ -220,6 +232,18 @@ class ApacheCluster(Cluster):
             f"{KAFKA_JARS}/*",
             *arguments,
         ]
+
+
+class ApacheControllers(ApacheCluster):
+    """Brokers of kwire's, which a machine can hold many of, under controllers of Apache Kafka's."""
+
+    def _serve(self, properties: Path) -> list[str]:
+        is_broker = any(properties == self._properties(node) for node in self.brokers)
+        return _kwire(properties) if is_broker else super()._serve(properties)
+
+
+def _kwire(properties: Path) -> list[str]:
+    return [sys.executable, "-m", "kwire", "serve", str(properties), "--log-level", "warning"]
 
 
 CLUSTERS: dict[str, type[Cluster]] = {"apache": ApacheCluster, "kwire": KwireCluster}

@@ -7,6 +7,7 @@ the topic's offsets must then add up to what was sent, and the consumer must get
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Protocol
 
@@ -93,16 +94,21 @@ def _round(broker: Broker, size: int, seconds: float) -> tuple[float, float, tup
 
 
 def produce(
-    broker: Served, topic: str, size: int, seconds: float, partitions: int = PARTITIONS
+    broker: Served,
+    topic: str,
+    size: int,
+    seconds: float,
+    partitions: int = PARTITIONS,
+    limit: int = sys.maxsize,
 ) -> tuple[int, float]:
-    """How many records were acknowledged, and in how many seconds."""
+    """How many records were acknowledged, and in how many seconds; `limit` ends it, a queue's worth late."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
     producer.list_topics(topic, timeout=30)  # the client knows where to send when the clock starts
     message = {"value": bytes(range(33, 123)) * (size // 90) + b"x" * (size % 90)}
     batches = [[dict(message) for _ in range(BATCH)] for _ in range(partitions)]
     sent, turn = 0, 0
     begun = time.perf_counter()
-    while time.perf_counter() - begun < seconds:
+    while sent < limit and time.perf_counter() - begun < seconds:
         batch = batches[turn % partitions]
         queued = producer.produce_batch(topic, batch, partition=turn % partitions)
         sent += queued

@@ -235,7 +235,10 @@ class ApacheKafka(Broker):
     heap = "-Xmx512m"
 
     def java(self, *arguments: str) -> list[str]:
-        return [require_java(), self.heap, "-cp", f"{kafka_jars()}/*", *arguments]
+        return [require_java(), self.heap, "-cp", f"{self.jars()}/*", *arguments]
+
+    def jars(self) -> Path:
+        return kafka_jars()
 
     def prepare(self) -> None:
         format_ = self.java(

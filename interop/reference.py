@@ -18,6 +18,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TARGET = HERE / "target"
 KAFKA_JARS = TARGET / "kafka"
+OLD_KAFKA = "4.0.0"
+"""The oldest whose nodes can be in a cluster with those of Apache Kafka 4.3.1."""
+OLD_KAFKA_JARS = TARGET / "kafka-old"
 SPARK_JARS = TARGET / "spark"
 SPARK_VENV = TARGET / "venv"
 SPARK_PACKAGES = ["pyspark==4.2.0", "pandas<3", "pyarrow"]
@@ -46,10 +49,10 @@ def require_java() -> str:
     return java
 
 
-def fetch_jars(pom: Path, destination: Path) -> Path:
+def fetch_jars(pom: Path, destination: Path, *settings: str) -> Path:
     """The pom's dependencies as jars in a directory, resolved with Maven unless they are there already."""
     complete = destination / ".complete"
-    wanted = pom.read_text()
+    wanted = "\n".join([pom.read_text(), *settings])
     if complete.exists() and complete.read_text() == wanted:
         return destination
     maven = shutil.which("mvn")
@@ -67,6 +70,7 @@ def fetch_jars(pom: Path, destination: Path) -> Path:
             str(pom),
             "dependency:copy-dependencies",
             f"-DoutputDirectory={destination}",
+            *settings,
         ],
         capture_output=True,
         text=True,
@@ -87,6 +91,14 @@ def kafka_jars() -> Path:
     require_java()
     with alone_in_target():
         return fetch_jars(HERE / "pom.xml", KAFKA_JARS)
+
+
+@cache
+def old_kafka_jars() -> Path:
+    """The directory of the jars of an older Apache Kafka."""
+    require_java()
+    with alone_in_target():
+        return fetch_jars(HERE / "pom.xml", OLD_KAFKA_JARS, f"-Dkafka.version={OLD_KAFKA}")
 
 
 @cache

@@ -31,6 +31,7 @@ class Case(NamedTuple):
     """How the tool is called."""
 
     quorum: dict[str, str]
+    """Settings; {root} is where the directories are."""
     arguments: list[str]
     meta_properties: bytes | None = None
     """What the first directory holds already."""
@@ -72,6 +73,32 @@ CASES: dict[str, Case] = {
         },
         ["-t", "c", "-s"],
     ),
+    "two kinds of voters": Case(DYNAMIC, ["-t", CLUSTER, "-s", "-I", VOTER]),
+    "voters and none": Case(DYNAMIC, ["-t", CLUSTER, "-N", "-I", VOTER]),
+    "two voters in one place": Case(DYNAMIC, ["-t", CLUSTER, "-I", f"2@a:1:{DIRECTORY},1@a:1:{DIRECTORY}"]),
+    "both ways to find voters": Case({**STATIC, **DYNAMIC}, ["-t", CLUSTER]),
+    "both ways to find voters, and -s": Case({**STATIC, **DYNAMIC}, ["-t", CLUSTER, "-s"]),
+    "an older release and -s": Case(DYNAMIC, ["-t", CLUSTER, "-s", "-r", "3.8"]),
+    "an older release and -I": Case(DYNAMIC, ["-t", CLUSTER, "-I", VOTER, "-r", "3.9"]),
+    **{
+        f"the metadata elsewhere {' '.join(flags)}": Case(
+            {**DYNAMIC, "metadata.log.dir": "{root}/b"}, ["-t", CLUSTER, *flags]
+        )
+        for flags in (["-s"], ["-N"], ["-I", VOTER])
+    },
+    **{
+        f"{role} {quorum} {' '.join(flags)}": Case({**settings, **at, **of_role}, ["-t", CLUSTER, *flags])
+        for role, of_role in (
+            ("broker", {"process.roles": "broker", "listeners": "PLAINTEXT://127.0.0.1:9092"}),
+            ("controller", {"process.roles": "controller", "listeners": "CONTROLLER://127.0.0.1:9093"}),
+        )
+        for at in [{"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"}]
+        for quorum, settings in (
+            ("static", {"controller.quorum.voters": f"{2 if role == 'broker' else 1}@127.0.0.1:9093"}),
+            ("dynamic", DYNAMIC),
+        )
+        for flags in ([], ["-s"], ["-N"], ["-I", VOTER], ["-I", f"2@a:1:{DIRECTORY}"])
+    },
     **{
         f"{quorum} kraft.version {level} {' '.join(flags)}": Case(
             settings, ["-t", CLUSTER, "-f", f"kraft.version={level}", *flags]
@@ -205,7 +232,7 @@ def _run(kind: str, case: Case, root: Path) -> int:
         "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": f"{root}/a,{root}/b",
-        **case.quorum,
+        **{key: value.replace("{root}", str(root)) for key, value in case.quorum.items()},
     }
     file = root / "server.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

@@ -1,26 +1,18 @@
-"""Every scenario against Apache Kafka and against kwire, in turn, and what differs."""
+"""Every scenario of clients and tools against Apache Kafka and against kwire, in turn, and what differs."""
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-import pytest
-
 from interop.brokers import Broker
-from interop.known_differences import KNOWN
-from interop.reference import HERE
-from interop.scenario import SCENARIOS, Difference, Failed, Scenario, compare, explain, run, table
+from interop.scenario import Difference, Scenario
+from interop.side_by_side import hold, scenarios
 
 if TYPE_CHECKING:
     from interop.conftest import Record
 
-for module in sorted((HERE / "scenarios").glob("*.py")):
-    if module.stem != "__init__":
-        importlib.import_module(f"interop.scenarios.{module.stem}")
 
-
-@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS.keys())
+@scenarios(raw=False)
 def test_kwire_does_what_apache_kafka_does(
     scenario: Scenario,
     apache: Broker | None,
@@ -28,24 +20,4 @@ def test_kwire_does_what_apache_kafka_does(
     record: Record,
     differences: list[Difference],
 ) -> None:
-    if apache is not None:
-        expected = run(scenario, apache)
-        record.save(scenario.name, expected)
-    else:
-        expected = record.load(scenario.name)
-    if kwire is None:
-        return
-    if kwire.process is not None and kwire.process.poll() is not None:
-        kwire.process = None
-        kwire.start()
-    try:
-        actual = run(scenario, kwire)
-    except Failed as failed:
-        text = str(failed)
-        differences.append(Difference(scenario.name, "/", "finishes", text.strip().splitlines()[-1]))
-        pytest.fail(text)
-    found = [explain(difference, KNOWN) for difference in compare(scenario.name, expected, actual)]
-    differences.extend(found)
-    unexplained = [difference for difference in found if not difference.reason]
-    if unexplained:
-        pytest.fail("\n" + table(unexplained), pytrace=False)
+    hold(scenario, apache, kwire, record, differences)

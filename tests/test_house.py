@@ -23,7 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 MAY_GET_LOGGERS = {
     "kwire.broker.host.loggers",
     "kwire.broker.cli",
+    "kwire.desk.doctor",  # hears what a configuration is warned of
     "kwire.pipeline",
+    "kwire.testing.cluster.world",  # hears what all nodes log
 }
 """Who may log without saying for which node: `logging.getLogger`. Others are handed a `NodeLogger`."""
 
@@ -56,13 +58,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kwire.broker.api": MACHINES,
     "kwire.broker.node": WIRED,
     "kwire.broker.net": WIRED,
-    "kwire.broker.cli": {*SHELL, "kwire.pipeline.cli"},  # one command for both
+    "kwire.broker.observe": SHELL,
+    "kwire.desk": {*KNOWN, "kwire.broker.raft.quorum_state"},  # the files, and what is in them
+    "kwire.broker.cli": {*SHELL, "kwire.broker.observe", "kwire.desk", "kwire.pipeline.cli"},  # one for all
     "kwire.__main__": {"kwire.broker.cli"},
     "kwire.testing": SHELL,
+    "kwire.testing.plugin": {"kwire.testing"},  # pytest's, which alone imports it
     # Strangers: they speak the wire, or read the files.
     "interop": {"interop.cluster"},
     "interop.exactly_once.faulty_broker": {*SHELL, "kwire.broker.cli"},  # breaks it on purpose, from inside
     "interop.cluster": {"interop", "kwire.testing"},  # its checker of histories, which knows no broker
+    # What is on the disk of a node of either kind, as kwire reads it.
+    "interop.cluster.images": {"kwire.wire", "kwire.broker.metadata"},
     "interop.test_peers": {
         "interop",
         *SHELL,
@@ -83,9 +90,12 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.wire.columns": {"numpy", "pyarrow"},
     "kwire.broker.storage": {"crc32c"},
     "kwire.coordinator": {"re2", "xxhash"},
+    "kwire.desk": {"fastavro"},  # where it is there
     "kwire.broker.net": {"trio"},
+    "kwire.broker.observe": {"hypercorn", "starlette", "trio"},
     "kwire.broker.cli": {"trio"},
     "kwire.testing": {"trio"},
+    "kwire.testing.plugin": {"pytest"},
     "interop.test_peers": {"pytest", "trio"},
 }
 """What a room may use from outside of the standard library. Strangers may use what they like."""
@@ -111,7 +121,9 @@ TOUCHES_WORLD = {
     "kwire.broker.storage.cleaner.child",  # starts the process that cleans
     "kwire.broker.storage.cleaner.worker",  # and is that process
     "kwire.broker.host.clock",
+    "kwire.broker.observe",
     "kwire.broker.cli",
+    "kwire.desk",
     "kwire.testing",
     *STRANGERS,
 }
@@ -378,6 +390,11 @@ def test_no_modules_and_no_folders_import_in_circles() -> None:
 
 def test_only_the_shell_touches_the_world() -> None:
     faults = [fault for name, _, source in modules() for fault in world_faults(name, source)]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+def test_loggers_say_which_node_speaks() -> None:
+    faults = [fault for name, _, source in modules() for fault in logger_faults(name, source)]
     assert not faults, "\n" + "\n".join(faults)
 
 

@@ -27,6 +27,15 @@ print(kwire.__file__)
 print(broker.WHOSE, coordinator.WHOSE, pipeline.WHOSE)
 """
 
+SUITE = """\
+import sys
+
+def test_it(kwire, kwire_topic):
+    kwire.produce(kwire_topic, "x")
+    assert len(kwire.records(kwire_topic)) == 1
+    assert "site-packages" in sys.modules["kwire"].__file__
+"""
+
 
 def built(backend: str, source: Path, place: Path) -> Path:
     """What the build backend makes of a source tree."""
@@ -94,6 +103,19 @@ def test_the_wheel_says_what_it_is(installed: Path) -> None:
     metadata = (installed / DIST_INFO / "METADATA").read_text()
     for needed in PROJECT["dependencies"]:
         assert f"Requires-Dist: {needed}" in metadata
+
+
+def test_the_wheel_gives_pytest_its_fixtures(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(SUITE)
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_packages_of_the_same_names_stay_what_they_are(installed: Path, tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ NOT_ENOUGH: Final = "NotEnoughReplicas"
 LEVEL: Final = re.compile(r"(?:^|[ \]])(WARN|ERROR)[ :]")
 EXPECTED: Final = re.compile(
     # A start by itself.
-    r"Performing controller activation|already been closed"
+    r"Performing controller activation|already been closed|Overriding internal.metadata.log.segment.bytes"
     # A controller that slept leads no more.
     r"|Exceptionally slow controller event|Renouncing the leadership due to a metadata log event"
+    # A controller is asked while it ends, and has no metrics any more.
+    r"|Exception when handling request\n.*NullPointerException: Cannot invoke .*RequestMetrics"
     # A controller is asked while it starts, or has more to do than it can.
     r"|ApiVersionsRequestData.*\n.*KafkaRaftManager.client\(\)|UNKNOWN_SERVER_ERROR .* an ApiVersionsRequest"
     r"|controller event queue overloaded"
@@ -42,13 +44,15 @@ EXPECTED: Final = re.compile(
     # A coordinator wants to write of its group, and is none any more.
     r"|Failed to write empty metadata for group"
     # librdkafka aborts what it could not begin while coordinators moved: see `load.TransactionalWriter`.
-    r"|state is COMPLETE_COMMIT, but received transaction marker result to send: ABORT"
+    r"|state is (COMPLETE|PREPARE)_COMMIT, but received transaction marker result to send: ABORT"
     # An idempotent client's later batches reach a new leader before those that it sends again.
     r"|Error processing append operation.*\n.*OutOfOrderSequenceException"
     # A follower knows of a topic before its leader does.
     r"|Received UNKNOWN_TOPIC_ID from the leader"
     # A replica comes to a broker by a reassignment.
     r"|Expected partition \S+ with topic id \S+ to exist, but it was missing"
+    # A follower has not heard yet that a reassignment has removed it: Kafka's of one of its own, too.
+    r"|The replica state of replica ID:\[\d+\] doesn't exist in the leader node"
     # A new leader knows of less that is committed than the last one did.
     r"|Non-monotonic update of high watermark"
     # A leader has the new epoch a moment before its follower, who then waits for the metadata.

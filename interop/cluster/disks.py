@@ -12,8 +12,6 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +27,7 @@ class NoDisk(Exception):
 
 class Disk:
     def __init__(self) -> None:
+        """NoDisk where it cannot be made; what fails of one that was is a RuntimeError."""
         self._home = Path(tempfile.mkdtemp(prefix="interop-disk-"))
         self._image = self._home / "image"
         self._filler = self._home / "disk" / "filler"
@@ -40,9 +39,9 @@ class Disk:
         try:
             run("mkfs.ext4", "-q", "-m", "0", str(self._image))
             self._mount()
-        except (NoDisk, OSError):
+        except RuntimeError as error:
             shutil.rmtree(self._home)
-            raise
+            raise NoDisk(str(error)) from error
 
     def sync(self) -> None:
         """Have all that was written so far outlive a break-down: no tool that formats waits for its disk."""
@@ -86,19 +85,9 @@ class Disk:
         run("umount", *options, str(self._home / "disk"))
 
 
-@contextmanager
-def disk() -> Iterator[Disk]:
-    """Raises NoDisk."""
-    found = Disk()
-    try:
-        yield found
-    finally:
-        found.discard()
-
-
 def run(*command: str) -> None:
     if shutil.which(command[0]) is None:
-        raise NoDisk(f"there is no program {command[0]}")
+        raise RuntimeError(f"there is no program {command[0]}")
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise NoDisk(f"'{' '.join(command)}' says: {done.stderr.strip()}")
+        raise RuntimeError(f"'{' '.join(command)}' says: {done.stderr.strip()}")

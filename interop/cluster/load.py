@@ -1,7 +1,8 @@
 """Stock clients at work on a topic, each in a thread, which tell a history what they did and were told.
 
-Every client has its defaults: what a user would see, these see. A producer sends slowly enough to be at work
-through all that happens; each record is written once, to the partition that its number gives.
+Every client has its defaults, but for a few that would have it wait for minutes: what a user would see, these
+see. A producer sends slowly enough to be at work through all that happens; each record is written once, to
+the partition that its number gives.
 """
 
 # The clients' own annotations are partial.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import threading
 import time
@@ -31,6 +33,10 @@ PAUSE_S = 0.01
 """Between two sends of a producer."""
 END_SECONDS = 60.0
 """How long a client may take to end."""
+WORDS: Final[dict[str, Any]] = (
+    {"debug": os.environ["INTEROP_DEBUG"]} if "INTEROP_DEBUG" in os.environ else {"log_level": 0}
+)
+"""What a transactional producer tells of itself, on the standard error: nothing, or say `eos`."""
 
 
 class Load:
@@ -60,17 +66,20 @@ class Load:
             client.start()
 
     def until_all_write(self) -> None:
-        """Until each producer has had something acknowledged that it sends from now on."""
+        """Until each producer has had something acknowledged that it sends from now on.
+
+        And until each consumer has begun: a scenario may be over before a group has met.
+        """
         # What the Java program has sent by now, nobody knows.
         sent = {client: max(client.sent, client.acknowledged) for client in self.writers}
 
-        def is_so() -> bool:
-            return all(client.acknowledged > sent[client] for client in self.writers)
+        def waiting() -> list[str]:
+            writers = [client.name for client in self.writers if client.acknowledged <= sent[client]]
+            return writers + [client.name for client in self.readers if not client.seen]
 
         deadline = time.monotonic() + END_SECONDS
-        while not is_so():
-            waiting = [client.name for client in self.writers if client.acknowledged <= sent[client]]
-            assert time.monotonic() < deadline, f"{', '.join(waiting)} cannot write; {self.errors}"
+        while names := waiting():
+            assert time.monotonic() < deadline, f"{', '.join(names)} cannot write, or read; {self.errors}"
             time.sleep(0.05)
 
     def stop(self) -> None:
@@ -182,11 +191,12 @@ class ConfluentWriter(Client):
 
 
 class TransactionalWriter(Client):
-    """librdkafka, in transactions of a few records; each seventh is aborted.
+    """librdkafka, in transactions of a few records; each seventh is aborted, with its records in the log.
 
-    While coordinators move, an abort may end its producer for good, also with
-    Apache Kafka (INVALID_TXN_STATE).
-    Then it begins again with another, as its documentation says, and nobody knows of the transaction.
+    Where the transaction before has not ended yet, an abort that does not wait for its own to begin ends the
+    producer for good, also with Apache Kafka: the coordinator answers INVALID_TXN_STATE. While coordinators
+    move, it may come to that all the same. Then it begins again with another, as its documentation says, and
+    nobody knows of the transaction.
     """
 
     name = "transactional"
@@ -210,7 +220,13 @@ class TransactionalWriter(Client):
 
     def _producer(self) -> Producer:
         producer = Producer(
-            {"bootstrap.servers": self.load.bootstrap, "transactional.id": self.name, "log_level": 0}
+            {
+                "bootstrap.servers": self.load.bootstrap,
+                "transactional.id": self.name,
+                # By default it waits a minute for a coordinator that is paused, as long as for its records.
+                "socket.timeout.ms": 15_000,
+                **WORDS,
+            }
         )
         self._again(producer.init_transactions)
         return producer
@@ -221,7 +237,8 @@ class TransactionalWriter(Client):
             partition, value = self.next(number, transaction=title)
             producer.produce(self.load.topic, value, partition=partition, on_delivery=self._delivered)
             producer.poll(PAUSE_S)
-        aborts = transaction % 7 == 0
+        if aborts := transaction % 7 == 0:
+            producer.flush(5.0)
         self._again(producer.abort_transaction if aborts else producer.commit_transaction)
         self.load.history.ends(title, committed=not aborts)
 
@@ -407,6 +424,8 @@ class AioReader(Client):
             group_id=self.name,
             auto_offset_reset="earliest",
             isolation_level="read_committed",
+            # Who no longer leads is asked where to begin until the metadata is old, by default five minutes.
+            metadata_max_age_ms=10_000,
         )
         await consumer.start()
         while not self.stopping.is_set():

@@ -6,6 +6,9 @@ would write them; a node's directory and log stay until the cluster is discarded
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -18,6 +21,7 @@ from interop.cluster.archive import shared_classes
 from interop.cluster.complaints import complaints
 from interop.cluster.wires import Wires
 from interop.raw_client import RawClient
+from interop.reference import TARGET, old_kafka_jars
 from interop.wire import Fields
 
 BROKER: Final = "broker"
@@ -26,6 +30,9 @@ COMBINED: Final = "broker,controller"
 FEATURES: Final = ("--feature", "share.version=0", "--feature", "streams.version=0")
 """What kwire does not serve yet: a cluster that has it finalized would refuse its brokers."""
 WAIT_SECONDS: Final = 60.0
+TOPIC_ALREADY_EXISTS: Final = 36
+KEPT_LOG_BYTES: Final = 2 << 20
+"""How much of a node's log is kept where a scenario fails: some ten thousand lines."""
 SETTINGS: Final = {
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
@@ -50,13 +57,28 @@ class SmallKafka(ApacheKafka):
 
     def command(self) -> list[str]:
         return self.java(
-            *shared_classes(),
+            *self.archive(),
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
             "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
             "kafka.Kafka",
             str(self.properties_path),
         )
+
+    def archive(self) -> tuple[str, ...]:
+        return shared_classes()
+
+
+class OldKafka(SmallKafka):
+    """An older Apache Kafka, as some nodes are while a cluster is upgraded."""
+
+    name = "old"
+
+    def jars(self) -> Path:
+        return old_kafka_jars()
+
+    def archive(self) -> tuple[str, ...]:
+        return ()
 
 
 class Member(NamedTuple):
@@ -91,17 +113,22 @@ class Cluster:
         overrides: Mapping[str, str] | None = None,
         *,
         voters_in_log: bool = False,
+        first_voters: Collection[int] = (),
         wires: Wires | None = None,
     ) -> None:
+        """`first_voters`: of the controllers, where the log tells who votes and not all do from the start."""
         self.nodes: dict[int, Broker] = {
             node_id: member.kind({**SETTINGS, **(overrides or {}), "node.id": str(node_id)})
             for node_id, member in enumerate(members, 1)
         }
+        self._taken_over: list[Broker] = []
+        """Those whose directories are theirs, and whose nodes are others' by now."""
         self._roles = {node_id: member.roles for node_id, member in enumerate(members, 1)}
         if wires is not None:
             for node_id, node in self.nodes.items():
                 node.host, node.launcher = wires.join(node_id)
         self.voters_in_log = voters_in_log
+        self._first_voters = first_voters or self.controllers
         quorum = {"controller.quorum.voters": ",".join(map(self._voter, self.controllers))}
         if voters_in_log:
             quorum = {"controller.quorum.bootstrap.servers": self.controller_bootstrap}
@@ -143,13 +170,24 @@ class Cluster:
 
     def start(self, *, without: Collection[int] = (), formatted_with: tuple[str, ...] = FEATURES) -> Self:
         """All nodes (but some), until every broker is in the metadata and unfenced."""
-        # The directories' ids are of no matter, but all formats must name the same.
-        voters = ",".join(f"{self._voter(each)}:{each:K<21}Q" for each in self.controllers)
-        for node_id, node in self.nodes.items():
-            first = ("--initial-controllers", voters) if node_id in self.controllers else ()
-            formatted(node, *formatted_with, *(first if self.voters_in_log else ()))
-        self._start_all(without)
+        try:
+            self._format(formatted_with)
+            self._start_all(without)
+        except BaseException as error:
+            self.keep_logs(error)
+            raise
         return self
+
+    def _format(self, formatted_with: tuple[str, ...]) -> None:
+        # The directories' ids are of no matter, but all formats must name the same.
+        voters = ",".join(f"{self._voter(each)}:{each:K<21}Q" for each in self._first_voters)
+        for node_id, node in self.nodes.items():
+            quorum: tuple[str, ...] = ()
+            if self.voters_in_log and node_id in self._first_voters:
+                quorum = ("--initial-controllers", voters)
+            elif self.voters_in_log and node_id in self.controllers:
+                quorum = ("--no-initial-controllers",)
+            formatted(node, *formatted_with, *quorum)
 
     def _start_all(self, without: Collection[int] = ()) -> None:
         nodes = [node for node_id, node in self.nodes.items() if node_id not in without]
@@ -168,6 +206,17 @@ class Cluster:
             node.kill()
         self._start_all()
 
+    def becomes(self, node_id: int, kind: type[Broker]) -> None:
+        """Another program takes a node over that was stopped: its directory, its properties and its ports."""
+        before = self.nodes[node_id]
+        assert before.process is None, f"node {node_id} still runs"
+        after = kind(directory=before.directory)
+        after.port, after.controller_port = before.port, before.controller_port
+        after.host, after.launcher = before.host, before.launcher
+        after.properties = before.properties
+        self.nodes[node_id] = after
+        self._taken_over.append(before)
+
     def start_again(self, node_id: int) -> None:
         """One that was stopped or killed, or not yet started, until all know it."""
         self.nodes[node_id].start()
@@ -177,11 +226,26 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            self.keep_logs(error)
         self.discard()
 
+    def keep_logs(self, error: BaseException) -> None:
+        """Where a scenario fails: the end of what each node said outlives the cluster, as the error tells."""
+        title = os.environ.get("PYTEST_CURRENT_TEST", "cluster").partition(" (")[0]
+        home = TARGET / "failed" / re.sub(r"[^\w.-]+", "-", title.rpartition("/")[2]).strip("-")
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        for node_id, node in self.nodes.items():
+            if node.log_path.exists():
+                with node.log_path.open("rb") as log:
+                    log.seek(max(0, node.log_path.stat().st_size - KEPT_LOG_BYTES))
+                    (home / f"node-{node_id}-{node.name}.log").write_bytes(log.read())
+        error.add_note(f"The logs of the nodes are in {home}.")
+
     def discard(self) -> None:
-        for node in reversed(self.nodes.values()):
+        for node in (*reversed(self.nodes.values()), *self._taken_over):
             node.discard()
 
     def make_topic(self, name: str, assigned: list[list[int]], **configs: str) -> None:
@@ -189,9 +253,15 @@ class Cluster:
         self.make_topic_through(self.brokers[0], name, assigned, configs)
 
     def make_topic_through(
-        self, asked: int, name: str, assigned: list[list[int]], configs: Mapping[str, str]
+        self,
+        asked: int,
+        name: str,
+        assigned: list[list[int]],
+        configs: Mapping[str, str],
+        *,
+        expected: Collection[int] = (0,),
     ) -> None:
-        """The same, from a broker that is asked for it."""
+        """The same, from a broker that is asked for it, and answers with one of these error codes."""
         topic = {
             "Name": name,
             "NumPartitions": -1,
@@ -205,7 +275,7 @@ class Cluster:
             # A broker of Apache Kafka's may wait for a controller that is paused as long as for any answer.
             client.socket.settimeout(WAIT_SECONDS)
             made = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=60_000, validateOnly=False)
-        assert made["Topics"][0]["ErrorCode"] == 0, made
+        assert made["Topics"][0]["ErrorCode"] in expected, made
         self.until_in_sync(name, len(assigned))
 
     def elect_preferred(self) -> None:
@@ -289,7 +359,7 @@ class Cluster:
         def is_so() -> bool:
             return all(
                 set(broker_ids) <= {each["NodeId"] for each in self.metadata(asked=asked)["Brokers"]}
-                for asked in {*broker_ids, self.brokers[0]}
+                for asked in {*broker_ids, *self.brokers[:1]}
                 if self.nodes[asked].is_awake
             )
 
@@ -391,7 +461,7 @@ def formatted(node: Broker, *arguments: str) -> Broker:
     return node
 
 
-def eventually(says: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
+def eventually(says: Callable[[], object], what: object, seconds: float = WAIT_SECONDS) -> None:
     """Wait until it says so; what is not there yet, and who does not answer yet, are waited for as well."""
     deadline = time.monotonic() + seconds
     while True:

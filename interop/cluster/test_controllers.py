@@ -8,7 +8,7 @@ import pytest
 
 from interop.brokers import Kwire
 from interop.cluster.complaints import NOT_ENOUGH
-from interop.cluster.load import ALL_CLIENTS, Load, PythonReader
+from interop.cluster.load import ALL_CLIENTS, PythonReader
 from interop.cluster.nodes import (
     COMBINED,
     CONTROLLER,
@@ -18,12 +18,23 @@ from interop.cluster.nodes import (
     SmallKafka,
     eventually,
 )
+from interop.cluster.quorums import at_work, goes_on
 from interop.raw_client import RawClient
 
 KWIRE_UNDER_KAFKA = (*(Member(SmallKafka, CONTROLLER),) * 3, *(Member(Kwire),) * 3)
 KWIRE_BESIDE_KAFKA = (*(Member(SmallKafka, COMBINED),) * 3, *(Member(Kwire),) * 2)
 KAFKA_ALONE = (Member(SmallKafka, COMBINED),) * 3
+KWIRE_ALONE = (Member(Kwire, COMBINED),) * 3
+TWO_OF_KWIRE = (Member(Kwire, COMBINED), Member(SmallKafka, COMBINED), Member(Kwire, COMBINED))
+ONE_OF_KWIRE = (Member(SmallKafka, COMBINED), Member(Kwire, COMBINED), Member(SmallKafka, COMBINED))
+KAFKA_UNDER_KWIRE = (*(Member(Kwire, CONTROLLER),) * 3, *(Member(SmallKafka),) * 2, Member(Kwire))
 QUORUMS = {
+    "kwire": (KWIRE_ALONE, True),
+    "kwire, voters in the properties": (KWIRE_ALONE, False),
+    "two of kwire": (TWO_OF_KWIRE, True),
+    "two of kwire, voters in the properties": (TWO_OF_KWIRE, False),
+    "one of kwire": (ONE_OF_KWIRE, True),
+    "kafka under kwire": (KAFKA_UNDER_KWIRE, True),
     "kwire under kafka": (KWIRE_UNDER_KAFKA, False),
     "kwire under kafka, voters in the log": (KWIRE_UNDER_KAFKA, True),
     "kwire beside kafka": (KWIRE_BESIDE_KAFKA, True),
@@ -48,8 +59,7 @@ def test_active_controllers_end(quorum: str) -> None:
     with Cluster(members, settings, voters_in_log=voters_in_log).start() as cluster:
         first, *_ = replicas = cluster.brokers[-3:]
         cluster.make_topic("t", [replicas])
-        with Load(cluster.bootstrap, "t", 1) as load:
-            load.start(*ALL_CLIENTS)
+        with at_work(cluster) as load:
             for how in ("kill", "pause", "stop"):
                 load.until_all_write()
                 active = cluster.active_controller()
@@ -71,19 +81,6 @@ def test_active_controllers_end(quorum: str) -> None:
                 cluster.start_again(first)
                 cluster.until_all_in_sync()
                 elect_preferred(cluster, "t")
-            load.until_all_write()
-            load.stop()
-            load.check()
-        cluster.until_all_the_same()
-        has_the_same_metadata(cluster)
-        cluster.check_complaints()
-
-
-def goes_on(cluster: Cluster, title: str) -> None:
-    """Each broker passes on what it is asked to do to whom leads by now."""
-    awake = [each for each in cluster.brokers if cluster.nodes[each].is_awake]
-    for asked in awake:
-        cluster.make_topic_through(asked, f"{title}-{asked}", [awake[-2:]], {})
 
 
 def elect_preferred(cluster: Cluster, topic: str) -> None:
@@ -97,37 +94,13 @@ def elect_preferred(cluster: Cluster, topic: str) -> None:
     eventually(lambda: cluster.leader(topic) == first, f"{first} does not lead {topic}")
 
 
-def has_the_same_metadata(cluster: Cluster) -> None:
-    """Every node has the same metadata log, byte for byte, as far as it was committed."""
-    active = cluster.active_controller()
-    committed = cluster.quorum(active)["HighWatermark"]
-
-    def have_all() -> bool:
-        found = cluster.quorum(active)
-        ends = [each["LogEndOffset"] for each in (*found["CurrentVoters"], *found["Observers"])]
-        return len(ends) == len(cluster.nodes) and min(ends) >= committed
-
-    eventually(have_all, f"not everybody has the metadata up to {committed}")
-    logs = {node_id: metadata_log(cluster, node_id) for node_id in cluster.nodes}
-    shortest = min(logs.values(), key=len)
-    assert {node_id: log[: len(shortest)] == shortest for node_id, log in logs.items()} == dict.fromkeys(
-        logs, True
-    )
-
-
-def metadata_log(cluster: Cluster, node_id: int) -> bytes:
-    home = cluster.nodes[node_id].log_dir / "__cluster_metadata-0"
-    return b"".join(path.read_bytes() for path in sorted(home.glob("*.log")))
-
-
 @pytest.mark.parametrize("makeup", ALONE)
 def test_the_only_controller_is_away(makeup: str) -> None:
     with Cluster(ALONE[makeup]).start() as cluster:
         [controller] = cluster.controllers
         *live, victim = cluster.brokers
         cluster.make_topic("t", [cluster.brokers])
-        with Load(cluster.bootstrap, "t", 1) as load:
-            load.start(*ALL_CLIENTS)
+        with at_work(cluster) as load:
             load.until_all_write()
             before = cluster.partition("t")
             cluster.nodes[controller].kill()
@@ -149,28 +122,18 @@ def test_the_only_controller_is_away(makeup: str) -> None:
             cluster.make_topic("more", [live])
             cluster.start_again(victim)
             cluster.until_in_sync("t")
-            load.until_all_write()
-            load.stop()
-            load.check()
-        cluster.until_all_the_same()
-        has_the_same_metadata(cluster)
-        cluster.check_complaints()
 
 
 @pytest.mark.parametrize("makeup", MAKEUPS)
 def test_all_nodes_lose_power_at_once(makeup: str) -> None:
     with Cluster(MAKEUPS[makeup]).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
-        with Load(cluster.bootstrap, "t", 1) as load:
-            # A consumer of kafka-python's raises an error when no node at all is there.
-            load.start(*(each for each in ALL_CLIENTS if each is not PythonReader))
+        # A consumer of kafka-python's raises an error when no node at all is there.
+        with at_work(
+            cluster, clients=[each for each in ALL_CLIENTS if each is not PythonReader], also=NOT_ENOUGH
+        ) as load:
             for _ in range(2):
                 load.until_all_write()
                 cluster.lose_power()
                 load.until_all_write()
                 cluster.until_all_in_sync()
-            load.stop()
-            load.check()
-        cluster.until_all_the_same()
-        has_the_same_metadata(cluster)
-        cluster.check_complaints(also=NOT_ENOUGH)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from interop.cluster.nodes import MAKEUPS, Cluster
-from interop.cluster.test_tools import CONFIGS, ELECTION, GROUPS, REASSIGN, TOPICS, Desk, a_plan
-from interop.scenario import compare, plain, table
+from interop.cluster.nodes import MAKEUPS
+from interop.cluster.test_tools import CONFIGS, ELECTION, GROUPS, REASSIGN, TOPICS, Desk, a_plan, play
 from interop.tools import TOOLS, a_file
 
 if TYPE_CHECKING:
@@ -213,15 +212,4 @@ SETTINGS = {"unclean.leader.election.interval.ms": "1000"}
 
 @pytest.mark.parametrize("makeup", sorted(MAKEUPS, key="kafka".__ne__))  # the others are held against it
 def test_more_tools_print_the_same(makeup: str, record: Record) -> None:
-    with Cluster(MAKEUPS[makeup], SETTINGS).start() as cluster:
-        desk = Desk(cluster)
-        try:
-            for part in PARTS:
-                part(desk)
-        finally:
-            seen = plain(desk.seen)
-            record.save(f"cluster.more_tools.{makeup}", seen)
-    if makeup == "kafka":
-        return
-    found = compare("cluster.more_tools", record.load("cluster.more_tools.kafka"), seen)
-    assert not found, "\n" + table(found)
+    play(PARTS, "cluster.more_tools", makeup, record, SETTINGS)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import tempfile
 import threading
-from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -17,17 +15,15 @@ from confluent_kafka import Producer
 
 from interop.cluster import dying
 from interop.cluster.nodes import MAKEUPS, Cluster, eventually
+from interop.cluster.words import PARTITIONS as PARTITIONS_OF_WORDS
+from interop.cluster.words import TOPICS, WORKS_S, counting
 from interop.exactly_once.clients import READERS
 from interop.exactly_once.copying import COPY, INSTANCES, PARTITIONS, SOURCE, Copied, Feeding, Instances, read
 from interop.java_programs import JavaProgram
-from interop.scenarios import streams
 
 KILLS = int(os.environ.get("INTEROP_KILLS", "4"))
 TO_COPY = 30_000
 """In each partition: more than is copied."""
-WORDS_A_LINE, VOCABULARY = 3, 50
-WORKS_S = 90.0
-"""How long programs may do nothing after a death: sessions and transactions end, JVMs start."""
 
 
 class Watching:
@@ -156,54 +152,18 @@ def test_copiers_that_abort_copy_in_order(makeup: str) -> None:
         dying.check_replicas(cluster)
 
 
-def line(number: int) -> str:
-    """The line of that number, of which some words are more frequent."""
-    rng = random.Random(number)
-    return " ".join(f"word{int(rng.triangular(0, VOCABULARY, 0))}" for _ in range(WORDS_A_LINE))
-
-
 @pytest.mark.parametrize("makeup", MAKEUPS)
 def test_a_streams_application_counts_every_word_exactly_once(makeup: str) -> None:
-    """Two instances of it, each a standby for the other; one dies with a broker, and another begins anew."""
-    with (
-        Cluster(MAKEUPS[makeup], dying.SETTINGS).start() as cluster,
-        tempfile.TemporaryDirectory(prefix="interop-streams-", ignore_cleanup_errors=True) as directory,
-        ExitStack() as programs,
-    ):
-        counts = f"{streams.NAME}-counts"
-        dying.make_topics(cluster, streams.PARTITIONS, streams.NAME, counts)
-
-        def start(instance: str) -> JavaProgram:
-            more = {"num.stream.threads": 1, "num.standby.replicas": 1, "replication.factor": 3}
-            program = streams.program(cluster.bootstrap, Path(directory), instance, **more)
-            return programs.enter_context(program)
-
-        running = [start("first"), start("second")]
-        with streams.Output(cluster.bootstrap, counts) as output:
-
-            def until(count: int) -> None:
-                running[-1].until(lambda: output.total >= count, f"{count} are counted", WORKS_S)
+    """Two instances of it; one dies with a broker, and another begins anew."""
+    with Cluster(MAKEUPS[makeup], dying.SETTINGS).start() as cluster:
+        dying.make_topics(cluster, PARTITIONS_OF_WORDS, *TOPICS)
+        with counting(cluster.bootstrap) as words:
 
             def meanwhile(number: int) -> None:
                 if number == 1:
-                    running.pop(0).kill()
-                    running.append(start("third"))
+                    words.replace_one()
 
-            feeding = Feeding(
-                cluster.bootstrap, streams.NAME, streams.PARTITIONS, lambda number: line(number).encode(), 100
-            )
-            gaps = dying.kill_in_turn(cluster, KILLS, lambda: until(output.total + 300), meanwhile)
-            written = feeding.end()
-            until(written * WORDS_A_LINE)
-            print(f"{output.total} words, gaps of {gaps} s")
-            ended = [program.stop() for program in running]
-            assert ended == [128 + signal.SIGTERM] * 2, ended
+            gaps = dying.kill_in_turn(cluster, KILLS, words.goes_on, meanwhile)
+            print(f"{words.end()} words, gaps of {gaps} s")
             dying.until_nothing_is_open(cluster)
-        words = Counter(word for number in range(written) for word in line(number).split())
-        assert not output.wrong(words)
-        assert set(output.counts) == set(words)
-        errors = [
-            each for program in running for each in program.log.read_text().splitlines() if "ERROR" in each
-        ]
-        assert not errors
         dying.check_replicas(cluster)

@@ -98,6 +98,8 @@ class Reader:
                 "statistics.interval.ms": 200,
                 "stats_cb": self._told,
                 "topic.metadata.refresh.interval.ms": 1000,
+                # By default it waits a minute for the answer of a broker that is paused.
+                "socket.timeout.ms": 10_000,
                 "log_level": 0,
             }
         )

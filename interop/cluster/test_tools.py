@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -319,17 +319,28 @@ PARTS = (
 )
 
 
-@pytest.mark.parametrize("makeup", sorted(MAKEUPS, key="kafka".__ne__))  # the others are held against it
-def test_tools_print_the_same(makeup: str, record: Record) -> None:
-    with Cluster(MAKEUPS[makeup]).start() as cluster:
+def play(
+    parts: Iterable[Callable[[Desk], None]],
+    name: str,
+    makeup: str,
+    record: Record,
+    settings: dict[str, str] | None = None,
+) -> None:
+    """Use the tools on a cluster, and hold what they print against what they print of Apache Kafka's."""
+    with Cluster(MAKEUPS[makeup], settings).start() as cluster:
         desk = Desk(cluster)
         try:
-            for part in PARTS:
+            for part in parts:
                 part(desk)
         finally:
             seen = plain(desk.seen)
-            record.save(f"cluster.tools.{makeup}", seen)
+            record.save(f"{name}.{makeup}", seen)
     if makeup == "kafka":
         return
-    found = compare("cluster.tools", record.load("cluster.tools.kafka"), seen)
+    found = compare(name, record.load(f"{name}.kafka"), seen)
     assert not found, "\n" + table(found)
+
+
+@pytest.mark.parametrize("makeup", sorted(MAKEUPS, key="kafka".__ne__))  # the others are held against it
+def test_tools_print_the_same(makeup: str, record: Record) -> None:
+    play(PARTS, "cluster.tools", makeup, record)

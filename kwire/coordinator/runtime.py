@@ -221,7 +221,7 @@ class Shard(Generic[M]):
                 self.logger("kwire.coordinator").warning(
                     "%s-%d: an append was refused: %s", self._kind.topic, self.index, error.code.name
                 )
-            if not waiting.appends:
+            if not waiting.appends and not self.ended:  # its disk may have failed, which ends it
                 self._waiting.remove(waiting)
             waiting.tell(error)
             return

@@ -9,44 +9,68 @@ Importing this costs next to nothing: what a broker is made of is imported by th
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from kwire.testing.embedded import START_TIMEOUT_SECONDS, BrokerThread
+from kwire.testing.faults import Faults
+from kwire.testing.kafka import TIMEOUT_SECONDS, Kafka
+from kwire.testing.recorder import Recorder
+from kwire.testing.space import Space
 
 if TYPE_CHECKING:
     import os
     from tempfile import TemporaryDirectory
     from types import TracebackType
+    from typing import Self
 
-    import trio
-
+    from kwire.broker.host.clock import Clock
     from kwire.broker.net.serve import RunningNode
-    from kwire.broker.storage.disk import RealDisk
 
-START_TIMEOUT_SECONDS = 60
-STOP_TIMEOUT_SECONDS = 60
 LOOK_SECONDS = 1
 """How often whoever waits for a broker looks whether it is still there."""
 
 
-class Broker:
-    """A broker in a thread of this process. It may be started again after it was stopped."""
+class Broker(Kafka):
+    """A broker in a thread of this process. It may be started again after it was stopped.
+
+    What a test asks of it beside its clients, topics and records and groups, is what it asks of any `Kafka`.
+    """
 
     def __init__(
-        self, overrides: Mapping[str, object] | None = None, *, log_dir: str | os.PathLike[str] | None = None
+        self,
+        overrides: Mapping[str, object] | None = None,
+        *,
+        log_dir: str | os.PathLike[str] | None = None,
+        sync: bool | None = None,
+        timeout_s: float = TIMEOUT_SECONDS,
     ) -> None:
         """`overrides` are Kafka's keys for a broker, with values as in a properties file, or plain ones.
 
-        Data in `log_dir` stays, for another start or for others to read, and is synced as Kafka syncs it.
-        Without one it goes when the broker stops, and nothing waits for the disk.
+        Data in `log_dir` stays, for another start or for others to read, and is synced as Kafka syncs it,
+        unless `sync` is false. Without one it goes when the broker stops, and nothing waits for the disk.
+        `timeout_s` is how long each question of the test's own may take.
         """
+        super().__init__("", timeout_s=timeout_s)
+        self.requests = Recorder()
+        """What clients have asked, and what they were answered."""
+        self.faults = Faults()
+        """What is to go wrong with their requests."""
         self._overrides = {key: _text(value) for key, value in (overrides or {}).items()}
         self._given_log_dir = None if log_dir is None else str(log_dir)
+        self._sync = log_dir is not None if sync is None else sync
         self._temporary: TemporaryDirectory[str] | None = None
-        self._thread: _Thread | None = None
+        self._thread: BrokerThread | None = None
         self._advancing = threading.Lock()
+        self._reserved: socket.socket | None = None
+        """Bound to the broker's port, so that nobody else gets it while the broker is away."""
+        self._hanging: threading.Event | None = None
+        self._clock: Clock | None = None
+        self._space = Space()
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -68,27 +92,50 @@ class Broker:
             raise RuntimeError("the broker does not run")
         return directory
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it serves: not before it was started, nor after it was stopped or has ended by itself."""
+        return self._thread is not None and self._thread.is_alive()
+
     def start(self) -> None:
-        """Return once the broker serves. Raises what keeps it from that: ConfigError, BindError, ..."""
-        if self._thread is not None:
+        """Return once the broker serves. Raises what keeps it from that: ConfigError, BindError, ...
+
+        After a crash it is the same broker: its data, its address and its clock are as they were.
+        """
+        if self.is_running:
             raise RuntimeError("the broker runs already")
-        if self._given_log_dir is None:
+        if self._given_log_dir is None and self._temporary is None:
             from tempfile import TemporaryDirectory
 
             self._temporary = TemporaryDirectory(prefix="kwire-")
+        if self._reserved is None and "listeners" not in self._overrides:
+            self._reserved = reserved_port()
+        port = self._reserved.getsockname()[1] if self._reserved is not None else 0
+        address = f"PLAINTEXT://127.0.0.1:{port}"
         properties = {
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "advertised.listeners": "PLAINTEXT://127.0.0.1:0",
+            "listeners": address,
+            "advertised.listeners": address,
             "log.dirs": self.log_dir,
             "group.initial.rebalance.delay.ms": "0",
             **self._overrides,
         }
-        thread = _Thread(properties, throwaway=self._temporary is not None)
+        if self._clock is None:
+            from kwire.broker.host.clock import SystemClock
+
+            self._clock = SystemClock()
+        thread = BrokerThread(
+            properties,
+            clock=self._clock,
+            recorder=self.requests,
+            faults=self.faults,
+            space=self._space,
+            syncs=self._sync,
+        )
         thread.start()
         try:
             thread.wait_until_started()
         except BaseException:
-            self._remove_temporary()
+            self._forget()
             raise
         self._thread = thread
 
@@ -97,12 +144,56 @@ class Broker:
 
         Raises what has ended it before, if it has not lived to be stopped.
         """
-        thread, self._thread = self._thread, None
         try:
-            if thread is not None:
-                thread.stop()
+            self._end(is_killed=False)
         finally:
-            self._remove_temporary()
+            self._forget()
+
+    def restart(self) -> None:
+        """Shut the broker down cleanly, and start it where it was, with its data."""
+        self._end(is_killed=False)
+        self.start()
+
+    def crash(self) -> None:
+        """End the broker as if its process were killed: nobody is answered, and nothing is closed or noted.
+
+        It comes back by `start`, on the same address, and recovers its data as after any crash.
+        """
+        self._end(is_killed=True)
+
+    def hang(self) -> None:
+        """Let the broker do nothing until `resume`, as a process that is stopped: connections stay open."""
+        if self._hanging is not None:
+            raise RuntimeError("the broker hangs already")
+        hanging, resumed = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            hanging.set()
+            resumed.wait()
+
+        self._running.loop.call_from_thread(wait)
+        if not hanging.wait(START_TIMEOUT_SECONDS):
+            resumed.set()
+            raise TimeoutError(f"the broker did nothing for {START_TIMEOUT_SECONDS} s as it is")
+        self._hanging = resumed
+
+    def resume(self) -> None:
+        """Let a broker go on that hangs; what was sent to it meanwhile is taken up."""
+        hanging, self._hanging = self._hanging, None
+        if hanging is not None:
+            hanging.set()
+
+    def fill_disk(self) -> None:
+        """Have every write fail as on a full disk, until `free_disk`.
+
+        As Apache Kafka, a broker ends that can use none of its log directories: it may be started again once
+        there is room.
+        """
+        self._space.is_full = True
+
+    def free_disk(self) -> None:
+        """Let there be room on the disk."""
+        self._space.is_full = False
 
     def advance(self, delay_ms: int) -> None:
         """Let `delay_ms` pass for the broker: whatever is due by then happens, each thing at its own time.
@@ -115,6 +206,8 @@ class Broker:
             raise TypeError(f"whole milliseconds, and not {delay_ms!r}")
         if delay_ms < 0:
             raise ValueError(f"time does not go back, by {delay_ms} ms or at all")
+        if self._hanging is not None:
+            raise RuntimeError("no time passes for a broker that hangs: let it resume first")
         running, settled = self._running, threading.Event()
         with self._advancing:
             running.loop.call_from_thread(lambda: running.loop.advance(delay_ms, settled.set))
@@ -132,71 +225,30 @@ class Broker:
             raise RuntimeError("the broker does not run")
         return self._thread.running
 
-    def _remove_temporary(self) -> None:
+    def _end(self, *, is_killed: bool) -> None:
+        self.close()
+        self.resume()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop(is_killed=is_killed)
+
+    def _forget(self) -> None:
+        """Give up what an end by a crash leaves for the next start."""
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None:
+            reserved.close()
         temporary, self._temporary = self._temporary, None
         if temporary is not None:
             temporary.cleanup()
+        self._clock = None
 
 
-class _Thread(threading.Thread):
-    """The broker's thread, from the configuration to the clean shutdown."""
-
-    def __init__(self, properties: Mapping[str, str], *, throwaway: bool) -> None:
-        super().__init__(name="kwire broker", daemon=True)
-        self.running: RunningNode | None = None
-        self._properties = properties
-        self._throwaway = throwaway
-        self._started_or_ended = threading.Event()
-        self._failure: BaseException | None = None
-        self._stop_asked: trio.Event | None = None
-
-    def run(self) -> None:
-        try:
-            import trio
-
-            trio.run(self._serve)
-        except BaseException as error:
-            self._failure = error
-        finally:
-            self._started_or_ended.set()
-
-    async def _serve(self) -> None:
-        import trio
-
-        from kwire.broker.config import load
-        from kwire.broker.net.serve import serve
-
-        disk: RealDisk | None = None
-        if self._throwaway:
-            from kwire.testing.throwaway import ThrowawayDisk
-
-            disk = ThrowawayDisk()
-        self._stop_asked = trio.Event()
-        async with serve(load(None, {}, self._properties), disk=disk, alone=True) as self.running:
-            self._started_or_ended.set()
-            await self._stop_asked.wait()
-
-    def wait_until_started(self) -> None:
-        if not self._started_or_ended.wait(START_TIMEOUT_SECONDS):
-            raise TimeoutError(f"the broker did not start within {START_TIMEOUT_SECONDS} s")
-        if self._failure is not None:
-            self.join()
-            raise self._failure
-
-    def stop(self) -> None:
-        if self.is_alive() and self.running is not None:
-            self.running.loop.call_from_thread(self._end)
-        self.join(STOP_TIMEOUT_SECONDS)
-        if self.is_alive():
-            raise TimeoutError(f"the broker did not stop within {STOP_TIMEOUT_SECONDS} s")
-        if self._failure is not None:
-            raise self._failure
-
-    def _end(self) -> None:
-        assert self.running is not None
-        assert self._stop_asked is not None
-        self.running.loop.alone = False  # whoever waits to be told is another task
-        self._stop_asked.set()
+def reserved_port() -> socket.socket:
+    """A socket that keeps others from a free port, and lets a broker listen on it."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved
 
 
 def _text(value: object) -> str:

@@ -44,7 +44,7 @@ class MemoryFile:
 
     def size(self) -> int:
         self._disk.reading(self.path)
-        return len(self._content.data)
+        return self._content.data.size
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         self._same_life()
@@ -52,11 +52,11 @@ class MemoryFile:
 
     def read_at(self, position: int, size: int) -> bytes:
         self._disk.reading(self.path)
-        return bytes(self._content.data[position : position + size])
+        return self._content.data.read(position, size)
 
     def truncate(self, size: int) -> None:
         self._same_life()
-        if size == len(self._content.data):
+        if size == self._content.data.size:
             return
         self._disk.changing(f"truncate {self.path} to {size}")
         self._content.truncate(size)
@@ -168,12 +168,13 @@ class MemoryDisk:
             else:
                 kind = entry.lose_power(rng)
                 if kind:
-                    self._note(f"{path}/{name} kept {kind}: {len(entry.data)} bytes")
+                    self._note(f"{path}/{name} kept {kind}: {entry.data.size} bytes")
 
     def corrupt(self, path: str, position: int, bits: int = 0xFF) -> None:
         """Turn bits of one byte over, on the medium and so for every reader."""
         content = self._content(path)
-        content.data[position] ^= bits
+        [byte] = content.data.read(position, 1)
+        content.data.put(position, bytes([byte ^ bits]))
         content.sync()
 
     def reading(self, path: str) -> None:
@@ -236,7 +237,7 @@ class MemoryDisk:
                 content.write(position, data[: rng.randrange(len(data))])
             raise
         if self.free_bytes is not None and not self._undisturbed:
-            needed = max(0, position + len(data) - len(content.data))
+            needed = max(0, position + len(data) - content.data.size)
             if needed > self.free_bytes:
                 self._note(f"has no space to {what}")
                 fitting = len(data) - needed + self.free_bytes
@@ -275,7 +276,7 @@ class MemoryDisk:
             if isinstance(entry, Directory):
                 found.update({f"{name}/{below}": data for below, data in self.tree(f"{path}/{name}").items()})
             else:
-                found[name] = bytes(entry.data)
+                found[name] = entry.data.all()
         return found
 
     def is_synced(self, path: str) -> bool:
@@ -324,14 +325,14 @@ class MemoryDisk:
 
     def size(self, path: str) -> int:
         self.reading(path)
-        return len(self._content(path).data)
+        return self._content(path).data.size
 
     def modified_ms(self, path: str) -> int:
         return self._content(path).modified_ms
 
     def read(self, path: str) -> bytes:
         self.reading(path)
-        return bytes(self._content(path).data)
+        return self._content(path).data.all()
 
     def read_part(self, path: str, position: int, size: int) -> bytes:
         return self.read(path)[position : position + size]

@@ -6,9 +6,10 @@
     history.polled("group", [(("orders", 0), 17, b"1")])    # what each reader was given, as it came
     history.starts("group", ("orders", 0), 18)              # where it begins: assigned, or after a seek
     history.reads_all("group")                              # several may do so together, as a group
-    history.reads_to_the_end("auditor", [...])              # in the end, all that is there
-    for finding in history.findings():
-        print(finding)
+    history.committed("group", ("orders", 0), 18)           # each offset that a commit was acknowledged for
+    history.assigned("group", "member 1", [("orders", 0)])  # and revoked: what members were told to read
+    history.ends_with(kafka.records("orders"))              # in the end, all that is there
+    history.check()                                         # AssertionError, with what cannot be in words
 
 Every value is sent once, and so names its record. What readers are given is held to what one of them reads in
 the end from beginning to end, after all trouble. The checker touches no broker, and may be told
@@ -27,6 +28,11 @@ These are found:
 - *unread*: there, and given to nobody of those who were to be given all
 - *foreign*: there, and sent by nobody, or sent elsewhere
 - *torn*: some records of a transaction are there, and others are not
+- *two owners*: a partition was assigned to a member of a group while another one had it
+
+Commits go back, too: a group has committed a lower offset than before, without having been sent there.
+Producers without idempotence may double and reorder what they send, since they try again: `check` finds that,
+unless it is told that reading at least once is enough.
 """
 
 from __future__ import annotations
@@ -41,6 +47,8 @@ from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
+from kwire.testing.answers import Record
+
 Place = tuple[str, int]
 """A topic and a partition of it."""
 Read = tuple[Place, int, bytes]
@@ -49,6 +57,8 @@ ANYWHERE = UNKNOWN = -1
 """An offset that nobody has told."""
 SHOWN = 5
 """How many records a finding names."""
+MOST_FINDINGS = 50
+"""How many findings a failure names."""
 
 
 class Outcome(Enum):
@@ -107,6 +117,24 @@ class _Given(NamedTuple):
     at_s: float
 
 
+class _Commit(NamedTuple):
+    """An offset that a group has committed; `may_go_back` where it was sent there."""
+
+    place: Place
+    offset: int
+    may_go_back: bool
+    at_s: float
+
+
+class _Ownership(NamedTuple):
+    """A member was told to read a partition from now on, or no longer."""
+
+    place: Place
+    member: str
+    begins: bool
+    at_s: float
+
+
 class History:
     """See the module. `clock` gives seconds; findings name times since the beginning."""
 
@@ -120,6 +148,8 @@ class History:
         self._given: dict[str, list[_Given]] = defaultdict(list)
         self._final: dict[Place, list[tuple[int, bytes]]] = defaultdict(list)
         self._read_all: list[tuple[str, ...]] = []
+        self._committed: dict[str, list[_Commit]] = defaultdict(list)
+        self._owned: dict[str, list[_Ownership]] = defaultdict(list)
 
     # --- being told
 
@@ -184,6 +214,29 @@ class History:
             for place, offset, value in records:
                 self._final[place].append((offset, value))
 
+    def ends_with(self, records: Iterable[Record]) -> None:
+        """In the end this is all that is there: what `Kafka.records` gives of each topic."""
+        read = [((one.topic, one.partition), one.offset, one.value or b"") for one in records]
+        self.reads_to_the_end("whoever reads in the end", read)
+
+    def committed(self, group: str, place: Place, offset: int, *, may_go_back: bool = False) -> None:
+        """A group's commit was acknowledged; it `may_go_back` where somebody has reset the group."""
+        with self._lock:
+            self._committed[group].append(_Commit(place, offset, may_go_back, self._now_s()))
+
+    def assigned(self, group: str, member: str, places: Iterable[Place]) -> None:
+        """A member was told to read these from now on, beside what it has: as rebalance listeners hear it."""
+        self._owns(group, member, places, begins=True)
+
+    def revoked(self, group: str, member: str, places: Iterable[Place]) -> None:
+        """A member was told to read these no longer, or that it has lost them."""
+        self._owns(group, member, places, begins=False)
+
+    def _owns(self, group: str, member: str, places: Iterable[Place], *, begins: bool) -> None:
+        with self._lock:
+            now_s = self._now_s()
+            self._owned[group] += [_Ownership(place, member, begins, now_s) for place in places]
+
     def _now_s(self) -> float:
         return self._clock() - self._begun_s
 
@@ -205,17 +258,27 @@ class History:
             )
         return max((after - before for before, after in pairwise(times)), default=0.0)
 
-    def findings(self) -> list[Finding]:
-        """Everything that cannot be."""
+    def check(self, *, at_least_once: bool = False) -> None:
+        """AssertionError, with the findings in words, where something cannot be."""
+        __tracebackhide__ = True  # for pytest: the failure is the caller's
+        found = self.findings(at_least_once=at_least_once)
+        if found:
+            more = [f"and {len(found) - MOST_FINDINGS} more"] if len(found) > MOST_FINDINGS else []
+            raise AssertionError("\n  ".join(["this cannot be:", *map(str, found[:MOST_FINDINGS]), *more]))
+
+    def findings(self, *, at_least_once: bool = True) -> list[Finding]:
+        """Everything that cannot be. `at_least_once` has producers without idempotence double and reorder."""
         with self._lock:
             return [
-                *self._of_what_is_there(),
+                *self._of_what_is_there(at_least_once),
                 *self._of_what_is_not(),
                 *self._of_readers(),
                 *self._of_what_is_not_read(),
+                *self._of_commits(),
+                *self._of_owners(),
             ]
 
-    def _of_what_is_there(self) -> Iterator[Finding]:
+    def _of_what_is_there(self, at_least_once: bool) -> Iterator[Finding]:
         stands: dict[bytes, tuple[Place, int]] = {}
         for place, records in sorted(self._final.items()):
             last: dict[str, _Sent] = {}
@@ -225,8 +288,9 @@ class History:
                 if sent is None or sent.place != place:
                     yield Finding("foreign", f"{where} stands {sent or _shown(value)}")
                     continue
+                is_held = sent.is_idempotent or not at_least_once
                 if value in stands:
-                    if sent.is_idempotent:
+                    if is_held:
                         yield Finding(
                             "doubled", f"{where} stands {sent}, and before that at {stands[value][1]}"
                         )
@@ -237,7 +301,7 @@ class History:
                 if 0 <= sent.offset != offset and sent.is_idempotent:
                     yield Finding("moved", f"{where} stands {sent}")
                 before = last.get(sent.producer)
-                if sent.is_idempotent and before is not None and before.number > sent.number:
+                if is_held and before is not None and before.number > sent.number:
                     yield Finding("reordered", f"{where} stands {sent}, behind {before}")
                 else:
                     last[sent.producer] = sent
@@ -296,6 +360,35 @@ class History:
                         f"{' and '.join(readers)} were not given {_named(place)} at {unread[:SHOWN]} "
                         f"({len(unread)} in all)",
                     )
+
+    def _of_commits(self) -> Iterator[Finding]:
+        for group, commits in sorted(self._committed.items()):
+            last: dict[Place, _Commit] = {}
+            for commit in commits:
+                before = last.get(commit.place)
+                if before is not None and commit.offset < before.offset and not commit.may_go_back:
+                    yield Finding(
+                        "going back",
+                        f"{group} has committed {_named(commit.place)} at {commit.offset} at "
+                        f"{commit.at_s:.3f} s, and at {before.offset} before, at {before.at_s:.3f} s",
+                    )
+                last[commit.place] = commit
+
+    def _of_owners(self) -> Iterator[Finding]:
+        for group, told in sorted(self._owned.items()):
+            owners: dict[Place, dict[str, float]] = defaultdict(dict)
+            for place, member, begins, at_s in told:
+                if not begins:
+                    owners[place].pop(member, None)
+                    continue
+                for other, since_s in owners[place].items():
+                    if other != member:
+                        yield Finding(
+                            "two owners",
+                            f"{_named(place)} was assigned to {member} of {group} at {at_s:.3f} s, while "
+                            f"{other} had it since {since_s:.3f} s",
+                        )
+                owners[place].setdefault(member, at_s)
 
 
 def _is_refused(sent: _Sent) -> bool:

@@ -24,34 +24,63 @@ SECTOR_BYTES = 64
 """As small beside the simulated batches as a sector of 512 or 4096 bytes is beside real ones."""
 
 
+class Bytes:
+    """What a file consists of. Zeros at its end take no room: indexes are made as long as they may become."""
+
+    __slots__ = ("_head", "size")
+
+    def __init__(self, like: Bytes | None = None) -> None:
+        self._head: bytearray = bytearray() if like is None else bytearray(like._head)
+        self.size: int = 0 if like is None else like.size
+
+    def read(self, position: int, size: int) -> bytes:
+        """As much as there is of that."""
+        found = bytes(self._head[position : position + size])
+        return found + bytes(max(0, min(position + size, self.size) - position - len(found)))
+
+    def all(self) -> bytes:
+        return self.read(0, self.size)
+
+    def put(self, position: int, data: bytes) -> None:
+        """Write over what is there, or behind it."""
+        if position > len(self._head):
+            self._head.extend(bytes(position - len(self._head)))
+        self._head[position : position + len(data)] = data
+        self.size = max(self.size, len(self._head))
+
+    def resize(self, size: int) -> None:
+        del self._head[size:]
+        self.size = size
+
+
 class Content:
     """A file's bytes as readers see them, and what the medium has of them."""
 
     __slots__ = ("data", "durable", "modified_ms", "pending")
 
     def __init__(self, now_ms: int) -> None:
-        self.data = bytearray()
-        self.durable = b""
+        self.data = Bytes()
+        self.durable = Bytes()
         self.pending: list[tuple[int, bytes | None]] = []
         """Since the last sync: (position, bytes written), or (size, None) for a truncation."""
         self.modified_ms = now_ms
 
     def write(self, position: int, data: bytes) -> None:
         self.pending.append((position, data))
-        _put(self.data, position, data)
+        self.data.put(position, data)
 
     def truncate(self, size: int) -> None:
         self.pending.append((size, None))
-        _resize(self.data, size)
+        self.data.resize(size)
 
     def sync(self) -> None:
-        self.durable = bytes(self.data)
+        self.durable = Bytes(self.data)
         self.pending = []
 
     def lose_power(self, rng: random.Random) -> str:
         """Become what the medium has; how that came about."""
         if not self.pending:
-            self.data = bytearray(self.durable)
+            self.data = Bytes(self.durable)
             return ""
         kind = rng.choice(("nothing", "everything", "some", "sectors", "sectors"))
         if kind == "everything":
@@ -70,16 +99,16 @@ class Content:
             if until < len(after) and rng.random() < 0.5:
                 lost_truncation = True
                 scattered = [operation for operation in after if operation[1] is not None]
-        result = bytearray(self.durable)
+        result = Bytes(self.durable)
         for position, data in kept:
             if data is None:
-                _resize(result, position)
+                result.resize(position)
             else:
-                _put(result, position, data)
+                result.put(position, data)
         if kind == "some" and len(kept) < len(self.pending):
             position, data = self.pending[len(kept)]
             if data:
-                _put(result, position, data[: rng.randrange(len(data))])
+                result.put(position, data[: rng.randrange(len(data))])
         elif kind == "sectors":
             self._scatter(result, scattered, rng, zeroing=lost_truncation)
         self.data = result
@@ -88,11 +117,11 @@ class Content:
 
     @staticmethod
     def _scatter(
-        result: bytearray, writes: Sequence[tuple[int, bytes | None]], rng: random.Random, *, zeroing: bool
+        result: Bytes, writes: Sequence[tuple[int, bytes | None]], rng: random.Random, *, zeroing: bool
     ) -> None:
         longest = max((position + len(data) for position, data in writes if data is not None), default=0)
-        if rng.random() < 0.5 and longest > len(result):
-            _resize(result, longest)
+        if rng.random() < 0.5 and longest > result.size:
+            result.resize(longest)
         likelihood = rng.choice((0.2, 0.5, 0.9))
         for position, data in writes:
             assert data is not None
@@ -100,25 +129,12 @@ class Content:
             while at < len(data):
                 size = min(SECTOR_BYTES - (position + at) % SECTOR_BYTES, len(data) - at)
                 if rng.random() < likelihood:
-                    _put(result, position + at, data[at : at + size])
+                    result.put(position + at, data[at : at + size])
                     end = position + at + size
-                    rest = min(-end % SECTOR_BYTES, len(result) - end)
+                    rest = min(-end % SECTOR_BYTES, result.size - end)
                     if zeroing and rest > 0:
-                        result[end : end + rest] = bytes(rest)
+                        result.put(end, bytes(rest))
                 at += size
-
-
-def _put(target: bytearray, position: int, data: bytes) -> None:
-    if position > len(target):
-        target.extend(bytes(position - len(target)))
-    target[position : position + len(data)] = data
-
-
-def _resize(target: bytearray, size: int) -> None:
-    if size < len(target):
-        del target[size:]
-    else:
-        target.extend(bytes(size - len(target)))
 
 
 class Directory:

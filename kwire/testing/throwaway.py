@@ -1,31 +1,62 @@
-"""A disk for data that nobody needs after the test: files as always, but nothing waits for a sync."""
+"""The disk of an embedded broker: files as always, which nobody needs to sync, and which may run full."""
 
 from __future__ import annotations
 
-from kwire.broker.storage.disk import RealDisk, RealFile
+from collections.abc import Sequence
+
+from kwire.broker.storage.disk import Buffer, RealDisk, RealFile, StorageError
+from kwire.testing.space import Space
+
+FULL = "No space left on device"
 
 
-class ThrowawayFile(RealFile):
-    """A file that a loss of power may take."""
+class EmbeddedFile(RealFile):
+    """A file on such a disk."""
 
-    __slots__ = ()
+    __slots__ = ("disk",)
+
+    disk: EmbeddedDisk
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        self.disk.take_room(self.path)
+        super().write_at(position, buffers)
 
     def sync(self) -> None:
-        """Nothing: the data will be removed."""
+        if self.disk.syncs:
+            super().sync()
 
 
-class ThrowawayDisk(RealDisk):
-    """A disk that a loss of power may take."""
+class EmbeddedDisk(RealDisk):
+    """A disk that a loss of power may take, unless it `syncs`."""
 
-    _file_class = ThrowawayFile
+    _file_class = EmbeddedFile
+
+    def __init__(self, space: Space, *, syncs: bool) -> None:
+        super().__init__()
+        self.syncs = syncs
+        self._space = space
+
+    def take_room(self, path: str) -> None:
+        """Somebody writes. StorageError where there is no room."""
+        if self._space.is_full:
+            raise StorageError(f"{FULL} ({path})")
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        file = super().open(path, create=create)
+        assert isinstance(file, EmbeddedFile)
+        file.disk = self
+        return file
 
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
-        super().write(path, content, sync=False)
+        self.take_room(path)
+        super().write(path, content, sync=sync and self.syncs)
 
     def replace(self, path: str, content: bytes, *, sync: bool) -> None:
-        # A rename onto a file has ext4 write the new one out at once.
-        self.remove(path)
-        super().replace(path, content, sync=False)
+        if not self.syncs:
+            # A rename onto a file has ext4 write the new one out at once.
+            self.remove(path)
+        super().replace(path, content, sync=sync and self.syncs)
 
     def sync_directory(self, path: str) -> None:
-        """Nothing: the names will be removed."""
+        if self.syncs:
+            super().sync_directory(path)

@@ -73,6 +73,8 @@ class Work:
         if not self._results and not self._host.is_dead and not self._host.is_paused:
             try:
                 self._results.append(self._work())
+            except Died:
+                self._host.died()
             except Exception as error:
                 self._results.append(error)
 
@@ -255,6 +257,10 @@ class VirtualHost:
             if self.end_turn is not None:
                 self.end_turn()
         except Died:
-            if self.on_died is None:
-                raise
-            self.on_died()
+            self.died()
+
+    def died(self) -> None:
+        """The process has died in what is being handled."""
+        if self.on_died is None:
+            raise Died
+        self.on_died()

@@ -120,7 +120,7 @@ class VirtualNode:
                 config,
                 host,
                 self.disk,
-                on_open=lambda: join(ListenerRole.BROKER),
+                on_unfenced=lambda: join(ListenerRole.BROKER),
                 on_fatal=self.fatal.append,
             ),
         )

@@ -310,6 +310,8 @@ def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes:
 
 def _varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
     """A zigzag varint of up to 64 bits. As Kafka's readers do, it drops what ten bytes hold beyond them."""
+    if at < end and (byte := data[at]) < 0x80:  # as nearly all are
+        return (byte >> 1) ^ -(byte & 1), at + 1
     value = shift = 0
     while at < end:
         byte = data[at]

@@ -189,13 +189,17 @@ class _DecoderSource(_Source):
         self.add(1, f"{targets}{',' if len(run) == 1 else ''} = {name}(b, p)")
         self.add(1, f"p += {packing.size}")
 
+    def varint(self, indent: int, target: str) -> None:
+        """Put an unsigned varint into a variable; what takes more than one byte is rare."""
+        self.add(indent, f"{target} = b[p]")
+        self.add(indent, "p += 1")
+        self.add(indent, f"if {target} > 127:")
+        self.add(indent + 1, f"{target}, p = read_varint(b, p - 1, e)")
+
     def length(self, indent: int, where: str, unpack: str, width: int) -> None:
         """Put a length or count into n, -1 for null."""
         if self.flexible:
-            self.add(indent, "n = b[p]")
-            self.add(indent, "p += 1")
-            self.add(indent, "if n > 127:")
-            self.add(indent + 1, "n, p = read_varint(b, p - 1, e)")
+            self.varint(indent, "n")
             if width == 2:
                 self.add(indent + 1, f"if n > {MAX_STRING_BYTES + 1}:")
                 self.add(indent + 2, f"raise WireError({where} + ' has length %d' % (n - 1))")
@@ -249,7 +253,7 @@ class _DecoderSource(_Source):
         if self.is_nullable(field):
             if self.version in field.tagged:
                 # Under a tag Java writes 0 for null, as a varint, and nothing less than 1 for there.
-                self.add(indent, "n, p = read_varint(b, p, e)")
+                self.varint(indent, "n")
                 self.add(indent, "if n == 0:")
             else:
                 # A nullable structure has one byte in front: -1 for null, 1 for there.
@@ -290,18 +294,15 @@ class _DecoderSource(_Source):
         self.add(indent + 1, f"a{indent}.append(x)")
 
     def tags(self, tagged: list[Field]) -> None:
-        self.add(1, "n = b[p]")
-        self.add(1, "p += 1")
+        self.varint(1, "n")
         self.add(1, "if n:")
-        self.add(2, "if n > 127:")
-        self.add(3, "n, p = read_varint(b, p - 1, e)")
         self.add(2, "last = -1")
         self.add(2, "for _ in range(n):")
-        self.add(3, "tag, p = read_varint(b, p, e)")
+        self.varint(3, "tag")
         self.add(3, "if tag <= last:")
         self.add(4, "raise WireError('tag %d after tag %d' % (tag, last))")
         self.add(3, "last = tag")
-        self.add(3, "size, p = read_varint(b, p, e)")
+        self.varint(3, "size")
         self.add(3, "stop = p + size")
         self.add(3, "if stop > e:")
         self.add(4, "raise truncated('a tagged field', p, e)")

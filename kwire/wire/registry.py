@@ -14,7 +14,7 @@ from struct import error as StructError
 from typing import Any, NamedTuple, TypeVar
 
 from kwire.wire.api_keys import ApiKey
-from kwire.wire.codegen import Encoder, decode, decoder, encode, encoder
+from kwire.wire.codegen import Decoder, Encoder, decode, decoder, encode, encoder
 from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.primitives import (
     Buffer,
@@ -311,22 +311,35 @@ def _stored_form(record_class: type[Message], version: int) -> tuple[bytes, Enco
     return bytes(front), encoder(record_class, version)
 
 
-def decode_stored_metadata(value: Buffer) -> Any:
-    """The record in the value of a metadata log entry; an UnknownRecord if it is not declared. WireError."""
+@lru_cache(1024)
+def _metadata_decoder(record_type: int, version: int) -> Decoder | None:
+    """What reads a metadata record of this type and version; None where it is not declared."""
     from kwire.wire.stored.metadata import RECORDS
 
-    end = len(value)
-    frame_version, position = read_unsigned_varint(value, 0, end)
-    if frame_version != METADATA_FRAME_VERSION:
-        raise WireError(f"metadata record with frame version {frame_version}")
-    record_type, position = read_unsigned_varint(value, position, end)
-    version, position = read_unsigned_varint(value, position, end)
     record_class = RECORDS.get(record_type)
     if record_class is None or version not in record_class.VERSIONS:
+        return None
+    return decoder(record_class, version)
+
+
+def decode_stored_metadata(value: Buffer) -> Any:
+    """The record in the value of a metadata log entry; an UnknownRecord if it is not declared. WireError."""
+    end = len(value)
+    if end > 2 and (value[0] | value[1] | value[2]) < 0x80:  # each of them is one byte, as all are today
+        frame_version, record_type, version = value[:3]
+        position = 3
+    else:
+        frame_version, position = read_unsigned_varint(value, 0, end)
+        record_type, position = read_unsigned_varint(value, position, end)
+        version, position = read_unsigned_varint(value, position, end)
+    if frame_version != METADATA_FRAME_VERSION:
+        raise WireError(f"metadata record with frame version {frame_version}")
+    decode = _metadata_decoder(record_type, version)
+    if decode is None:
         return UnknownRecord(record_type=record_type, version=version, value=bytes(value))
-    record, position = decoder(record_class, version)(value, position, end)
+    record, position = decode(value, position, end)
     if position != end:
-        raise WireError(f"{end - position} bytes after a {record_class.__name__}")
+        raise WireError(f"{end - position} bytes after a {type(record).__name__}")
     return record
 
 

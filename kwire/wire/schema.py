@@ -19,6 +19,7 @@ from __future__ import annotations
 import linecache
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar, dataclass_transform
 
 from kwire.wire.primitives import ZERO_UUID, Buffer, Region
@@ -64,6 +65,7 @@ class Versions(tuple[int, int]):
     __slots__ = ()
 
     @classmethod
+    @cache  # a few texts stand in all messages, hundreds of times
     def parse(cls, text: str) -> Versions:
         """Read "3", "3-5", "3+" or "none". SchemaError for anything else."""
         if text == "none":

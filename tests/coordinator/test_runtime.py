@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.broker.config import load
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
-from kwire.broker.node.node import Node
 from kwire.broker.node.state_topic import StateTopic
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.coordinator.groups.stored import stored_records
 from kwire.coordinator.runtime import partition_of
 from kwire.coordinator.transactions.machine import Ending
-from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import read_header
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.stored.groups import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from tests.coordinator.scripting import PARTITIONS, Cluster, Reply
+from tests.rig import Rig
 
 
 @pytest.mark.parametrize(
@@ -121,6 +118,20 @@ def test_a_lost_append_ends_the_shard_and_a_new_election_brings_it_back(cluster:
     cluster.ports.logs[index] = stored
     cluster.service.elected(index, 1)
     assert cluster.offsets() == {("t", 0): 1}
+
+
+def test_a_disk_that_fails_in_an_append_ends_the_shard_and_is_told_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def append(index: int, *_more: object) -> None:
+        cluster.service.resigned(index, 0)  # as the replica goes offline
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    monkeypatch.setattr(cluster.ports, "append", append)
+    reply = Reply()
+    commit = Commit("g", -1, "", None, [PartitionCommit("t", 0, 5, -1, "")], None, 9)
+    cluster.service.commit_transactional_offsets(commit, (7, 0), reply)
+    assert reply.value == ErrorCode.NOT_COORDINATOR
 
 
 def test_while_a_long_log_is_loaded_clients_wait(cluster: Cluster) -> None:
@@ -300,15 +311,8 @@ def test_what_is_gathered_when_a_shard_ends_is_not_appended(cluster: Cluster, en
 
 
 def test_the_end_of_a_transaction_comes_after_what_was_gathered_before() -> None:
-    properties = {
-        "log.dirs": "/data",
-        "listeners": "PLAINTEXT://127.0.0.1:9092",
-        "log.index.size.max.bytes": "16384",
-    }
-    host = VirtualHost(seed=1)
-    node = Node(load(None, {}, {**properties, "offsets.topic.num.partitions": "1"}), host, MemoryDisk())
-    host.end_turn = node.end_turn
-    node.start()
+    rig = Rig(**{"offsets.topic.num.partitions": "1"})
+    node, host = rig.node, rig.host
     with pytest.raises(ApiError):
         node.groups.find("g")
     host.run_pending()

@@ -167,3 +167,57 @@ def test_the_time_without_acknowledgements_is_told() -> None:
         history.acknowledged(b"%d" % number)
     assert history.longest_gap_s() == 5.5
     assert history.longest_gap_s("q") == 0.0
+
+
+def test_commits_go_back_only_where_somebody_has_sent_the_group_there() -> None:
+    history = a_history()
+    history.reads_to_the_end("auditor", END)
+    history.committed("g", PLACE, 4)
+    history.committed("other", PLACE, 2)
+    history.committed("g", ("t", 1), 0)
+    history.committed("g", PLACE, 4)
+    history.committed("g", PLACE, 1, may_go_back=True)
+    assert found(history) == []
+    history.committed("g", PLACE, 0)
+    assert found(history) == [
+        "going back: g has committed t-0 at 0 at 19.000 s, and at 1 before, at 18.000 s"
+    ]
+
+
+def test_a_partition_with_two_owners_is_found() -> None:
+    history = a_history()
+    history.reads_to_the_end("auditor", END)
+    history.assigned("g", "a", [PLACE, ("t", 1)])
+    history.assigned("g", "a", [PLACE])
+    history.assigned("other", "b", [PLACE])
+    history.revoked("g", "a", [PLACE])
+    history.assigned("g", "b", [PLACE])
+    assert found(history) == []
+    history.assigned("g", "b", [("t", 1)])
+    assert found(history) == [
+        "two owners: t-1 was assigned to b of g at 19.000 s, while a had it since 14.000 s"
+    ]
+
+
+def test_producers_without_idempotence_are_held_to_once_and_in_order_if_wanted() -> None:
+    history = a_history()
+    history.sends("q", ("t", 1), b"x", is_idempotent=False)
+    history.sends("q", ("t", 1), b"y", is_idempotent=False)
+    history.reads_to_the_end(
+        "auditor", [*END, *((("t", 1), at, value) for at, value in enumerate([b"y", b"x", b"y"]))]
+    )
+    history.check(at_least_once=True)
+    with pytest.raises(AssertionError) as failed:
+        history.check()
+    first, *told = str(failed.value).splitlines()
+    assert first == "this cannot be:"
+    assert [line.split(":")[0] for line in told] == ["  reordered", "  doubled"]
+
+
+def test_a_check_names_so_many_findings_and_counts_the_others() -> None:
+    history = History()
+    for number in range(60):
+        history.sends("p", ("t", number), b"%d" % number)
+        history.acknowledged(b"%d" % number, 0)
+    with pytest.raises(AssertionError, match=r"and 10 more$"):
+        history.check()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.host.host import PeerAddress, PeerUnreachable
+from kwire.broker.host.host import PeerAddress, PeerTooOld, PeerUnreachable
 from kwire.testing.network import NO_FAULTS, Faults, Network
 from kwire.testing.virtual import Events
 from kwire.testing.world import VirtualNode
@@ -46,6 +46,7 @@ class World:
         self.two = node(self.network, 2, "two")
         self.answers: list[Any] = []
         self.advance = self.network.events.advance
+        self.advance(100)  # until both let clients in
 
     def send(self, request: Any, to: PeerAddress = TWO, timeout_ms: int = 5_000, **more: Any) -> None:
         host = self.one.host
@@ -87,6 +88,7 @@ def test_the_version_is_the_highest_of_both_or_lower_where_that_is_asked() -> No
     assert world.ask(MetadataRequest(topics=None), max_version=1).cluster_id is None  # from version 2 on
     why = world.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False), max_version=1)
     assert isinstance(why, PeerUnreachable)
+    assert isinstance(why, PeerTooOld)
     assert str(why).startswith("two:9092: version 1 of Metadata cannot say this")
     assert who(world.ask(MetadataRequest(topics=None))) == 2  # the connection is none the worse for it
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from kwire.broker.api.answered import Answered, request_id
 from kwire.broker.api.error_responses import error_response
 from kwire.broker.api.repeated import Again, Repeated
 from kwire.broker.api.table import ListenerRole
@@ -39,6 +40,8 @@ class Channel:
     """One client connection as the broker's machines see it."""
 
     __slots__ = (
+        "answered",
+        "began",
         "client_software_name",
         "client_software_version",
         "closed",
@@ -70,7 +73,9 @@ class Channel:
         principal: str = "User:ANONYMOUS",
         local_host: str = "",
         role: ListenerRole = ListenerRole.BROKER,
+        answered: Answered | None = None,
     ) -> None:
+        """`answered` is told of each reply that leaves."""
         self.id = channel_id
         self.peer_host = peer_host
         self.local_host = local_host
@@ -80,6 +85,9 @@ class Channel:
         self.principal = principal
         self.on_ready = on_ready
         self.logger = logger
+        self.answered = answered
+        self.began = 0.0
+        """When what is at hand was received, by the clock of `answered`: the shell says so."""
         self.client_software_name = "unknown"
         self.client_software_version = "unknown"
         self.slots: deque[RequestContext] = deque()
@@ -116,10 +124,21 @@ class Channel:
         """
         slots = self.slots
         pieces: list[Buffer | Region] = []
+        answered = self.answered
         while slots and slots[0].state == _READY:
             context = slots.popleft()
             self.pending_bytes -= context.size_bytes
             reply = context.reply
+            if answered is not None:
+                answered.note(
+                    context.header,
+                    self.peer_host,
+                    self.id,
+                    context.size_bytes,
+                    context.reply_bytes,
+                    context.began,
+                    context.by_follower,
+                )
             if reply is not None:
                 pieces.extend(reply)
                 self.queued_bytes -= context.reply_bytes
@@ -156,6 +175,8 @@ class RequestContext:
     __slots__ = (
         "again",
         "arrived_ms",
+        "began",
+        "by_follower",
         "channel",
         "closes",
         "header",
@@ -171,6 +192,9 @@ class RequestContext:
         self.channel = channel
         self.arrived_ms = arrived_ms
         self.size_bytes = size_bytes
+        self.began = channel.began
+        self.by_follower = False
+        """Whether it is a follower that fetches."""
         self.state = _PENDING
         self.reply: list[Buffer | Region] | None = None
         self.reply_bytes = 0
@@ -184,6 +208,11 @@ class RequestContext:
     @property
     def api_version(self) -> int:
         return self.header.api_version
+
+    @property
+    def request_id(self) -> str:
+        """By what the log names it."""
+        return request_id(self.channel.id, self.header)
 
     @property
     def listener(self) -> str:
@@ -227,7 +256,10 @@ class RequestContext:
             # A reply that its version has no room for: mostly a string beyond 32767 bytes, as clients can
             # have texts of errors made that long. Whoever waits for others must not wait for this one.
             self.channel.logger.exception(
-                "a reply cannot be written: %s to %s", header, self.channel.peer_host
+                "a reply cannot be written: %s to %s",
+                header,
+                self.channel.peer_host,
+                extra={"request": self.request_id},
             )
             self._complete_with_error(ErrorCode.UNKNOWN_SERVER_ERROR)
             return

@@ -95,7 +95,11 @@ class Dispatcher:
         except Exception:
             # Ours, not the client's: it is logged with its request, and the broker lives on.
             self._node.host.logger("kwire.dispatch").exception(
-                "request failed: %s from %s: %.2000r", header, channel.peer_host, request
+                "request failed: %s from %s: %.2000r",
+                header,
+                channel.peer_host,
+                request,
+                extra={"request": context.request_id},
             )
             reply = context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         if not isinstance(reply, Parked):
@@ -116,19 +120,21 @@ class Dispatcher:
         if role in served.by.value.roles:
             return handler
 
-        def forward(asked: Asked, request: Any) -> Parked:
-            node = self._node
-            if node.forwarding is not None and not node.quorum.leads:
-                node.forwarding.forward(asked, request)
-                return PARKED
-            # The active controller is this node, if there is one.
+        def locally(asked: Asked, request: Any) -> None:
             try:
-                reply = handler(node, asked, request)
+                reply = handler(self._node, asked, request)
             except ApiError as error:
                 asked.refuse(error)
             else:
                 if not isinstance(reply, Parked):
                     asked.complete(reply)
+
+        def forward(asked: Asked, request: Any) -> Parked:
+            way = self._node.forwarding
+            if way is None:
+                locally(asked, request)
+            else:
+                way.forward(asked, request, lambda here: locally(here, request))
             return PARKED
 
         if not served.first:

@@ -114,6 +114,8 @@ ALWAYS_SAID: Final = {
     ApiKey.DESCRIBE_CONFIGS,
     ApiKey.DESCRIBE_QUORUM,
     ApiKey.CONTROLLER_REGISTRATION,
+    ApiKey.ADD_RAFT_VOTER,
+    ApiKey.REMOVE_RAFT_VOTER,
 }
 """These have Kafka's own words where an error has none."""
 

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from kwire.broker.api.records.fetch_sessions import FetchSessionCache
     from kwire.broker.config import BrokerConfig
     from kwire.broker.controller.port import ControllerPort
-    from kwire.broker.host.host import Host
+    from kwire.broker.host.host import Host, PeerAddress
     from kwire.broker.metadata.image import MetadataImage
-    from kwire.broker.raft.followers import ReplicaKey
+    from kwire.broker.raft.leading import Description
     from kwire.broker.raft.metadata_log import MetadataLog
-    from kwire.broker.raft.quorum import QuorumDescription
+    from kwire.broker.raft.voters import ReplicaKey
     from kwire.broker.replication.partition import Partition
     from kwire.broker.replication.throttle import Throttle
+    from kwire.broker.replication.traffic import Traffic
     from kwire.broker.storage.dirs.log_manager import LogManager
     from kwire.coordinator.groups.service import GroupCoordinatorService
     from kwire.coordinator.transactions.machine import Ending, Producer
@@ -81,10 +82,10 @@ class Asked(Protocol):
 
 
 class Forwards(Protocol):
-    """The way of clients' requests to an active controller that is another node."""
+    """The way of clients' requests to the active controller, where that may be another node."""
 
-    def forward(self, asked: Asked, request: Message) -> None:
-        """Have the active controller answer it."""
+    def forward(self, asked: Asked, request: Message, locally: Callable[[Asked], None]) -> None:
+        """Have the active controller answer it; `locally` does, while that is this node."""
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
         """Which APIs the active controller serves, by key; nothing while that is not known."""
@@ -122,6 +123,10 @@ class ServesQuorum(Protocol):
     @property
     def leader_id(self) -> int: ...
     @property
+    def told_leader_id(self) -> int:
+        """Who leads the epoch as others are told: also while this node wants another, or has resigned."""
+
+    @property
     def epoch(self) -> int: ...
     @property
     def is_ending(self) -> bool:
@@ -133,15 +138,33 @@ class ServesQuorum(Protocol):
 
     @property
     def kraft_version(self) -> int: ...
+    @property
+    def high_watermark(self) -> int:
+        """Up to where all is committed; -1 while a new leader does not know it."""
 
-    def describe(self) -> QuorumDescription:
-        """How it is doing."""
+    def asked(self, request: Message, asker: Asked) -> None:
+        """Have `asker` answered, now or later, on a vote, an epoch, or a change of the voters."""
+
+    def when_kept(self, answer: Callable[[], None]) -> bool:
+        """Whether all is durable that this node has promised; else `answer` is called when it is."""
+
+    def describe(self) -> Description | None:
+        """How everybody is doing; None where this node does not lead."""
+
+    def leader_endpoint(self, listener: str) -> PeerAddress | None:
+        """Where the leader is reached on a listener; None while that is not known."""
+
+    def is_voter(self, key: ReplicaKey) -> bool:
+        """Whether another node votes."""
 
     def is_fetched(self, key: ReplicaKey, offset: int) -> None:
         """Another node has everything before `offset`, and goes on from there."""
 
-    def wait(self, waiter: Callable[[], None]) -> None:
-        """Call `waiter` once, when more is committed or the lead ends."""
+    def is_loaded(self, key: ReplicaKey) -> None:
+        """Another node was sent some of a snapshot."""
+
+    def wait(self, waiter: Callable[[], None], *, for_written: bool = False) -> None:
+        """Call `waiter` once, when more is committed, or written, or the lead ends."""
 
     def wait_no_more(self, waiter: Callable[[], None]) -> None:
         """Do not call it, if it was not called yet."""
@@ -152,6 +175,9 @@ class ControllerRole(ClusterView, Protocol):
 
     @property
     def quorum(self) -> ServesQuorum: ...
+    @property
+    def own_controller(self) -> ControllerPort:
+        """The controller of this node, which refuses what it is asked while it is not the active one."""
 
 
 class Records(Protocol):
@@ -159,6 +185,10 @@ class Records(Protocol):
 
     @property
     def fetch_sessions(self) -> FetchSessionCache: ...
+    @property
+    def traffic(self) -> Traffic:
+        """What has come in and gone out, a topic."""
+
     @property
     def leader_throttle(self) -> Throttle:
         """How fast followers may be given what they have not got."""

@@ -101,6 +101,9 @@ SERVED: Final[dict[int, Served]] = {
         0, 0, "cluster.leaders.list_partition_reassignments", By.CONTROLLER
     ),
     ApiKey.OFFSET_DELETE: Served(0, 0, "groups.offsets.offset_delete"),
+    ApiKey.VOTE: Served(0, 2, "quorum.changes.handle", By.CONTROLLER_ALONE),
+    ApiKey.BEGIN_QUORUM_EPOCH: Served(0, 1, "quorum.changes.handle", By.CONTROLLER_ALONE),
+    ApiKey.END_QUORUM_EPOCH: Served(0, 1, "quorum.changes.handle", By.CONTROLLER_ALONE),
     ApiKey.DESCRIBE_QUORUM: Served(0, 2, "quorum.describe.describe_quorum", By.CONTROLLER),
     ApiKey.ALTER_PARTITION: Served(2, 3, "nodes.replicas.alter_partition", By.CONTROLLER_ALONE),
     ApiKey.UPDATE_FEATURES: Served(0, 2, "cluster.administration.update_features", By.CONTROLLER),
@@ -127,6 +130,9 @@ SERVED: Final[dict[int, Served]] = {
         0, 0, "nodes.replicas.assign_replicas_to_dirs", By.CONTROLLER_ALONE
     ),
     ApiKey.LIST_CONFIG_RESOURCES: Served(0, 1, "configs.describe.list_config_resources"),
+    ApiKey.ADD_RAFT_VOTER: Served(0, 1, "quorum.changes.handle", By.CONTROLLER),
+    ApiKey.REMOVE_RAFT_VOTER: Served(0, 0, "quorum.changes.handle", By.CONTROLLER),
+    ApiKey.UPDATE_RAFT_VOTER: Served(0, 0, "quorum.changes.handle", By.CONTROLLER_ALONE),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0, "topics.describe.describe_topic_partitions"),
 }
 

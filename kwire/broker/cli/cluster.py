@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import json
-import socket
+import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar, cast
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, cast
 
+from kwire.broker.cli.cluster_answers import ask_brokers, ask_quorum
 from kwire.broker.cli.cluster_folder import (
     LOOK_SECONDS,
     START_SECONDS,
     ClusterFolder,
     ClusterNode,
+    also_running,
     kill,
     start,
     stop,
 )
+from kwire.broker.cli.cluster_plan import Wanted
+from kwire.broker.cli.cluster_status import Status, bootstrap
 from kwire.broker.cli.settings import Failure, parse_overrides
-from kwire.wire.errors import WireError
-from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
-from kwire.wire.registry import decode_response, encode_request
-from kwire.wire.schema import Message
+from kwire.wire.messages.describe_quorum import ResponsePartitionData
 
-ASK_SECONDS: Final = 5
-MAX_ANSWER_BYTES: Final = 100 * 1024 * 1024
-
-A = TypeVar("A", bound=Message)
+ELECTION_SECONDS: Final = 10
+"""How long a quorum may have no leader and is still taken for one that elects."""
+CLEAR: Final = "\x1b[H\x1b[2J"
+"""Of a terminal: what is shown."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,34 +37,61 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _up(folder: ClusterFolder, options: argparse.Namespace) -> int:
-    folder.make(options.brokers, options.port, parse_overrides(options.overrides))
+    wanted = Wanted(options.brokers, options.controllers, options.combined)
+    made = folder.make(wanted, options.port, parse_overrides(options.overrides))
     nodes = folder.nodes()
     start(nodes)
-    _await_all(nodes)
+    _await_all(nodes, made)
     brokers = [node for node in nodes if node.is_broker]
+    serve = "1 broker serves" if len(brokers) == 1 else f"{len(brokers)} brokers serve"
     print(
-        f"{len(brokers)} brokers serve on {_bootstrap(nodes)}, all that is theirs is in {folder.path}; "
-        f"'kwire cluster status' tells how they are, 'kwire cluster stop' stops them"
+        f"{serve} on {bootstrap(nodes)}, all that is of the cluster is in {folder.path}; "
+        f"'kwire cluster status' tells how it is, 'kwire cluster stop' stops it"
     )
+    if told := _few_replicas(nodes):
+        print(told)
     return 0
 
 
-def _await_all(nodes: Sequence[ClusterNode]) -> None:
-    """Wait until all brokers are a part of the cluster, also those that ran before. Failure."""
+def _few_replicas(nodes: Sequence[ClusterNode]) -> str | None:
+    """What is to be done where a cluster has grown: some nodes still make topics with fewer replicas."""
+    known = [node for node in nodes if node.fault is None]
+    most = max(node.config.default_replication_factor for node in known)
+    behind = [str(node.node_id) for node in known if node.config.default_replication_factor < most]
+    if not behind:
+        return None
+    return (
+        f"topics keep the replicas that they have, kafka-reassign-partitions gives them more; nodes "
+        f"{', '.join(behind)} make new ones with fewer than {most}, too, until the replication factors in "
+        f"their properties are raised and 'kwire cluster restart' is run for each"
+    )
+
+
+def _await_all(nodes: Sequence[ClusterNode], made: Collection[int]) -> None:
+    """Wait until all brokers are a part of the cluster, also those that ran before, and those controllers
+    vote that were `made` now. Failure.
+    """
     deadline = time.monotonic() + START_SECONDS
     while True:
-        cluster, _ = _asked(nodes)
+        cluster, _ = ask_brokers(nodes)
         serving = (
             {broker.broker_id for broker in cluster.brokers if not broker.is_fenced} if cluster else set()
         )
         missing = [node for node in nodes if node.is_broker and node.node_id not in serving]
+        if not missing:
+            quorum = ask_quorum(nodes)
+            voters = {voter.replica_id for voter in quorum.current_voters} if quorum else set()
+            new = [node for node in nodes if node.is_controller and node.node_id in made]
+            missing = [node for node in new if node.node_id not in voters]
         if not missing:
             return
         ended = [node for node in nodes if node.pid is None]
         if ended or time.monotonic() > deadline:
             late = ended or missing
             logs = ", ".join(str(node.log) for node in late)
-            raise Failure(f"not every node serves: what became of the others is told by {logs}")
+            raise Failure(
+                f"not every node serves: what became of the others is told by {logs}{also_running(nodes)}"
+            )
         time.sleep(LOOK_SECONDS)
 
 
@@ -76,13 +102,31 @@ def _stop(folder: ClusterFolder, options: argparse.Namespace) -> int:
 
 def _stop_nodes(nodes: Sequence[ClusterNode], folder: ClusterFolder) -> None:
     """Stop them. Failure, at once where brokers would wait for a controller that does not run."""
+    everyone = folder.nodes()
     brokers = [node for node in nodes if node.is_broker and node.pid is not None]
-    if brokers and all(node.is_broker or node.pid is None for node in folder.nodes()):
+    quorum = _led(everyone) if brokers else None
+    if brokers and quorum is None:
         raise Failure(
-            f"the controller does not run, and a broker that ends asks it who leads then: 'kwire cluster up' "
-            f"starts it, 'kwire cluster kill {brokers[0].node_id}' ends the broker at once"
+            f"no controller leads, and a broker that ends asks it who leads then: 'kwire cluster up' starts "
+            f"those that do not run, 'kwire cluster kill {brokers[0].node_id}' ends the broker at once"
         )
-    stop(nodes)
+    voters = {voter.replica_id for voter in quorum.current_voters} if quorum else set()
+
+    def can_be_led() -> bool:
+        ended = [node for node in everyone if node.node_id in voters and node.pid is None]
+        return 2 * len(ended) < len(voters)
+
+    stop(nodes, can_be_led)
+
+
+def _led(nodes: Sequence[ClusterNode]) -> ResponsePartitionData | None:
+    """The quorum, once it is led, where any of its controllers runs; None if it is not for too long."""
+    deadline = time.monotonic() + ELECTION_SECONDS
+    while (quorum := ask_quorum(nodes)) is None and time.monotonic() < deadline:
+        if all(node.pid is None for node in nodes if node.is_controller):
+            break
+        time.sleep(LOOK_SECONDS)
+    return quorum
 
 
 def _kill(folder: ClusterFolder, options: argparse.Namespace) -> int:
@@ -91,9 +135,11 @@ def _kill(folder: ClusterFolder, options: argparse.Namespace) -> int:
 
 
 def _restart(folder: ClusterFolder, options: argparse.Namespace) -> int:
-    nodes = [folder.node(options.node)]
-    _stop_nodes(nodes, folder)
-    start(nodes)
+    node = folder.node(options.node)
+    if node.fault is not None:
+        raise Failure(node.fault)  # which would keep it from coming back
+    _stop_nodes([node], folder)
+    start([node])
     return 0
 
 
@@ -105,86 +151,24 @@ def _down(folder: ClusterFolder, options: argparse.Namespace) -> int:
 
 
 def _status(folder: ClusterFolder, options: argparse.Namespace) -> int:
+    if options.watch is None:
+        print(_told(folder, as_json=options.json))
+        return 0
+    try:
+        while True:
+            told = _told(folder, as_json=options.json)
+            print(f"{CLEAR}{told}" if sys.stdout.isatty() and not options.json else told, flush=True)
+            time.sleep(options.watch)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _told(folder: ClusterFolder, *, as_json: bool) -> str:
     nodes = folder.nodes()
     if not nodes:
         raise Failure(f"no node in {folder.path} is finished: 'kwire cluster up' goes on with it")
-    cluster, metadata = _asked(nodes)
-    known = {broker.broker_id: broker.is_fenced for broker in cluster.brokers} if cluster else {}
-    partitions = [one for topic in metadata.topics for one in topic.partitions] if metadata else []
-    rows = [
-        {
-            "node": node.node_id,
-            "roles": node.roles,
-            "address": node.address,
-            "pid": node.pid,
-            "state": _state(node, known),
-            "leads": sum(one.leader_id == node.node_id for one in partitions),
-            "replicas": sum(node.node_id in one.replica_nodes for one in partitions),
-            "in sync": sum(node.node_id in one.isr_nodes for one in partitions),
-        }
-        for node in nodes
-    ]
-    totals = {
-        "topics": len(metadata.topics) if metadata else 0,
-        "partitions": len(partitions),
-        "under-replicated": sum(len(one.isr_nodes) < len(one.replica_nodes) for one in partitions),
-        "offline": sum(one.leader_id < 0 for one in partitions),
-    }
-    if options.json:
-        told = {"bootstrap": _bootstrap(nodes), "answered": metadata is not None, **totals, "nodes": rows}
-        print(json.dumps(told, indent=2))
-        return 0
-    table = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-    if metadata is None:
-        print("no broker answers")
-    else:
-        print(", ".join(f"{count} {name}" for name, count in totals.items()))
-    return 0
-
-
-def _cell(value: object) -> str:
-    return "-" if value is None else str(value)
-
-
-def _state(node: ClusterNode, fenced: dict[int, bool]) -> str:
-    if node.pid is None:
-        return "stopped"
-    if not node.is_broker:
-        return "running"
-    return {None: "not registered", True: "fenced", False: "running"}[fenced.get(node.node_id)]
-
-
-def _bootstrap(nodes: Sequence[ClusterNode]) -> str:
-    return ",".join(node.address for node in nodes if node.is_broker)
-
-
-def _asked(nodes: Sequence[ClusterNode]) -> tuple[DescribeClusterResponse | None, MetadataResponse | None]:
-    """What the first broker that answers knows."""
-    for node in nodes:
-        if node.is_broker and node.pid is not None:
-            try:
-                cluster = _ask(
-                    node, DescribeClusterRequest(include_fenced_brokers=True), 2, DescribeClusterResponse
-                )
-                return cluster, _ask(node, MetadataRequest(topics=None), 12, MetadataResponse)
-            except (OSError, WireError):
-                continue
-    return None, None
-
-
-def _ask(node: ClusterNode, request: Message, version: int, kind: type[A]) -> A:
-    """One request on a connection of its own. OSError, WireError."""
-    _, host, port = node.config.listener_endpoints()[0]
-    with socket.create_connection((host or "127.0.0.1", port), ASK_SECONDS) as connection:
-        connection.sendall(encode_request(request, version, 1, "kwire-cluster"))
-        with connection.makefile("rb") as stream:
-            size = int.from_bytes(stream.read(4), "big")
-            if not 0 < size <= MAX_ANSWER_BYTES:
-                raise WireError(f"an answer of {size} bytes")
-            return decode_response(kind, version, stream.read(size))[1]
+    status = Status(nodes, ask_brokers(nodes), ask_quorum(nodes))
+    return status.as_json() if as_json else "\n".join(status.lines())
 
 
 _ACTIONS: Final[dict[str, Callable[[ClusterFolder, argparse.Namespace], int]]] = {

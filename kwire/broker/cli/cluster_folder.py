@@ -13,34 +13,45 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from kwire.broker.cli.cluster_plan import FIRST_CONTROLLER, Quorum, Roles, Wanted, addresses, properties
 from kwire.broker.cli.settings import Failure
-from kwire.broker.config import ConfigError, load
+from kwire.broker.config import BrokerConfig, ConfigError, load
 from kwire.broker.config.properties import ENVIRONMENT_PREFIX
+from kwire.broker.config.roles import BROKER, CONTROLLER, VOTERS
 from kwire.broker.controller.topics import new_uuid
-from kwire.broker.node.format import Beginning, FormatError, format_directories
+from kwire.broker.node.format import Beginning, FormatError, format_directories, parse_voters
+from kwire.broker.storage.checkpoints import META_PROPERTIES
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.wire.primitives import uuid_to_text
 
-CONTROLLER_ID: Final = 100
-MAX_BROKERS: Final = 32
-MAX_REPLICAS: Final = 3
 MAX_PORT: Final = 65_535
 START_SECONDS: Final = 60
 STOP_SECONDS: Final = 90
 LOOK_SECONDS: Final = 0.02
+LAST_SECONDS: Final = 2
+"""How long brokers that end are waited for once no majority of the controllers runs."""
+NODE: Final = re.compile(r"node-[0-9]+")
+"""What properties of a node are named; an editor may leave copies beside them."""
 UNFINISHED: Final = ".unfinished"
 """What the properties of a node end with while its directories are not formatted."""
 OF_A_NODE: Final = ("broker.id", "listeners", "log.dir", "log.dirs", "node.id", "process.roles")
 """What each node has for itself."""
+OF_A_CLUSTER: Final = (
+    "controller.listener.names",
+    "controller.quorum.bootstrap.servers",
+    "controller.quorum.voters",
+)
+"""What all nodes of a cluster have, and follows from which there are."""
 NOT_SERVED: Final = {"share.version": 0, "streams.version": 0}
 """Features that Kafka's releases begin with and kwire's brokers do not serve: such a cluster refuses them."""
 SERVING: Final = "kwire serves on "
@@ -55,25 +66,53 @@ class ClusterNode:
         self.data, self.log, self._pid_file = (
             properties.with_suffix(suffix) for suffix in ("", ".log", ".pid")
         )
+        self.fault: str | None = None
+        """What is wrong with its properties, which are there to be edited: then only its process is known."""
+        self._config: BrokerConfig | None = None
         try:
-            self.config = load(str(properties), {}, {})
-        except ConfigError as error:
-            raise Failure(f"{properties}: {error}") from error
+            self._config = load(str(properties), {}, {})
+        except (ConfigError, OSError) as error:
+            self.fault = f"{properties}: {error}"
         self._started = self._log_begins = 0
 
     @property
+    def config(self) -> BrokerConfig:
+        """Failure: there is none to be read."""
+        if self._config is None:
+            raise Failure(str(self.fault))
+        return self._config
+
+    @property
     def is_broker(self) -> bool:
-        return self._address_of(self.config.listener_endpoints()) is not None
+        return self.node_id < FIRST_CONTROLLER if self._config is None else self._config.is_broker
 
     @property
-    def address(self) -> str:
-        """Where it listens: to clients, if it is a broker."""
+    def is_controller(self) -> bool:
+        return self.node_id >= FIRST_CONTROLLER if self._config is None else self._config.is_controller
+
+    @property
+    def address(self) -> str | None:
+        """Where it listens: to clients, if it is a broker. None where that cannot be read."""
+        if self._config is None:
+            return None
+        endpoints = (*self._config.listener_endpoints(), *self._config.controller_endpoints())
+        return self._address_of(endpoints)
+
+    @property
+    def roles(self) -> str | None:
+        return None if self._config is None else ",".join(self._config.process_roles)
+
+    @property
+    def known_roles(self) -> Roles:
+        """In one order, and as far as they are known."""
+        held = {BROKER: self.is_broker, CONTROLLER: self.is_controller}
+        return tuple(role for role, is_held in held.items() if is_held)
+
+    @property
+    def ports(self) -> list[int]:
+        """Where it listens. Failure: that cannot be read."""
         endpoints = (*self.config.listener_endpoints(), *self.config.controller_endpoints())
-        return self._address_of(endpoints) or ""
-
-    @property
-    def roles(self) -> str:
-        return ",".join(self.config.process_roles)
+        return [port for _, _, port in endpoints]
 
     @staticmethod
     def _address_of(endpoints: Iterable[tuple[str, str, int]]) -> str | None:
@@ -162,7 +201,9 @@ class ClusterFolder:
         """All nodes, by id, controllers first. Failure: there is no cluster."""
         if not self.exists:
             raise Failure(f"there is no cluster in {self.path}: 'kwire cluster up' makes one")
-        found = [ClusterNode(path) for path in self.path.glob("node-*.properties")]
+        found = [
+            ClusterNode(path) for path in self.path.glob("node-*.properties") if NODE.fullmatch(path.stem)
+        ]
         return sorted(found, key=lambda node: (node.is_broker, node.node_id))
 
     def node(self, node_id: int) -> ClusterNode:
@@ -174,56 +215,96 @@ class ClusterFolder:
         known = ", ".join(str(node.node_id) for node in nodes)
         raise Failure(f"there is no node {node_id} in {self.path}: there are {known}")
 
-    def make(self, brokers: int, port: int, settings: Mapping[str, str]) -> None:
-        """Write properties and format directories, of what is not there yet. Failure.
+    def make(self, wanted: Wanted, port: int, settings: Mapping[str, str]) -> list[int]:
+        """Write properties and format directories, of what is not there yet; the ids of that. Failure.
 
-        Broker N listens on `port` + N - 1, the controller on the port behind the last of the first brokers,
-        and those that are added later on the ports behind it.
+        Brokers listen on `port` and those behind it, controllers behind them, and what is added later behind
+        all that is there.
         """
-        if not 1 <= brokers <= MAX_BROKERS:
-            raise Failure(f"--brokers {brokers}: expected 1 to {MAX_BROKERS}")
         for key in OF_A_NODE:
             if key in settings:
                 raise Failure(f"--set {key}: each node has its own")
+        for key in OF_A_CLUSTER:
+            if key in settings:
+                raise Failure(f"--set {key}: it follows from the nodes of the cluster")
         try:
             load(None, {}, settings)
         except ConfigError as error:
             raise Failure(str(error)) from error
-        rng = random.SystemRandom()
-        known = {node.node_id: node for node in self.nodes()} if self.exists else {}
-        if len([node for node in known.values() if node.is_broker]) > brokers:
-            raise Failure(f"the cluster in {self.path} has more than {brokers} brokers already")
-        if 1 in known:
-            port = known[1].config.listener_endpoints()[0][2]
-        if not 1 <= port <= MAX_PORT - brokers:
-            raise Failure(f"--port {port}: expected 1 to {MAX_PORT - brokers}, for {brokers} brokers")
+        nodes = self.nodes() if self.exists else []
+        if nodes:
+            self._finish()
+            nodes = self.nodes()
+        all_nodes = wanted.nodes({node.node_id: node.known_roles for node in nodes})
+        known = {node.node_id for node in nodes}
+        missing = {each: all_nodes[each] for each in all_nodes if each not in known}
+        if not missing:
+            return []
+        self._forget_unfinished()
+        if nodes:
+            port = 1 + max(each for node in nodes for each in node.ports)
+        most = MAX_PORT + 1 - sum(map(len, missing.values()))
+        if not 1 <= port <= most:
+            raise Failure(f"--port {port}: expected 1 to {most}, for {len(missing)} nodes")
+        cluster_id = self._cluster_id()
+        self._write(nodes, missing, port, cluster_id, settings)
+        self._finish()
+        return list(missing)
+
+    def _cluster_id(self) -> str:
+        """That of the cluster, which begins with it. Failure."""
         if self.exists:
-            cluster_id = self._id_file.read_text().strip()
-        else:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if any(self.path.iterdir()):
-                raise Failure(f"{self.path} is not empty, and not a cluster's: give another --dir")
-            cluster_id = uuid_to_text(new_uuid(rng))
-            # From here on 'up' goes on with what is there, and 'down' removes it.
-            self._id_file.write_text(f"{cluster_id}\n")
-        controller_port = port + brokers
-        if CONTROLLER_ID in known:
-            controller_port = known[CONTROLLER_ID].config.controller_endpoints()[0][2]
-        for node_id in (CONTROLLER_ID, *range(1, brokers + 1)):
-            if node_id not in known:
-                data = self.path / f"node-{node_id}"
-                shutil.rmtree(data, ignore_errors=True)  # of an 'up' that was cut short
-                own_port = port + node_id - 1
-                if node_id == CONTROLLER_ID:
-                    own_port = controller_port
-                elif port <= controller_port <= own_port:
-                    own_port += 1
-                unfinished = data.with_suffix(UNFINISHED)
-                unfinished.write_text(
-                    _properties(node_id, own_port, controller_port, brokers, data, settings)
-                )
-                _format(unfinished, rng, cluster_id)
-                unfinished.rename(data.with_suffix(".properties"))
+            return self._id_file.read_text().strip()
+        self.path.mkdir(parents=True, exist_ok=True)
+        if any(self.path.iterdir()):
+            raise Failure(f"{self.path} is not empty, and not a cluster's: give another --dir")
+        cluster_id = uuid_to_text(new_uuid(random.SystemRandom()))
+        # From here on 'up' goes on with what is there, and 'down' removes it.
+        self._id_file.write_text(f"{cluster_id}\n")
+        return cluster_id
+
+    def _write(
+        self,
+        nodes: Sequence[ClusterNode],
+        missing: Mapping[int, Roles],
+        port: int,
+        cluster_id: str,
+        settings: Mapping[str, str],
+    ) -> None:
+        """All of the missing nodes but the names of their properties, which `_finish` gives them. Failure.
+
+        The first controllers are formatted as voters; those that come to them later join by themselves.
+        """
+        rng = random.SystemRandom()
+        at = addresses(missing, port)
+        new = {each: f"127.0.0.1:{at[each].controller}" for each in missing if CONTROLLER in missing[each]}
+        old = [node for node in nodes if node.is_controller]
+        servers = [f"{host}:{port}" for node in old for _, host, port in node.config.controller_endpoints()]
+        static = next((node.config.given.get(VOTERS, "") for node in old), "")
+        if static and new:
+            raise Failure(
+                f"the controller of {self.path} is named in the properties of its nodes, so that no "
+                f"other joins it: a cluster that is made now can have more"
+            )
+        quorum = Quorum([*servers, *new.values()], static)
+        brokers = sum(BROKER in roles for roles in missing.values()) + sum(node.is_broker for node in nodes)
+        voters = "" if old else ",".join(f"{each}@{new[each]}:{uuid_to_text(new_uuid(rng))}" for each in new)
+        for node_id, roles in missing.items():
+            data = self.path / f"node-{node_id}"
+            unfinished = data.with_suffix(UNFINISHED)
+            lines = quorum.lines(roles, joins=bool(old))
+            unfinished.write_text(properties(node_id, roles, at[node_id], lines, brokers, data, settings))
+            _format(unfinished, rng, cluster_id, voters if CONTROLLER in roles else "")
+
+    def _finish(self) -> None:
+        """Give their names to the properties of nodes that are formatted; the voters among them last.
+
+        So an 'up' that was cut short before it began with that is begun anew, for nothing has run; and later
+        it goes on, for all are formatted that vote together.
+        """
+        for unfinished in sorted(self.path.glob(f"node-*{UNFINISHED}")):
+            if (unfinished.with_suffix("") / META_PROPERTIES).exists():
+                unfinished.rename(unfinished.with_suffix(".properties"))
 
     def remove(self) -> None:
         """Forget the cluster, and all its data; what else is in the folder stays."""
@@ -231,32 +312,64 @@ class ClusterFolder:
             shutil.rmtree(node.data, ignore_errors=True)
             for path in (node.log, node.properties, node.properties.with_suffix(".pid")):
                 path.unlink(missing_ok=True)
-        for unfinished in self.path.glob(f"node-*{UNFINISHED}"):
-            shutil.rmtree(unfinished.with_suffix(""), ignore_errors=True)
-            unfinished.unlink()
+        self._forget_unfinished()
         self._id_file.unlink()
         with suppress(OSError):  # with files of somebody else's
             self.path.rmdir()
+
+    def _forget_unfinished(self) -> None:
+        """Remove what an 'up' left that was cut short."""
+        for unfinished in self.path.glob(f"node-*{UNFINISHED}"):
+            shutil.rmtree(unfinished.with_suffix(""), ignore_errors=True)
+            unfinished.unlink()
 
 
 def start(nodes: Sequence[ClusterNode]) -> None:
     """Start those that do not run, all at once, and wait until they serve. Failure."""
     idle = [node for node in nodes if node.pid is None]
-    for node in idle:
+    faults = [node.fault for node in idle if node.fault is not None]
+    started = [node for node in idle if node.fault is None]
+    for node in started:
         node.start()
     deadline = time.monotonic() + START_SECONDS
-    for node in idle:
-        node.await_serving(deadline)
+    try:
+        for node in started:
+            node.await_serving(deadline)
+    except Failure as error:
+        faults.append(str(error))
+    if faults:
+        raise Failure("; ".join(faults) + also_running(nodes))
 
 
-def stop(nodes: Sequence[ClusterNode]) -> None:
-    """Stop nodes in an orderly way, brokers first, which hand over what they lead. Failure: some run on."""
+def also_running(nodes: Sequence[ClusterNode]) -> str:
+    """Which of them run, to be told where others do not."""
+    running = [str(node.node_id) for node in nodes if node.pid is not None]
+    return f"; these run: {', '.join(running)}" if running else ""
+
+
+def stop(nodes: Sequence[ClusterNode], can_be_led: Callable[[], bool]) -> None:
+    """Stop nodes in an orderly way, brokers first, which hand over what they lead. Failure: some run on.
+
+    Of nodes that are broker and controller the last have nobody to hand over to, and nobody who lets them go:
+    they are asked once more, which ends them at once.
+    """
     for group in ([one for one in nodes if one.is_broker], [one for one in nodes if not one.is_broker]):
-        running = [node for node in group if node.signal(signal.SIGTERM)]
+        late = [node for node in group if node.signal(signal.SIGTERM)]
         deadline = time.monotonic() + STOP_SECONDS
-        late = [str(node.node_id) for node in running if not node.await_end(deadline)]
+        while late and time.monotonic() < deadline:
+            is_led = can_be_led()
+            late = _await_ends(late, min(deadline, time.monotonic() + LAST_SECONDS))
+            for node in late:
+                if node.is_broker and not is_led:
+                    node.signal(signal.SIGTERM)
         if late:
-            raise Failure(f"still stopping: node {', '.join(late)}; 'kwire cluster kill' ends a node at once")
+            told = ", ".join(str(node.node_id) for node in late)
+            raise Failure(f"still stopping: node {told}; 'kwire cluster kill' ends a node at once")
+
+
+def _await_ends(nodes: Sequence[ClusterNode], deadline: float) -> list[ClusterNode]:
+    """Those of them that run on."""
+    return [node for node in nodes if not node.await_end(deadline)]
 
 
 def kill(nodes: Sequence[ClusterNode]) -> None:
@@ -267,38 +380,16 @@ def kill(nodes: Sequence[ClusterNode]) -> None:
         node.await_end(deadline)
 
 
-def _properties(
-    node_id: int, port: int, controller_port: int, brokers: int, data: Path, settings: Mapping[str, str]
-) -> str:
-    replicas = min(MAX_REPLICAS, brokers)
-    lines = {
-        "process.roles": "controller" if node_id == CONTROLLER_ID else "broker",
-        "node.id": str(node_id),
-        "controller.quorum.voters": f"{CONTROLLER_ID}@127.0.0.1:{controller_port}",
-        "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-        "log.dirs": str(data),
-        "default.replication.factor": str(replicas),
-        "min.insync.replicas": str(max(1, replicas - 1)),
-        "offsets.topic.replication.factor": str(replicas),
-        "transaction.state.log.replication.factor": str(replicas),
-        "transaction.state.log.min.isr": str(max(1, replicas - 1)),
-        "group.initial.rebalance.delay.ms": "0",
-    }
-    listener = "CONTROLLER" if node_id == CONTROLLER_ID else "PLAINTEXT"
-    lines["listeners"] = f"{listener}://127.0.0.1:{port}"
-    return "".join(f"{key}={value}\n" for key, value in {**lines, **settings}.items())
-
-
-def _format(properties: Path, rng: random.Random, cluster_id: str) -> None:
+def _format(path: Path, rng: random.Random, cluster_id: str, voters: str) -> None:
     try:
+        config = load(str(path), {}, {})
         format_directories(
-            load(str(properties), {}, {}),
+            config,
             RealDisk(),
             rng,
             int(time.time() * 1000),
             cluster_id=cluster_id,
-            beginning=Beginning(NOT_SERVED),
+            beginning=Beginning(NOT_SERVED, voters=parse_voters(voters, config) if voters else ()),
         )
     except (ConfigError, StorageError, FormatError) as error:
         raise Failure(str(error)) from error

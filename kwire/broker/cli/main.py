@@ -11,7 +11,7 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from kwire.broker.cli.settings import LOG_LEVELS, Failure
+from kwire.broker.cli.settings import LOG_FORMATS, LOG_LEVELS, Failure
 
 DESCRIPTION = """\
 kwire is a broker that speaks Apache Kafka's protocol and keeps Apache Kafka's files,
@@ -23,9 +23,22 @@ examples:
   kwire serve server.properties                with Apache Kafka's own configuration file
   kwire serve --data /var/lib/kwire            with its data somewhere else
   kwire serve --set num.partitions=12 --set auto.create.topics.enable=false
-  kwire cluster up --brokers 3                 three brokers and a controller, to try failover
+  kwire cluster up                             three nodes, each broker and controller, to try failover
 
 'kwire serve --help' tells about a command's options."""
+
+DESK = {
+    "topics": "list, describe, create, alter and delete topics of any cluster",
+    "produce": "write lines, or arguments, into a topic",
+    "consume": "show the records of topics, and those that come",
+    "groups": "consumer groups: who reads what, how far, and where they go on",
+    "configs": "what topics, brokers and groups are configured to",
+    "transactions": "transactions, and an end to those that hang",
+    "logs": "the log directories of brokers, and what lies in them",
+    "dump": "what is in the files of a data directory, without a broker",
+    "doctor": "check a configuration and this machine, and say what to change",
+}
+"""The commands of `kwire.desk`, which is loaded when one of them is asked for."""
 
 SERVE_DESCRIPTION = """\
 Run a broker until Ctrl-C or SIGTERM, which stop it cleanly; a second one stops it at once.
@@ -34,6 +47,13 @@ Settings are Apache Kafka's. Of a setting given more than once, --set wins over 
 (KAFKA_NUM_PARTITIONS for num.partitions, as in Kafka's container image), and that over the file.
 Without any, one broker serves 127.0.0.1:9092. A new data directory is formatted on first start."""
 
+COMPLETION_DESCRIPTION = """\
+Print a script that lets a shell complete the command, its actions and options.
+
+example:
+  source <(kwire completion bash)        # or zsh, in its startup file
+  kwire completion fish | source"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and give its exit status."""
@@ -41,6 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["pipeline"]:
         return _pipeline(given[1:])
+    if given and given[0] in DESK:
+        from kwire.desk.main import main as run_at_desk
+
+        return run_at_desk(given[0], given[1:])
     parser = _parser()
     options = parser.parse_args(given)
     if options.version:
@@ -49,11 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return 2
+    if options.command == "completion":
+        return _completion(options.shell, parser)
     try:
         if options.command == "serve":
             from kwire.broker.cli.serve import run
         elif options.command == "cluster":
             from kwire.broker.cli.cluster import run
+        elif options.command == "container":
+            from kwire.broker.cli.container import run
         else:
             from kwire.broker.cli.format import run
         return run(options)
@@ -85,6 +113,22 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="how much to log to standard error (default: info, or what KWIRE_LOG_LEVEL says)",
     )
+    serve.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default=None,
+        help="lines for people, or for programs (default: text, or what KWIRE_LOG_FORMAT says)",
+    )
+    serve.add_argument(
+        "--slow-request-ms",
+        metavar="MS",
+        help="log requests that take longer (default: none, or what KWIRE_SLOW_REQUEST_MS says)",
+    )
+    serve.add_argument(
+        "--http",
+        metavar="[HOST:]PORT",
+        help="tell of health and metrics there over HTTP (default: not at all; without HOST on 127.0.0.1)",
+    )
     format_ = commands.add_parser(
         "format",
         help="prepare the data directories of a broker",
@@ -98,11 +142,31 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(
             "cluster",
             help="run several brokers on this machine",
-            description="Several brokers and a controller on this machine, each a process of its own.",
+            description="Several brokers and controllers on this machine, each node a process of its own.",
+            allow_abbrev=False,
+        )
+    )
+    _add_container(
+        commands.add_parser(
+            "container",
+            help="run in a container, told by the environment as Apache Kafka's image is",
+            description="What the container image runs; docker/README.md tells what it takes.",
             allow_abbrev=False,
         )
     )
     commands.add_parser("pipeline", help="run a job on Spark: archive, restore, audit …", add_help=False)
+    for name, text in DESK.items():
+        commands.add_parser(name, help=text, add_help=False)
+    completion = commands.add_parser(
+        "completion",
+        help="print a script that lets a shell complete all this",
+        description=COMPLETION_DESCRIPTION,
+        formatter_class=raw,
+        allow_abbrev=False,
+    )
+    completion.add_argument(
+        "shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish"
+    )
     return parser
 
 
@@ -118,7 +182,21 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         return actions.add_parser(name, help=text, description=text, parents=[folder], allow_abbrev=False)
 
     up = action("up", "make a cluster where there is none, start what does not run, and wait until it serves")
-    up.add_argument("--brokers", type=int, default=3, metavar="N", help="how many brokers (default: 3)")
+    up.add_argument(
+        "--combined",
+        type=int,
+        metavar="N",
+        help="how many nodes that are both (default: 3, where neither of the others is given)",
+    )
+    up.add_argument(
+        "--controllers",
+        type=int,
+        metavar="N",
+        help="how many nodes that are only controllers (default: 1, where --brokers is given)",
+    )
+    up.add_argument(
+        "--brokers", type=int, metavar="N", help="how many brokers (default: 3, where --controllers is given)"
+    )
     up.add_argument(
         "--port", type=int, default=9092, help="the first broker's port; the others' follow (default: 9092)"
     )
@@ -132,6 +210,14 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     )
     status = action("status", "tell how the nodes are, and whether every partition is where it should be")
     status.add_argument("--json", action="store_true", help="for programs")
+    status.add_argument(
+        "--watch",
+        type=float,
+        nargs="?",
+        const=1.0,
+        metavar="SECONDS",
+        help="tell it again and again, until Ctrl-C (default: each second)",
+    )
     stop_ = action("stop", "stop a node in an orderly way, or all of them; their data stays")
     stop_.add_argument("node", type=int, nargs="?", metavar="N")
     for name, text in (
@@ -140,6 +226,38 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     ):
         action(name, text).add_argument("node", type=int, metavar="N")
     action("down", "end all nodes and remove the cluster, with its data")
+
+
+def _add_container(parser: argparse.ArgumentParser) -> None:
+    """What `kwire container` does, and takes: the directories by the names of Kafka's wrapper."""
+    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+    places = argparse.ArgumentParser(add_help=False)
+    for option, directory in (("mounted", "/mnt/shared/config"), ("default", "/etc/kafka/docker")):
+        places.add_argument(
+            f"--{option}-configs-dir",
+            metavar="DIR",
+            default=directory,
+            help=f"where its server.properties is (default: {directory})",
+        )
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        return actions.add_parser(name, help=text, description=text, parents=[places], allow_abbrev=False)
+
+    action("run", "format what is new, and run the broker").add_argument(
+        "variables", nargs="*", metavar="NAME=VALUE", help="set over the environment"
+    )
+    action("healthy", "ask the broker of this container for its APIs, and fail where it does not answer")
+
+
+def _completion(shell: str, parser: argparse.ArgumentParser) -> int:
+    from kwire.broker.cli.completion import levels, script
+    from kwire.desk.main import parser_of
+
+    known = {level.path: level for level in levels("kwire", parser)}
+    for name in DESK:  # whose parsers are their own
+        known |= {level.path: level for level in levels(f"kwire {name}", parser_of(name))}
+    print(script(shell, list(known.values())), end="")
+    return 0
 
 
 def _pipeline(arguments: Sequence[str]) -> int:

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import logging
+import math
 import os
 import signal
 import sys
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from kwire.broker.cli.settings import LOG_LEVELS, Failure, configuration
+from kwire.broker.cli.settings import LOG_FORMATS, LOG_LEVELS, Failure, configuration
 from kwire.broker.config import BrokerConfig, ConfigError
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.net.listeners import BindError
-from kwire.broker.net.serve import serve
+from kwire.broker.net.serve import RunningNode, serve
+from kwire.broker.net.settings import settings_of
 from kwire.broker.node.format import FormatError
+from kwire.broker.observe.flight import FlightRecorder
+from kwire.broker.observe.systemd import READY, STOPPING, Notifier
 from kwire.broker.storage.checkpoints import NoOwner
 from kwire.broker.storage.dirs.owners import StartRefused
 from kwire.broker.storage.disk import StorageError
+
+if TYPE_CHECKING:
+    from kwire.broker.observe.http import HttpPort
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -31,30 +42,97 @@ GC_THRESHOLDS: Final = (10_000, 20, 50)
 
 def run(options: argparse.Namespace) -> int:
     """Run the command, and give its exit status. Failure."""
-    level: str = options.log_level or os.environ.get("KWIRE_LOG_LEVEL", "info")
-    if level.lower() not in LOG_LEVELS:
-        raise Failure(f"KWIRE_LOG_LEVEL is {level!r}: expected one of {', '.join(LOG_LEVELS)}")
-    logging.basicConfig(level=level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+    return run_prepared(options, lambda config: None)
+
+
+def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], None]) -> int:
+    """As `run`, after `prepare` has had the configuration, before anything is opened. Failure."""
+    _begin_logging(options)
+    slow_seconds = _slow_seconds(options)
     config = configuration(options)
+    http: HttpPort | None = None
+    crash = _Crash()
     try:
-        failure = trio.run(_serve, config)
+        prepare(config)
+        http = _http_port(options.http, config)
+        failure = trio.run(_serve, config, http, slow_seconds, crash)
     except (NoOwner, StartRefused) as error:
         raise Failure(str(error)) from error
     except StorageError as error:
         raise Failure(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}") from error
     except (BindError, ConfigError, FormatError, CorruptMetadata) as error:
         raise Failure(str(error)) from error
+    except Exception as error:
+        crash.tell(f"unhandled {type(error).__name__}: {error}", traceback.format_exc())
+        raise
+    finally:
+        if http is not None:
+            http.close()
     if failure:
         raise Failure(failure)
     return 0
 
 
-async def _serve(config: BrokerConfig) -> str:
+def _begin_logging(options: argparse.Namespace) -> None:
+    """Log to standard error as the options say, or the environment. Failure."""
+    level = _chosen(options.log_level, "KWIRE_LOG_LEVEL", LOG_LEVELS, "info")
+    handler = logging.StreamHandler(sys.stderr)
+    if _chosen(options.log_format, "KWIRE_LOG_FORMAT", LOG_FORMATS, "text") == "json":
+        from kwire.broker.observe.logs import JsonFormatter
+
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def _chosen(given: str | None, variable: str, choices: Sequence[str], default: str) -> str:
+    """What an option says, else a variable of the environment. Failure."""
+    chosen = given or os.environ.get(variable, default)
+    if chosen.lower() not in choices:
+        raise Failure(f"{variable} is {chosen!r}: expected one of {', '.join(choices)}")
+    return chosen.lower()
+
+
+def _slow_seconds(options: argparse.Namespace) -> float:
+    """From how long on requests are logged as slow; infinity where they are not to be. Failure."""
+    given: str | None = options.slow_request_ms or os.environ.get("KWIRE_SLOW_REQUEST_MS")
+    if given is None:
+        return math.inf
+    if not given.isascii() or not given.isdigit() or len(given) > 9:
+        raise Failure(f"--slow-request-ms is {given!r}: expected milliseconds, like 500")
+    return int(given) / 1000
+
+
+def _http_port(address: str | None, config: BrokerConfig) -> HttpPort | None:
+    """The HTTP port that was asked for, bound. BindError, Failure."""
+    if address is None:
+        return None
+    from kwire.broker.observe.http import HttpPort, NoHttp
+
+    try:
+        return HttpPort(address, settings_of(config))
+    except NoHttp as error:
+        raise Failure(str(error)) from error
+
+
+async def _serve(config: BrokerConfig, http: HttpPort | None, slow_seconds: float, crash: _Crash) -> str:
     """Serve until asked to stop, or until the broker cannot go on: then the reason is given."""
     stop = _StopSignals(trio.Event(), trio.lowlevel.current_trio_token())
-    async with serve(config, alone=True, stop=stop.asked) as broker:
+    beside: list[Callable[[RunningNode], Awaitable[None]]] = [] if http is None else [http.serve]
+    service = Notifier(os.environ)
+    if service.watchdog_seconds:
+        beside.append(service.keep_watchdog)
+    async with serve(config, alone=True, stop=stop.asked, beside=beside) as broker:
         if stop.asked.is_set() or broker.failure.reason:
             return broker.failure.reason
+        crash.watch(broker)
+        if slow_seconds < math.inf:
+            from kwire.broker.observe.slow import SlowRequests
+
+            logger = broker.loop.logger("kwire.dispatch")
+            broker.server.answered.watch_slow(slow_seconds, SlowRequests(logger, perf_counter))
+        service.tell(READY, f"STATUS=serves on {broker.bootstrap}")
         print(
             f"kwire serves on {broker.bootstrap}, its data is in {', '.join(config.log_dirs)}; "
             f"Ctrl-C or SIGTERM stops it",
@@ -71,8 +149,34 @@ async def _serve(config: BrokerConfig) -> str:
 
             nursery.start_soon(wait_for, stop.asked)
             nursery.start_soon(wait_for, broker.failure.happened)
+        if broker.failure.reason:
+            crash.tell(broker.failure.reason)
+        service.tell(STOPPING)
         broker.loop.logger("kwire.node").info("stopping")
         return broker.failure.reason
+
+
+class _Crash:
+    """Has the flight recorder written when the broker comes to a bad end, by a signal or otherwise."""
+
+    def __init__(self) -> None:
+        self._recorder: FlightRecorder | None = None
+
+    def watch(self, broker: RunningNode) -> None:
+        """From now on there is something to tell. SIGABRT is how systemd ends a service that hangs."""
+        self._recorder = FlightRecorder(broker)
+        faulthandler.enable()  # for signals after which no Python runs
+        signal.signal(signal.SIGABRT, self._aborted)
+
+    def tell(self, reason: str, trace: str = "") -> None:
+        """The broker ends for this reason."""
+        if self._recorder is not None:
+            self._recorder.write(reason, trace)
+
+    def _aborted(self, number: int, frame: FrameType | None) -> None:
+        self.tell("SIGABRT", "".join(traceback.format_stack(frame)))
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
 
 
 class _StopSignals:

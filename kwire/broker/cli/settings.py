@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "json")
 
 
 class Failure(Exception):

@@ -1,7 +1,7 @@
 """What a node is, and what its roles demand of the settings of quorum and listeners. KIP-500, KIP-853.
 
-The rules are those of Apache Kafka 4.3.1, but for two: a node of both roles that serves alone needs neither a
-listener for controllers nor anybody to find; and a quorum has one voter, who is its leader.
+The rules are those of Apache Kafka 4.3.1, but for one: a node of both roles that serves alone needs neither a
+listener for controllers nor anybody to find.
 """
 
 from __future__ import annotations
@@ -83,11 +83,6 @@ def check_roles(settings: Settings, node_id: int) -> None:
             _fail(
                 f"If {ROLES} contains the 'controller' role, the node id {node_id} must be included in the "
                 f"set of voters {VOTERS}=Set({', '.join(map(str, voters))})"
-            )
-        if len(voters) > 1:
-            raise ConfigError(
-                f"{VOTERS} is {','.join(cast('list[str]', values[VOTERS]))}: this release serves as a "
-                f"controller alone, as the only voter, {node_id}@host:port"
             )
     else:
         _check_broker(settings, node_id, voters)

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from kwire.broker.controller.brokers import checked_broker
 from kwire.broker.controller.commands import AlteredPartition, AlterPartition, PartitionAlteration, Result
-from kwire.broker.controller.partition_changes import RECOVERING, PartitionChange, cheapest_election
+from kwire.broker.controller.partition_changes import PartitionChange, cheapest_election
 from kwire.broker.metadata.delta import NO_LEADER_CHANGE, merge_change
-from kwire.broker.metadata.image import MetadataImage, PartitionImage
+from kwire.broker.metadata.image import RECOVERED, RECOVERING, MetadataImage, PartitionImage
 from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.metadata import PartitionChangeRecord
-
-RECOVERED = 0
-UNKNOWN_EPOCH = -1
 
 
 def alter_partition(
@@ -104,4 +102,4 @@ def _is_eligible(image: MetadataImage, broker_id: int, broker_epoch: int) -> boo
     broker = image.brokers.get(broker_id)
     if broker is None or not broker.is_active:
         return False
-    return broker_epoch in (UNKNOWN_EPOCH, broker.broker_epoch)
+    return broker_epoch in (UNKNOWN_BROKER_EPOCH, broker.broker_epoch)

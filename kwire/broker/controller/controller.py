@@ -7,6 +7,7 @@ into the next image, and releases the reply when they are committed (`broker.con
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Any, Final
 
 from kwire.broker.controller import brokers, configs, directories, elections, features, reassignments, topics
@@ -49,8 +50,12 @@ MAX_PRODUCER_ID: Final = 2**63 - 1
 class Controller:
     """The rules of a cluster's metadata, under the settings of the node that runs them."""
 
-    def __init__(self, node_id: int, rules: ConfigRules, defaults: topics.Defaults) -> None:
+    def __init__(
+        self, node_id: int, rules: ConfigRules, defaults: topics.Defaults, voter_ids: Collection[int] = ()
+    ) -> None:
+        """`voter_ids` are those of controller.quorum.voters."""
         self.node_id = node_id
+        self._quorum = features.Quorum(node_id, registered_features(), voter_ids)
         self._rules = rules
         self.defaults = defaults
 
@@ -95,7 +100,7 @@ class Controller:
                 return reassignments.alter_reassignments(command, image, may_lose=may_lose)
             case UpdateFeatures():
                 least = self.defaults.min_insync_replicas
-                return features.update_features(command, image, registered_features(), self.node_id, least)
+                return features.update_features(command, image, self._quorum, least)
             case UnregisterBroker():
                 return brokers.unregister_broker(command, image, may_lose=may_lose)
 

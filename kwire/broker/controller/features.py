@@ -7,14 +7,14 @@ refused stops all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
 
 from kwire.broker.controller.commands import Fault, FeatureUpdate, Result, UpdateFeatures, UpgradeType
 from kwire.broker.controller.configs import MIN_INSYNC_REPLICAS
 from kwire.broker.metadata.features import FEATURES, KRAFT_VERSION, broker_features
 from kwire.broker.metadata.image import ELR_VERSION, METADATA_VERSION, RESOURCE_BROKER, MetadataImage
-from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.metadata.records import CONTROLLER_REGISTRATION_LEVEL, StoredRecord
 from kwire.wire.errors import ErrorCode
 from kwire.wire.stored.metadata import ConfigRecord, FeatureLevelRecord, NoOpRecord
 
@@ -24,16 +24,27 @@ _CHANGED_RECORDS: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
 """The levels of metadata.version that brought something to the metadata which older releases cannot read."""
 
 
+class Quorum(NamedTuple):
+    """The controllers, as the one that decides knows them without the metadata."""
+
+    node_id: int
+    """This one."""
+    supported: Ranges
+    """What it can do."""
+    voter_ids: Collection[int] = ()
+    """Those of controller.quorum.voters: each has to have told what it can do."""
+
+
 def update_features(
-    command: UpdateFeatures, image: MetadataImage, supported: Ranges, node_id: int, min_insync_replicas: int
+    command: UpdateFeatures, image: MetadataImage, quorum: Quorum, min_insync_replicas: int
 ) -> Result[Fault | None]:
-    """All levels, or the first fault. `supported` is what this node can do."""
+    """All levels, or the first fault. Whether kraft.version may go up is left to the quorum itself."""
     records: list[StoredRecord] = []
     proposed = dict(image.features)
     proposed.update((name, update.level) for name, update in command.updates.items())
     for name, update in command.updates.items():
         current = command.kraft_version if name == KRAFT_VERSION else image.features.get(name, 0)
-        text = _fault(name, update, current, image, supported, node_id)
+        text = _fault(name, update, current, image, quorum)
         if text is None:
             text = _own_fault(name, update, current, proposed)
         if text is not None:
@@ -52,7 +63,7 @@ def update_features(
 
 
 def _fault(
-    name: str, update: FeatureUpdate, current: int, image: MetadataImage, supported: Ranges, node_id: int
+    name: str, update: FeatureUpdate, current: int, image: MetadataImage, quorum: Quorum
 ) -> str | None:
     level, upgrade_type = update
     reason: str | None = None
@@ -61,7 +72,7 @@ def _fault(
     elif level < 0:
         reason = "A feature version cannot be less than 0."
     else:
-        reason = _support_fault(name, level, image, supported, node_id)
+        reason = _support_fault(name, level, image, quorum)
     if reason is None and level < current and upgrade_type == UpgradeType.UPGRADE:
         reason = (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or "
@@ -72,22 +83,23 @@ def _fault(
     return None if reason is None else f"Invalid update version {level} for feature {name}. {reason}"
 
 
-def _support_fault(
-    name: str, level: int, image: MetadataImage, supported: Ranges, node_id: int
-) -> str | None:
+def _support_fault(name: str, level: int, image: MetadataImage, quorum: Quorum) -> str | None:
     """Every node must support the level: this one, the brokers, the other controllers."""
-    nodes = [(f"Local controller {node_id}", supported)]
+    node_id = quorum.node_id
+    nodes = [(f"Local controller {node_id}", quorum.supported)]
     # A broker that is this controller, too, has claimed more than it serves, for the time that it is alone.
     is_alone = not image.brokers.keys() - {node_id}
     nodes += [
         (f"Broker {broker_id}", broker.features if is_alone or broker_id != node_id else broker_features())
         for broker_id, broker in image.brokers.items()
     ]
-    nodes += [
-        (f"Controller {controller.controller_id}", controller.features)
-        for controller in image.controllers.values()
-        if controller.controller_id != node_id
-    ]
+    tells_of_controllers = image.metadata_version >= CONTROLLER_REGISTRATION_LEVEL
+    if tells_of_controllers:
+        nodes += [
+            (f"Controller {controller.controller_id}", controller.features)
+            for controller in image.controllers.values()
+            if controller.controller_id != node_id
+        ]
     for node, features in nodes:
         # At level 0 a feature is off, and a node that has never heard of it has it so.
         low, high = features.get(name, (0, 0))
@@ -95,6 +107,10 @@ def _support_fault(
             if high == 0:
                 return f"{node} does not support this feature."
             return f"{node} only supports versions {low}" + (f"-{high}" if high != low else "")
+    # KIP-919: before that nobody can be asked, and all are believed to support it.
+    for voter_id in quorum.voter_ids if tells_of_controllers else ():
+        if voter_id != node_id and voter_id not in image.controllers:
+            return f"controller {voter_id} has not registered, and may not support this feature"
     return None
 
 

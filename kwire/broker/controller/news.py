@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kwire.broker.controller.commands import FenceBroker, RegisterBroker
-from kwire.broker.controller.partition_changes import RECOVERING
-from kwire.broker.metadata.image import MetadataImage
+from kwire.broker.metadata.image import RECOVERING, MetadataImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.primitives import uuid_to_text
 from kwire.wire.stored.metadata import (

@@ -13,7 +13,7 @@ A move that needs nobody to catch up is over as soon as it begins (KIP-455).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from kwire.broker.controller.commands import Election
@@ -22,6 +22,7 @@ from kwire.broker.controller.topics import default_directory
 from kwire.broker.metadata.delta import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE, MetadataDelta
 from kwire.broker.metadata.image import (
     NO_LEADER,
+    RECOVERING,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
     MetadataImage,
@@ -30,10 +31,10 @@ from kwire.broker.metadata.image import (
 )
 from kwire.broker.metadata.records import DIRECTORIES_LEVEL, StoredRecord, partition_record_version
 from kwire.wire.primitives import Uuid
+from kwire.wire.schema import Message
 from kwire.wire.stored.metadata import PartitionChangeRecord
 
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
-RECOVERING: Final = 1
 _SHRINK_BUMPS_EPOCH_BELOW: Final = 12
 """Before 3.6-IV0 a set that became smaller needed a new leader epoch."""
 
@@ -232,31 +233,65 @@ def departures(
     """
     for topic in image.topics.values():
         election = cheapest_election(image, topic.name, may_lose=may_lose)
-        for index, partition in enumerate(topic.partitions):
-            counts_on_it = broker_id in partition.isr or (is_unclean and broker_id in partition.elr)
-            if not counts_on_it or (only is not None and partition.directory_of(broker_id) not in only):
-                continue
-            change = PartitionChange(image, topic, index)
+
+        def depart(change: PartitionChange, election: Election = election) -> None:
             change.election = election
-            change.isr = without(partition.isr, [broker_id])
+            change.isr = without(change.isr, [broker_id])
             change.going, change.is_unclean = broker_id, is_unclean
-            record = change.record()
-            if record is not None:
-                yield record
+
+        counting_on_it = (
+            index
+            for index, partition in enumerate(topic.partitions)
+            if (broker_id in partition.isr or (is_unclean and broker_id in partition.elr))
+            and (only is None or partition.directory_of(broker_id) in only)
+        )
+        yield from _changed(image, topic, counting_on_it, depart)
 
 
 def arrivals(image: MetadataImage, broker_id: int, *, may_lose: bool) -> Iterator[StoredRecord]:
     """What a broker that is unfenced leads from then on: what has no leader, and is its own to lead."""
     for topic in image.topics.values():
         election = cheapest_election(image, topic.name, may_lose=may_lose)
-        for index, partition in enumerate(topic.partitions):
-            if partition.leader == NO_LEADER and broker_id in partition.replicas:
-                change = PartitionChange(image, topic, index)
-                change.election = election
-                change.coming = broker_id
-                record = change.record()
-                if record is not None:
-                    yield record
+
+        def arrive(change: PartitionChange, election: Election = election) -> None:
+            change.election = election
+            change.coming = broker_id
+
+        leaderless = (
+            index
+            for index, partition in enumerate(topic.partitions)
+            if partition.leader == NO_LEADER and broker_id in partition.replicas
+        )
+        yield from _changed(image, topic, leaderless, arrive)
+
+
+def _changed(
+    image: MetadataImage,
+    topic: TopicImage,
+    indexes: Iterable[int],
+    change_it: Callable[[PartitionChange], None],
+) -> Iterator[StoredRecord]:
+    """The changes of a topic's partitions. Those that differ in their epochs alone come to the same."""
+    made: dict[tuple[object, ...], StoredRecord | None] = {}
+    for index in indexes:
+        partition = topic.partitions[index]
+        state = partition._replace(leader_epoch=0, partition_epoch=0)
+        if state not in made:
+            change = PartitionChange(image, topic, index)
+            change_it(change)
+            made[state] = change.record()
+        one = made[state]
+        if one is not None:
+            yield StoredRecord(_copy(one.record, index), one.version)
+
+
+def _copy(record: Message, index: int) -> PartitionChangeRecord:
+    """The same change of another partition."""
+    copied = PartitionChangeRecord.__new__(PartitionChangeRecord)
+    for name in PartitionChangeRecord.declared_fields:
+        setattr(copied, name, getattr(record, name))
+    copied.partition_id = index
+    return copied
 
 
 def cheapest_election(image: MetadataImage, topic: str, *, may_lose: bool) -> Election:

@@ -16,9 +16,12 @@ from kwire.broker.controller.bootstrap import ABORT_REASON, activation_records
 from kwire.broker.controller.commands import (
     BrokerHeartbeat,
     Command,
+    Fault,
     FenceBroker,
     OnDone,
+    Result,
     UpdateFeatures,
+    UpgradeType,
 )
 from kwire.broker.controller.controller import Controller
 from kwire.broker.controller.liveness import Liveness
@@ -42,15 +45,11 @@ ASLEEP_MS: Final = 1_000
 class LedLog(Protocol):
     """What an active controller asks of the quorum that it leads."""
 
-    @property
-    def kraft_version(self) -> int:
-        """The version of the quorum's protocol."""
-
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
         """Append records; the offset of the last. ApiError, with nothing appended."""
 
-    def become_dynamic(self) -> None:
-        """Raise the version of the quorum's protocol with the next append."""
+    def raise_kraft_version(self, version: int, *, validate_only: bool) -> None:
+        """Append what raises the version of the quorum's protocol. ApiError where it cannot be."""
 
 
 class _Pending(NamedTuple):
@@ -194,10 +193,10 @@ class ControllerRuntime:
         self._liveness.asked(command)
         try:
             result = self._controller.handle(command, self._latest, self._rng, self._liveness)
+            if isinstance(command, UpdateFeatures) and result.reply is None:
+                result = self._raise_kraft_version(command, result)
             reply = result.reply
             if result.records:
-                if isinstance(command, UpdateFeatures) and self._raises_kraft_version(command):
-                    self._log.become_dynamic()
                 before = self._latest
                 self._append(result.records, atomic=result.atomic)
                 for level, text in news(command, result.records, before, self._controller.node_id):
@@ -218,9 +217,16 @@ class ControllerRuntime:
         self._release_asked = False
         self.committed(self._publisher.image.offset)
 
-    def _raises_kraft_version(self, command: UpdateFeatures) -> bool:
+    def _raise_kraft_version(self, command: UpdateFeatures, result: Result[Any]) -> Result[Any]:
+        """What becomes of a command that nothing else is against, once the quorum was asked."""
         update = command.updates.get(KRAFT_VERSION)
-        return update is not None and update.level > self._log.kraft_version
+        if update is None or update.upgrade_type != UpgradeType.UPGRADE:
+            return result
+        try:
+            self._log.raise_kraft_version(update.level, validate_only=command.validate_only)
+        except ApiError as error:
+            return Result([], Fault(error.code, error.message or ""))
+        return result
 
     def _append(self, records: Sequence[StoredRecord], *, atomic: bool = True) -> None:
         delta = MetadataDelta(self._latest)

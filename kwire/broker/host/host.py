@@ -82,6 +82,10 @@ class PeerUnreachable(Exception):
     """
 
 
+class PeerTooOld(PeerUnreachable):
+    """The other node does not know a version of the request that can say this."""
+
+
 OnAnswer = Callable[[Message | PeerUnreachable], None]
 
 

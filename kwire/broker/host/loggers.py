@@ -17,6 +17,7 @@ NAMES: Final = (
     "kwire.coordinator",
     "kwire.dispatch",
     "kwire.groups",
+    "kwire.http",
     "kwire.metadata",
     "kwire.net",
     "kwire.node",
@@ -30,14 +31,18 @@ NAMES: Final = (
 
 
 class NodeLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that puts a node's name before what it is told; `node` stands in the record, too."""
+    """A logger that puts a node's name before what it is told; `node` stands in the record, too.
+
+    What is told of a request has its id in `extra`, as `request`.
+    """
 
     def __init__(self, name: str, node: str) -> None:
         super().__init__(logging.getLogger(name), {"node": node})
         self._prefix = f"[{node.replace('%', '%%')}] " if node else ""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        kwargs["extra"] = self.extra
+        told = kwargs.get("extra")
+        kwargs["extra"] = {**told, **(self.extra or {})} if told else self.extra
         return f"{self._prefix}{msg}", kwargs
 
 

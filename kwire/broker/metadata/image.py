@@ -21,6 +21,10 @@ from kwire.wire.stored.metadata import (
 
 NO_LEADER: Final = -1
 
+# How far a leader is that was not in sync when it was elected (KIP-704).
+RECOVERED: Final = 0
+RECOVERING: Final = 1
+
 RESOURCE_TOPIC: Final = 2
 RESOURCE_BROKER: Final = 4
 RESOURCE_BROKER_LOGGER: Final = 8

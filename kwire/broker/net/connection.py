@@ -6,6 +6,7 @@ import socket
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import TYPE_CHECKING, Protocol, cast
 
+from kwire.broker.api.answered import Answered
 from kwire.broker.api.context import Channel, size_of
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.net.receiving import Around, Receiver
@@ -24,6 +25,8 @@ class Keeper(Around, Protocol):
     def draining(self) -> bool: ...
     @property
     def requests_logger(self) -> NodeLogger: ...
+    @property
+    def answered(self) -> Answered: ...
     def look_at(self, connection: Connection) -> None: ...
     def close(self, connection: Connection, reason: str) -> None: ...
     def refuse(self, connection: Connection, reason: str) -> None: ...
@@ -45,6 +48,7 @@ class Connection(Receiver):
             on_ready=self._reply_ready,
             logger=server.requests_logger,
             role=listener.role,
+            answered=server.answered,
         )
         super().__init__(server, sock, channel)
         self._server = server

@@ -22,7 +22,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from kwire.broker.host.host import PeerUnreachable
+from kwire.broker.host.host import PeerTooOld, PeerUnreachable
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode, NotInVersion, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -186,6 +186,11 @@ class PeerLink:
         if self._timer is not None:
             self._timer.cancel()
 
+    def break_off(self, reason: str) -> None:
+        """Lose the connection, if there is one."""
+        if self._line is not None:
+            self._end(reason)
+
     def _connect(self) -> None:
         self._move(State.CONNECTING)
         self._until_ms = self._host.monotonic_ms() + self._varied(self._setup_timeouts_ms, self._timeouts)
@@ -199,7 +204,7 @@ class PeerLink:
             if reason is None:
                 reason = self._send(ask)
             if reason is not None:
-                self._fail(ask, reason)
+                self._fail(ask, reason, PeerTooOld)
 
     def _choose_version(self, ask: Ask) -> str | None:
         """The highest that both sides have, or why there is none."""
@@ -327,9 +332,9 @@ class PeerLink:
         for ask in asked:
             self._fail(ask, reason)
 
-    def _fail(self, ask: Ask, reason: str) -> None:
+    def _fail(self, ask: Ask, reason: str, kind: type[PeerUnreachable] = PeerUnreachable) -> None:
         """Tell whoever asked."""
-        error = PeerUnreachable(f"{self.to}: {reason}")
+        error = kind(f"{self.to}: {reason}")
         self._host.call_soon(partial(ask.on_answer, error))
 
     def _move(self, state: State) -> None:

@@ -36,7 +36,8 @@ class PeerLinks:
         `setup_timeouts_ms` are how long connecting may take at first, and where it failed again and again.
         """
         self._host = host
-        self._dial = dial
+        self.dial = dial
+        """Who wants to stand between this node and others puts another one here."""
         self._client_id = client_id
         self._software_version = software_version
         self._max_idle_ms = max_idle_ms if max_idle_ms >= 0 else NEVER_MS
@@ -77,7 +78,7 @@ class PeerLinks:
         if link is None:
             link = self._links[key] = PeerLink(
                 self._host,
-                self._dial,
+                lambda to, hears: self.dial(to, hears),
                 to,
                 purpose,
                 client_id=f"{self._client_id}-{purpose}",
@@ -93,6 +94,11 @@ class PeerLinks:
 
     def _forget(self, key: tuple[PeerAddress, str]) -> None:
         self._links.pop(key, None)
+
+    def break_off(self, to: Callable[[PeerAddress], bool], reason: str) -> None:
+        """Lose the connections to some nodes, as when their machines end: they are made anew by and by."""
+        for link in [link for link in self._links.values() if to(link.to)]:
+            link.break_off(reason)
 
     def close(self) -> None:
         """Close every connection: who waits for an answer is told so, and nothing more is sent."""

@@ -228,6 +228,13 @@ class Receiver(ABC):
         if sent < len(answer):
             queue.extend([answer[sent:]], len(answer) - sent)
             self.look_again()
+        answered = self.channel.answered
+        if answered is not None:
+            began = around.loop.turn_began
+            channel = self.channel
+            answered.note(
+                repeated.header, channel.peer_host, channel.id, size_bytes, len(answer), began, False
+            )
         return True
 
     def _received_own(self, own: bytearray, count: int) -> None:
@@ -261,7 +268,8 @@ class Receiver(ABC):
         end = len(received)
         max_bytes = around.settings.request_max_bytes
         frames = False
-        deadline = around.loop.turn_began + TURN_BUDGET_SECONDS
+        channel.began = around.loop.turn_began
+        deadline = channel.began + TURN_BUDGET_SECONDS
         self._need = _PREFIX_BYTES
         while end - position >= _PREFIX_BYTES:
             size: int = _SIZE.unpack_from(received, position)[0]

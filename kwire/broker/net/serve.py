@@ -11,7 +11,7 @@ then let the node flush, checkpoint and mark its directories as cleanly shut dow
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -65,12 +65,19 @@ class RunningNode:
         self.server = server
         self.clock = loop.clock
         self.failure = failure
-        of_brokers = [one for one in server.listeners if one.role is ListenerRole.BROKER]
-        self.bootstrap = ",".join(listener.address for listener in of_brokers or server.listeners)
+        self.is_killed = False
+        """Whether to end as a process that is killed, which somebody who embeds it may want to see."""
+        self.bootstrap = ""
         """Where clients connect: the address of every listener of the broker, the first one first.
 
-        Of a controller that is no broker it is where other nodes connect.
+        Of a controller that is no broker it is where other nodes connect. Empty until clients may come.
         """
+
+    def announce(self) -> None:
+        """Clients may come, where the listeners are now."""
+        listeners = self.server.listeners
+        of_brokers = [one for one in listeners if one.role is ListenerRole.BROKER]
+        self.bootstrap = ",".join(listener.address for listener in of_brokers or listeners)
 
 
 @asynccontextmanager
@@ -82,10 +89,12 @@ async def serve(
     disk: Disk | None = None,
     alone: bool = False,
     stop: trio.Event | None = None,
+    beside: Iterable[Callable[[RunningNode], Awaitable[None]]] = (),
 ) -> AsyncIterator[RunningNode]:
     """Run a node inside of the block. `alone`: nothing else in this trio run is in a hurry.
 
     `stop` is set by who does not want to wait any longer for the cluster to count on the broker.
+    What is `beside` runs from before it does, until the node has shut down. The node lives on if it fails.
 
     Raises BindError, StorageError and ConfigError on the way in.
     """
@@ -124,18 +133,18 @@ async def serve(
                     server.listen(listener)
 
         def accept_clients() -> None:
+            # As in Apache Kafka not before: a client that is told of no broker may wait long to ask again.
             try:
                 listen(ListenerRole.BROKER)
             except BindError as error:
-                if not loop.running:
-                    raise
                 fail(str(error))
                 return
             # What was set while the broker ran before counts once it listens as it was told to start.
             server.change_listeners(config.running_listeners())
             node.config_changed.append(lambda: server.change_listeners(config.running_listeners()))
+            known.set()
 
-        node = new_node(config, loop, disk, on_open=accept_clients, on_unfenced=known.set, on_fatal=fail)
+        node = new_node(config, loop, disk, on_unfenced=accept_clients, on_fatal=fail)
         node.bound_ports.update({listener.name: listener.port for listener in listeners})
         if not all(told.host for told in (*broker_endpoints(config), *controller_endpoints(config))):
             node.host_name = own_host_name()
@@ -153,16 +162,30 @@ async def serve(
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(loop.run)
+            running = RunningNode(loop, node, server, failure)
+            company = trio.CancelScope()
+            for one in beside:
+                nursery.start_soon(_keep_company, one, running, company)
             try:
                 # Nobody is told of the broker before its cluster counts on it, unless it has failed before.
                 await _wait_for_any(known, known if stop is None else stop)
                 loop.alone = alone
-                yield RunningNode(loop, node, server, failure)
+                running.announce()
+                yield running
             finally:
                 loop.alone = False
                 with trio.CancelScope(shield=True):
-                    await _leave(loop, node, failure)
-                    await _shut_down(loop, node, server, peers)
+                    if running.is_killed:
+                        server.abandon()
+                    else:
+                        await _leave(loop, node, failure)
+                        await server.drain(DRAIN_MS if loop.running else 0)
+                    await _wait_for_workers(loop)
+                    if not running.is_killed:
+                        node.finish_shutdown()
+                    peers.close()
+                    loop.stop()
+                company.cancel()
     finally:
         connections.close()
         for listener in listeners:
@@ -175,6 +198,18 @@ def _close(loop: Loop, disk: Disk) -> None:
     if not loop.working:
         disk.close()
     loop.close()
+
+
+async def _keep_company(
+    beside: Callable[[RunningNode], Awaitable[None]], running: RunningNode, scope: trio.CancelScope
+) -> None:
+    with scope:
+        try:
+            await beside(running)
+        except Exception:
+            running.loop.logger("kwire.net").exception(
+                "what runs beside the broker failed: it goes on without"
+            )
 
 
 async def _wait_for_any(*events: trio.Event) -> None:
@@ -203,14 +238,10 @@ async def _leave(loop: Loop, node: NodeBase, failure: Failure) -> None:
         )
 
 
-async def _shut_down(loop: Loop, node: NodeBase, server: Server, peers: PeerLinks) -> None:
-    await server.drain(DRAIN_MS if loop.running else 0)
+async def _wait_for_workers(loop: Loop) -> None:
     with trio.move_on_after(WORKERS_TIMEOUT_SECONDS) as waiting:
         await loop.workers_done()
     if waiting.cancelled_caught:
         loop.logger("kwire.net").error(
             "worker threads are still busy after %d s: stopping anyway", WORKERS_TIMEOUT_SECONDS
         )
-    node.finish_shutdown()
-    peers.close()
-    loop.stop()

@@ -11,10 +11,12 @@ import socket
 from collections.abc import Iterable
 from functools import partial
 from select import EPOLLIN
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import trio
 
+from kwire.broker.api.answered import Answered
 from kwire.broker.api.table import ListenerRole
 from kwire.broker.net.connection import Connection
 from kwire.broker.net.limits import ConnectionLimits
@@ -57,6 +59,8 @@ class Server:
         self.settings = settings
         self.logger = loop.logger("kwire.net")
         self.requests_logger = loop.logger("kwire.dispatch")
+        self.answered = Answered(perf_counter)
+        """What this node has answered: by the clock of the loop's turns."""
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         """Where every connection receives; copied from before the next one does."""
         self.draining = False
@@ -305,17 +309,27 @@ class Server:
         for listener in self.listeners:
             self._start_accepting(listener)
 
+    def abandon(self) -> None:
+        """Close everything now: nobody is answered, and what was staged is not written."""
+        self.loop.end_turn = lambda: False
+        self._stop_listening()
+        for connection in list(self.connections.values()):
+            self.close(connection, "the broker is killed")
+
+    def _stop_listening(self) -> None:
+        self.draining = True
+        for listener in self.listeners:
+            self._stop_accepting(listener)
+            listener.sock.close()
+        self.listeners.clear()
+
     async def drain(self, timeout_ms: int = DRAIN_MS) -> None:
         """Stop accepting and receiving, answer what was received, and close every connection.
 
         Replies that wait for something are completed by the node with what they have. Peers that do not take
         their replies within `timeout_ms` (real time) are closed without them.
         """
-        self.draining = True
-        for listener in self.listeners:
-            self._stop_accepting(listener)
-            listener.sock.close()
-        self.listeners.clear()
+        self._stop_listening()
         for connection in list(self.connections.values()):
             connection.drain()
         self.node.begin_shutdown()

@@ -16,6 +16,7 @@ from kwire.broker.api.context import Channel
 from kwire.broker.api.dispatch import Dispatcher
 from kwire.broker.api.ports import Endpoint, Features
 from kwire.broker.config import BrokerConfig
+from kwire.broker.controller.port import ControllerPort
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.host.host import Host
 from kwire.broker.host.loggers import known_loggers
@@ -29,7 +30,6 @@ from kwire.broker.node.format import (
 )
 from kwire.broker.node.life import Stage
 from kwire.broker.node.metadata import Metadata
-from kwire.broker.raft.quorum import Quorum
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.dirs.owners import StartRefused, give_directory_ids, may_start, read_owners
 from kwire.broker.storage.disk import Disk
@@ -52,7 +52,7 @@ class NodeBase(ABC):
         on_unfenced: Callable[[], None] = lambda: None,
         on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`on_unfenced` is called when the broker is a part of its cluster, and clients may be told of it.
+        """`on_unfenced` is called when the broker is a part of its cluster, and clients may come.
 
         `on_fatal` is called with the reason once the node cannot go on, and should be shut down.
         """
@@ -84,8 +84,9 @@ class NodeBase(ABC):
         self.controller = self._metadata.controller
         """The way to the active controller."""
         self.forwarding = self._metadata.remote
-        # The handlers of a controller's APIs alone ask for more of it than what an observer has, too.
-        self.quorum = cast(Quorum, self._metadata.quorum)
+        # The handlers of a controller's APIs alone ask for it, and only a controller has it.
+        self.own_controller = cast(ControllerPort, self._metadata.runtime)
+        self.quorum = self._metadata.quorum
         self.life = self._metadata.life
         # Those of brokers' APIs have no listener where the node is none.
         self._dispatcher = Dispatcher(cast("BothRoles", self))
@@ -118,17 +119,17 @@ class NodeBase(ABC):
             self._metadata.start(self.bound_ports, self.host_name)
 
     def leave(self, on_left: Callable[[], None]) -> None:
-        """Have others lead what this broker does; `on_left` is called when it may end. KIP-631.
+        """Have others lead what this node does; `on_left` is called when it may end. KIP-631, KIP-595.
 
         A broker that is alone with itself as its controller has nobody to hand anything over to.
         """
         others = self.image.brokers.keys() - {self.node_id}
-        hands_over = self.life.stage is Stage.UNFENCED and (others or not self.config.is_controller)
+        hands_over = self.life.stage is Stage.UNFENCED and (others or not self.quorum.is_sole_voter)
         if hands_over and self.config.controlled_shutdown_enable:
-            self._on_left = on_left
+            self._on_left = lambda: self._metadata.leave(on_left)
             self.life.leave()
         else:
-            self.host.call_soon(on_left)
+            self._metadata.leave(on_left)
 
     @abstractmethod
     def begin_shutdown(self) -> None:

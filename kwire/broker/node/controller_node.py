@@ -24,11 +24,10 @@ class ControllerNode(NodeBase):
         host: Host,
         disk: Disk,
         *,
-        on_open: Callable[[], None] = lambda: None,
         on_unfenced: Callable[[], None] = lambda: None,
         on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """For `on_fatal` see `NodeBase`; the others are a broker's, and called when this one has started."""
+        """For `on_fatal` see `NodeBase`; the other is a broker's, and called when this one has started."""
         log_manager = LogManager(
             disk,
             all_directories(config),
@@ -38,14 +37,13 @@ class ControllerNode(NodeBase):
             on_directory_failed=self._directory_failed,
         )
         super().__init__(config, host, disk, log_manager, on_fatal=on_fatal)
-        self._on_started = on_open, on_unfenced
+        self._on_started = on_unfenced
 
     def start(self) -> None:
         super().start()
         self._take_configs()
         self._metadata.publisher.subscribe(self._metadata_changed)
-        for started in self._on_started:
-            started()
+        self._on_started()
 
     def begin_shutdown(self) -> None:
         self.stopping = True

@@ -17,9 +17,15 @@ from kwire.broker.controller.commands import (
     HeartbeatReply,
     ProducerIdBlock,
     RegisterBroker,
+    RegisterController,
 )
 from kwire.wire.errors import ApiError, ErrorCode, WireError
-from kwire.wire.messages import alter_partition, assign_replicas_to_dirs, broker_registration
+from kwire.wire.messages import (
+    alter_partition,
+    assign_replicas_to_dirs,
+    broker_registration,
+    controller_registration,
+)
 from kwire.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from kwire.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from kwire.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -51,6 +57,8 @@ class Question(NamedTuple):
 def question(command: Command, cluster_id: str) -> Question:
     """How a node asks for a command of its own."""
     match command:
+        case RegisterController():
+            return Question(COMMANDS, _controller_registration(command), lambda answer: None)
         case RegisterBroker():
             return Question(HEARTBEATS, _registration(command, cluster_id), _broker_epoch)
         case BrokerHeartbeat():
@@ -73,7 +81,7 @@ def question(command: Command, cluster_id: str) -> Question:
             )
             frame = encode_request(topics, CREATE_TOPICS_VERSION, 0, "")[4:]
             return Question(FORWARDED, envelope(frame, NOBODY, NOWHERE), _created_topics)
-    raise AssertionError(f"no broker asks for {type(command).__name__}")
+    raise AssertionError(f"no node asks for {type(command).__name__}")
 
 
 def envelope(frame: bytes, principal: str, peer_host: str) -> EnvelopeRequest:
@@ -117,6 +125,27 @@ def _registration(command: RegisterBroker, cluster_id: str) -> Message:
         is_migrating_zk_broker=command.is_migrating,
         log_dirs=sorted(command.log_dirs),
         previous_broker_epoch=command.previous_broker_epoch,
+    )
+
+
+def _controller_registration(command: RegisterController) -> Message:
+    return controller_registration.ControllerRegistrationRequest(
+        controller_id=command.controller_id,
+        incarnation_id=command.incarnation_id,
+        zk_migration_ready=False,
+        listeners=[
+            controller_registration.Listener(
+                name=endpoint.name,
+                host=endpoint.host,
+                port=endpoint.port,
+                security_protocol=endpoint.security_protocol,
+            )
+            for endpoint in command.endpoints
+        ],
+        features=[
+            controller_registration.Feature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in command.features.items()
+        ],
     )
 
 

@@ -50,6 +50,10 @@ class FormatError(Exception):
     """A directory cannot be formatted. The text says which, and what to do."""
 
 
+class AlreadyFormatted(FormatError):
+    """A directory is formatted, for this node and this cluster."""
+
+
 def metadata_directory(config: BrokerConfig) -> str:
     """The log directory that holds the metadata log."""
     return _plain(config.metadata_log_dir or config.log_dirs[0])
@@ -255,7 +259,7 @@ def format_directories(
     directories, home = all_directories(config), metadata_directory(config)
     owners = _owners(disk, directories, config.node_id, cluster_id)
     if owners.formatted and not ignore_formatted:
-        raise FormatError(
+        raise AlreadyFormatted(
             f"{min(owners.formatted)} is formatted already; --ignore-formatted leaves such directories as "
             f"they are"
         )

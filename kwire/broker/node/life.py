@@ -7,8 +7,10 @@ LEAVING: it asks for others to lead from here on. GONE: it may end.
 
 All of it goes by heartbeats to the active controller, be that this node or another: what the broker wants is
 in each, and what it may do is in the answer. One is under way at a time. Whatever fails is asked again, with
-pauses that grow, as in Apache Kafka. A session that was lost costs nothing but being fenced: the next
-heartbeat unfences it. A controller that does not know the registration any more has it again.
+pauses that grow, as in Apache Kafka, but for heartbeats never above their interval: there it is the channel
+that goes on asking. A session that was lost costs nothing but being fenced: the next heartbeat unfences it,
+and is sent at once where the metadata tells of the fence after failures. A controller that does not know the
+registration any more has it again.
 """
 
 from __future__ import annotations
@@ -181,6 +183,7 @@ class BrokerLife:
         if self._has_ended():
             self._end()
         else:
+            self._logger.info("ending as soon as the controller has had others lead what this broker leads")
             self._communicate()
 
     def stop(self) -> None:
@@ -200,8 +203,16 @@ class BrokerLife:
         elif delta.features_changed and self._lacks_directories(image):
             self._is_registered = False
             self._communicate()
-        elif self._timer is None and not self._in_flight and self.stage is Stage.UNFENCED:
-            self._schedule_next(0)  # it may be alone no more
+        elif self.stage is Stage.UNFENCED and not self._in_flight:
+            if self._timer is None:
+                self._schedule_next(0)  # it may be alone no more
+            elif self._failures and self._is_fenced(image):
+                # Who has told of it can be reached again; and clients may know of no broker meanwhile.
+                self._communicate()
+
+    def _is_fenced(self, image: MetadataImage) -> bool:
+        known = image.brokers.get(self._node_id)
+        return known is not None and known.broker_epoch == self.broker_epoch and known.fenced
 
     def _lacks_directories(self, image: MetadataImage) -> bool:
         """Whether the cluster was too old to know of log directories when it registered, and is not now."""
@@ -360,7 +371,7 @@ class BrokerLife:
             self._tell(f"the controller did not take a heartbeat: {reply}", reply)
             if reply.code in FORGOTTEN:
                 self._is_registered = False
-            self._schedule_after_failure()
+            self._schedule_after_failure(self._terms.heartbeat_interval_ms)
             return
         self._failures, self._told_refusal = 0, None
         self._known_to_have_failed.update(told)
@@ -369,6 +380,8 @@ class BrokerLife:
             interval_ms = CATCH_UP_INTERVAL_MS
         elif self.stage is Stage.OPEN and not reply.is_fenced:
             self._move(Event.UNFENCING_WRITTEN)
+            # In Kafka's words, for which whoever starts containers for tests waits in the log.
+            self._logger.info("unfenced: Transitioning from RECOVERY to RUNNING")
             self._host.call_soon(self._on_unfenced)
         elif self.stage is Stage.LEAVING:
             if reply.should_shut_down:
@@ -385,7 +398,8 @@ class BrokerLife:
         if self.stage is Stage.STARTING:
             self._on_failed(
                 f"no controller has registered this broker in {self._terms.registration_timeout_ms} ms "
-                f"(initial.broker.registration.timeout.ms)"
+                "(initial.broker.registration.timeout.ms): start a majority of the controllers, and see that "
+                "controller.quorum.bootstrap.servers or controller.quorum.voters names them"
             )
 
     def _directories_timed_out(self, failed: Sequence[Uuid]) -> None:

@@ -1,9 +1,9 @@
 """The parts of a node that have to do with metadata, and how they hold together.
 
-The quorum keeps the log, or an observer follows it, by whether the node is a controller. What is committed
-goes to the publisher, whose image everybody reads. A controller's runtime decides commands and appends to the
-log; a broker alone sends them to whoever leads. The snapshotter writes what the image was. And the broker's
-life goes through the port to the active controller, wherever that is.
+The quorum keeps the log, whether the node votes or only follows. What is committed goes to the publisher,
+whose image everybody reads. While this node leads, its controller's runtime decides commands and appends to
+the log; else they are sent to whoever leads. The snapshotter writes what the image was. And the broker's life
+goes through the port to the active controller, wherever that is.
 """
 
 from __future__ import annotations
@@ -26,9 +26,15 @@ from kwire.broker.controller.topics import Defaults, new_uuid
 from kwire.broker.host.host import Host
 from kwire.broker.metadata.features import broker_features, registered_features
 from kwire.broker.metadata.publisher import Publisher
+from kwire.broker.node.controller_registration import ControllerRegistration
 from kwire.broker.node.format import metadata_directory
 from kwire.broker.node.life import BrokerLife, Stage, Terms
-from kwire.broker.raft.endpoints import broker_endpoints, controller_endpoints
+from kwire.broker.raft.endpoints import (
+    broker_endpoints,
+    controller_endpoints,
+    quorum_addresses,
+    static_voters,
+)
 from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
 from kwire.broker.raft.quorum import Quorum
 from kwire.broker.raft.snapshotter import Snapshotter
@@ -39,7 +45,6 @@ from kwire.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from kwire.broker.node.remote_controller import RemoteController
-    from kwire.broker.raft.observer import Observer
 
 MAX_LEAVING_HEARTBEATS = 3
 """How often a node that ends asks itself as its own controller whether its broker may go: twice is enough."""
@@ -72,18 +77,24 @@ class Metadata:
         self._on_failed = on_failed
         self._snapshotter: Snapshotter | None = None
         self.publisher = Publisher(host)
-        self.quorum: Quorum | Observer
-        self.controller: ControllerPort
+        self.quorum = Quorum(
+            config,
+            host,
+            on_committed=self.publisher.committed,
+            on_restarted=self.publisher.restarted,
+            on_failed=self._failed,
+        )
+        self.runtime = self._made_runtime() if config.is_controller else None
+        """The controller of this node, if it is one: it decides while it is the active one."""
         self.remote: RemoteController | None = None
-        """The way to an active controller that is another node."""
-        if config.is_controller:
-            self.quorum = quorum = Quorum(
-                config, host, on_committed=self.publisher.committed, on_failed=self._failed
-            )
-            self.controller = self._runtime = self._made_runtime(quorum)
+        """The way to an active controller that may be another node."""
+        self.controller: ControllerPort
+        """The active controller, wherever it is."""
+        if self.runtime is None or controller_endpoints(config):
+            self.controller = self.remote = self._look_elsewhere()
         else:
-            self.quorum, self.remote = self._look_elsewhere()
-            self.controller = self.remote
+            self.controller = self.runtime  # nobody else can reach the quorum
+        self._registration: ControllerRegistration | None = None
         self.life = BrokerLife(
             self.controller,
             host,
@@ -102,24 +113,19 @@ class Metadata:
             on_failed=on_failed,
         )
 
-    def _look_elsewhere(self) -> tuple[Observer, RemoteController]:
-        """The quorum and its leader, as other nodes."""
-        # Imported here: a node that is alone starts without them.
+    def _look_elsewhere(self) -> RemoteController:
+        # Imported here: a node that is alone starts without it.
         from kwire.broker.node.remote_controller import RemoteController
-        from kwire.broker.raft.observer import Observer
 
-        config, host = self._config, self._host
-        observer = Observer(
-            config,
-            host,
-            on_committed=self.publisher.committed,
-            on_restarted=self.publisher.restarted,
-            on_failed=self._failed,
+        return RemoteController(
+            self._config,
+            self._host,
+            self.quorum,
+            cluster_id=lambda: self._log_manager.cluster_id,
+            own=self.runtime,
         )
-        remote = RemoteController(config, host, observer, cluster_id=lambda: self._log_manager.cluster_id)
-        return observer, remote
 
-    def _made_runtime(self, quorum: Quorum) -> ControllerRuntime:
+    def _made_runtime(self) -> ControllerRuntime:
         config = self._config
         defaults = Defaults(
             config.num_partitions,
@@ -128,8 +134,10 @@ class Metadata:
             unclean_leader_election=config.value(UNCLEAN_ELECTION) is True,
         )
         return ControllerRuntime(
-            Controller(config.node_id, BrokerConfigRules(config), defaults),
-            quorum,
+            Controller(
+                config.node_id, BrokerConfigRules(config), defaults, quorum_addresses(config).voters.keys()
+            ),
+            self.quorum,
             self.publisher,
             self._host,
             periods=_periods(config),
@@ -140,8 +148,8 @@ class Metadata:
     def start(self, bound_ports: Mapping[str, int], host_name: str = "localhost") -> None:
         """Take up the log, and begin to make this node known.
 
-        A controller replays the log, takes the lead in a new epoch, and has registered its broker when this
-        returns. A broker alone has begun to follow the quorum, and is registered later.
+        A sole voter replays the log, takes the lead in a new epoch, and has registered its broker when this
+        returns. Whoever else it is has begun to follow the quorum, and is registered later.
 
         `bound_ports` tells the port of each listener by its name, `host_name` what this machine is called.
         CorruptMetadata, StorageError.
@@ -149,6 +157,7 @@ class Metadata:
         config, host = self._config, self._host
         directories = self._log_manager.directories()
         ids = {directory.path: directory.directory_id for directory in directories}
+        endpoints = controller_endpoints(config, bound_ports, host_name) if config.is_controller else []
         log = MetadataLog(
             self._log_manager.open_metadata_log(
                 metadata_log_config(config), host.now_ms(), directory=self._home
@@ -157,36 +166,46 @@ class Metadata:
             host.logger("kwire.raft"),
             node_id=config.node_id,
             directory_id=ids[self._home] or ZERO_UUID,
+            static_voters=static_voters(config, endpoints),
         )
         rng = host.random("incarnations")
         self.publisher.subscribe(self.life.image_changed)
-        if isinstance(self.quorum, Quorum):
-            endpoints = controller_endpoints(config, bound_ports, host_name)
-            self.quorum.start(log, self._runtime, endpoints)
-            self.controller.submit(
+        quorum = self.quorum
+        quorum.start(log, self._log_manager.cluster_id, self.runtime, endpoints)
+        if config.is_controller:
+            self._registration = registration = ControllerRegistration(
+                self.controller,
+                host,
                 RegisterController(config.node_id, new_uuid(rng), endpoints, registered_features()),
-                lambda reply: None,
             )
-        else:
-            self.quorum.subscribe_leader(self.life.hurry)
-            self.quorum.start(log, self._log_manager.cluster_id)
+            if quorum.is_sole_voter:
+                registration.register()
+            self.publisher.subscribe(registration.image_changed)
+            quorum.subscribe_leader(registration.hurry)
+        if config.is_broker:
+            quorum.subscribe_leader(self._leader_changed)
         if config.is_broker:
             self.life.start(
                 RegisterBroker(
                     config.node_id,
                     new_uuid(rng),
                     broker_endpoints(config, bound_ports, host_name),
-                    # Whoever leads the quorum takes itself as it is.
-                    registered_features() if config.is_controller else broker_features(),
+                    # A sole voter takes itself as it is.
+                    registered_features() if quorum.is_sole_voter else broker_features(),
                     config.broker_rack,
                     [directory_id for directory_id in ids.values() if directory_id is not None],
                     previous_broker_epoch=self._previous_broker_epoch(),
                 )
             )
-        self._settle()
+        quorum.settle()
         self._snapshotter = Snapshotter(config, host, log)
         self._snapshotter.start(self.publisher.image)
         self.publisher.subscribe(self._snapshotter.image_changed)
+
+    def _leader_changed(self) -> None:
+        """Have whoever leads now hear of the broker, without the pause before."""
+        if not self.quorum.leads:
+            self.life.hurry()
 
     def _previous_broker_epoch(self) -> int:
         """The epoch in which this broker has ended cleanly, in every directory; else -1. KIP-966."""
@@ -197,19 +216,18 @@ class Metadata:
     def opened(self) -> None:
         """The logs are open, and the replicas taken up: the broker may be unfenced. StorageError."""
         self.life.opened()
-        self._settle()
-
-    def _settle(self) -> None:
-        if isinstance(self.quorum, Quorum):
-            self.quorum.settle()
+        self.quorum.settle()
 
     def _is_alone(self) -> bool:
-        return self._config.is_controller and self.publisher.image.brokers.keys() <= {self._config.node_id}
+        return self.quorum.is_sole_voter and self.publisher.image.brokers.keys() <= {self._config.node_id}
+
+    def leave(self, on_left: Callable[[], None]) -> None:
+        """Have another node lead the quorum, if this one does; `on_left` is called when it may end."""
+        self.quorum.leave(on_left)
 
     def end_waits(self) -> None:
         """Let everyone go who waits for the metadata log to grow."""
-        if isinstance(self.quorum, Quorum):
-            self.quorum.end_waits()
+        self.quorum.end_waits()
 
     def shutdown(self) -> None:
         """Hand over what this broker leads, where that has not been done, as Kafka does before it ends.
@@ -218,7 +236,9 @@ class Metadata:
         """
         if self._snapshotter is not None:
             self._snapshotter.stop()
-        if not isinstance(self.quorum, Quorum):
+        if self._registration is not None:
+            self._registration.stop()
+        if self.runtime is None or not self.quorum.is_sole_voter:
             self.life.stop()
             self.quorum.stop()
             return
@@ -226,11 +246,11 @@ class Metadata:
             self.quorum.settle()
             # What it leads is given up with its end, and need not be because others are to lead.
             self.publisher.close()
-            self._runtime.release()
+            self.runtime.release()
             self.life.leave()
             for _ in range(MAX_LEAVING_HEARTBEATS):
                 self.quorum.settle()
-                self._runtime.release()
+                self.runtime.release()
                 if self.life.stage is not Stage.LEAVING:
                     break
                 self.life.hurry()

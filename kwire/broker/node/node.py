@@ -62,14 +62,10 @@ class Node(NodeBase):
         host: Host,
         disk: Disk,
         *,
-        on_open: Callable[[], None] = lambda: None,
         on_unfenced: Callable[[], None] = lambda: None,
         on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`on_open` is called when the replicas are taken up, and clients may come.
-
-        For the others see `NodeBase`.
-        """
+        """For `on_unfenced` and `on_fatal` see `NodeBase`."""
         log_manager = LogManager(
             disk,
             all_directories(config),
@@ -90,7 +86,6 @@ class Node(NodeBase):
             on_unfenced=on_unfenced,
             on_fatal=on_fatal,
         )
-        self._on_open = on_open
         self.is_open = False
         """Whether the logs are open, and the replicas taken up."""
         self.fetch_sessions = FetchSessionCache(
@@ -136,6 +131,7 @@ class Node(NodeBase):
             broker_epoch=lambda: self.life.broker_epoch,
             controller=NodeIsrController(self.controller, config.node_id, lambda: self.life.broker_epoch),
         )
+        self.traffic = self.leading.traffic
         self.replicas: Replicas = Replicas(
             config,
             host,
@@ -202,7 +198,6 @@ class Node(NodeBase):
         self._every(max(1, config.replica_lag_time_max_ms // 2), self.leading.check_followers)
         self.is_open = True
         self.end_turn()
-        self._on_open()
         with naming_metadata_directory(config):
             self._metadata.opened()
         self.end_turn()
@@ -294,7 +289,6 @@ def new_node(
     host: Host,
     disk: Disk,
     *,
-    on_open: Callable[[], None] = lambda: None,
     on_unfenced: Callable[[], None] = lambda: None,
     on_fatal: Callable[[str], None] = lambda reason: None,
 ) -> Node | ControllerNode:
@@ -306,4 +300,4 @@ def new_node(
         from kwire.broker.node.controller_node import ControllerNode
 
         kind = ControllerNode
-    return kind(config, host, disk, on_open=on_open, on_unfenced=on_unfenced, on_fatal=on_fatal)
+    return kind(config, host, disk, on_unfenced=on_unfenced, on_fatal=on_fatal)

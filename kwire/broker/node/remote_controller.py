@@ -7,6 +7,8 @@ asked again here until its time is over, as Apache Kafka's brokers do it.
 A controller that leads no more may never answer, as one that is cut off. What it was asked is then taken for
 not done as soon as another one leads, and not only when its time is over.
 
+A node may be a controller, too: what it would ask itself while it leads it has decided here.
+
 Heartbeats, commands and forwarded requests have a connection each: the controller takes the requests of one
 in their order, and none of them is to wait for those of another kind.
 """
@@ -18,20 +20,13 @@ from typing import Any, Final
 
 from kwire.broker.api.ports import Asked
 from kwire.broker.config import BrokerConfig
-from kwire.broker.controller.commands import (
-    Command,
-    OnDone,
-)
+from kwire.broker.controller.commands import Command, OnDone
+from kwire.broker.controller.port import ControllerPort
 from kwire.broker.host.host import Host, PeerAddress, PeerUnreachable
-from kwire.broker.node.controller_requests import FORWARDED, HEARTBEATS, envelope, error_code, question
 from kwire.broker.raft.view import QuorumView
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.envelope import EnvelopeResponse
-from kwire.wire.registry import (
-    API_VERSIONS,
-    decode_response,
-    encode_request,
-)
+from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_response, encode_request
 from kwire.wire.schema import Message
 
 FORWARDING_TIMEOUT_MS: Final = 60_000
@@ -40,7 +35,7 @@ RETRY_BACKOFF_MS: Final = 50
 
 
 class RemoteController:
-    """The `ControllerPort` of a node that does not lead the quorum, and the way of what it forwards."""
+    """The `ControllerPort` of a node that need not lead the quorum, and the way of what it forwards."""
 
     def __init__(
         self,
@@ -49,7 +44,10 @@ class RemoteController:
         quorum: QuorumView,
         *,
         cluster_id: Callable[[], str],
+        own: ControllerPort | None = None,
     ) -> None:
+        """`own` is the controller of this node, if it is one."""
+        self._own = own
         self._config = config
         self._host = host
         self._quorum = quorum
@@ -65,6 +63,12 @@ class RemoteController:
 
         It is never called before this returns.
         """
+        if self._own is not None and self._quorum.leads:
+            self._own.submit(command, on_done)
+            return
+        # Imported here, as below: a controller that is alone starts without what others are asked.
+        from kwire.broker.node.controller_requests import HEARTBEATS, question
+
         asked = question(command, self._cluster_id())
         patience_ms = self._config.controller_socket_timeout_ms
         if asked.purpose == HEARTBEATS:
@@ -89,6 +93,8 @@ class RemoteController:
         on_answer: Callable[[Message | ApiError], None],
     ) -> None:
         """Ask who leads now. What it says for the whole request is an ApiError."""
+        from kwire.broker.node.controller_requests import error_code
+
         address = self._quorum.leader_address()
         if address is None:
             error = ApiError(ErrorCode.NOT_CONTROLLER, "nobody is known to lead the quorum")
@@ -122,14 +128,22 @@ class RemoteController:
         address = self._quorum.leader_address()
         return {} if address is None else self._host.peers.versions_of(address)
 
-    def forward(self, asked: Asked, request: Message) -> None:
-        """Have the active controller answer a client's request, however often it takes to find it."""
-        header = asked.header
+    def forward(self, asked: Asked, request: Message, locally: Callable[[Asked], None]) -> None:
+        """Have the active controller answer a client's request, however often it takes to find it.
+
+        `locally` has this node answer it, while it leads.
+        """
         deadline_ms = self._host.monotonic_ms() + FORWARDING_TIMEOUT_MS
-        frame = encode_request(request, header.api_version, header.correlation_id, header.client_id)[4:]
-        wrapped = envelope(frame, asked.principal, asked.peer_host)
 
         def ask() -> None:
+            if self._quorum.leads:
+                locally(_Here(asked, answered))
+                return
+            from kwire.broker.node.controller_requests import FORWARDED, envelope
+
+            header = asked.header
+            frame = encode_request(request, header.api_version, header.correlation_id, header.client_id)[4:]
+            wrapped = envelope(frame, asked.principal, asked.peer_host)
             patience_ms = self._config.controller_socket_timeout_ms
             until_ms = min(deadline_ms, self._host.monotonic_ms() + patience_ms)
             self._ask(FORWARDED, wrapped, until_ms, answered)
@@ -166,3 +180,54 @@ class RemoteController:
             asked.refuse(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
             return
         asked.complete(response)
+
+
+class _Here:
+    """A request of a client that this node answers itself, unless it turns out not to lead any more."""
+
+    def __init__(self, asked: Asked, on_refused: Callable[[ApiError], None]) -> None:
+        self._asked = asked
+        self._on_refused = on_refused
+
+    @property
+    def header(self) -> RequestHeader:
+        """As it was asked, like all of this."""
+        return self._asked.header
+
+    @property
+    def api_version(self) -> int:
+        """See `header`."""
+        return self._asked.api_version
+
+    @property
+    def principal(self) -> str:
+        """See `header`."""
+        return self._asked.principal
+
+    @property
+    def peer_host(self) -> str:
+        """See `header`."""
+        return self._asked.peer_host
+
+    @property
+    def listener(self) -> str:
+        """See `header`."""
+        return self._asked.listener
+
+    def complete(self, response: Message) -> None:
+        """Answer."""
+        if getattr(response, "error_code", None) == ErrorCode.NOT_CONTROLLER:
+            self._on_refused(ApiError(ErrorCode.NOT_CONTROLLER))
+        else:
+            self._asked.complete(response)
+
+    def refuse(self, error: ApiError) -> None:
+        """Answer with an error of the whole, or have it asked elsewhere."""
+        if error.code is ErrorCode.NOT_CONTROLLER:
+            self._on_refused(error)
+        else:
+            self._asked.refuse(error)
+
+    def close_connection(self) -> None:
+        """End the client's connection."""
+        self._asked.close_connection()

@@ -1,1 +1,1 @@
-"""`__cluster_metadata-0`: the voter that leads it alone, the observers that follow it, and its snapshots."""
+"""`__cluster_metadata-0`: the quorum that keeps it, the observers that follow it, and its snapshots."""

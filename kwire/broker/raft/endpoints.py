@@ -9,6 +9,8 @@ from kwire.broker.config import BrokerConfig
 from kwire.broker.config.listeners import META_ADDRESS, parse_listeners
 from kwire.broker.host.host import PeerAddress
 from kwire.broker.metadata.image import EndpointImage
+from kwire.broker.raft.voters import ReplicaKey, Voter, VoterEndpoint, VoterSet
+from kwire.wire.primitives import ZERO_UUID
 
 PROTOCOL_IDS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
@@ -75,6 +77,19 @@ def quorum_addresses(config: BrokerConfig) -> QuorumAddresses:
     named = cast("list[str]", config.value("controller.quorum.bootstrap.servers"))
     servers = [_peer_address(address) for address in named]
     return QuorumAddresses(voters, servers or list(voters.values()))
+
+
+def static_voters(config: BrokerConfig, endpoints: Sequence[EndpointImage] = ()) -> VoterSet:
+    """Who votes where no log says it: those of controller.quorum.voters.
+
+    Where nobody is named to be found, a controller is alone; `endpoints` tell where it is reached.
+    """
+    addresses = quorum_addresses(config)
+    listener = next(iter(config.controller_listener_names), "")
+    if addresses.voters or addresses.servers or not config.is_controller:
+        return VoterSet.of_addresses(addresses.voters, listener)
+    own = tuple(VoterEndpoint(one.name, one.host, one.port) for one in endpoints)
+    return VoterSet([Voter(ReplicaKey(config.node_id, ZERO_UUID), own)])
 
 
 def _peer_address(text: str) -> PeerAddress:

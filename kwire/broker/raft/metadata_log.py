@@ -16,6 +16,7 @@ from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch, decode
 from kwire.broker.raft.positions import EndOfEpoch
 from kwire.broker.raft.quorum_state import FILE_NAME, QuorumState, decode_quorum_state
 from kwire.broker.raft.snapshots import Snapshot, Snapshots
+from kwire.broker.raft.voters import VoterHistory, VoterSet
 from kwire.broker.storage.disk import Disk, join
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
@@ -23,7 +24,6 @@ from kwire.wire.batch import CorruptBatch, batches
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Buffer, Uuid
 from kwire.wire.schema import Message
-from kwire.wire.stored.raft import VotersRecord
 
 READ_BYTES: Final = 1024 * 1024
 MAX_RECORD_BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -44,7 +44,17 @@ def metadata_log_config(config: BrokerConfig) -> LogConfig:
 class MetadataLog:
     """The log and its snapshots; and how far it was read."""
 
-    def __init__(self, log: Log, disk: Disk, logger: NodeLogger, *, node_id: int, directory_id: Uuid) -> None:
+    def __init__(
+        self,
+        log: Log,
+        disk: Disk,
+        logger: NodeLogger,
+        *,
+        node_id: int,
+        directory_id: Uuid,
+        static_voters: VoterSet = VoterSet(),  # noqa: B008  it never changes
+    ) -> None:
+        """`static_voters` are those of the configuration, which hold until the log names others."""
         self.log = log
         self.node_id = node_id
         self.directory_id = directory_id
@@ -53,10 +63,8 @@ class MetadataLog:
         """How much of what was read, or decided, no snapshot stands for."""
         self.last_timestamp_ms = -1
         """When the last record of that was written."""
-        self.voters: VotersRecord | None = None
-        """Who votes, where the log says it."""
-        self.voters_in_log = False
-        """Whether it says so itself, and not only the snapshot of a fresh directory."""
+        self.history = VoterHistory(static_voters)
+        """Who votes, and since when, by all that is in the log, be it committed or not."""
         self._read_offset = 0
         self.disk = disk
         self._logger = logger
@@ -109,6 +117,42 @@ class MetadataLog:
             return EndOfEpoch(earliest.epoch, earliest.end_offset)
         return EndOfEpoch(found, end_offset)
 
+    # --- who votes: `terms.QuorumLog`
+
+    @property
+    def voters(self) -> VoterSet:
+        """The latest voters."""
+        return self.history.voters
+
+    @property
+    def former_voters(self) -> VoterSet:
+        """Those before them."""
+        return self.history.former_voters
+
+    @property
+    def voters_offset(self) -> int:
+        """Where the record stands that says them."""
+        return self.history.voters_offset
+
+    @property
+    def kraft_version(self) -> int:
+        """The version of the quorum's protocol: 1 where its voters stand in the log (KIP-853)."""
+        return self.history.kraft_version
+
+    def _note(self, offset: int, controls: Sequence[Message]) -> None:
+        for control in controls:
+            self.history.note(offset, control)
+
+    def _note_batches(self, data: memoryview) -> int:
+        """See what a run of batches says of voters; the offset after it. CorruptMetadata."""
+        following = -1
+        for position, header in batches(data):
+            following = header.next_offset
+            if header.is_control:
+                for batch in decode_batches(data[position : position + header.size_bytes]):
+                    self._note(batch.last_offset, batch.controls)
+        return following
+
     # --- reading
 
     def recover(self) -> None:
@@ -129,17 +173,33 @@ class MetadataLog:
         snapshot = self.snapshots.latest
         self._restart_behind(snapshot)
         self._read_offset = self.start_offset
+        self.history.clear()
         if snapshot is not None:
             self._logger.info("metadata: starting from snapshot %s", snapshot.name)
             self._read_offset = snapshot.end_offset
             self.log.high_watermark = max(self.high_watermark, snapshot.end_offset)
             self.unsnapshotted_bytes = 0
             for batch in decode_batches(self.snapshots.read(snapshot)):
-                self._note(batch.controls, in_log=snapshot.end_offset > 0)
                 # Offsets within a snapshot are its own; what it says holds up to its end offset.
                 last = snapshot.end_offset - 1
+                self._note(last, batch.controls)
                 yield batch._replace(base_offset=last, last_offset=last, epoch=snapshot.epoch)
             self.last_timestamp_ms = self.snapshots.last_timestamp_ms(snapshot)
+        self._note_tail()
+
+    def _note_tail(self) -> None:
+        """See what the log says of voters behind the snapshot, committed or not."""
+        offset = self._read_offset
+        while offset < self.end_offset:
+            data = self.log.read(offset, max_bytes=READ_BYTES, up_to_offset=self.end_offset).read()
+            whole_bytes = size_of_whole(data)
+            if not whole_bytes:
+                raise CorruptMetadata(f"metadata at offset {offset} cannot be read")
+            offset = self._note_batches(memoryview(data)[:whole_bytes])
+
+    def is_behind(self, offset: int) -> bool:
+        """Whether there is something before `offset` that was not read."""
+        return self._read_offset < offset
 
     def read_up_to(self, end_offset: int) -> Iterator[MetadataBatch]:
         """The log's batches from where it was read to. CorruptMetadata, StorageError."""
@@ -154,7 +214,6 @@ class MetadataLog:
                 raise CorruptMetadata(f"metadata at offset {offset} cannot be read")
             for batch in decode_batches(memoryview(data)[:whole_bytes]):
                 if batch.last_offset >= self._read_offset:
-                    self._note(batch.controls, in_log=True)
                     self.unsnapshotted_bytes += batch.size_bytes
                     self.last_timestamp_ms = batch.timestamp_ms
                     self._read_offset = batch.last_offset + 1
@@ -182,11 +241,6 @@ class MetadataLog:
             self.log.flush()
             self.snapshots.forget_all_but_latest()
 
-    def _note(self, controls: Sequence[Message], *, in_log: bool) -> None:
-        for control in controls:
-            if isinstance(control, VotersRecord):
-                self.voters, self.voters_in_log = control, in_log
-
     # --- what this node remembers of elections
 
     def election(self) -> QuorumState:
@@ -203,27 +257,27 @@ class MetadataLog:
                 f"voter survives"
             ) from error
 
-    def election_of(self, epoch: int, leader_id: int, voter_ids: Sequence[int]) -> QuorumState:
-        """Who leads, and who votes where the log does not say it."""
-        # The version of the file goes with that of the quorum's protocol, as Kafka has it.
-        return QuorumState(
-            leader_id=leader_id,
-            leader_epoch=epoch,
-            voter_ids=tuple(voter_ids),
-            data_version=0 if self.voters is None else 1,
-        )
-
     def remember(self, state: QuorumState) -> None:
         """Write it into `quorum-state`, now. StorageError."""
         self.disk.replace(join(self.log.directory, FILE_NAME), state.encode(), sync=True)
 
     # --- appending
 
-    def append_decided(self, batch: bytearray, now_ms: int) -> None:
+    def append_decided(self, batch: bytearray) -> None:
         """Stage a batch that this node has decided as the leader."""
         self.log.append_stored(memoryview(batch))
-        self.unsnapshotted_bytes += len(batch)
-        self.last_timestamp_ms = now_ms
+
+    def append_controls(self, batch: bytearray) -> None:
+        """Stage one that says something of the quorum itself."""
+        self.log.append_stored(memoryview(batch))
+        self._note_batches(memoryview(batch))
+
+    def was_decided(self, batch: MetadataBatch) -> None:
+        """A batch of this node's own is committed, and need not be read to be known."""
+        assert batch.base_offset == self._read_offset, f"{batch.base_offset} comes after {self._read_offset}"
+        self._read_offset = batch.last_offset + 1
+        self.unsnapshotted_bytes += batch.size_bytes
+        self.last_timestamp_ms = batch.timestamp_ms
 
     def append_fetched(self, records: Buffer, *, epoch: int) -> None:
         """Write what the leader of `epoch` has sent: whole batches, of which the last may be cut short.
@@ -244,6 +298,7 @@ class MetadataLog:
                     )
                 offset, last_epoch = header.next_offset, header.leader_epoch
             self.log.append_stored(whole)
+            self._note_batches(whole)
         except (CorruptBatch, ApiError) as error:
             if self.log.failure is not None:
                 raise self.log.failure from error
@@ -253,6 +308,7 @@ class MetadataLog:
     def truncate_to(self, offset: int) -> None:
         """Forget what is not the leader's, which was never read here as committed. StorageError."""
         assert offset >= self.high_watermark, f"a cut at {offset}, below {self.high_watermark}"
+        self.history.cut(offset)
         if self.log.truncate_to(offset):
             self.log.flush()
 
@@ -264,17 +320,21 @@ class MetadataLog:
         """Write what is staged. StorageError."""
         self.log.commit()
 
+    @property
+    def written_end_offset(self) -> int:
+        """Where what others may be sent ends."""
+        return self.log.written_end_offset
+
+    @property
+    def synced_end_offset(self) -> int:
+        """Where what is durable ends."""
+        return self.log.recovery_point
+
     def flush(self) -> None:
-        """Make everything written durable, now: with one voter it is committed then. StorageError."""
+        """Make everything written durable, now. StorageError."""
         self.log.flush()
-        self.log.high_watermark = self.log.log_end_offset
 
     def begin_flush(self) -> tuple[Callable[[], object], Callable[[], None]]:
-        """(what a worker is to run, what is to be called then): with one voter that commits it."""
+        """(what a worker is to run, what is to be called then)."""
         ticket = self.log.begin_flush()
-
-        def finish() -> None:
-            ticket.finish()
-            self.log.high_watermark = max(self.log.high_watermark, ticket.end_offset)
-
-        return ticket.work, finish
+        return ticket.work, ticket.finish

@@ -1,316 +1,571 @@
-"""The quorum that keeps the metadata log. Today it has one voter, which leads it from its start to its end.
+"""The quorum that keeps the metadata log, as one node takes part in it: its machine, driven.
 
-Who leads appends batches, which are committed once they are synced: what comes in one turn shares one write,
-and all that comes while a sync is under way shares the next one (group commit). Committed batches go to one
-who replays them, and then the leader hears up to where they go.
+The machine (`machine.py`) decides who leads and what is committed; what it says is done here, in its order. A
+promise (a vote, an epoch) is written by a worker, and nothing that comes behind it is done before that.
 
-Others may fetch what is committed. While somebody does, the leader hears when the log has not moved for
-metadata.max.idle.interval.ms, and writes something, so that who follows can tell a quiet log from a silent
-leader (KIP-835). While nobody does the disk may rest, other than with Kafka.
+A sole voter is elected, and has all committed, before its start returns: nobody is asked, so what a start
+appends needs one sync, at its end. While somebody follows the log, the leader writes something now and then,
+so that who follows can tell a quiet log from a silent leader (KIP-835). While nobody does the disk may rest,
+other than with Kafka.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import Final, Protocol, assert_never, cast
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.host.host import Host, PeerAddress, Timer
-from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch
+from kwire.broker.host.host import Host, PeerAddress, PeerUnreachable, Timer
+from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.metadata.records import StoredRecord
-from kwire.broker.raft.followers import Followers, FollowerState, ReplicaKey
-from kwire.broker.raft.lead import Lead
+from kwire.broker.raft import outputs as out
+from kwire.broker.raft.decisions import Decisions, Leadership, OnBatches
+from kwire.broker.raft.download import Download
+from kwire.broker.raft.endpoints import quorum_addresses
+from kwire.broker.raft.leading import Description
+from kwire.broker.raft.machine import Machine
 from kwire.broker.raft.metadata_log import MetadataLog
+from kwire.broker.raft.quorum_state import ElectionFile
+from kwire.broker.raft.roles import Role
+from kwire.broker.raft.terms import Terms
 from kwire.broker.raft.view import NO_LEADER
+from kwire.broker.raft.voters import ReplicaKey
+from kwire.broker.raft.waiters import Waiters
+from kwire.broker.raft.writes import Writes
 from kwire.broker.storage.disk import StorageError
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.primitives import ZERO_UUID, Uuid
+from kwire.wire.messages.fetch import FetchRequest
+from kwire.wire.messages.fetch_snapshot import FetchSnapshotRequest
+from kwire.wire.schema import Message
+from kwire.wire.stored.raft import Endpoint
+
+FETCHES: Final = "metadata"
+ELECTIONS: Final = "quorum"
+"""The purposes of connections: a vote is not to wait behind a Fetch that the other side holds."""
+
+LEAVING_MS: Final = 5_000
+"""How long a leader that ends waits for another one to lead, as Kafka's."""
 
 
-class Leadership(Protocol):
-    """What a node does while it leads the quorum."""
+class Asks(Protocol):
+    """Somebody who has asked for something of the quorum's own, and is answered in a while."""
 
-    def became_leader(self, epoch: int) -> None:
-        """This node leads in a new epoch, and has replayed all that came before it."""
+    @property
+    def api_version(self) -> int: ...
 
-    def resigned(self, reason: ApiError) -> None:
-        """It does not lead any more: what it appended and did not hear to be committed may never be."""
-
-    def committed(self, offset: int) -> None:
-        """Everything up to `offset` is committed, and was replayed."""
-
-    def idle(self) -> None:
-        """Nothing was appended for a while, and somebody follows the log: it should move."""
-
-
-class QuorumDescription(NamedTuple):
-    """How a quorum is doing that has one voter."""
-
-    leader_id: int
-    leader_epoch: int
-    high_watermark: int
-    log_end_offset: int
-    directory_id: Uuid
-    """Where the voter keeps the log; zero where the quorum is not dynamic."""
-    endpoints: Sequence[tuple[str, str, int]]
-    """Name, host and port of the listeners where the voter is reached."""
-    observers: Sequence[FollowerState]
-    """Who fetches the log and does not vote."""
+    def complete(self, response: Message) -> None: ...
 
 
 class Quorum:
-    """A quorum whose only voter is this node."""
+    """The quorum as one of its voters, or observers, takes part in it, and the log that it keeps."""
 
     def __init__(
         self,
         config: BrokerConfig,
         host: Host,
         *,
-        on_committed: Callable[[Iterable[MetadataBatch]], None],
+        on_committed: OnBatches,
+        on_restarted: OnBatches = lambda batches: None,
         on_failed: Callable[[str], None] = lambda reason: None,
     ) -> None:
         """`on_committed` gets what is committed, in its order, from the beginning of the log.
 
-        `on_failed` is called with the reason once the log cannot be written any more.
+        `on_restarted` gets a snapshot that takes the place of everything before it: what lies between is
+        never told. `on_failed` is called with the reason once this node cannot take part any more.
         """
         self.log: MetadataLog
-        self.lead: Lead
-        """Set by `start`, as is the log."""
-        self.leads = False
-        """Whether this node is the leader, in `epoch`."""
+        """Set by `start`."""
         self.failed = False
-        """The log cannot be written any more: the node should end."""
+        """The log cannot be written or followed any more: the node should end."""
         self.is_ending = False
         """Whether nobody may wait for more any longer."""
         self._config = config
         self._host = host
         self._on_committed = on_committed
+        self._on_restarted = on_restarted
         self._on_failed = on_failed
         self._leadership: Leadership | None = None
-        self._endpoints: Sequence[EndpointImage] = ()
+        self._machine: Machine | None = None
+        self._listener = ""
+        self._is_settled = True
+        """Whether what is staged is committed only once it is synced: not so while a sole voter starts."""
+        self._outputs: deque[out.Output] = deque()
+        self._is_held = False
+        """Whether they wait for a promise to be durable."""
+        self._holding: list[Callable[[], None]] = []
+        """Answers that wait for the same."""
+        self._is_at_work = False
+        self._decisions: Decisions
+        self._writes: Writes
+        self._download: Download
+        self._election_file: ElectionFile
+        self._timer: Timer | None = None
+        self._timer_ms = 0
+        self._told: object = None
+        self._told_to_vote: bool | None = None
         self._leader_watchers: list[Callable[[], None]] = []
-        self._appended: deque[MetadataBatch] = deque()
-        self._is_settled = False
-        self._write_asked = False
-        self._sync_under_way = False
-        self.followers = Followers()
-        """Who fetches the log from this node."""
-        self._waiters: dict[Callable[[], None], None] = {}
-        self._idle_ms = cast(int, config.value("metadata.max.idle.interval.ms"))
-        self._idle_timer: Timer | None = None
-        self._idle_since_offset = -1
-        self._logger = host.logger("kwire.metadata")
+        self._waiters = Waiters()
+        self._on_left: Callable[[], None] | None = None
+        self._logger = host.logger("kwire.raft")
 
     # --- life
 
     def start(
-        self, log: MetadataLog, leadership: Leadership, endpoints: Sequence[EndpointImage] = ()
+        self,
+        log: MetadataLog,
+        cluster_id: str,
+        leadership: Leadership | None = None,
+        endpoints: Sequence[EndpointImage] = (),
     ) -> None:
-        """Replay the log, and take the lead of it in a new epoch. To be followed by `settle`.
+        """Pass on what is known to be committed, and take part. To be followed by `settle`.
 
-        `endpoints` are where this voter is reached. CorruptMetadata, StorageError.
+        `leadership` is of who may vote; `endpoints` are where this node is reached as a voter. A sole voter
+        has passed on all of its log, and leads in a new epoch, when this returns. CorruptMetadata,
+        StorageError.
         """
-        self.log, self._leadership, self._endpoints = log, leadership, endpoints
-        self._on_committed(self.log.read())
-        self.lead = Lead(log, self._host.now_ms(), endpoints)
-        self.leads = True
-        leadership.became_leader(self.lead.epoch)
-        self._leader_changed()
+        self.log, self._leadership = log, leadership
+        host, directory = self._host, log.log.directory
+        self._decisions = Decisions(
+            host,
+            log,
+            leadership,
+            self._on_committed,
+            idle_ms=cast(int, self._config.value("metadata.max.idle.interval.ms")),
+        )
+        self._writes = Writes(
+            host,
+            log,
+            on_written=self._waiters.written,
+            on_synced=self._synced,
+            on_failed=self._fail,
+        )
+        log.recover()
+        self._on_committed(log.read_snapshot())
+        self._is_settled = not self.is_sole_voter
+        if self._is_settled and leadership is not None:
+            # What a voter has, it may say to have: others count on it.
+            log.flush()
+        elif not self._is_settled:
+            log.advance_to(log.end_offset)
+            self._on_committed(log.read_up_to(log.end_offset))
+        self._election_file = ElectionFile(
+            log.disk, host, directory, lambda error: self._fail(f"quorum-state: {error}")
+        )
+        self._download = Download(
+            host, log, self, on_complete=lambda: self._on_restarted(log.read_snapshot())
+        )
+        terms = self._terms(cluster_id, endpoints)
+        self._listener = terms.listener
+        now_ms = host.monotonic_ms()
+        remembered = log.election()
+        self._machine = machine = Machine(
+            terms, log, host.random("quorum"), remembered=remembered, now_ms=now_ms
+        )
+        self._told = self._known()
+        if not self.is_sole_voter:
+            servers = ", ".join(map(str, terms.servers))
+            self._logger.info("metadata: following the quorum that %s know of", servers)
+        self._after(machine.start(now_ms))
+        if not self._is_settled:
+            self._synced(log.end_offset)
+
+    def _terms(self, cluster_id: str, endpoints: Sequence[EndpointImage]) -> Terms:
+        config, log = self._config, self.log
+
+        def number(key: str) -> int:
+            return cast(int, config.value("controller.quorum." + key))
+
+        return Terms(
+            node_id=log.node_id,
+            directory_id=log.directory_id,
+            cluster_id=cluster_id,
+            servers=quorum_addresses(config).servers,
+            may_vote=self._leadership is not None,
+            listener=next(iter(config.controller_listener_names), ""),
+            endpoints=[Endpoint(name=one.name, host=one.host, port=one.port) for one in endpoints],
+            auto_join=config.value("controller.quorum.auto.join.enable") is True,
+            election_timeout_ms=number("election.timeout.ms"),
+            election_backoff_max_ms=number("election.backoff.max.ms"),
+            fetch_timeout_ms=number("fetch.timeout.ms"),
+            request_timeout_ms=number("request.timeout.ms"),
+            retry_backoff_ms=number("retry.backoff.ms"),
+            fetch_max_bytes=number("fetch.max.bytes"),
+            snapshot_max_bytes=number("fetch.snapshot.max.bytes"),
+        )
 
     def settle(self) -> None:
-        """Have all committed that was appended, and what comes of that, before this returns. StorageError.
+        """Have all committed that a sole voter appended, and what comes of that. StorageError.
 
         For a node that starts or ends: nobody waits for its loop then. What a start appends needs only one
         sync, at its end: nobody outside hears of any of it before.
         """
-        while self._appended and not self.failed:
+        while self._decisions.are_open and self.is_sole_voter and not self.failed:
             if self._is_settled:
                 self._sync_now()
-            self._commit_up_to(self.log.end_offset - 1)
+            self._synced(self.log.end_offset)
         if not self._is_settled:
             self._sync_now()
             self._is_settled = True
 
     def _sync_now(self) -> None:
         try:
-            self.log.commit()
-            self.log.flush()
+            self._writes.now()
         except StorageError as error:
             if self._is_settled:
-                self._fail(error)
+                self._fail(f"the metadata log failed: {error}")
             raise
 
-    def stop(self) -> None:
-        """Lead no more: the node has ended."""
-        self.end_waits()
-        if self.leads and self._leadership is not None:
-            self.leads = False
-            self._leadership.resigned(ApiError(ErrorCode.NOT_CONTROLLER))
+    def _synced(self, end_offset: int) -> None:
+        if self._machine is not None:
+            self._after(self._machine.synced(end_offset, self._host.monotonic_ms()))
 
-    # --- for who asks who leads
+    def leave(self, on_left: Callable[[], None]) -> None:
+        """Lead no more, and have others elect; `on_left` is called when the node may end."""
+        machine = self._machine
+        if machine is None or self.is_sole_voter or self._on_left is not None:
+            self._host.call_soon(on_left)
+            return
+        self._on_left = on_left
+        if not machine.may_end:
+            self._logger.info("metadata: ending as soon as another node leads, in %d ms at last", LEAVING_MS)
+        self._host.schedule(LEAVING_MS, self._left)
+        self._after(machine.stop(self._host.monotonic_ms()))
+
+    def _left(self) -> None:
+        on_left, self._on_left = self._on_left, None
+        if on_left is not None:
+            self._host.call_soon(on_left)
+
+    def stop(self) -> None:
+        """Take no part any more: the node has ended. A snapshot that is not complete is given up."""
+        self.end_waits()
+        if self._machine is None:
+            return
+        self._unlead(ApiError(ErrorCode.NOT_CONTROLLER))
+        self._machine = None
+        self._outputs.clear()
+        self._writes.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._election_file.close()
+        self._download.drop()
+
+    # --- for who asks who leads: `view.QuorumView`
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node is the leader, in `epoch`."""
+        return self._machine is not None and self._machine.role is Role.LEADER
 
     @property
     def leader_id(self) -> int:
-        """This node, while it leads."""
-        return self._config.node_id if self.leads else NO_LEADER
+        """The active controller; NO_LEADER while nobody is known."""
+        machine = self._machine
+        if machine is None or machine.role not in (Role.LEADER, Role.FOLLOWER):
+            return NO_LEADER
+        return machine.leader_id
+
+    @property
+    def told_leader_id(self) -> int:
+        """Who leads the epoch as others are told: also while this node wants another, or has resigned."""
+        return NO_LEADER if self._machine is None else self._machine.leader_id
 
     @property
     def epoch(self) -> int:
-        """The epoch that this node leads, or has led."""
-        return self.lead.epoch
-
-    def leader_address(self) -> PeerAddress | None:
-        """None: it is this node, or nobody."""
-        return None
-
-    def subscribe_leader(self, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever this node begins or ends to lead."""
-        self._leader_watchers.append(callback)
-
-    def _leader_changed(self) -> None:
-        for callback in self._leader_watchers:
-            callback()
-
-    # --- for who leads
+        """The latest epoch that this node has heard of."""
+        return 0 if self._machine is None else self._machine.epoch
 
     @property
     def kraft_version(self) -> int:
         """The version of the quorum's protocol: 1 where its voters stand in the log (KIP-853)."""
-        return 0 if self.log.voters is None else 1
+        return self.log.kraft_version if self._machine is None else self._machine.kraft_version
+
+    @property
+    def is_sole_voter(self) -> bool:
+        """Whether this node, and nobody else, votes."""
+        found = self.log.voters.find(ReplicaKey(self.log.node_id, self.log.directory_id))
+        return found is not None and len(self.log.voters) == 1 and self._leadership is not None
+
+    def leader_address(self) -> PeerAddress | None:
+        """Where the active controller is reached; None while that is not known, or it is this node."""
+        return None if self.leader_id == NO_LEADER or self._machine is None else self._machine.leader_address
+
+    def subscribe_leader(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever the leader, its epoch or its address has changed."""
+        self._leader_watchers.append(callback)
+
+    def _tell(self) -> None:
+        known = self._known()
+        if known == self._told:
+            return
+        self._told = known
+        who = "nobody" if self.leader_id == NO_LEADER else f"node {self.leader_id}"
+        self._logger.info("metadata: %s leads epoch %d of the quorum", who, self.epoch)
+        for watcher in self._leader_watchers:
+            watcher()
+
+    def _tell_whether_it_votes(self, *, is_voter: bool) -> None:
+        if self._told_to_vote is not None:
+            what = "a voter of the quorum now" if is_voter else "no voter of the quorum any more"
+            self._logger.info("metadata: this node is %s", what)
+        self._told_to_vote = is_voter
+
+    def _known(self) -> object:
+        return self.leader_id, self.epoch, self.leader_address(), self.leads
+
+    # --- driving the machine
+
+    def _after(self, outputs: Iterable[out.Output]) -> None:
+        """Do what an input came to, and what is due by then; come back when more is."""
+        self._do(outputs)
+        machine = self._machine
+        if machine is None:
+            return
+        now_ms = self._host.monotonic_ms()
+        if machine.due_ms is not None and machine.due_ms <= now_ms:
+            self._do(machine.tick(now_ms))
+            machine = self._machine
+        if machine is not None and machine.is_voter is not self._told_to_vote:
+            self._tell_whether_it_votes(is_voter=machine.is_voter)
+        due_ms = None if machine is None else machine.due_ms
+        if self._on_left is not None and machine is not None and machine.may_end:
+            self._left()
+        # A timer that comes too early only sets the next one: not each Fetch is to move it.
+        if due_ms is None or (self._timer is not None and self._timer_ms <= due_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        self._timer = self._host.schedule(max(0, due_ms - now_ms), self._timer_rings)
+
+    def _timer_rings(self) -> None:
+        self._timer = None
+        self._after(())
+
+    def _do(self, outputs: Iterable[out.Output]) -> None:
+        for output in outputs:
+            if isinstance(output, out.Unlead):
+                # Whatever waits: nothing more is decided here.
+                self._unlead(ApiError(output.reason))
+            else:
+                self._outputs.append(output)
+        if self._is_at_work:
+            return
+        self._is_at_work = True
+        try:
+            while self._outputs and not self._is_held and self._machine is not None:
+                self._do_one(self._outputs.popleft(), self._machine)
+        except (CorruptMetadata, StorageError, ApiError) as error:
+            if not self._is_settled:
+                raise
+            self._fail(f"the metadata log failed: {error}")
+        finally:
+            self._is_at_work = False
+
+    def _do_one(self, output: out.Output, machine: Machine) -> None:
+        log, now_ms = self.log, self._host.monotonic_ms()
+        match output:
+            case out.Send():
+                self._send(output)
+            case out.Answer():
+                cast(Asks, output.asker).complete(output.response)
+            case out.Remember():
+                self._remember(output)
+            case out.Tell():
+                self._tell()
+            case out.Unlead():
+                pass
+            case out.AppendControls():
+                self._append_controls(output, machine)
+            case out.Append():
+                try:
+                    log.append_fetched(output.records, epoch=output.epoch)
+                except ValueError as error:
+                    self._logger.error("metadata: what leader %d sent is refused: %s", self.leader_id, error)
+                    machine.refused(now_ms)
+                    return
+                if self._leadership is not None:
+                    self._writes.soon()
+            case out.Advance():
+                self._decisions.advance_to(output.high_watermark)
+                self._waiters.call_all()
+            case out.Cut():
+                self._logger.info(
+                    "metadata: the log is cut at %d, where leader %d has another",
+                    *(output.offset, self.leader_id),
+                )
+                log.truncate_to(output.offset)
+            case out.BeginSnapshot():
+                self._download.begin(output.snapshot)
+            case out.AddToSnapshot():
+                self._download.add(output.data)
+            case out.DropSnapshot():
+                self._download.drop()
+            case out.Install():
+                self._download.install()
+            case out.Complain():
+                tell = self._logger.error if output.is_fault else self._logger.warning
+                tell("metadata: %s", output.text)
+            case out.Fail():
+                self._fail(output.reason)
+            case _:
+                assert_never(output)
+
+    def _send(self, send: out.Send) -> None:
+        def answered(answer: Message | PeerUnreachable) -> None:
+            if self._machine is None:
+                return
+            if isinstance(answer, PeerUnreachable):
+                self._logger.debug("metadata: %s", answer)
+            self._after(self._machine.answered(send.number, answer, self._host.monotonic_ms()))
+
+        purpose = FETCHES if isinstance(send.request, FetchRequest | FetchSnapshotRequest) else ELECTIONS
+        self._host.peers.send(
+            send.to, purpose, send.request, deadline_ms=send.deadline_ms, on_answer=answered
+        )
+
+    def _remember(self, remember: out.Remember) -> None:
+        if not self._is_settled:
+            self.log.remember(remember.state)
+            return
+        if not remember.is_promise:
+            self._election_file.remember(remember.state)
+            return
+
+        def kept() -> None:
+            self._is_held = False
+            self._after(())
+            while self._holding and not self._is_held and self._machine is not None:
+                self._holding.pop(0)()
+
+        self._is_held = True
+        self._election_file.remember(remember.state, kept)
+
+    def _fail(self, reason: str) -> None:
+        """A node in doubt about its metadata ends rather than guesses."""
+        if self.failed:
+            return
+        self._logger.critical("this node cannot take part in the metadata any more: %s", reason)
+        self.failed = True
+        self._unlead(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason))
+        self.stop()
+        self._host.call_soon(lambda: self._on_failed(reason))
+        for watcher in self._leader_watchers:
+            watcher()
+
+    # --- what is asked of the quorum itself
+
+    def asked(self, request: Message, asker: Asks) -> None:
+        """A vote, an epoch that begins or ends, a change of the voters: `asker` is answered, now or later."""
+        if self._machine is not None:
+            now_ms = self._host.monotonic_ms()
+            self._after(self._machine.asked(request, asker, now_ms, api_version=asker.api_version))
+
+    def when_kept(self, answer: Callable[[], None]) -> bool:
+        """Whether all is durable that this node has promised; else `answer` is called when it is.
+
+        Nobody may hear of an epoch, or that this node leads it, that it could forget.
+        """
+        if self._is_held:
+            self._holding.append(answer)
+        return not self._is_held
+
+    def describe(self) -> Description | None:
+        """How everybody is doing; None where this node does not lead."""
+        if self._machine is None or not self.leads:
+            return None
+        return self._machine.describe(self._host.monotonic_ms())
+
+    def leader_endpoint(self, listener: str) -> PeerAddress | None:
+        """Where the leader is reached on a listener, this node or another; None while that is not known."""
+        machine = self._machine
+        if machine is None:
+            return None
+        found = self.log.voters.address(machine.leader_id, listener)
+        return machine.leader_address if found is None and listener == self._listener else found
+
+    # --- a fetched snapshot: `download.Installs`
+
+    def installed(self, *, succeeded: bool) -> None:
+        """What was fetched has taken its place, or was refused."""
+        if self._machine is not None:
+            now_ms = self._host.monotonic_ms()
+            self._machine.installed(now_ms)
+            if not succeeded:
+                self._machine.refused(now_ms)
+            self._after(())
+
+    def snapshot_failed(self, reason: str) -> None:
+        """What was fetched could not be written."""
+        self._fail(reason)
+
+    # --- for who leads
 
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
         """Append what the leader decided, which makes `delta`; the offset of the last record.
 
         ApiError: UNKNOWN_SERVER_ERROR, with nothing appended, where atomic ones are too long for one batch.
         """
-        base_offset = self.log.end_offset
-        offset = self.lead.append(records, now_ms=self._host.now_ms(), atomic=atomic)
-        found = [record for record, _ in records]
-        self._appended.append(MetadataBatch(base_offset, offset, self.lead.epoch, found, delta=delta))
-        if self._is_settled and not self._write_asked and not self._sync_under_way:
-            self._write_asked = True
-            self._host.call_soon(self._write)
+        offset = self._decisions.append(records, delta, atomic=atomic)
+        self._write_soon()
         return offset
 
-    def become_dynamic(self) -> None:
-        """Append what makes the quorum dynamic (kraft.version 1), to be committed with what follows."""
-        self.lead.become_dynamic(self._host.now_ms())
+    def raise_kraft_version(self, version: int, *, validate_only: bool) -> None:
+        """Append what makes the quorum dynamic (kraft.version 1). ApiError where it cannot be."""
+        assert self._machine is not None
+        self._after(self._machine.raise_kraft_version(version, validate_only=validate_only))
 
-    def _write(self) -> None:
-        """Write what this turn appended, and sync it in a worker."""
-        self._write_asked = False
-        if self.failed or not self._appended:
+    def _append_controls(self, wanted: out.AppendControls, machine: Machine) -> None:
+        if machine.role is not Role.LEADER or machine.epoch != wanted.epoch:
             return
-        try:
-            self.log.commit()
-            work, finish = self.log.begin_flush()
-        except StorageError as error:
-            self._fail(error)
-            return
-        up_to_offset = self.log.end_offset - 1
-        self._sync_under_way = True
+        offset = self._decisions.append_controls(wanted.epoch, wanted.controls)
+        self._do(machine.controls_appended(offset, self._host.monotonic_ms()))
+        self._write_soon()
 
-        def done(result: object) -> None:
-            self._sync_under_way = False
-            if isinstance(result, BaseException):
-                self._fail(result)
-                return
-            finish()
-            self._commit_up_to(up_to_offset)
-            if self._appended and not self._write_asked:
-                self._write()
+    def _write_soon(self) -> None:
+        if self._is_settled:
+            self._writes.soon()
 
-        self._host.run_in_worker(work, done)
-
-    def _commit_up_to(self, offset: int) -> None:
-        assert self._leadership is not None
-        while self._appended and self._appended[0].last_offset <= offset:
-            batch = self._appended.popleft()
-            try:
-                self._on_committed([batch])
-            except CorruptMetadata as error:
-                self._fail(error)
-                return
-            self._leadership.committed(batch.last_offset)
-        self._wake_waiters()
-
-    def _fail(self, error: BaseException) -> None:
-        """A node in doubt about its metadata ends rather than guesses."""
-        self._logger.critical("the metadata log failed, nothing can be changed any more: %s", error)
-        self.failed, self.leads = True, False
-        self._appended.clear()
-        self.end_waits()
-        self._host.call_soon(lambda: self._on_failed(f"the metadata log failed: {error}"))
-        if self._leadership is not None:
-            self._leadership.resigned(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
-        self._leader_changed()
+    def _unlead(self, reason: ApiError) -> None:
+        self._decisions.end(reason)
+        self._waiters.call_all()
 
     # --- for who follows
 
+    @property
+    def high_watermark(self) -> int:
+        """What followers are told: -1 while this node has led too short to know."""
+        return -1 if self._machine is None else self._machine.high_watermark
+
+    def is_voter(self, key: ReplicaKey) -> bool:
+        """Whether another node votes."""
+        return self.log.voters.find(key) is not None
+
     def is_fetched(self, key: ReplicaKey, offset: int) -> None:
         """Another node has everything before `offset`, and goes on from there."""
-        self.followers.fetches(key, offset, self.log.end_offset, self._host.now_ms())
-        if self._idle_timer is None and self._idle_ms > 0 and self.leads:
-            self._idle_since_offset = self.log.end_offset
-            self._idle_timer = self._host.schedule(self._idle_ms, self._idle)
+        assert self._machine is not None
+        self._after(self._machine.fetched_by(key, offset, self._host.monotonic_ms()))
+        self._decisions.are_followed()
 
-    def _idle(self) -> None:
-        self._idle_timer = None
-        if not self.leads or not self.followers.heard_since(self._host.now_ms()):
-            return
-        if self.log.end_offset == self._idle_since_offset and self._leadership is not None:
-            self._leadership.idle()
-        self._idle_since_offset = self.log.end_offset
-        self._idle_timer = self._host.schedule(self._idle_ms, self._idle)
+    def is_loaded(self, key: ReplicaKey) -> None:
+        """Another node was sent some of a snapshot."""
+        if self._machine is not None:
+            self._machine.loaded_by(key, self._host.monotonic_ms())
 
-    def wait(self, waiter: Callable[[], None]) -> None:
-        """Call `waiter` once, when more is committed or the lead ends."""
-        self._waiters[waiter] = None
+    def wait(self, waiter: Callable[[], None], *, for_written: bool = False) -> None:
+        """Call `waiter` once, when more is committed, or written, or the lead ends."""
+        self._waiters.add(waiter, for_written=for_written)
 
     def wait_no_more(self, waiter: Callable[[], None]) -> None:
         """Do not call it, if it was not called yet."""
-        self._waiters.pop(waiter, None)
-
-    def _wake_waiters(self) -> None:
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters:
-            waiter()
+        self._waiters.remove(waiter)
 
     def end_waits(self) -> None:
         """Let everyone go who waits, and write nothing more of ourselves: the node ends."""
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        self.is_ending, self._idle_ms = True, 0
-        self._wake_waiters()
-
-    # --- for who asks
-
-    def describe(self) -> QuorumDescription:
-        """How the quorum of this node is doing."""
-        log, config = self.log, self._config
-        directory_id, endpoints = ZERO_UUID, self._own_endpoints()
-        if log.voters is not None:
-            voter = log.voters.voters[0]
-            directory_id = voter.voter_directory_id
-            endpoints = [(endpoint.name, endpoint.host, endpoint.port) for endpoint in voter.endpoints]
-        return QuorumDescription(
-            config.node_id,
-            self.epoch,
-            log.high_watermark,
-            log.end_offset,
-            directory_id,
-            endpoints,
-            self.followers.heard_since(self._host.now_ms()),
-        )
-
-    def _own_endpoints(self) -> list[tuple[str, str, int]]:
-        """Of the only voter, this node, in whatever way it is written in controller.quorum.voters."""
-        config = self._config
-        named = cast("list[str]", config.value("controller.quorum.voters"))
-        if named and config.controller_listener_names:
-            host, _, port = named[0].partition("@")[2].rpartition(":")
-            return [(config.controller_listener_names[0], host.strip("[]"), int(port))]
-        return [(one.name, one.host, one.port) for one in self._endpoints]
+        self.is_ending = True
+        if self._machine is not None:
+            self._decisions.stop()
+        self._waiters.call_all()

@@ -76,7 +76,7 @@ def decode_quorum_state(content: bytes) -> QuorumState:
 
 
 class ElectionFile:
-    """The file of a node that does not vote: nothing waits for it, and workers write it, the newest last."""
+    """The file while its node runs: workers write it, the newest state last."""
 
     def __init__(
         self, disk: Disk, host: Host, directory: str, on_failed: Callable[[BaseException], None]
@@ -86,21 +86,26 @@ class ElectionFile:
         self._directory = directory
         self._on_failed = on_failed
         self._wanted: QuorumState | None = None
+        self._promises: list[Callable[[], None]] = []
+        """Who waits until that is durable."""
         self._is_under_way = False
         self._is_closed = False
 
     def close(self) -> None:
-        """Write nothing more."""
+        """Write nothing more, and tell nobody."""
         self._is_closed = True
 
-    def remember(self, state: QuorumState) -> None:
-        """Have the file say this in a while."""
+    def remember(self, state: QuorumState, on_durable: Callable[[], None] | None = None) -> None:
+        """Have the file say this in a while; `on_durable` is called once it does, or says something newer."""
         self._wanted = state
+        if on_durable is not None:
+            self._promises.append(on_durable)
         if not self._is_under_way:
             self._write()
 
     def _write(self) -> None:
         state, self._wanted = self._wanted, None
+        promises, self._promises = self._promises, []
         self._is_under_way = state is not None and not self._is_closed
         if state is None or self._is_closed:
             return
@@ -121,8 +126,11 @@ class ElectionFile:
         def named(result: object) -> None:
             if isinstance(result, BaseException):
                 self._failed(result)
-            else:
-                self._write()
+                return
+            if not self._is_closed:
+                for on_durable in promises:
+                    on_durable()
+            self._write()
 
         self._host.run_in_worker(lambda: disk.write(beside, state.encode(), sync=True), written)
 

@@ -119,11 +119,12 @@ class Snapshotter:
         if snapshot in log.snapshots.known:
             return
         self._logger.info("metadata: writing snapshot %s, because %s", snapshot.name, reason)
+        voters = log.history.voters_at(image.offset)
         writer = SnapshotWriter(
             image.epoch,
             now_ms=self._host.now_ms(),
             last_timestamp_ms=log.last_timestamp_ms,
-            voters=log.voters,
+            voters=None if voters is None else voters.record(),
         )
         try:
             file = log.snapshots.create(snapshot)
@@ -169,6 +170,7 @@ class Snapshotter:
             self._failed(file.snapshot, result)
             return
         self._log.snapshots.add(file.snapshot)
+        self._log.history.trim(file.snapshot.end_offset - 1)
         self._logger.info("metadata: snapshot %s is complete", file.snapshot.name)
         self.clean()
         self._take_if_due()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from kwire.broker.host.host import PeerAddress
-
-NO_LEADER: Final = -1
+from kwire.broker.metadata.image import NO_LEADER as NO_LEADER  # handed on: it is also that of partitions
 
 
 class QuorumView(Protocol):

@@ -113,14 +113,14 @@ class Fetcher:
                 follower.move(Event.MUST_SYNC)
                 self._session.forget(follower.key)
                 follower.partition.sync(partial(self._synced, follower))
-            elif self._must_wait(follower):
+            elif self._is_held_back(follower):
                 self._session.forget(follower.key)
                 self._throttle(follower)
             else:
                 self._session.follow(follower.key, follower.asked)
         self._ask()
 
-    def _must_wait(self, follower: Follower) -> bool:
+    def _is_held_back(self, follower: Follower) -> bool:
         throttle, partition = self._around.throttle, follower.partition
         return (
             not follower.is_caught_up

@@ -99,6 +99,10 @@ class Fetchers:
         for fetcher in self._fetchers.values():
             fetcher.stop()
 
+    def following(self) -> list[tuple[Fetcher, Follower]]:
+        """All followers, each with who fetches for it."""
+        return list(self._followers.values())
+
     # --- for the fetchers
 
     @property

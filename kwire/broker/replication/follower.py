@@ -143,6 +143,11 @@ class Follower:
             self.truncate_to(log.high_watermark)
         return True
 
+    @property
+    def lag(self) -> int:
+        """How many records it lacks of those that are committed, as far as it has heard."""
+        return max(0, self._high_watermark - self.partition.log.log_end_offset)
+
     # --- what the leader says
 
     def take(self, data: PartitionData) -> int:
@@ -155,6 +160,7 @@ class Follower:
         assert isinstance(data.records, bytes | bytearray | memoryview) or data.records is None
         records = memoryview(data.records or b"")
         if records:
+            self.partition.traffic.replication_bytes_in += len(records)
             self._begin_in_batch(records)
             log.append_fetched(records, leader_epoch=self.leader_epoch, now_ms=self._host.now_ms())
         self._hear(data)

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from kwire.broker.host.host import Host
+from kwire.broker.metadata.image import RECOVERED
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 
 RETRY_MS = 50
-RECOVERED = 0
 
 
 class IsrChange(NamedTuple):

@@ -4,6 +4,9 @@ The high watermark is the least of the ends of all replicas that the leader wait
 those of the ISR; of an ISR that the controller has been asked to expand, the larger one (KIP-497), since the
 smaller may be void already; and those that are caught up and may join, so that it does not run away from who
 is about to. It does not rise while fewer than min.insync.replicas are in the ISR (KIP-966).
+
+Apache Kafka's leaders wait for who is caught up in a directory that has failed, too, and look again only when
+something is written. Here it is not waited for.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from kwire.broker.replication.isr import (
     IsrChanges,
     IsrController,
 )
+from kwire.broker.replication.traffic import Traffic
 from kwire.wire.primitives import Uuid
 
 MAX_TOLD = 5
@@ -66,6 +70,10 @@ class Leading:
         self.changes = IsrChanges(host, controller)
         self.partitions: dict[Led, None] = {}
         """Those with followers."""
+        self.traffic = Traffic()
+        """What has come in and gone out, of all partitions of this broker."""
+        self.isr_shrinks = 0
+        self.isr_expands = 0
         self._image = image
         self._news: list[str] = []
 
@@ -108,6 +116,11 @@ class Leading:
         known = self._image().brokers.get(state.broker_id)
         return known is not None and known.is_active and state.broker_epoch in (-1, known.broker_epoch)
 
+    def has_lost(self, image: PartitionImage, broker_id: int) -> bool:
+        """Whether a replica is in a directory that has failed, of a broker that lives on without it."""
+        known, directory = self._image().brokers.get(broker_id), image.directory_of(broker_id)
+        return known is not None and directory is not None and not known.has_online_directory(directory)
+
 
 class Pending(NamedTuple):
     """An ISR that the controller has been asked for."""
@@ -122,6 +135,7 @@ class LedReplicas:
     """Followers and ISR of one partition; pure but for the image, of which brokers live."""
 
     __slots__ = (
+        "_image",
         "_leading",
         "deletions",
         "epoch_start_offset",
@@ -134,6 +148,7 @@ class LedReplicas:
 
     def __init__(self, leading: Leading) -> None:
         self._leading = leading
+        self._image = PartitionImage((), ())
         self.followers: dict[int, FollowerState] = {}
         self.isr: tuple[int, ...] = ()
         """As committed by the controller."""
@@ -150,6 +165,7 @@ class LedReplicas:
 
         What the controller has told already, in its answer, is newer than an image of a lower epoch.
         """
+        self._image = image
         if image.partition_epoch < self.partition_epoch:
             return
         known, me = self.followers, self._leading.node_id
@@ -216,7 +232,11 @@ class LedReplicas:
     def _may_soon_join(self, state: FollowerState, end_offset: int) -> bool:
         leading = self._leading
         lag_ms = leading.config.replica_lag_time_max_ms
-        return state.is_caught_up(end_offset, leading.host.monotonic_ms(), lag_ms) and leading.may_join(state)
+        return (
+            state.is_caught_up(end_offset, leading.host.monotonic_ms(), lag_ms)
+            and leading.may_join(state)
+            and not leading.has_lost(self._image, state.broker_id)
+        )
 
     # --- the ISR
 

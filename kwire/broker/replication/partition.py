@@ -19,6 +19,7 @@ from kwire.broker.replication.follower_state import UNKNOWN_OFFSET, FollowerStat
 from kwire.broker.replication.isr import RETRY_MS, ChangedIsr
 from kwire.broker.replication.led_replicas import Leading, LedReplicas, Pending
 from kwire.broker.replication.roles import Move, Role, moved
+from kwire.broker.replication.traffic import NOT_FAILED
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Appended, AppendOrigin, Log
 from kwire.broker.storage.log.producer_state import MarkerTerms
@@ -84,6 +85,7 @@ class Partition:
         "role",
         "topic",
         "topic_id",
+        "traffic",
         "waiters",
     )
 
@@ -108,6 +110,7 @@ class Partition:
         self._stage = stage
         self._on_offline = on_offline
         self._leading = leading
+        self.traffic = leading.traffic.of(self.topic)
         self.led: LedReplicas | None = None
         """The other replicas, while this broker leads and where there are any."""
         self._written_offset = 0
@@ -256,14 +259,23 @@ class Partition:
             and led.are_too_few(log.config.min_insync_replicas)
         ):
             raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        appended = log.append(
-            records,
-            leader_epoch=self.leader_epoch,
-            now_ms=now_ms,
-            origin=origin,
-            marker=marker,
-            header=header,
-        )
+        traffic = self.traffic
+        traffic.appends += 1
+        try:
+            appended = log.append(
+                records,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+                origin=origin,
+                marker=marker,
+                header=header,
+            )
+        except ApiError as error:
+            traffic.failed_appends += error.code not in NOT_FAILED
+            raise
+        if not appended.is_duplicate:
+            traffic.messages_in += appended.last_offset - appended.first_offset + 1
+            traffic.bytes_in += len(records)
         promise: Promise
         if on_replicated is not None:
             promise = (appended.last_offset + 1, on_replicated, timeout_ms)
@@ -280,6 +292,11 @@ class Partition:
         else:
             self._keep([promise])
         return appended
+
+    @property
+    def waiting_appends(self) -> int:
+        """How many appends are written and wait for other replicas."""
+        return len(self._late or ())
 
     def when_committed(self, tell: Told) -> None:
         """Tell, at once maybe, when all that the log has now is committed. ApiError: not led here."""
@@ -401,14 +418,17 @@ class Partition:
         if starts_elsewhere and led.deletions:
             led.start_moved()
 
-    def is_quiet_for(self, broker_id: int, end_offset: int) -> bool:
-        """Whether a follower that fetches from there has no news before the log grows.
+    def is_quiet_for(self, broker_id: int, end_offset: int, watch: Watch) -> bool:
+        """Whether a follower that fetches from there has no news before the log grows, which `watch` hears.
 
-        Who may still join the ISR has to be seen to fetch.
+        It does not hear of it yet where this broker has come to lead while the fetch waited. Who may still
+        join the ISR has to be seen to fetch.
         """
         led = self.led
         state = None if led is None else led.followers.get(broker_id)
-        return state is not None and state.is_in_sync and end_offset == self.log.written_end_offset
+        if state is None or not state.is_in_sync or state.watch is not watch:
+            return False
+        return end_offset == self.log.written_end_offset
 
     def check_followers(self) -> None:
         """Have those leave the ISR that lag too far behind, and wait for nobody else."""
@@ -450,6 +470,10 @@ class Partition:
             self._host.schedule(RETRY_MS, partial(self._ask_again, pending))
             return
         if led.isr != before:
+            if pending.joins is None:
+                self._leading.isr_shrinks += 1
+            else:
+                self._leading.isr_expands += 1
             self._leading.tell(
                 f"{self.log.name}: the ISR is {led.isr}, in partition epoch {led.partition_epoch}"
             )

@@ -43,9 +43,9 @@ from kwire.wire.primitives import Uuid
 MAX_TOLD = 20
 """How many partitions a line of the log names."""
 MAX_SHARED_CONFIGS = 1_000
-AT_ONCE = 64
+AT_ONCE = 16
 """So many new replicas are taken up within the turn, as most topics are: nobody finds them missing."""
-SLICE_MS = 50
+SLICE_MS = 5
 """How long further ones are taken up before everything else has its turn."""
 UNKNOWN_PLACES = (None, DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED)
 """What the metadata has for the directory of a replica that has not been anywhere yet."""
@@ -95,6 +95,7 @@ class Replicas:
         self._following = following
         self._on_left = on_left
         self._on_deleted = on_deleted
+        self._traffic = leading.traffic
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._new: OrderedDict[tuple[str, int], None] = OrderedDict()
         """Replicas that are still to be taken up, whose logs have to be made."""
@@ -114,6 +115,10 @@ class Replicas:
     def get(self, topic: str, index: int) -> Partition | None:
         """The replica of this broker, whatever its role; None without one whose log could be opened."""
         return self._partitions.get((topic, index))
+
+    def all(self) -> list[Partition]:
+        """Those whose logs could be opened, whatever their roles."""
+        return list(self._partitions.values())
 
     def role(self, topic: str, index: int) -> Role:
         """What the replica is to this broker."""
@@ -205,11 +210,18 @@ class Replicas:
         for log in list(self._log_manager.logs()):
             if log.topic != METADATA_TOPIC:
                 self._check_known(log)
+        # What is in none of the directories has to be made, and of a directory that was emptied that is all.
+        can_be_made = not self._log_manager.any_offline
         for topic in topics.values():
-            for index in range(len(topic.partitions)):
-                self._take(topic, index)
-        self._log_manager.name_new(self._host)
+            for index, partition in enumerate(topic.partitions):
+                if self._node_id not in partition.replicas:
+                    continue
+                if can_be_made and self._log_manager.get(topic.name, index) is None:
+                    self._new[topic.name, index] = None
+                else:
+                    self._take(topic, index)
         self._tell_directories(topics.values())
+        self._make_new(AT_ONCE)
 
     def _check_known(self, log: Log) -> None:
         image = self._image()
@@ -245,6 +257,8 @@ class Replicas:
             ]
         for topic, index in gone:
             self._give_up(topic, index)
+        for deleted in delta.deleted_topics:
+            self._traffic.forget(deleted.name)
         if gone:
             self._sync_directories()
             self._on_deleted()
@@ -283,11 +297,11 @@ class Replicas:
             at_least -= 1
             if at_least <= 0 and self._host.monotonic_ms() >= until_ms:
                 break
-        self._log_manager.name_new(self._host)
         if self._new:
             self._is_making = True
             self._host.call_soon(self._make_new)
         else:
+            self._log_manager.name_new(self._host)
             told, self._untold = self._untold, {}
             self._tell_directories(topics[name] for name in told if name in topics)
 
@@ -379,8 +393,11 @@ class Replicas:
     def _tell_directories(self, topics: Iterable[TopicImage]) -> None:
         """Tell the controller where logs lie, if it does not know: with several directories it cannot."""
         found: dict[tuple[Uuid, int], Uuid] = {}
+        first, *more = self._log_manager.directories()
         for topic in topics:
             for index, image in enumerate(topic.partitions):
+                if not more and image.directory_of(self._node_id) == first.directory_id:
+                    continue  # with one it does, as a rule
                 partition = self._partitions.get((topic.name, index))
                 if (
                     partition is None

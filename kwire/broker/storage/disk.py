@@ -262,6 +262,58 @@ class RealLock:
             self._on_release(self)
 
 
+class _Handles:
+    """Open files by path, so many at most. To drop a directory's costs what is dropped."""
+
+    def __init__(self, most: int) -> None:
+        self._files: OrderedDict[str, RealFile] = OrderedDict()
+        """The least recently used come first."""
+        self._below: dict[str, set[str]] = {}
+        """By directory: the files and directories in it that are open, or have something open below them."""
+        self._most = most
+
+    def get(self, path: str) -> RealFile | None:
+        file = self._files.get(path)
+        if file is not None:
+            self._files.move_to_end(path)
+        return file
+
+    def add(self, path: str, file: RealFile) -> None:
+        """One that is not there yet."""
+        self._files[path] = file
+        while path:
+            directory = path.rpartition("/")[0]
+            siblings = self._below.setdefault(directory, set())
+            siblings.add(path)
+            if len(siblings) > 1:
+                break
+            path = directory
+        if len(self._files) > self._most:
+            self.drop(next(iter(self._files)))
+
+    def drop(self, path: str) -> None:
+        """Forget a file, or all below a directory. In any thread for what is not here."""
+        if path not in self._files and path not in self._below:
+            return
+        gone = [path]
+        while gone:
+            one = gone.pop()
+            self._files.pop(one, None)
+            gone += self._below.pop(one, ())
+        while path:
+            directory = path.rpartition("/")[0]
+            siblings = self._below[directory]
+            siblings.discard(path)
+            if siblings:
+                break
+            del self._below[directory]
+            path = directory
+
+    def clear(self) -> None:
+        self._files.clear()
+        self._below.clear()
+
+
 class RealDisk:
     """The disk of this machine.
 
@@ -272,24 +324,19 @@ class RealDisk:
     _file_class: type[RealFile] = RealFile
 
     def __init__(self, *, max_open_files: int = 512) -> None:
-        self._files: OrderedDict[str, RealFile] = OrderedDict()
+        self._handles = _Handles(max_open_files)
         self._locks: list[RealLock] = []
-        self._max_open_files = max_open_files
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
-        files = self._files
-        file = files.get(path)
+        file = self._handles.get(path)
         if file is not None:
-            files.move_to_end(path)
             return file
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
             file = self._file_class(path, os.open(path, flags, 0o644))
         except OSError as error:
             raise _failure(error) from error
-        files[path] = file
-        if len(files) > self._max_open_files:
-            files.popitem(last=False)
+        self._handles.add(path, file)
         return file
 
     def exists(self, path: str) -> bool:
@@ -343,7 +390,7 @@ class RealDisk:
             raise _failure(error) from error
 
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
-        self._files.pop(path, None)
+        self._handles.drop(path)
         try:
             with open(path, "wb", buffering=0) as file:
                 left: Buffer = content
@@ -361,12 +408,12 @@ class RealDisk:
             os.rename(temporary, path)
         except OSError as error:
             raise _failure(error) from error
-        self._files.pop(path, None)
+        self._handles.drop(path)
         if sync:
             self.sync_directory(os.path.dirname(path))
 
     def make_read_only(self, path: str) -> None:
-        self._files.pop(path, None)
+        self._handles.drop(path)
         try:
             os.chmod(path, READ_ONLY_MODE)
         except OSError as error:
@@ -377,11 +424,11 @@ class RealDisk:
             os.rename(old, new)
         except OSError as error:
             raise _failure(error) from error
-        self._forget(new)
-        self._forget(old)
+        self._handles.drop(new)
+        self._handles.drop(old)
 
     def remove(self, path: str) -> None:
-        self._files.pop(path, None)
+        self._handles.drop(path)
         try:
             os.remove(path)
         except FileNotFoundError:
@@ -390,7 +437,7 @@ class RealDisk:
             raise _failure(error) from error
 
     def remove_tree(self, path: str) -> None:
-        self._forget(path)
+        self._handles.drop(path)
         try:
             shutil.rmtree(path)
         except FileNotFoundError:
@@ -448,7 +495,7 @@ class RealDisk:
         return lock
 
     def close(self) -> None:
-        self._files.clear()
+        self._handles.clear()
         for lock in list(self._locks):
             lock.release()
 
@@ -458,16 +505,6 @@ class RealDisk:
         except OSError as error:
             raise _failure(error) from error
         return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
-
-    def _forget(self, path: str) -> None:
-        """Drop the cached handles of a path and of what lies below it."""
-        files = self._files
-        files.pop(path, None)
-        if not files:
-            return
-        below = path + "/"
-        for cached in [cached for cached in files if cached.startswith(below)]:
-            del files[cached]
 
 
 class FileRegion:

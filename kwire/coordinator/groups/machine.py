@@ -17,6 +17,7 @@ from kwire.coordinator.groups.consumer.group import REPLAY, ConsumerGroup
 from kwire.coordinator.groups.consumer.group import State as ConsumerState
 from kwire.coordinator.groups.consumer.heartbeat import ConsumerConfig, ConsumerGroups
 from kwire.coordinator.groups.consumer.offsets import check_commit, check_fetch
+from kwire.coordinator.groups.consumer.uncommitted import Uncommitted
 from kwire.coordinator.groups.migration import MigrationConfig, OnlineMigration
 from kwire.coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair, Offsets, tombstone
 from kwire.coordinator.machine import CoordinatorRecord, CoordinatorResult, Surroundings, TopicPartition
@@ -70,6 +71,7 @@ class GroupMachine:
             lambda consumer: OnlineMigration(config, around, topics, self.classic, consumer),
         )
         self.offsets = Offsets()
+        self._uncommitted = Uncommitted()
 
     # --- the classic protocol
 
@@ -244,9 +246,18 @@ class GroupMachine:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
         return group.described()
 
-    def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup:
-        """One consumer group. ApiError GROUP_ID_NOT_FOUND."""
-        group = self._group(group_id)
+    def describe_consumer_group(self, group_id: str, *, only_committed: bool) -> DescribedConsumerGroup:
+        """One consumer group. ApiError GROUP_ID_NOT_FOUND.
+
+        `only_committed`: not what the log has beyond what is committed of it.
+        """
+        group: Group | None
+        if only_committed and self._uncommitted.is_pending(group_id):
+            group = self._uncommitted.committed_group(group_id, self._logger)
+            if group is None:
+                raise group_not_found(group_id)
+        else:
+            group = self._group(group_id)
         if isinstance(group, ClassicGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         return described(group, self._topics, self.consumer.default_assignor)
@@ -309,14 +320,19 @@ class GroupMachine:
             self._replay_consumer_group(key, value)
 
     def pending(self, key: Message) -> None:
-        """An offset changes, and whoever reads it is told of the one before until that is committed."""
+        """Something changes, and whoever reads it is told of what was before until that is committed."""
         if isinstance(key, OffsetCommitKey):
             self.offsets.pending(key)
+        elif type(key) in REPLAY:
+            group_id: str = key.group_id  # type: ignore[attr-defined]
+            self._uncommitted.pending(group_id, key, self.consumer.groups.get(group_id))
 
     def committed(self, key: Message) -> None:
-        """An offset that was pending is committed."""
+        """What was pending is committed."""
         if isinstance(key, OffsetCommitKey):
             self.offsets.committed(key)
+        elif type(key) in REPLAY:
+            self._uncommitted.committed(key.group_id)  # type: ignore[attr-defined]
 
     def _replay_consumer_group(self, key: Message, value: Message | None) -> None:
         group_id: str = key.group_id  # type: ignore[attr-defined]

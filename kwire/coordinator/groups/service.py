@@ -372,14 +372,21 @@ class GroupCoordinatorService:
         return self._shard(group_id, empty_id_allowed=True).machine.describe(group_id)
 
     def describe_consumer_group(self, group_id: str, done: Callable[[DescribedConsumerGroup], None]) -> None:
-        """One consumer group, as soon as all that is shown of it is committed. Errors are in the answer."""
+        """One consumer group, as far as it is committed; all that was loaded has to be, first.
+
+        Errors are in the answer.
+        """
         try:
             shard = self._shard(group_id)
-            group = shard.machine.describe_consumer_group(group_id)
+            at_once = shard.is_load_committed
+            group = shard.machine.describe_consumer_group(group_id, only_committed=at_once)
         except ApiError as error:
             done(
                 DescribedConsumerGroup(group_id=group_id, error_code=error.code, error_message=error.message)
             )
+            return
+        if at_once:
+            done(group)
             return
 
         def committed(error: ApiError | None) -> None:

@@ -1,8 +1,11 @@
-"""What KIP-903 is about, made likely: a leader's word that a follower is in sync arrives late, when that one
-has lost everything and lives again.
+"""Words that arrive late, made likely: chance alone comes to them in none of thousands of seeds.
 
-Chance alone comes to it in none of thousands of seeds: one frame has to take as long as the session of the
-follower, in whose place the controller takes nobody else before that is over.
+What KIP-903 is about: a leader's word that a follower is in sync arrives when that one has lost everything
+and lives again. One frame has to take as long as the session of the follower, in whose place the controller
+takes nobody else before that is over.
+
+What generations are for: a member's commit arrives when others have taken its partitions over, have committed
+more, and are about to ask how far the group is.
 """
 
 from __future__ import annotations
@@ -16,9 +19,13 @@ from kwire.testing.cluster.trouble import Trouble
 from kwire.testing.cluster.world import World
 from kwire.testing.network import Connection
 from kwire.wire.messages.alter_partition import AlterPartitionRequest
+from kwire.wire.messages.offset_commit import OffsetCommitRequest
+from kwire.wire.messages.offset_fetch import OffsetFetchRequest
 
 LOOKS_EVERY_MS: Final = 20
 RESTS_MS: Final = 1_500
+OUT_MS: Final = 3_200
+"""After this a member that said nothing is out of its group, and has given up what it asked."""
 API_KEY: Final = struct.Struct(">4xh")
 """In a request's frame."""
 
@@ -91,3 +98,42 @@ class Ambush:
             and not known.fenced
             and known.broker_epoch == node.node.life.broker_epoch
         )
+
+
+class LateCommits:
+    """Holds back commits of a group's members; see the module."""
+
+    def __init__(self, world: World, trouble: Trouble, members: str) -> None:
+        """`members` is what the names of the members begin with."""
+        self._world = world
+        self._trouble = trouble
+        self._members = members
+        self._late: Connection | None = None
+        self._since_ms = 0
+        world.network.on_request = self._asked
+
+    def _asked(self, connection: Connection, frame: bytes) -> None:
+        if not connection.client.startswith(self._members):
+            return
+        (api_key,) = API_KEY.unpack_from(frame)
+        waited_ms = self._world.now_ms - self._since_ms
+        if self._late is None and api_key == OffsetCommitRequest.API_KEY and waited_ms > RESTS_MS:
+            if not self._trouble.is_over:
+                self._late, self._since_ms = connection, self._world.now_ms
+                connection.out.stall()
+                self._world.events.timers.add(LOOKS_EVERY_MS, self._look)
+        elif self._late is not None and api_key == OffsetFetchRequest.API_KEY and waited_ms > OUT_MS:
+            self._let_go()
+
+    def _look(self) -> None:
+        if self._late is not None and self._trouble.is_over:
+            self._let_go()
+        elif self._late is not None:
+            self._world.events.timers.add(LOOKS_EVERY_MS, self._look)
+
+    def _let_go(self) -> None:
+        late, self._late = self._late, None
+        self._since_ms = self._world.now_ms
+        if late is not None:
+            self._world.note(f"a commit of {late.client} arrives late")
+            late.out.go_on()

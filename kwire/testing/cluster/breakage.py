@@ -22,6 +22,8 @@ from kwire.broker.replication.roles import Role
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import ProducerStateManager
 from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
+from kwire.coordinator.groups.machine import GroupMachine
+from kwire.coordinator.groups.offsets import Commit
 from kwire.coordinator.runtime import Shard
 from kwire.coordinator.transactions.machine import TransactionMachine
 from kwire.testing.simulation.breakage import Breakage, SetAttribute
@@ -49,6 +51,15 @@ def _leader_epochs_are_not_compared(replace: SetAttribute) -> None:
 
 def _followers_cut_nothing(replace: SetAttribute) -> None:
     replace(Follower, "truncate_to", _nothing)
+
+
+def _followers_cut_nothing_that_was_committed(replace: SetAttribute) -> None:
+    original = Follower.truncate_to
+
+    def truncate_to(self: Follower, offset: int) -> Any:
+        return original(self, max(offset, self.partition.log.high_watermark))
+
+    replace(Follower, "truncate_to", truncate_to)
 
 
 def _followers_cut_at_the_high_watermark(replace: SetAttribute) -> None:
@@ -224,6 +235,13 @@ def _partitions_are_given_before_they_are_free(replace: SetAttribute) -> None:
     replace(ConsumerGroup, "owner_epoch", lambda self, topic_id, partition: NO_EPOCH)
 
 
+def _commits_of_earlier_generations_are_taken(replace: SetAttribute) -> None:
+    def commit_offsets(self: GroupMachine, commit: Commit, *, is_transactional: bool = False) -> Any:
+        return self.offsets.commit(commit, self._around.now_ms())
+
+    replace(GroupMachine, "commit_offsets", commit_offsets)
+
+
 def _coordinators_answer_before_it_is_committed(replace: SetAttribute) -> None:
     original = Shard.execute
 
@@ -237,26 +255,28 @@ def _coordinators_answer_before_it_is_committed(replace: SetAttribute) -> None:
 BREAKAGES = [
     Breakage("leader epochs are not compared", _leader_epochs_are_not_compared, 4),
     Breakage("followers cut nothing", _followers_cut_nothing, 4),
+    Breakage("followers cut nothing that was committed", _followers_cut_nothing_that_was_committed, 40),
     Breakage("followers cut at the high watermark", _followers_cut_at_the_high_watermark),
     Breakage("the high watermark is the leader's end", _the_high_watermark_is_the_leaders_end),
     Breakage("too few are enough", _too_few_are_enough),
     Breakage("who joins is not waited for", _who_joins_is_not_waited_for, 19),
     Breakage("who lags joins", _who_lags_joins),
-    Breakage("who lacks what the leader began with joins", _who_lacks_what_the_leader_began_with_joins, 26),
-    Breakage("who was refused is forgotten", _who_was_refused_is_forgotten, 12),
+    Breakage("who lacks what the leader began with joins", _who_lacks_what_the_leader_began_with_joins, 167),
+    Breakage("who was refused is forgotten", _who_was_refused_is_forgotten, 301),
     Breakage("acknowledged when written", _acknowledged_when_written),
     Breakage("stale alterations are taken", _stale_alterations_are_taken),
     Breakage("the lives of a broker are not told apart", _lives_are_not_told_apart, 111),
-    Breakage("unclean ends cost nothing", _unclean_ends_cost_nothing, 5),
+    Breakage("unclean ends cost nothing", _unclean_ends_cost_nothing, 25),
     Breakage("anybody leads", _anybody_leads, 1),
     Breakage("unfenced before caught up", _unfenced_before_caught_up, 36),
     Breakage("followers do not know producers", _followers_do_not_know_producers),
     Breakage("consumers read to the end", _consumers_read_to_the_end),
     Breakage("consumers read followers to the end", _consumers_read_followers_to_the_end),
-    Breakage("coordinators read to the high watermark", _coordinators_read_to_the_high_watermark, 20),
+    Breakage("coordinators read to the high watermark", _coordinators_read_to_the_high_watermark, 7),
     Breakage("markers that were decided are forgotten", _decided_markers_are_forgotten, 5),
     Breakage("aborted transactions are not told", _aborted_transactions_are_not_told),
-    Breakage("leader epochs of requests are not looked at", _leader_epochs_of_requests_are_not_looked_at),
+    Breakage("leader epochs of requests are not looked at", _leader_epochs_of_requests_are_not_looked_at, 20),
     Breakage("partitions are given before they are free", _partitions_are_given_before_they_are_free, 18),
+    Breakage("commits of earlier generations are taken", _commits_of_earlier_generations_are_taken, 21),
     Breakage("coordinators answer before it is committed", _coordinators_answer_before_it_is_committed, 5),
 ]

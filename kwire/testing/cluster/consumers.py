@@ -87,10 +87,14 @@ class Consumer(Client):
         ((data,),) = (topic.partitions for topic in answer.responses)
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and asked is not None:
             return  # the leader knows better
-        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and position < self._ledger.of(place).start:
+        committed = self._ledger.of(place)
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and position < committed.start:
             # auto.offset.reset=earliest, after records were deleted.
             earliest = yield from self._offset(place, EARLIEST)
             self.positions[place] = max(position, earliest)
+            return
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and (committed.discards or committed.is_open):
+            self.positions[place] = 0  # the same, after they were lost
             return
         if data.error_code:
             self.must_be_passing(data.error_code, f"Fetch of {place} from {position}")
@@ -113,6 +117,8 @@ class Consumer(Client):
         end = yield from self._offset(place, LATEST)
         if before is None or before != self._ledger.epoch_led(place, leader):
             return  # who was cut off, or has paused, may tell what was so before
+        if self._ledger.of(place).discards or self._ledger.of(place).is_open:
+            return  # leaders of before tell what is lost
         if 0 <= end < told and not self._isolation_level:
             raise Broken(f"{self.name} is told that {place} ends at {end}; somebody has read up to {told}")
 

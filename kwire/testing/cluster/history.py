@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from kwire.testing.cluster.ambush import Ambush
+from kwire.testing.cluster.ambush import Ambush, LateCommits
 from kwire.testing.cluster.client import Client
 from kwire.testing.cluster.consumers import Consumer
 from kwire.testing.cluster.convergence import differences, what_is_missing
@@ -18,10 +18,21 @@ from kwire.testing.cluster.operator import Operator
 from kwire.testing.cluster.producers import Producer
 from kwire.testing.cluster.transactions import TransactionalProducer
 from kwire.testing.cluster.trouble import CALM, Trouble, some_faults
-from kwire.testing.cluster.world import ALONE, FIVE, FOUR, MOST_PARTITIONS, THREE, Shape, World, hearing
+from kwire.testing.cluster.world import (
+    ALONE,
+    FIVE,
+    FOUR,
+    MOST_PARTITIONS,
+    THREE,
+    Shape,
+    World,
+    hearing,
+)
 from kwire.testing.simulation.promises import Broken
 
 TROUBLE_MS: Final = 10_000
+MEMBER: Final = "member"
+UNCLEAN: Final = "unclean leaders"
 CONVERGES_MS: Final = 20_000
 """How long a cluster may take to be whole again."""
 
@@ -40,9 +51,14 @@ class History:
         if disks.random() < 0.2:
             self._shape = self._shape._replace(directories=2)
         if disks.random() < 0.15:
-            self._shape = self._shape._replace(longest_work_ms=300)
+            # An election has four syncs in a row, within half its timeout where clocks are fast.
+            slow_ms = 300 if len(self._shape.controllers) == 1 else 100
+            self._shape = self._shape._replace(longest_work_ms=slow_ms)
         if self._chance("racks").random() < 0.25:
             self._shape = self._shape._replace(has_racks=True)
+        if self._chance(UNCLEAN).random() < 0.1 and shape is None:
+            self._shape = self._shape._replace(nodes=FOUR.nodes, replicas=3, min_insync_replicas=2)
+            self._shape = self._shape._replace(may_lose=True)
         self._shape = _drifting(self._shape, self._chance("clocks"))
         self._world: World | None = None
         self._group: Group | None = None
@@ -74,6 +90,9 @@ class History:
 
     def _start_clients(self, world: World) -> None:
         rng, ledger, places = self._rng, world.ledger, world.places
+        if world.shape.may_lose:
+            self._start_careless(world)
+            return
         for number in range(rng.choice((1, 2))):
             world.client(Producer, f"producer {number}", ledger=ledger, places=places)
         if rng.random() < 0.5:
@@ -106,19 +125,35 @@ class History:
                 if isinstance(client, Consumer):
                     client.rack = chance.choice(RACKS)
 
+    def _start_careless(self, world: World) -> None:
+        """Those who know nothing of transactions, groups and sequences, which do not survive a loss."""
+        ledger, places = world.ledger, world.places
+        for name, acks in (("plain", -1), ("other", -1), ("careless", 1)):
+            world.client(Producer, name, ledger=ledger, places=places, acks=acks, is_idempotent=False)
+        for name in ("consumer", "reader"):
+            world.client(Consumer, name, ledger=ledger, places=places)
+        world.client(Committer, "committer", ledger=ledger, place=places[0])
+
     def _start_group(self, world: World, rng: random.Random) -> None:
         if rng.random() < 0.4:
             self._group = group = Group("group", world.ledger, world.places, world.note)
             kind: type[Member] = rng.choice((ClassicMember, ConsumerMember))
             for number in range(rng.choice((1, 2, 3))):
-                world.client(kind, f"member {number}", ledger=world.ledger, group=group)
+                world.client(kind, f"{MEMBER} {number}", ledger=world.ledger, group=group)
 
     def _get_into_trouble(self, world: World) -> None:
         rng = self._rng
         world.network.faults = some_faults(rng)
-        trouble = Trouble(world, random.Random(rng.getrandbits(64)))
+        trouble = Trouble(
+            world,
+            random.Random(rng.getrandbits(64)),
+            kills_amid_writes=self._chance("half writes").random() < 0.2,
+            cuts_power_amid_elections=self._chance("elections").random() < 0.15,
+        )
         if self._chance("late words").random() < 0.15:
             Ambush(world, trouble)
+        elif self._group is not None and self._chance("old commits").random() < 0.3:
+            LateCommits(world, trouble, MEMBER)
         ends_ms = world.now_ms + TROUBLE_MS
         while world.now_ms < ends_ms:
             world.advance(rng.randrange(100, 2_500))

@@ -56,7 +56,7 @@ class Transaction:
 class Committed:
     """What one partition has below the greatest high watermark that any of its leaders has had."""
 
-    __slots__ = ("crcs", "end", "start", "told_end", "values")
+    __slots__ = ("crcs", "discards", "end", "is_open", "lost", "start", "told_end", "values")
 
     def __init__(self) -> None:
         self.end = 0
@@ -68,6 +68,22 @@ class Committed:
         """By offset, without control records."""
         self.crcs: dict[int, tuple[int, int, int]] = {}
         """Of each batch by its first offset: the next offset, the CRC and the leader epoch."""
+        self.discards: list[tuple[int, int]] = []
+        """Of each unclean election: its epoch, and from which offset on it has discarded what there was."""
+        self.is_open = False
+        """Whether somebody was elected uncleanly who does not lead yet."""
+        self.lost: set[bytes] = set()
+        """What was committed and discarded, or a leader of before has taken for committed since."""
+
+    def discard(self, epoch: int, offset: int) -> None:
+        """A leader elected uncleanly lacks what there is from this offset on."""
+        self.discards.append((epoch, offset))
+        self.is_open = False
+        self.lost |= {value for at, value in self.values.items() if at >= offset}
+        self.values = {at: value for at, value in self.values.items() if at < offset}
+        self.crcs = {at: batch for at, batch in self.crcs.items() if at < offset}
+        self.end = min(self.end, offset)
+        self.told_end = min(self.told_end, offset)
 
 
 class Ledger:
@@ -104,19 +120,22 @@ class Ledger:
         """A producer was told that these stand from there on. Broken where they are not committed there."""
         for offset, sent in enumerate(batch, base_offset):
             sent.is_acknowledged = True
-            if not sent.acks_all or offset < self.of(sent.place).start:
+            committed = self.of(sent.place)
+            if not sent.acks_all or offset < committed.start or sent.value in committed.lost:
                 continue
-            found = self.of(sent.place).values.get(offset)
+            found = committed.values.get(offset)
             if found != sent.value:
                 there = "nothing" if found is None else repr(found.decode())
                 raise Broken(
                     f"{sent.value!r} was acknowledged at offset {offset} of {sent.place}, where {there} is "
-                    f"committed up to {self.of(sent.place).end}"
+                    f"committed up to {committed.end}"
                 )
 
     def read(self, reader: str, place: Place, offset: int, value: bytes | None) -> None:
         """A consumer was given this. Broken where it is not committed, or nobody wrote it."""
         committed = self.of(place)
+        if value in committed.lost:
+            return  # by a leader of before, or before it was lost
         if offset >= committed.end:
             raise Broken(
                 f"{reader} was given offset {offset} of {place}, which is committed up to {committed.end}"
@@ -150,6 +169,8 @@ class Ledger:
         found: dict[bytes, int] = {}
         last: dict[tuple[str, Place], Sent] = {}
         for place, committed in self.committed.items():
+            if committed.is_open:
+                raise Broken(f"nobody leads {place} who was elected uncleanly")
             for value in (committed.values[offset] for offset in sorted(committed.values)):
                 sent = self.sent.get(value)
                 if sent is None:
@@ -166,5 +187,6 @@ class Ledger:
                     raise Broken(f"{value!r} stands after {before.value!r} in {place}, and was sent before")
                 last[sent.producer, place] = sent
         for value, sent in self.sent.items():
-            if sent.is_acknowledged and sent.acks_all and value not in found:
+            is_lost = value in self.of(sent.place).lost
+            if sent.is_acknowledged and sent.acks_all and value not in found and not is_lost:
                 raise Broken(f"{value!r} was acknowledged, and is not in {sent.place}")

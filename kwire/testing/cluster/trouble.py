@@ -5,6 +5,10 @@ before it acknowledges: so power is cut, and disks are wiped, only where all rep
 else is down; and nobody else goes down until all are in sync again. (To the controller a process that died is
 as bad as a machine that did: of two it cannot tell which one has everything.) Otherwise processes may die at
 any time, and a machine on which nobody counts (its replicas are not in sync) may lose everything.
+
+What the quorum keeps is synced before anybody counts on it: machines of controllers, which are nothing else,
+lose power at any time, and all at once. A voter that loses its disk forgets what it has promised: that
+happens only where all voters have everything, and agree on who leads.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
+from kwire.broker.raft.quorum import Quorum
 from kwire.testing.cluster.nodes import DIRECTORIES, ClusterNode
 from kwire.testing.cluster.world import World
 from kwire.testing.network import Faults
@@ -22,6 +27,8 @@ LONGEST_MS: Final = 5_000
 LONGEST_LEAVE_MS: Final = 2_000
 """How long a node that is to stop waits for the controller to let it go."""
 MOST_DOWN: Final = 2
+MOST_CHANGES: Final = 60
+"""How many more a process may make to its disk before it dies in one."""
 CALM: Final = Faults(shortest_ms=1, longest_ms=5)
 
 
@@ -40,7 +47,18 @@ def some_faults(rng: random.Random) -> Faults:
 class Trouble:
     """Makes it, and ends it."""
 
-    def __init__(self, world: World, rng: random.Random) -> None:
+    def __init__(
+        self,
+        world: World,
+        rng: random.Random,
+        *,
+        kills_amid_writes: bool = False,
+        cuts_power_amid_elections: bool = False,
+    ) -> None:
+        """`kills_amid_writes`: some processes die in the middle of what they do to their disks.
+
+        `cuts_power_amid_elections`: machines of controllers lose power as one of them is elected.
+        """
         self._world = world
         self._rng = rng
         self._is_weak = False
@@ -64,6 +82,20 @@ class Trouble:
 
         if world.shape.directories > 1:
             self._kinds.append((self._break_directory, 5))
+        if kills_amid_writes:
+            self._kinds.append((self._kill_amid_write, 8))
+        if world.shape.may_lose:
+            self._kinds.append((self._kill_who_is_in_sync, 12))
+        if len(world.shape.controllers) > 1:
+            self._kinds += [
+                (self._cut_power_of_controllers, 3),
+                (self._cut_power_amid_news, 6),
+                (self._unseat, 3),
+                (self._cut_leader_off, 6),
+                (self._wipe_voter, 3),
+            ]
+            if cuts_power_amid_elections:
+                self._kinds.append((self._cut_power_amid_election, 40))
 
     def step(self) -> None:
         """Do something."""
@@ -83,12 +115,32 @@ class Trouble:
         alive = [node for node in world.nodes.values() if node.is_running and not node.host.is_paused]
         return self._rng.choice(alive) if alive else None
 
-    def _some_replaceable(self) -> ClusterNode | None:
-        """A node whose data all others have. Controllers are not: there is one."""
+    def _some_replaceable(self, *, forgets: bool) -> ClusterNode | None:
+        """A node whose data all others have; also what it has promised, if it `forgets` that."""
         if self._down or not self._all_in_sync():
             return None
         node = self._some()
-        return None if node is None or node.is_controller else node
+        if node is not None and node.is_controller:
+            is_needed = forgets and not self._quorum_is_whole()
+            return None if is_needed or len(self._world.shape.controllers) == 1 else node
+        return node
+
+    def _quorum_is_whole(self) -> bool:
+        """Whether all voters run, agree on who leads, and have all that the leader has."""
+        world = self._world
+        voters = [world.nodes[node_id] for node_id in world.shape.controllers]
+        if not all(node.is_running and not node.host.is_paused for node in voters):
+            return False
+        quorums = [node.node.quorum for node in voters]
+        if len({(quorum.epoch, quorum.leader_id) for quorum in quorums}) > 1:
+            return False
+        [found] = [quorum.describe() for quorum in quorums if quorum.leads] or [None]
+        return found is not None and {one.end_offset for one in found.voters} == {found.high_watermark}
+
+    @property
+    def _only_controllers(self) -> list[ClusterNode]:
+        """Those that run, and are no brokers."""
+        return [node for node in self._world.nodes.values() if node.is_running and not node.is_broker]
 
     def counts(self, node: ClusterNode) -> bool:
         """Whether anything may depend on what a broker has."""
@@ -143,7 +195,8 @@ class Trouble:
         self._later(lambda: self._start(node))
 
     def _start(self, node: ClusterNode) -> None:
-        if node.node_id in self._down:
+        """Unless that was done, and other trouble with it has begun since, which sees to its own end."""
+        if node.node_id in self._down and not node.is_running:
             del self._down[node.node_id]
             self._world.note(f"--- {node.name} starts again")
             node.start()
@@ -158,12 +211,97 @@ class Trouble:
             self._goes_down(node, "is killed")
             node.die()
 
+    def _kill_amid_write(self) -> None:
+        """Of what it is writing just then a part may be there; what it is syncing may be durable."""
+        node = self._some()
+        if node is not None and node.node_id not in self._down:
+            self._world.note(f"--- {node.name} is about to be killed amid what it does to its disk")
+            node.disk.dies_after = self._rng.randrange(MOST_CHANGES)
+            self._down[node.node_id] = None
+            self._later(lambda: self._replace(node))
+
+    def _kill_who_is_in_sync(self) -> None:
+        """All who have everything, when somebody else has not."""
+        world = self._world
+        place = self._rng.choice(world.places)
+        known = world.watch.partition(place)
+        if known is None or known.leader < 0 or len(known.isr) < 2 or self._down:
+            return
+        follower = world.nodes[self._rng.choice([each for each in known.isr if each != known.leader])]
+        world.network.cut(follower.host.name, world.nodes[known.leader].host.name)
+
+        def kill() -> None:
+            self.heal()
+            known = world.watch.partition(place)
+            if known is None or follower.node_id in known.isr or self.is_over:
+                return
+            for broker_id in known.isr:
+                node = world.nodes[broker_id]
+                if node.is_running and not node.is_controller:
+                    self._goes_down(node, "is killed, as all who are in sync")
+                    node.die()
+
+        world.events.timers.add(self._rng.randrange(2_500, 4_500), kill)
+
     def _cut_power(self) -> None:
-        node = self._some_replaceable()
+        node = self._some_replaceable(forgets=False)
         if node is not None:
             self._is_weak = True
             self._goes_down(node, "loses power")
             node.die(power=self._rng)
+
+    def _cut_power_of_controllers(self) -> None:
+        """Of one or more."""
+        nodes = [] if self.is_over else self._only_controllers
+        for node in self._rng.sample(nodes, self._rng.randint(min(1, len(nodes)), len(nodes))):
+            self._goes_down(node, "loses power")
+            node.die(power=self._rng)
+
+    def _cut_power_amid_news(self) -> None:
+        """Of some, as one of them is writing what the others are to hear, or have heard."""
+        self._cut_power_when_changes(lambda quorum: (quorum.epoch, quorum.log.end_offset))
+
+    def _cut_power_amid_election(self) -> None:
+        self._unseat()
+        self._cut_power_when_changes(lambda quorum: quorum.leads)
+
+    def _cut_power_when_changes(self, look_at: Callable[[Quorum], object]) -> None:
+        nodes = self._only_controllers
+
+        def known() -> list[object]:
+            return [look_at(node.node.quorum) for node in nodes if node.is_running]
+
+        before, ends_ms = known(), self._world.now_ms + LONGEST_MS
+
+        def look() -> None:
+            if self.is_over or self._world.now_ms > ends_ms:
+                return
+            if known() == before:
+                self._world.events.timers.add(2, look)
+            else:
+                self._world.events.timers.add(self._rng.randrange(40), self._cut_power_of_controllers)
+
+        look()
+
+    def _cut_leader_off(self) -> None:
+        """Of the quorum, from the other controllers, and nobody else: it goes on deciding for a while."""
+        world = self._world
+        names = {node_id: world.nodes[node_id].host.name for node_id in world.shape.controllers}
+        for leader_id in names:
+            node = world.nodes[leader_id]
+            if node.is_running and node.node.quorum.leads:
+                for other_id in [each for each in names if each != leader_id]:
+                    world.network.cut(names[leader_id], names[other_id])
+                self._later(self.heal)
+
+    def _unseat(self) -> None:
+        """Kill who leads the quorum, as that is asked of a node."""
+        node = self._some()
+        if node is not None:
+            leader = self._world.nodes.get(node.node.quorum.leader_id)
+            if leader is not None and leader.is_running and not leader.host.is_paused:
+                self._goes_down(leader, "is killed, who leads the quorum")
+                leader.die()
 
     def _break_directory(self) -> None:
         """It can be written no more, or not even read, until somebody replaces it; nothing on it is lost."""
@@ -175,20 +313,20 @@ class Trouble:
         self._world.note(f"--- {directory} of {node.name} {what}")
         node.disk.broken[directory] = is_unreadable
         self._down[node.node_id] = None
+        self._later(lambda: self._replace(node))
 
-        def replace() -> None:
-            if node.node_id in self._down:
-                if node.is_running:
-                    self._world.note(f"--- {node.name} is killed, to have its directory repaired")
-                    node.die()
-                self._start(node)
-
-        self._later(replace)
+    def _replace(self, node: ClusterNode) -> None:
+        """Have another process in its place, whose disk is well."""
+        if node.node_id in self._down:
+            if node.is_running:
+                self._world.note(f"--- {node.name} is killed, to start anew")
+                node.die()
+            self._start(node)
 
     def _stop(self) -> None:
         """As a process that gets a SIGTERM: it has others lead, but does not wait for that without end."""
         node = self._some()
-        if node is None:
+        if node is None or node.disk.is_faulty:
             return
         self._world.note(f"--- {node.name} is asked to stop")
         self._down[node.node_id] = None
@@ -205,9 +343,16 @@ class Trouble:
         self._world.events.timers.add(LONGEST_LEAVE_MS, lambda: left("though nobody lets it go"))
 
     def _wipe(self) -> None:
-        node = self._some_replaceable()
+        self._forget(self._some_replaceable(forgets=True))
+
+    def _wipe_voter(self) -> None:
+        nodes = self._only_controllers
+        if nodes and self._quorum_is_whole():
+            self._forget(self._rng.choice(nodes))
+
+    def _forget(self, node: ClusterNode | None) -> None:
         if node is not None:
-            self._is_weak = True
+            self._is_weak = self._is_weak or node.is_broker
             self._goes_down(node, "is killed, and loses its disk")
             node.die()
             node.wipe()
@@ -282,7 +427,7 @@ class Trouble:
         for node in world.nodes.values():
             if node.is_running and node.host.is_paused:
                 node.host.resume()
-            if node.is_running and node.disk.broken:
+            if node.is_running and (node.disk.broken or node.disk.is_faulty):
                 node.die()
             if not node.is_running:
                 node.disk.repair()

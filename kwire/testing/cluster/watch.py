@@ -5,22 +5,25 @@
   own high watermark is there: batch by batch, epoch and CRC.
 - It rises over nothing that fewer than min.insync.replicas have.
 - Whoever is in sync, lives, and is registered as what it is, has everything that is committed.
+- Nobody is elected who was not in sync, but where that is allowed: then what that leader lacks is lost, and
+  nothing else.
 
 Only nodes to which something has happened are looked at, and of their logs only what is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
-from kwire.broker.metadata.image import BrokerImage, MetadataImage, PartitionImage
+from kwire.broker.metadata.image import NO_LEADER, BrokerImage, MetadataImage, PartitionImage
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.log.log import Log
 from kwire.testing.cluster.ledger import Committed, Ledger, Place
 from kwire.testing.cluster.nodes import ClusterNode
+from kwire.testing.cluster.quorum_watch import QuorumWatch
 from kwire.testing.simulation.promises import Broken
 from kwire.wire.batch import batches, records
 
@@ -50,14 +53,20 @@ class Watch:
         ledger: Ledger,
         min_insync_replicas: int,
         note: Callable[[str], None],
+        lossy: Collection[str] = (),
     ) -> None:
+        """`lossy` are the topics with unclean.leader.election.enable."""
         self.image = MetadataImage()
         """The newest that a controller has published."""
+        self._quorum = QuorumWatch()
+        self._images: dict[int, tuple[int, int]] = {}
+        """The life of each controller, and how far its metadata went when it was last looked at."""
         self._nodes = nodes
         self.places = places
         self._ledger = ledger
         self._min_insync_replicas = min_insync_replicas
         self._note = note
+        self._lossy = lossy
         self._seen: dict[tuple[int, Place], Seen] = {}
         self._leaders: dict[tuple[Place, int], int] = {}
         self._partitions: dict[Place, PartitionImage] = {}
@@ -77,8 +86,9 @@ class Watch:
             self._look_at(node)
 
     def _look_at(self, node: ClusterNode) -> None:
-        if node.is_controller and node.node.image is not self.image:
-            self._take_image(node.node.image)
+        self._quorum.look_at(node)
+        if node.is_controller:
+            self._take_image_of(node)
         if not node.is_broker:
             return
         for place in self.places:
@@ -88,9 +98,17 @@ class Watch:
 
     # --- what the controller says
 
+    def _take_image_of(self, node: ClusterNode) -> None:
+        """The newest image of any controller counts; none of them goes back in its life."""
+        image = node.node.image
+        known = self._images.get(node.node_id, (0, -1))
+        if known[0] == node.lives and image.offset < known[1]:
+            raise Broken(f"the metadata of {node.name} went back from {known[1]} to {image.offset}")
+        self._images[node.node_id] = node.lives, image.offset
+        if image.offset > self.image.offset:
+            self._take_image(image)
+
     def _take_image(self, image: MetadataImage) -> None:
-        if image.offset < self.image.offset:
-            raise Broken(f"the controller's metadata went back from {self.image.offset} to {image.offset}")
         self.image = image
         for broker_id, broker in image.brokers.items():
             state = "fenced" if broker.fenced else "leaving" if broker.in_controlled_shutdown else "unfenced"
@@ -113,6 +131,8 @@ class Watch:
                 continue
             if now.leader_epoch < before.leader_epoch or now.partition_epoch <= before.partition_epoch:
                 raise Broken(f"the epochs of {place} do not grow: {before} became {now}")
+            if now.leader not in (NO_LEADER, before.leader, *before.isr, *before.elr):
+                self._elected_uncleanly(place, before, now)
             self._check_isr(place)
 
     def _check_caught_up(self, broker: BrokerImage) -> None:
@@ -126,6 +146,18 @@ class Watch:
                     f"at {broker.broker_epoch}"
                 )
 
+    def _elected_uncleanly(self, place: Place, before: PartitionImage, now: PartitionImage) -> None:
+        """Somebody is to lead who may lack something; not so whoever is known to have led last. KIP-966."""
+        if place.topic in self._lossy:
+            self._note(f"controller: {place} may lose what its leader lacks")
+            self._ledger.of(place).is_open = True
+        elif (
+            # Not where it may have come to be in sync in between, or just then.
+            now.partition_epoch == before.partition_epoch + 1
+            and now.leader not in (*before.adding_replicas, *before.last_known_elr)
+        ):
+            raise Broken(f"{place} was {told_of(before)}, and is {told_of(now)}, who was not in sync")
+
     def partition(self, place: Place) -> PartitionImage | None:
         """What the controller has of a partition."""
         return self._partitions.get(place)
@@ -133,7 +165,7 @@ class Watch:
     def _check_isr(self, place: Place) -> None:
         """Whoever is in sync has what is committed. Who has come back unasked for is not in sync any more."""
         known, end = self._partitions.get(place), self._ledger.of(place).end
-        if known is None:
+        if known is None or self._ledger.of(place).is_open:
             return
         for broker_id in known.isr:
             node, registered = self._nodes[broker_id], self.image.brokers.get(broker_id)
@@ -180,6 +212,13 @@ class Watch:
             seen.checked = min(seen.checked, end)
         seen.role, seen.leader_epoch, seen.high_watermark, seen.end = role, epoch, high_watermark, end
         committed = self._ledger.of(place)
+        known = self._partitions.get(place)
+        if committed.is_open and role is Role.LEADER and known is not None and epoch >= known.leader_epoch:
+            self._discard(place, epoch, log, committed)
+        if self._is_of_before(place, log, committed):
+            if has_led:
+                self._lose(place, log, committed)
+            return
         if has_led and high_watermark > committed.end:
             self._commit(place, log, committed)
         self._compare(node, place, log, seen, committed)
@@ -209,6 +248,37 @@ class Watch:
                 )
             if seen.role is not Role.LEADER:
                 self._note(f"{node.name} leads {place} in epoch {epoch} from {log.log_end_offset}")
+
+    def _discard(self, place: Place, epoch: int, log: Log, committed: Committed) -> None:
+        """Who was elected uncleanly leads: what it does not have is lost."""
+        has = {
+            header.base_offset: (header.next_offset, header.crc, header.leader_epoch)
+            for _, header in batches(_content(log, log.log_start_offset, log.log_end_offset))
+        }
+        lacks = (at for at, batch in sorted(committed.crcs.items()) if has.get(at) != batch)
+        offset = next(lacks, committed.end)
+        self._note(f"{place} loses what is committed from {offset} to {committed.end - 1}")
+        committed.discard(epoch, offset)
+        for (_, of), seen in self._seen.items():
+            if of == place:
+                seen.checked = min(seen.checked, offset)
+
+    def _is_of_before(self, place: Place, log: Log, committed: Committed) -> bool:
+        """Whether a replica has what an unclean election has discarded, or is about to."""
+        known = self._partitions.get(place)
+        if committed.is_open:
+            return True
+        latest = -1 if log.latest_epoch is None else log.latest_epoch
+        return known is not None and any(
+            latest < epoch and log.log_end_offset > offset for epoch, offset in committed.discards
+        )
+
+    def _lose(self, place: Place, log: Log, committed: Committed) -> None:
+        """A leader of before takes something for committed still."""
+        content = _content(log, log.log_start_offset, log.high_watermark)
+        for at, header in batches(content):
+            if not header.is_control and header.next_offset > committed.end:
+                committed.lost |= {record.value or b"" for record in records(content, at, header)}
 
     def _commit(self, place: Place, log: Log, committed: Committed) -> None:
         """A leader's high watermark rises over what was not committed before."""
@@ -277,6 +347,18 @@ class Watch:
         if following < up_to:
             raise Broken(f"{node.name} lacks offsets {following} to {up_to - 1} of {place}")
         seen.checked = up_to
+
+
+def _content(log: Log, start: int, end: int) -> memoryview | bytes:
+    """The batches between two offsets."""
+    pieces = bytearray()
+    while start < end:
+        piece = log.read(start, max_bytes=READ_BYTES, up_to_offset=end).read()
+        if not piece:
+            break
+        pieces += piece
+        start = max(header.next_offset for _, header in batches(piece))
+    return memoryview(pieces)
 
 
 def told_of(partition: PartitionImage) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kwire.broker.host.host import PeerAddress
+from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.replication.roles import Role
 from kwire.testing.cluster.client import Client
 from kwire.testing.cluster.ledger import Ledger, Place
@@ -17,7 +17,7 @@ from kwire.testing.cluster.watch import Watch, told_of
 from kwire.testing.network import Faults, Network
 from kwire.testing.simulation.promises import Broken
 from kwire.testing.virtual import Events
-from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
 C = TypeVar("C", bound=Client)
 
@@ -41,6 +41,8 @@ class Shape(NamedTuple):
     """How many log directories each node has."""
     longest_work_ms: int = 50
     """How long syncs, and other work for threads, take at most."""
+    may_lose: bool = False
+    """Whether its topics prefer any leader to none (unclean.leader.election.enable)."""
     drifts: Mapping[int, Drift] = {}
     """Of nodes whose clocks are wrong."""
 
@@ -93,7 +95,12 @@ class World:
         """What nodes have logged as errors of their own."""
         self.nodes: dict[int, ClusterNode] = {}
         self.watch = Watch(
-            self.nodes, [*self._may_be, *internal], self.ledger, shape.min_insync_replicas, self.note
+            self.nodes,
+            [*self._may_be, *internal],
+            self.ledger,
+            shape.min_insync_replicas,
+            self.note,
+            topics if shape.may_lose else (),
         )
         self.events.look = self._look
 
@@ -213,18 +220,38 @@ class World:
             return all(each in known and not known[each].fenced for each in self.shape.brokers)
 
         self.advance_until(all_are_there, START_MS, lambda: "not all brokers are unfenced")
+        unclean = CreatableTopicConfig(name="unclean.leader.election.enable", value="true")
         topics = [
-            CreatableTopic(name=name, num_partitions=count, replication_factor=self.shape.replicas)
+            CreatableTopic(
+                name=name,
+                num_partitions=count,
+                replication_factor=self.shape.replicas,
+                configs=[unclean] if self.shape.may_lose else [],
+            )
             for name, count in self.topics.items()
         ]
         answers: list[Any] = []
-        connection = self.network.connect(address_of(self.shape.brokers[0]), "operator")
-        connection.send(CREATE_TOPICS_VERSION, CreateTopicsRequest(topics=topics), answers.append)
-        self.advance_until(lambda: bool(answers), START_MS, lambda: "topics are not created")
+
+        def are_created() -> bool:
+            if answers and isinstance(answers[-1], PeerUnreachable):
+                ask()  # the broker has not heard yet that it is unfenced
+            return bool(answers) and not isinstance(answers[-1], PeerUnreachable)
+
+        def ask() -> None:
+            answers.clear()
+            connection = self.network.connect(address_of(self.shape.brokers[0]), "operator")
+
+            def answered(answer: Any) -> None:
+                answers.append(answer)
+                connection.close()
+
+            connection.send(CREATE_TOPICS_VERSION, CreateTopicsRequest(topics=topics), answered)
+
+        ask()
+        self.advance_until(are_created, START_MS, lambda: "topics are not created")
         for topic in answers[0].topics:
             if topic.error_code:
                 raise Broken(f"{topic.name} is not created: {topic.error_code} {topic.error_message}")
-        connection.close()
 
 
 class _Bugs(logging.Handler):

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from kwire.testing.disk import Died
+
 
 class Runs(Protocol):
     """One seed's history."""
@@ -33,7 +35,7 @@ def failure_of(seed: int, make: MakesHistory, module: str) -> str | None:
     history = make(seed)
     try:
         history.run()
-    except Exception as error:
+    except (Exception, Died) as error:
         where = "".join(traceback.format_exception(error)).rstrip()
         return "\n".join(
             [

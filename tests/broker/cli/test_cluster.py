@@ -6,15 +6,22 @@ import gc
 import json
 import os
 import random
+import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kwire.broker.cli import cluster_folder
+from kwire.broker.cli.cluster_folder import NOT_SERVED, ClusterFolder
+from kwire.broker.cli.cluster_plan import Wanted
 from kwire.broker.cli.main import main
 from kwire.broker.config import load
+from kwire.broker.node.format import Beginning, format_directories
+from kwire.broker.storage.disk import RealDisk
 
 
 class Desk:
@@ -32,6 +39,13 @@ class Desk:
 
     def status(self) -> Any:
         return json.loads(self.says("status", "--json"))
+
+    def until_led(self) -> int:
+        """The active controller, once there is one."""
+        while (quorum := self.status()["quorum"]) is None:
+            pass
+        leader: int = quorum["leader"]
+        return leader
 
     def states(self) -> dict[int, str]:
         return {node["node"]: node["state"] for node in self.status()["nodes"]}
@@ -91,6 +105,47 @@ def test_a_cluster_from_its_beginning_to_its_end(desk: Desk) -> None:
     assert [path.name for path in desk.folder.iterdir()] == ["notes.txt"]
 
 
+def test_three_nodes_that_are_both_elect_another(desk: Desk) -> None:
+    told = desk.says("up", "--port", str(free_ports(6)))
+    assert told.startswith("3 brokers serve on ")
+    status = desk.status()
+    assert {node["roles"] for node in status["nodes"]} == {"broker,controller"}
+    first = status["quorum"]["leader"]
+    assert sorted(voter["node"] for voter in status["quorum"]["voters"]) == [1, 2, 3]
+    desk.says("kill", str(first))
+    other = desk.until_led()
+    assert other != first
+    desk.says("restart", str(first))
+    desk.says("up")
+    assert set(desk.states().values()) == {"running"}
+    table = desk.says("status")
+    assert re.search(rf"^ *{first} .* running +voter ", table, re.MULTILINE)
+    assert f"node {desk.until_led()} leads the quorum in epoch " in table
+
+    # Who is left with no majority hands over to nobody.
+    desk.says("stop")
+    assert set(desk.states().values()) == {"stopped"}
+
+
+def test_controllers_of_their_own_become_more(desk: Desk) -> None:
+    desk.says("up", "--brokers", "1", "--port", str(free_ports(4)))
+    desk.says("up", "--controllers", "3")
+    status = desk.status()
+    assert {node["node"]: node["quorum"] for node in status["nodes"]} == {
+        100: "leader",
+        101: "voter",
+        102: "voter",
+        1: "observer",
+    }
+    desk.says("stop", "100")
+    assert desk.until_led() in (101, 102)
+    desk.says("kill", "101")
+    desk.says("kill", "102")
+    told = desk.says("stop", "1", status=1)
+    assert told.startswith("kwire: no controller leads, and a broker that ends asks it")
+    desk.says("kill", "1")
+
+
 def is_alive(pid: int) -> bool:
     """Whether it runs; of one that has ended and was not asked for yet, nothing is told there."""
     try:
@@ -107,13 +162,52 @@ def test_a_node_that_cannot_start_is_told_of(desk: Desk) -> None:
         told = desk.says("up", "--brokers", "1", "--port", str(port), status=1)
     assert told.startswith("kwire: node 1 did not start: ")
     assert str(port) in told
+    assert told.endswith("; these run: 100\n")
+
+
+def test_properties_that_are_broken_stop_nobody_elses_commands(desk: Desk) -> None:
+    desk.says("up", "--brokers", "2", "--port", str(free_ports(3)))
+    desk.says("kill", "2")
+    edited = desk.folder / "node-2.properties"
+    whole = edited.read_text()
+    edited.write_text(f"{whole}num.partitions=many\n")
+    (desk.folder / "node-2.old.properties").write_text(whole)
+
+    status = desk.status()
+    assert {node["node"]: (node["roles"], node["state"]) for node in status["nodes"]} == {
+        100: ("controller", "running"),
+        1: ("broker", "running"),
+        2: (None, "stopped"),
+    }
+    assert f"{edited}: Invalid value many" in status["faults"]["2"]
+    assert f"{edited}: Invalid value many" in desk.says("status")
+    desk.says("kill", "1")
+    told = desk.says("up", "--brokers", "2", status=1)
+    assert told.startswith(f"kwire: {edited}: Invalid value many")
+    assert told.endswith("; these run: 100, 1\n")
+    assert "num.partitions" in desk.says("restart", "2", status=1)
+    desk.says("stop", "1")
+    edited.write_text(whole)
+    desk.says("up", "--brokers", "2")
+    assert set(desk.states().values()) == {"running"}
+
+
+def test_who_lets_a_cluster_grow_is_told_of_the_replicas(desk: Desk) -> None:
+    told = desk.says("up", "--brokers", "1", "--port", str(free_ports(3)))
+    assert told.startswith("1 broker serves on ")
+    assert told.count("\n") == 1
+    told = desk.says("up", "--brokers", "2")
+    assert told.startswith("2 brokers serve on ")
+    assert "nodes 100, 1 make new ones with fewer than 2" in told
+    for node_id in (100, 1):
+        edited = desk.folder / f"node-{node_id}.properties"
+        edited.write_text(edited.read_text().replace("replication.factor=1", "replication.factor=2"))
+    assert desk.says("up", "--brokers", "2").count("\n") == 1
 
 
 def test_a_node_that_fails_before_it_serves_is_told_of(desk: Desk) -> None:
-    from kwire.broker.cli.cluster_folder import ClusterFolder
-
     folder = ClusterFolder(str(desk.folder))
-    folder.make(1, free_ports(2), {})
+    folder.make(Wanted(1), free_ports(2), {})
     meta = desk.folder / "node-1" / "meta.properties"
     own_id = (desk.folder / "cluster.id").read_text().strip()
     meta.write_text(meta.read_text().replace(own_id, "AAAAAAAAAAAAAAAAAAAAAQ"))
@@ -135,14 +229,32 @@ def test_a_pid_that_somebody_else_has_by_now_is_nobody(desk: Desk) -> None:
     desk.says("kill", "1")
 
 
+def test_status_is_told_until_ctrl_c(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    ClusterFolder(str(desk.folder)).make(Wanted(combined=1), 20_001, {})
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", pause)
+    told = desk.says("status", "--watch", "5")
+    assert pauses == [5, 5, 5]
+    assert told.count("no controller leads the quorum\nno broker answers\n") == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["status"], "there is no cluster in"),
         (["kill", "7"], "there is no cluster in"),
         (["up", "--brokers", "0"], "--brokers 0: expected 1 to 32"),
-        (["up", "--port", "65533"], "--port 65533: expected 1 to 65532, for 3 brokers"),
+        (["up", "--combined", "8"], "--combined 8: expected 1 to 7"),
+        (["up", "--combined", "3", "--controllers", "1"], "give either --combined or --controllers"),
+        (["up", "--port", "65533"], "--port 65533: expected 1 to 65530, for 3 nodes"),
         (["up", "--set", "node.id=5"], "--set node.id: each node has its own"),
+        (["up", "--set", "controller.quorum.voters=1@a:1"], "it follows from the nodes of the cluster"),
         (["up", "--set", "num.partitions"], "--set num.partitions: expected KEY=VALUE"),
         (["up", "--set", "num.partition=3"], "did you mean num.partitions?"),
     ],
@@ -163,10 +275,8 @@ def test_a_folder_of_somebody_elses_is_left_alone(desk: Desk) -> None:
 
 
 def test_properties_are_such_as_apache_kafka_takes(desk: Desk) -> None:
-    from kwire.broker.cli.cluster_folder import ClusterFolder
-
     folder = ClusterFolder(str(desk.folder))
-    folder.make(3, 20_001, {})
+    folder.make(Wanted(3), 20_001, {})
     broker = load(str(desk.folder / "node-2.properties"), {}, {})
     assert (broker.node_id, broker.process_roles) == (2, ["broker"])
     assert broker.log_dirs == [str(desk.folder / "node-2")]
@@ -175,11 +285,9 @@ def test_properties_are_such_as_apache_kafka_takes(desk: Desk) -> None:
 
 
 def test_a_broker_that_is_added_has_a_port_of_its_own(desk: Desk) -> None:
-    from kwire.broker.cli.cluster_folder import ClusterFolder
-
     folder = ClusterFolder(str(desk.folder))
-    folder.make(2, 20_001, {})
-    folder.make(4, 9092, {})  # where the port was not given again
+    folder.make(Wanted(2), 20_001, {})
+    folder.make(Wanted(4), 9092, {})  # where the port was not given again
     assert {node.node_id: node.address for node in folder.nodes()} == {
         100: "127.0.0.1:20003",
         1: "127.0.0.1:20001",
@@ -189,34 +297,69 @@ def test_a_broker_that_is_added_has_a_port_of_its_own(desk: Desk) -> None:
     }
 
 
+def test_a_cluster_of_the_version_before_goes_on(desk: Desk) -> None:
+    """One controller, which all properties name."""
+    desk.folder.mkdir()
+    (desk.folder / "cluster.id").write_text("4L6g3nShT-eMCtK--X86sw\n")
+    first = free_ports(3)
+    listeners = {100: f"CONTROLLER://127.0.0.1:{first + 1}", 1: f"PLAINTEXT://127.0.0.1:{first}"}
+    for node_id, listener in listeners.items():
+        path = desk.folder / f"node-{node_id}.properties"
+        path.write_text(
+            f"process.roles={'controller' if node_id == 100 else 'broker'}\nnode.id={node_id}\n"
+            f"controller.quorum.voters=100@127.0.0.1:{first + 1}\ncontroller.listener.names=CONTROLLER\n"
+            f"listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
+            f"log.dirs={desk.folder / f'node-{node_id}'}\nlisteners={listener}\n"
+        )
+        format_directories(
+            load(str(path), {}, {}),
+            RealDisk(),
+            random.Random(1),
+            0,
+            cluster_id="4L6g3nShT-eMCtK--X86sw",
+            beginning=Beginning(NOT_SERVED),
+        )
+    assert "named in the properties of its nodes" in desk.says("up", "--controllers", "3", status=1)
+    desk.says("up", "--brokers", "2")
+    assert desk.states() == {100: "running", 1: "running", 2: "running"}
+
+
 def test_a_beginning_that_was_cut_short_goes_on_or_is_removed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kwire.broker.cli import cluster_folder
-
-    folder = cluster_folder.ClusterFolder(str(desk.folder))
-    formatted = cluster_folder.format_directories
+    folder = ClusterFolder(str(desk.folder))
 
     def interrupted(*arguments: Any, **options: Any) -> None:
-        formatted(*arguments, **options)
+        format_directories(*arguments, **options)
         raise KeyboardInterrupt
 
     for _ in range(2):
         with monkeypatch.context() as patched:
             patched.setattr(cluster_folder, "format_directories", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                folder.make(1, 20_001, {})
+                folder.make(Wanted(1), 20_001, {})
         assert "no node in" in desk.says("status", status=1)
-    folder.make(1, 20_001, {})
+    folder.make(Wanted(1), 20_001, {})
     assert desk.states() == {100: "stopped", 1: "stopped"}
     desk.says("down")
     assert not desk.folder.exists()
     with monkeypatch.context() as patched:
         patched.setattr(cluster_folder, "format_directories", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            folder.make(1, 20_001, {})
+            folder.make(Wanted(1), 20_001, {})
     desk.says("down")
     assert not desk.folder.exists()
+
+
+def test_a_beginning_that_was_cut_short_at_its_end_is_finished(desk: Desk) -> None:
+    """Whoever votes is formatted with the others, and may have run by now."""
+    folder = ClusterFolder(str(desk.folder))
+    folder.make(Wanted(combined=3), 20_001, {})
+    meta = (desk.folder / "node-2" / "meta.properties").read_text()
+    (desk.folder / "node-2.properties").rename(desk.folder / "node-2.unfinished")
+    assert folder.make(Wanted(), 9092, {}) == []
+    assert desk.states() == {1: "stopped", 2: "stopped", 3: "stopped"}
+    assert (desk.folder / "node-2" / "meta.properties").read_text() == meta
 
 
 def test_a_folder_may_hold_a_module_of_the_standard_librarys_name(

@@ -122,7 +122,6 @@ def test_a_bad_value_is_told_with_its_key_and_what_is_allowed(key: str, value: s
         ({"process.roles": "broker"}, "If using process.roles, either"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "nonroutable meta-address"),
         ({"advertised.listeners": "OTHER://h:9092"}, "which listeners does not"),
-        ({"controller.quorum.voters": "1@a:1,2@b:1"}, "controller.quorum.voters"),
         ({"controller.listener.names": "CONTROLLER"}, "not one of listeners"),
         ({"inter.broker.listener.name": "INTERNAL"}, "inter.broker.listener.name is INTERNAL"),
         ({"log.retention.ms": "0"}, "log.retention.ms must be unlimited (-1)"),

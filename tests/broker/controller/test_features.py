@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.controller.commands import Fault, FeatureUpdate, UpdateFeatures
+from kwire.broker.controller.commands import Fault, FeatureUpdate, RegisterController, UpdateFeatures
+from kwire.broker.controller.controller import Controller
+from kwire.broker.controller.topics import Defaults
 from kwire.broker.metadata.image import RESOURCE_BROKER
 from kwire.wire.errors import ErrorCode
+from kwire.wire.primitives import Uuid
+from tests.broker.controller.conftest import Rules
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
 DIRECTION = (
@@ -134,6 +138,40 @@ def test_a_broker_of_the_controller_s_own_may_claim_more_than_it_serves_while_it
     reply = update(cluster, ("share.version", 1, UPGRADE))
     text = invalid(1, "share.version", "Broker 1 does not support this feature.")
     assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, text)
+
+
+def known(cluster: Any, controller_id: int, **features: tuple[int, int]) -> None:
+    ranges = {name.replace("_", "."): levels for name, levels in features.items()}
+    cluster.run(RegisterController(controller_id, Uuid(bytes(15) + b"c"), [], ranges))
+
+
+def test_a_controller_must_support_a_level_and_have_told_so(bare_cluster: Any) -> None:
+    cluster = bare_cluster((("metadata.version", 29),))
+    cluster.controller = Controller(1, Rules(), Defaults(1, 1), (1, 2, 3))
+    for controller_id, features, text in (
+        (1, {}, "controller 2 has not registered, and may not support this feature"),
+        (2, {"metadata_version": (7, 30)}, "Controller 2 does not support this feature."),
+        (2, {"group_version": (0, 1)}, "controller 3 has not registered, and may not support this feature"),
+        (3, {"group_version": (1, 1)}, None),
+        # One that is no voter, and a level that is not the last.
+        (4, {"group_version": (0, 0)}, "Controller 4 does not support this feature."),
+    ):
+        known(cluster, controller_id, **features)
+        reply = update(cluster, ("group.version", 1, UPGRADE), validate_only=True)
+        reason = text and Fault(ErrorCode.INVALID_UPDATE_VERSION, invalid(1, "group.version", text))
+        assert reply == reason
+    reply = update(cluster, ("group.version", 0, SAFE))
+    text = "Controller 3 only supports versions 1"
+    assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, invalid(0, "group.version", text))
+
+
+def test_before_controllers_register_they_are_believed_to_support_a_level(bare_cluster: Any) -> None:
+    cluster = bare_cluster((("metadata.version", 14),))
+    cluster.controller = Controller(1, Rules(), Defaults(1, 1), (1, 2, 3))
+    assert update(cluster, ("metadata.version", 15, UPGRADE)) is None
+    text = "controller 2 has not registered, and may not support this feature"
+    reply = update(cluster, ("metadata.version", 16, UPGRADE))
+    assert reply == Fault(ErrorCode.INVALID_UPDATE_VERSION, invalid(16, "metadata.version", text))
 
 
 def test_metadata_goes_down_where_no_record_changed(bare_cluster: Any) -> None:

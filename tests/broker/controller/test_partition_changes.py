@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.controller.commands import AlterReassignments
-from kwire.broker.controller.partition_changes import RECOVERING
+from kwire.broker.metadata.image import RECOVERING
 from kwire.wire.stored.metadata import PartitionChangeRecord
 
 WITHOUT_ELR = (("metadata.version", 20),)

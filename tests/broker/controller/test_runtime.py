@@ -12,6 +12,7 @@ from kwire.broker.controller.commands import (
     BrokerHeartbeat,
     Command,
     CreateTopics,
+    Fault,
     FeatureUpdate,
     RegisterBroker,
     UpdateFeatures,
@@ -55,6 +56,7 @@ class Bench:
             FeatureLevelRecord(name=name, feature_level=level) for name, level in default_features()
         ]
         self.refuses: ApiError | None = None
+        self.refuses_version: ApiError | None = None
         self.runtime = ControllerRuntime(
             Controller(1, Rules(), Defaults(1, 1)),  # type: ignore[arg-type]
             self,
@@ -74,8 +76,11 @@ class Bench:
         self.appended.append(MetadataBatch(base_offset, self.end_offset - 1, self.epoch, found, delta=delta))
         return self.end_offset - 1
 
-    def become_dynamic(self) -> None:
-        self.kraft_version = 1
+    def raise_kraft_version(self, version: int, *, validate_only: bool) -> None:
+        if self.refuses_version is not None:
+            raise self.refuses_version
+        if not validate_only:
+            self.kraft_version = version
 
     def lead(self) -> None:
         self.epoch += 1
@@ -281,3 +286,18 @@ def test_the_version_of_the_quorum_goes_up_with_the_command_that_asks_for_it(ben
         bench.commit()
         assert bench.heard() == [("kraft", None)]
         assert bench.kraft_version == expected
+
+
+def test_the_quorum_may_be_against_a_version_of_its_own(bench: Bench) -> None:
+    bench.refuses_version = ApiError(ErrorCode.INVALID_UPDATE_VERSION, "a voter knows none such")
+    updates = {
+        "kraft.version": FeatureUpdate(1, UpgradeType.UPGRADE),
+        "group.version": FeatureUpdate(0, UpgradeType.SAFE_DOWNGRADE),
+    }
+    before = bench.publisher.image.features
+    for validate_only in (True, False):
+        bench.submit(UpdateFeatures(updates, validate_only), "kraft")
+        bench.commit()
+        fault = Fault(ErrorCode.INVALID_UPDATE_VERSION, "a voter knows none such")
+        assert bench.heard() == [("kraft", fault)]
+    assert (bench.publisher.image.features, bench.kraft_version) == (before, 0)

@@ -81,7 +81,7 @@ async def test_a_node_is_asked_as_a_controller_where_its_controller_listens(tmp_
         assert await set_listeners(client, f"{now},EXTRA://{HOST}:0") == 0
         await trio.aclose_forcefully(client.stream)
         await broker.loop.workers_done()
-        assert [one.name for one in broker.server.listeners] == ["PLAINTEXT", "CONTROLLER", "EXTRA"]
+        assert [one.name for one in broker.server.listeners] == ["CONTROLLER", "PLAINTEXT", "EXTRA"]
     with socket.socket() as again, pytest.raises(ConnectionRefusedError):
         again.connect((HOST, ports[ListenerRole.CONTROLLER]))
 

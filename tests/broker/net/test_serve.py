@@ -30,12 +30,13 @@ def test_a_broker_is_announced_once_its_cluster_counts_on_it(
         def __init__(
             self,
             *arguments: Any,
-            on_open: Callable[[], None],
             on_unfenced: Callable[[], None],
             on_fatal: Callable[[str], None],
         ) -> None:
             def later() -> None:
                 order.append(end)
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.1", self.bound_ports["PLAINTEXT"]))
                 if end == "unfenced":
                     on_unfenced()
                 else:
@@ -43,7 +44,6 @@ def test_a_broker_is_announced_once_its_cluster_counts_on_it(
 
             super().__init__(
                 *arguments,
-                on_open=on_open,
                 on_unfenced=lambda: self.host.call_soon(later),
                 on_fatal=on_fatal,
             )

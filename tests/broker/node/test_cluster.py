@@ -10,7 +10,7 @@ import pytest
 from kwire.broker.api.table import ListenerRole, served_by
 from kwire.broker.config import load
 from kwire.broker.host.host import PeerAddress
-from kwire.broker.node.format import Beginning, format_directories
+from kwire.broker.node.format import Beginning, format_directories, standalone_voter
 from kwire.broker.node.life import Stage
 from kwire.broker.storage.dirs.owners import StartRefused
 from kwire.testing.disk import MemoryDisk
@@ -60,13 +60,19 @@ class Cluster:
             self.add(settings, features, cluster_id)
 
     def add(
-        self, settings: dict[str, str], features: dict[str, int] = SERVED, cluster_id: str = CLUSTER_ID
+        self,
+        settings: dict[str, str],
+        features: dict[str, int] = SERVED,
+        cluster_id: str = CLUSTER_ID,
+        *,
+        is_first_voter: bool = False,
     ) -> VirtualNode:
         settings = COMMON | settings
         disk, node_id = MemoryDisk(), int(settings["node.id"])
         rng = random.Random(node_id)
         config = load(None, {}, settings)
-        beginning = Beginning(features)
+        voters = [standalone_voter(config, rng)] if is_first_voter else []
+        beginning = Beginning(features, voters=voters)
         format_directories(config, disk, rng, 0, cluster_id=cluster_id, beginning=beginning)
         node = VirtualNode(settings, disk=disk, network=self.network, seed=len(self.nodes))
         self.nodes.setdefault(node_id, node)

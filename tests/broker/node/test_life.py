@@ -203,6 +203,22 @@ def test_a_lost_session_is_only_a_fence(bench: Bench) -> None:
     assert bench.told == ["caught up", "unfenced"]
 
 
+def test_who_reads_of_its_own_fence_after_failures_says_at_once_that_it_lives(bench: Bench) -> None:
+    bench.come_to(Stage.UNFENCED)
+    bench.host.advance(HEARTBEAT_MS)
+    for _ in range(12):
+        bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
+        bench.host.advance(HEARTBEAT_MS * 11 // 10)
+        assert len(bench.asked) == 1, "however often it has failed, it is asked as often as it would be"
+    bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
+    for offset, fenced in ((EPOCH + 19, -1), (EPOCH + 20, 1)):
+        assert bench.asked == []
+        bench.publish(
+            offset, stored.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=EPOCH, fenced=fenced)
+        )
+    assert bench.heartbeat(UNFENCED).current_metadata_offset == EPOCH + 20
+
+
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
 def test_one_that_was_forgotten_registers_again(bench: Bench, code: ErrorCode) -> None:
     bench.come_to(Stage.UNFENCED)

@@ -32,6 +32,7 @@ from kwire.wire.messages.allocate_producer_ids import AllocateProducerIdsRespons
 from kwire.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
 from kwire.wire.messages.broker_registration import BrokerRegistrationResponse
 from kwire.wire.messages.envelope import EnvelopeResponse
+from kwire.wire.messages.update_features import UpdateFeaturesResponse
 from kwire.wire.primitives import Uuid
 from kwire.wire.registry import RequestHeader, decode_request, decode_request_header, encode_response
 from kwire.wire.schema import Message
@@ -58,7 +59,13 @@ class Bench:
         self.sent: list[tuple[PeerAddress, str, Any, int, Any]] = []
         self.replies: list[Any] = []
         quorum: Any = self
-        self.remote = RemoteController(load(None, {}, settings), self.host, quorum, cluster_id=lambda: "c")
+        self.leads = False
+        self.here: list[Any] = []
+        """What this node is asked itself."""
+        self.own: Any = type("Own", (), {"submit": lambda own, *asked: self.here.append(asked)})()
+        self.remote = RemoteController(
+            load(None, {}, settings), self.host, quorum, cluster_id=lambda: "c", own=self.own
+        )
 
     # --- QuorumView, as far as it is asked
 
@@ -261,7 +268,8 @@ class Asked:
 
 def forwarded(bench: Bench) -> Asked:
     asked = Asked()
-    bench.remote.forward(asked, create_topics.CreateTopicsRequest(topics=[], timeout_ms=1))
+    request = create_topics.CreateTopicsRequest(topics=[], timeout_ms=1)
+    bench.remote.forward(asked, request, bench.here.append)
     return asked
 
 
@@ -290,6 +298,32 @@ def test_another_controller_is_asked_where_one_is_none(bench: Bench) -> None:
     assert bench.sent[0][0] == TWO
     bench.answer(enveloped())
     assert len(asked.told) == 1
+
+
+def test_who_leads_is_not_asked_over_the_network(bench: Bench) -> None:
+    bench.leads = True
+    command = AllocateProducerIds(3, 17)
+    bench.remote.submit(command, bench.replies.append)
+    assert bench.here.pop() == (command, bench.replies.append)
+    asked = forwarded(bench)
+    bench.here.pop().complete(create_topics.CreateTopicsResponse(topics=[]))
+    assert len(asked.told) == 1
+    assert bench.sent == []
+
+
+@pytest.mark.parametrize("how", ["refused", "told"])
+def test_who_led_when_it_was_asked_has_somebody_else_asked(bench: Bench, how: str) -> None:
+    bench.leads = True
+    asked = forwarded(bench)
+    bench.leads = False
+    if how == "refused":
+        bench.here.pop().refuse(ApiError(ErrorCode.NOT_CONTROLLER))
+    else:
+        bench.here.pop().complete(UpdateFeaturesResponse(error_code=ErrorCode.NOT_CONTROLLER))
+    assert asked.told == []
+    bench.host.advance(RETRY_BACKOFF_MS)
+    bench.answer(enveloped())
+    assert asked.told == [create_topics.CreateTopicsResponse(topics=[])]
 
 
 def test_in_the_end_it_is_given_up(bench: Bench) -> None:

@@ -14,8 +14,9 @@ from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.publisher import Publisher
 from kwire.broker.net.peers import PeerLinks
 from kwire.broker.node.format import all_directories, format_directories
+from kwire.broker.raft.endpoints import static_voters
 from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
-from kwire.broker.raft.observer import Observer
+from kwire.broker.raft.quorum import Quorum
 from kwire.broker.raft.snapshotter import Snapshotter
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.testing.disk import MemoryDisk
@@ -88,10 +89,11 @@ class ObservingNode:
             self.host.logger("kwire.raft"),
             node_id=config.node_id,
             directory_id=directory.directory_id or ZERO_UUID,
+            static_voters=static_voters(config),
         )
         self.publisher = Publisher(self.host)
         self.publisher.subscribe(self._never_back)
-        self.observer = Observer(
+        self.observer = Quorum(
             config,
             self.host,
             on_committed=lambda batches: self.publisher.committed(self._heard(batches)),

@@ -15,7 +15,7 @@ import pytest
 
 from kwire.broker.host.host import OnAnswer, PeerAddress, PeerUnreachable
 from kwire.broker.metadata.batches import MetadataBatch
-from kwire.broker.raft import machine
+from kwire.broker.raft import fetching
 from kwire.broker.raft.metadata_log import MetadataLog
 from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch
 from kwire.broker.raft.quorum_state import ElectionFile
@@ -104,6 +104,12 @@ class FakeQuorum:
             if voter == self._leader or self.rng.random() < 0.6:
                 copy.epoch, copy.leader_id = epoch, self._leader
         self.append(1)
+
+    def hear(self) -> None:
+        """Whoever believes to lead, and does not, hears of it: it has no majority."""
+        for voter, copy in self.voters.items():
+            if copy.leader_id == voter != self._leader:
+                copy.epoch, copy.leader_id = self.leader.epoch, self._leader
 
     def append(self, count: int) -> None:
         """Whoever believes to lead writes something."""
@@ -236,6 +242,7 @@ def observe(seed: int) -> None:
     quorum.append(1)
     while quorum.leader.told != quorum.leader.end_offset:
         quorum.commit()
+    quorum.hear()
     events.advance(20_000)
     assert not node.fatal
     epochs = [epoch for _, epoch in node.leaders]
@@ -261,7 +268,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "what is written is taken for committed": (MetadataLog, "advance_to", _all_that_is_here),
     "the log is never cut": (MetadataLog, "truncate_to", lambda log, offset: None),
     "the log is cut where the leader's epoch ends, and not its own": (
-        machine,
+        fetching,
         "cut_for",
         lambda log, leaders: min(leaders.end_offset, log.end_offset),
     ),

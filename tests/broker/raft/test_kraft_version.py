@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kwire.broker.controller.commands import FeatureUpdate, UpdateFeatures, UpgradeType
 from kwire.broker.metadata.batches import control_type
-from kwire.broker.raft.quorum import QuorumDescription
+from kwire.broker.raft.leading import Description
 from kwire.wire.batch import batches, records
 from kwire.wire.codegen import decode
-from kwire.wire.primitives import ZERO_UUID
+from kwire.wire.primitives import ZERO_UUID, Uuid
 from kwire.wire.stored.raft import LeaderChangeMessage
 from tests.broker.raft.test_snapshots import DIRECTORY, HOUR_MS, Bench
 
@@ -25,27 +25,34 @@ def upgrade(bench: Bench, *, validate_only: bool = False) -> object:
     return bench.run(UpdateFeatures(updates, validate_only, bench.quorum.kraft_version))
 
 
-def quorum(bench: Bench) -> QuorumDescription:
+def quorum(bench: Bench) -> Description:
     found = bench.quorum.describe()
-    assert found.high_watermark == found.log_end_offset == bench.image.offset + 1
+    assert found is not None
+    [voter] = found.voters
+    assert found.high_watermark == voter.end_offset == bench.image.offset + 1
     return found
+
+
+def voter(found: Description) -> tuple[Uuid, list[tuple[str, str, int]]]:
+    """The directory and the endpoints of the only voter."""
+    [only] = found.voter_set
+    return only.key.directory_id, [tuple(one) for one in only.endpoints]  # type: ignore[misc]
 
 
 def test_the_version_of_the_quorum_goes_up() -> None:
     bench = Bench(**SETTINGS)
     before = quorum(bench)
-    assert (before.directory_id, before.endpoints) == (ZERO_UUID, [("CONTROLLER", "127.0.0.1", 9093)])
+    assert voter(before) == (ZERO_UUID, [("CONTROLLER", "127.0.0.1", 9093)])
     assert upgrade(bench, validate_only=True) is None
     assert bench.quorum.kraft_version == 0
     assert upgrade(bench) is None
     assert bench.quorum.kraft_version == 1
     after = quorum(bench)
-    assert after.directory_id != ZERO_UUID
-    assert after.endpoints == [("CONTROLLER", "localhost", 9093)]
+    assert voter(after) == (bench.quorum.log.directory_id, [("CONTROLLER", "localhost", 9093)])
     # Two control records, and the one that the reply waited for.
-    assert after.log_end_offset == before.log_end_offset + 3
+    assert after.high_watermark == before.high_watermark + 3
     assert upgrade(bench) is None
-    assert quorum(bench).log_end_offset == after.log_end_offset + 1
+    assert quorum(bench).high_watermark == after.high_watermark + 1
 
 
 def test_leaders_say_so_as_kafkas_do() -> None:
@@ -73,8 +80,8 @@ def test_it_stays_up() -> None:
     found = quorum(bench)
     bench.crash()
     assert bench.quorum.kraft_version == 1
-    assert quorum(bench).directory_id == found.directory_id
-    assert quorum(bench).leader_epoch == found.leader_epoch + 1
+    assert voter(quorum(bench)) == voter(found)
+    assert quorum(bench).epoch == found.epoch + 1
     bench.host.advance(HOUR_MS)
     bench.settle()
     assert bench.names()

@@ -1,338 +1,494 @@
-"""The machine of an observer, alone: who is asked what, and what comes of each answer."""
+"""What a node answers as whom, how it is elected, leads and resigns. The simulation does the rest."""
 
 from __future__ import annotations
 
-import random
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-from kwire.broker.host.host import PeerAddress, PeerUnreachable
-from kwire.broker.raft.machine import (
-    MOVES,
-    AddToSnapshot,
-    Advance,
-    Append,
-    BeginSnapshot,
-    Complain,
-    Cut,
-    DropSnapshot,
-    Event,
-    Fail,
-    Install,
-    Machine,
-    Output,
-    Remember,
-    Send,
-    Stage,
-    Terms,
-)
-from kwire.broker.raft.positions import EndOfEpoch
-from kwire.broker.raft.snapshots import Snapshot
+from kwire.broker.host.host import PeerTooOld
+from kwire.broker.raft.elections import LAST_EPOCH
+from kwire.broker.raft.outputs import Advance, AppendControls, Complain, Send, Unlead
+from kwire.broker.raft.quorum_state import QuorumState
+from kwire.broker.raft.roles import MOVES, Event, Role
 from kwire.wire.errors import ErrorCode
-from kwire.wire.messages import fetch_snapshot
-from kwire.wire.messages.fetch import (
-    EpochEndOffset,
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
-    PartitionData,
-    SnapshotId,
+from kwire.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
+from kwire.wire.messages.end_quorum_epoch import EndQuorumEpochRequest
+from kwire.wire.messages.fetch import FetchRequest
+from kwire.wire.messages.vote import VoteRequest
+from kwire.wire.schema import Message
+from kwire.wire.stored.raft import KRaftVersionRecord, LeaderChangeMessage, VotersRecord
+from tests.broker.raft.machine_rig import (
+    BACKOFF_MAX_MS,
+    ELECTION_TIMEOUT_MS,
+    FETCH_TIMEOUT_MS,
+    Rig,
+    begun,
+    directory,
+    ended,
+    fetched,
+    key,
+    remembers,
+    stood,
+    voted,
 )
-from kwire.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
-from kwire.wire.primitives import Uuid
 
-ME = 7
-ONE, TWO, THREE = (PeerAddress(host, 9093) for host in ("one", "two", "three"))
-VOTERS = {1: ONE, 2: TWO, 3: THREE}
-FETCH_TIMEOUT_MS = 2_000
+CODE = ErrorCode
 
 
-class FakeLog:
-    """A log that is only its positions: epochs with their starts, and its ends."""
-
-    def __init__(self) -> None:
-        self.start_offset = 0
-        self.end_offset = 0
-        self.high_watermark = 0
-        self.epochs: list[tuple[int, int]] = []
-        self.earliest_snapshot: Snapshot | None = None
-        self.latest_snapshot: Snapshot | None = None
-
-    @property
-    def last_epoch(self) -> int:
-        return self.epochs[-1][0] if self.epochs else 0
-
-    def end_of_epoch(self, epoch: int) -> EndOfEpoch:
-        found = EndOfEpoch(0, 0)
-        for place, (one, _) in enumerate(self.epochs):
-            if one <= epoch:
-                ends = self.epochs[place + 1][1] if place + 1 < len(self.epochs) else self.end_offset
-                found = EndOfEpoch(one, ends)
-        return found
+def code_of(answer: object) -> ErrorCode:
+    """The error of the partition, or else of the whole answer."""
+    top = ErrorCode(answer.error_code)  # type: ignore[attr-defined]
+    topics = answer.topics  # type: ignore[attr-defined]
+    return ErrorCode(topics[0].partitions[0].error_code) if topics else top
 
 
-class Rig:
-    """A machine, its clock, and whom it has asked last."""
-
-    def __init__(self, *, epoch: int = 0, leader_id: int = -1, log: FakeLog | None = None) -> None:
-        self.log = log or FakeLog()
-        self.now_ms = 1_000
-        self.machine = Machine(
-            Terms(
-                ME,
-                Uuid(bytes(15) + b"\7"),
-                "us",
-                list(VOTERS.values()),
-                FETCH_TIMEOUT_MS,
-                2_000,
-                20,
-                1_000,
-                500,
-            ),
-            self.log,
-            random.Random(1),
-            epoch=epoch,
-            leader_id=leader_id,
-            address_of=VOTERS.get,
-        )
-
-    def asks(self) -> Send:
-        """What is asked as soon as it may be."""
-        due_ms = self.machine.due_ms
-        assert due_ms is not None
-        self.now_ms = max(self.now_ms, due_ms)
-        [send] = self.machine.tick(self.now_ms)
-        assert isinstance(send, Send)
-        return send
-
-    def hears(self, answer: Any) -> list[Output]:
-        return self.machine.answered(answer, self.now_ms)
-
-    def follows(self, leader_id: int = 1, epoch: int = 3) -> Rig:
-        """Have it find the leader of an epoch."""
-        self.asks()
-        self.hears(fetched(leader_id, epoch, error_code=ErrorCode.FENCED_LEADER_EPOCH))
-        return self
+def is_granted(answer: object) -> bool:
+    return bool(answer.topics[0].partitions[0].vote_granted)  # type: ignore[attr-defined]
 
 
-def fetched(leader_id: int, epoch: int, *, endpoints: bool = True, **fields: Any) -> FetchResponse:
-    fields = {"error_code": 0, "high_watermark": -1, "records": b"", **fields}
-    partition = PartitionData(
-        partition_index=0, current_leader=LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch), **fields
-    )
-    known = endpoints and leader_id in VOTERS
-    return FetchResponse(
-        responses=[FetchableTopicResponse(partitions=[partition])],
-        node_endpoints=[NodeEndpoint(node_id=leader_id, host=VOTERS[leader_id].host, port=9093)]
-        if known
-        else [],
-    )
+def unattached() -> Rig:
+    return Rig(remembered=QuorumState(leader_epoch=3), log={2: 5})
 
 
-def piece(
-    snapshot: Snapshot, position: int, data: bytes, size: int, *, code: int = 0
-) -> FetchSnapshotResponse:
-    partition = fetch_snapshot.ResponsePartitionSnapshot(
-        index=0,
-        error_code=code,
-        snapshot_id=fetch_snapshot.SnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch),
-        current_leader=fetch_snapshot.LeaderIdAndEpoch(leader_id=1, leader_epoch=3),
-        size=size,
-        position=position,
-        unaligned_records=data,
-    )
-    topic = fetch_snapshot.ResponseTopicSnapshot(name="__cluster_metadata", partitions=[partition])
-    return FetchSnapshotResponse(topics=[topic])
+def follower() -> Rig:
+    return unattached().follows(leader_id=2, epoch=3)
 
 
-def test_any_server_is_asked_until_one_knows_the_leader_who_is_asked_then() -> None:
-    rig = Rig()
-    asked = {rig.asks().to}
-    assert rig.hears(PeerUnreachable("down")) == []
-    asked.add(rig.asks().to)
-    assert rig.hears(fetched(-1, 2, error_code=ErrorCode.FENCED_LEADER_EPOCH)) == [Remember(2, -1)]
-    asked.add(rig.asks().to)
-    assert asked == {ONE, TWO, THREE}
-    assert rig.hears(fetched(1, 3, error_code=ErrorCode.FENCED_LEADER_EPOCH)) == [Remember(3, 1)]
-    send = rig.asks()
-    assert send.to == ONE
-    assert isinstance(send.request, FetchRequest)
-    [topic] = send.request.topics
-    assert topic.partitions[0].current_leader_epoch == 3
+def prospective() -> Rig:
+    rig = unattached()
+    rig.stands()
+    return rig
 
 
-def test_what_the_leader_sends_is_appended_and_then_committed() -> None:
-    rig = Rig().follows()
-    rig.asks()
-    assert rig.hears(fetched(1, 3, records=b"batches", high_watermark=5)) == [
-        Append(b"batches", 3),
-        Advance(5),
-    ]
-    rig.log.epochs, rig.log.end_offset, rig.log.high_watermark = [(3, 0)], 6, 5
-    request = rig.asks().request
-    assert isinstance(request, FetchRequest)
-    partition = request.topics[0].partitions[0]
-    assert (partition.fetch_offset, partition.last_fetched_epoch, partition.high_watermark) == (6, 3, 5)
+def candidate() -> Rig:
+    rig = Rig(remembered=QuorumState(leader_epoch=2), log={2: 5})
+    rig.candidate()
+    return rig
 
 
-def test_a_leader_that_answers_the_first_fetch_is_followed_with_what_it_sends() -> None:
-    rig = Rig(epoch=3)
-    rig.asks()
-    outputs = rig.hears(fetched(2, 3, records=b"batches", high_watermark=5))
-    assert outputs == [Remember(3, 2), Append(b"batches", 3), Advance(5)]
+def leader() -> Rig:
+    return Rig(remembered=QuorumState(leader_epoch=2), log={2: 5}).leads()
 
 
-def test_who_remembers_the_leader_asks_it_first_and_after_a_failure_another() -> None:
-    rig = Rig(epoch=3, leader_id=2)
-    assert rig.asks().to == TWO
-    rig.hears(PeerUnreachable("down"))
-    others = [rig.asks().to]
-    rig.hears(fetched(2, 3, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
-    assert rig.asks().to == TWO, "it still leads, as others see it"
-    rig.hears(PeerUnreachable("down"))
-    others.append(rig.asks().to)
-    rig.hears(fetched(3, 4, error_code=ErrorCode.FENCED_LEADER_EPOCH))
-    assert rig.asks().to == THREE
-    assert len(set(others)) == 2
+def resigned() -> Rig:
+    rig = leader()
+    rig.do(rig.machine.resign(rig.now_ms, CODE.NOT_CONTROLLER))
+    return rig
 
 
-def test_a_leader_without_an_answer_for_too_long_is_not_waited_for() -> None:
-    rig = Rig(epoch=3, leader_id=2)
-    rig.asks()
-    rig.hears(fetched(2, 3))
-    rig.now_ms += FETCH_TIMEOUT_MS
-    asked = {rig.asks().to}
-    rig.hears(fetched(-1, 2))
-    asked.add(rig.asks().to)
-    assert asked - {TWO}
+ROLES = {
+    Role.UNATTACHED: unattached,
+    Role.FOLLOWER: follower,
+    Role.PROSPECTIVE: prospective,
+    Role.CANDIDATE: candidate,
+    Role.LEADER: leader,
+    Role.RESIGNED: resigned,
+}
+"""In epoch 3 each of them, with five records of epoch 2."""
 
 
-def test_an_epoch_that_the_log_knows_better_is_taken_from_it() -> None:
-    log = FakeLog()
-    log.epochs, log.end_offset = [(5, 0)], 9
-    rig = Rig(epoch=3, leader_id=2, log=log)
-    assert (rig.machine.epoch, rig.machine.leader_id) == (5, -1)
+@pytest.mark.parametrize("role", ROLES)
+def test_the_roles_are_what_they_are_called(role: Role) -> None:
+    rig = ROLES[role]()
+    assert (rig.machine.role, rig.machine.epoch) == (role, 3)
 
 
-def test_back_off_grows_and_ends_with_success() -> None:
-    rig = Rig().follows()
-    waits = []
-    for _ in range(9):
-        rig.asks()
-        rig.hears(PeerUnreachable("down"))
-        assert rig.machine.due_ms is not None
-        waits.append(rig.machine.due_ms - rig.now_ms)
-    assert 16 <= waits[0] <= 24
-    assert 400 <= waits[-1] <= 600
-    rig.asks()
-    rig.hears(fetched(1, 3))
-    assert rig.machine.due_ms is not None
-    assert rig.machine.due_ms <= rig.now_ms
-
-
-def test_an_older_epoch_is_not_listened_to() -> None:
-    rig = Rig().follows(epoch=3)
-    rig.asks()
-    assert rig.hears(fetched(2, 2, records=b"old", high_watermark=9)) == []
-    assert rig.machine.leader_id == 1
-
-
-def test_the_log_is_cut_where_it_parts_from_the_leaders() -> None:
-    log = FakeLog()
-    log.epochs, log.end_offset, log.high_watermark = [(1, 0), (2, 10)], 20, 8
-    rig = Rig(log=log).follows()
-    rig.asks()
-    assert rig.hears(fetched(1, 3, diverging_epoch=EpochEndOffset(epoch=1, end_offset=15))) == [Cut(10)]
-    rig.asks()
-    [failed] = rig.hears(fetched(1, 3, diverging_epoch=EpochEndOffset(epoch=1, end_offset=7)))
-    assert isinstance(failed, Fail)
-    assert "committed" in failed.reason
-    assert rig.machine.due_ms is None
-
-
-def test_a_snapshot_is_fetched_in_pieces_and_goes_on_after_a_break() -> None:
-    rig = Rig().follows()
-    snapshot = Snapshot(100, 2)
-    rig.asks()
-    offered = fetched(1, 3, snapshot_id=SnapshotId(end_offset=100, epoch=2))
-    assert rig.hears(offered) == [BeginSnapshot(snapshot)]
-    request = rig.asks().request
-    assert isinstance(request, FetchSnapshotRequest)
-    assert request.max_bytes == 500
-    assert rig.hears(piece(snapshot, 0, b"abc", 5)) == [AddToSnapshot(b"abc")]
-    rig.asks()
-    rig.hears(PeerUnreachable("broken"))
-    assert isinstance(rig.asks().request, FetchRequest), "somebody else may lead by now"
-    assert rig.hears(offered) == []
-    request = rig.asks().request
-    assert isinstance(request, FetchSnapshotRequest)
-    assert request.topics[0].partitions[0].position == 3
-    assert rig.hears(piece(snapshot, 3, b"de", 5)) == [AddToSnapshot(b"de"), Install()]
-    assert rig.machine.due_ms is None
-    rig.machine.installed(rig.now_ms)
-    assert isinstance(rig.asks().request, FetchRequest)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        piece(Snapshot(100, 2), 0, b"", 0, code=ErrorCode.SNAPSHOT_NOT_FOUND),
-        piece(Snapshot(100, 2), 0, b"", 5, code=ErrorCode.POSITION_OUT_OF_RANGE),
-        piece(Snapshot(100, 2), 1, b"abc", 5),
-        piece(Snapshot(101, 2), 0, b"abc", 5),
-        piece(Snapshot(100, 2), 0, b"", 5),
-        piece(Snapshot(100, 2), 0, b"abcdef", 5),
-    ],
-)
-def test_a_snapshot_that_cannot_be_had_is_dropped(answer: FetchSnapshotResponse) -> None:
-    rig = Rig().follows()
-    rig.asks()
-    rig.hears(fetched(1, 3, snapshot_id=SnapshotId(end_offset=100, epoch=2)))
-    rig.asks()
-    assert rig.hears(answer) == [DropSnapshot()]
-    assert isinstance(rig.asks().request, FetchRequest)
-
-
-def test_another_leader_has_another_snapshot() -> None:
-    rig = Rig().follows()
-    rig.asks()
-    rig.hears(fetched(1, 3, snapshot_id=SnapshotId(end_offset=100, epoch=2)))
-    rig.asks()
-    answer = piece(Snapshot(100, 2), 0, b"", 0, code=ErrorCode.FENCED_LEADER_EPOCH)
-    answer.topics[0].partitions[0].current_leader = fetch_snapshot.LeaderIdAndEpoch(
-        leader_id=2, leader_epoch=4
-    )
-    assert rig.hears(answer) == [DropSnapshot(), Remember(4, 2)]
-    assert rig.asks().to == TWO
-
-
-def test_another_cluster_ends_the_node() -> None:
-    rig = Rig()
-    rig.asks()
-    [failed] = rig.hears(FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, responses=[]))
-    assert isinstance(failed, Fail)
-    assert "another cluster" in failed.reason
-
-
-def test_two_leaders_of_one_epoch_end_the_node() -> None:
-    rig = Rig().follows(leader_id=1)
-    rig.asks()
-    [failed] = rig.hears(fetched(2, 3, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
-    assert isinstance(failed, Fail)
-
-
-def test_what_nobody_expects_is_told() -> None:
-    rig = Rig().follows()
-    rig.asks()
-    [told] = rig.hears(fetched(1, 3, error_code=ErrorCode.INVALID_REQUEST))
-    assert isinstance(told, Complain)
-    assert rig.machine.due_ms is not None
-    assert rig.machine.due_ms > rig.now_ms
-
-
-def test_every_stage_but_the_last_can_be_left() -> None:
-    assert {stage for stage, moves in MOVES.items() if not moves} == {Stage.FAILED}
+def test_every_move_is_known() -> None:
+    assert {role for role, moves in MOVES.items() if not moves} == {Role.FAILED}
     assert {event for moves in MOVES.values() for event in moves} == set(Event)
+
+
+class TestVotes:
+    LAST = (2, 5)
+    ENDS_LATER = (3, 500)
+
+    @pytest.mark.parametrize(
+        ("role", "pre_vote", "vote"),
+        [
+            (Role.UNATTACHED, True, True),
+            (Role.FOLLOWER, True, False),
+            (Role.PROSPECTIVE, True, True),
+            (Role.CANDIDATE, True, False),
+            (Role.LEADER, False, False),
+            (Role.RESIGNED, True, False),
+        ],
+    )
+    def test_who_would_vote_and_who_votes_in_the_same_epoch(
+        self, role: Role, pre_vote: bool, vote: bool
+    ) -> None:
+        asks = stood(3, 3, last=self.ENDS_LATER, pre_vote=True)
+        assert is_granted(ROLES[role]().asked(asks)) == pre_vote
+        assert is_granted(ROLES[role]().asked(stood(3, 3, last=(2, 500)))) == vote
+
+    @pytest.mark.parametrize("role", ROLES)
+    def test_a_later_epoch_ends_every_role_and_has_a_vote(self, role: Role) -> None:
+        rig = ROLES[role]()
+        answer = rig.asked(stood(3, 4, last=self.ENDS_LATER))
+        assert is_granted(answer)
+        assert (rig.machine.role, rig.machine.epoch) == (Role.UNATTACHED, 4)
+        assert remembers(rig.done)[-1] == (4, -1, 3, True)
+
+    @pytest.mark.parametrize("role", ROLES)
+    def test_a_log_that_is_behind_gets_no_vote_of_anybody(self, role: Role) -> None:
+        for pre_vote in (False, True):
+            for last in [(2, 4), (1, 100), (0, 0)]:
+                assert not is_granted(ROLES[role]().asked(stood(3, 4, last=last, pre_vote=pre_vote)))
+
+    def test_a_follower_that_has_not_fetched_would_vote_and_one_that_has_would_not(self) -> None:
+        rig = follower()
+        assert is_granted(rig.asked(stood(3, 3, last=self.LAST, pre_vote=True)))
+        [send] = rig.sends()
+        rig.hears(send, fetched(2, 3))
+        assert not is_granted(rig.asked(stood(3, 3, last=self.LAST, pre_vote=True)))
+
+    def test_there_is_one_vote_in_an_epoch_and_who_has_it_may_ask_again(self) -> None:
+        rig = unattached()
+        assert is_granted(rig.asked(stood(3, 3, last=self.LAST)))
+        assert not is_granted(rig.asked(stood(2, 3, last=self.LAST)))
+        assert not is_granted(rig.asked(stood(3, 3, last=self.LAST, number=2))), "that is another"
+        assert is_granted(rig.asked(stood(3, 3, last=self.LAST)))
+        assert len([one for one in remembers(rig.done) if one[3]]) == 1
+
+    def test_the_promise_comes_before_the_answer_once_for_epoch_and_vote(self) -> None:
+        rig = unattached()
+        outputs = rig.do(rig.machine.asked(stood(3, 4, last=self.LAST), "asker", rig.now_ms, api_version=2))
+        assert [type(one).__name__ for one in outputs] == ["Remember", "Answer"]
+        assert remembers(outputs) == [(4, -1, 3, True)]
+
+    def test_a_vote_outlives_the_process(self) -> None:
+        state = QuorumState(leader_epoch=3, voted_id=3, voted_directory_id=directory(3), data_version=1)
+        rig = Rig(remembered=state)
+        assert not is_granted(rig.asked(stood(2, 3)))
+        assert is_granted(rig.asked(stood(3, 3)))
+        rig = Rig(remembered=QuorumState(leader_epoch=3, voted_id=3))  # of a quorum that is not dynamic
+        assert is_granted(rig.asked(stood(3, 3)))
+
+    @pytest.mark.parametrize(
+        ("request_", "code"),
+        [
+            (stood(3, 4, cluster_id="them"), CODE.INCONSISTENT_CLUSTER_ID),
+            (stood(3, 4, cluster_id=None), CODE.NONE),
+            (stood(3, 4, topic="other"), CODE.INVALID_REQUEST),
+            (stood(3, 2), CODE.FENCED_LEADER_EPOCH),
+            (stood(3, 2, last=(2, 9)), CODE.INVALID_REQUEST),
+            (stood(-1, 4), CODE.INVALID_REQUEST),
+            (stood(3, 4, last=(4, 9)), CODE.INVALID_REQUEST),
+            (stood(3, 4, last=(4, 9), pre_vote=True), CODE.NONE),
+            (stood(3, 4, last=(5, 9), pre_vote=True), CODE.INVALID_REQUEST),
+            (stood(3, 4, last=(-1, 9)), CODE.INVALID_REQUEST),
+            (stood(3, 4, last=(1, -9)), CODE.INVALID_REQUEST),
+            (stood(3, 4, to=key(2)), CODE.INVALID_VOTER_KEY),
+            (stood(3, 4, to=key(1, 9)), CODE.INVALID_VOTER_KEY),
+            (stood(3, 4, to=key(1)), CODE.NONE),
+            (stood(3, LAST_EPOCH), CODE.INVALID_REQUEST),
+            (stood(3, -7), CODE.INVALID_REQUEST),
+        ],
+    )
+    def test_what_is_wrong_with_a_request(self, request_: VoteRequest, code: ErrorCode) -> None:
+        for role in ROLES.values():
+            rig = role()
+            assert code_of(rig.asked(request_)) == code
+            assert rig.machine.epoch in (3, 4)
+
+    def test_nobody_votes_for_another_that_has_its_own_id(self) -> None:
+        rig = unattached()
+        answer = rig.asked(stood(1, 4, last=self.ENDS_LATER, number=2))
+        assert (code_of(answer), is_granted(answer)) == (CODE.NONE, False)
+
+
+class TestLeaders:
+    @pytest.mark.parametrize(
+        ("request_", "code"),
+        [
+            (begun(2, 4, cluster_id="them"), CODE.INCONSISTENT_CLUSTER_ID),
+            (begun(2, 2), CODE.FENCED_LEADER_EPOCH),
+            (begun(-1, 4), CODE.INVALID_REQUEST),
+            (begun(1, 4), CODE.INVALID_REQUEST),
+            (begun(2, LAST_EPOCH), CODE.INVALID_REQUEST),
+            (begun(2, 4, to=key(2)), CODE.INVALID_VOTER_KEY),
+            (begun(2, 4), CODE.NONE),
+            (ended(2, 2), CODE.FENCED_LEADER_EPOCH),
+            (ended(1, 4), CODE.INVALID_REQUEST),
+            (ended(2, 4), CODE.NONE),
+        ],
+    )
+    def test_what_is_wrong_with_a_request(self, request_: Message, code: ErrorCode) -> None:
+        for role in ROLES.values():
+            assert code_of(role().asked(request_)) == code
+
+    @pytest.mark.parametrize("role", ROLES)
+    def test_a_leader_of_a_later_epoch_is_followed_by_all(self, role: Role) -> None:
+        rig = ROLES[role]()
+        answer = rig.asked(begun(2, 4, to=key(1)))
+        assert isinstance(answer, BeginQuorumEpochResponse)
+        assert (rig.machine.role, rig.machine.epoch, rig.machine.leader_id) == (Role.FOLLOWER, 4, 2)
+        assert [(one.node_id, one.host) for one in answer.node_endpoints] == [(2, "n2")]
+
+    def test_a_second_leader_of_an_epoch_is_not_believed(self) -> None:
+        rig = leader()
+        assert code_of(rig.asked(begun(2, 3))) == CODE.INVALID_REQUEST
+        assert isinstance(rig.done[-2], Complain)
+        assert rig.machine.role is Role.LEADER
+
+    def test_where_a_leader_is_goes_with_its_word(self) -> None:
+        rig = follower()
+        rig.asked(begun(2, 3, at="elsewhere"))
+        assert rig.sends()[0].to.host == "elsewhere"
+
+    def test_addresses_are_told_from_version_1_on(self) -> None:
+        assert leader().asked(stood(3, 3), api_version=0).node_endpoints == []
+        [at] = leader().asked(stood(3, 3), api_version=1).node_endpoints
+        assert (at.node_id, at.host, at.port) == (1, "n1", 9093)
+
+
+class TestElections:
+    def test_who_hears_of_no_leader_asks_first_then_begins_an_epoch_and_leads(self) -> None:
+        rig = Rig(log={2: 5})
+        asked = rig.stands()
+        assert {send.to.host for send in asked} == {"n2", "n3"}
+        request = asked[0].request
+        assert isinstance(request, VoteRequest)
+        [data] = request.topics[0].partitions
+        assert (data.replica_epoch, data.pre_vote) == (2, True)
+        assert (data.last_offset_epoch, data.last_offset) == (2, 5)
+        assert rig.machine.epoch == 2, "it is that of its log"
+        outputs = rig.hears(asked[0], voted(2))
+        assert remembers(outputs) == [(3, -1, 1, True)]
+        asked = rig.sends()
+        request = asked[0].request
+        assert isinstance(request, VoteRequest)
+        assert not request.topics[0].partitions[0].pre_vote
+        outputs = rig.hears(asked[1], voted(3))
+        assert remembers(outputs) == [(3, 1, -1, True)]
+        [controls] = [one for one in outputs if isinstance(one, AppendControls)]
+        [(kind, change)] = controls.controls
+        assert (kind, controls.epoch) == (2, 3)
+        assert isinstance(change, LeaderChangeMessage)
+        assert [one.voter_id for one in change.voters] == [1, 2, 3]
+        assert [one.voter_id for one in change.granting_voters] == [1, 3]
+
+    def test_who_would_not_be_elected_begins_no_epoch(self) -> None:
+        rig = Rig(log={2: 5})
+        for send in rig.stands():
+            rig.hears(send, voted(2, granted=False))
+        assert (rig.machine.role, rig.machine.epoch) == (Role.UNATTACHED, 2)
+
+    def test_a_follower_goes_back_to_its_leader_then(self) -> None:
+        rig = follower()
+        [send] = rig.sends()
+        rig.hears(send, fetched(2, 3))
+        rig.passes(FETCH_TIMEOUT_MS)
+        for send in [one for one in rig.done if isinstance(one, Send)][-2:]:
+            rig.hears(send, voted(3, granted=False, leader_id=2))
+        assert (rig.machine.role, rig.machine.leader_id) == (Role.FOLLOWER, 2)
+
+    def test_a_voter_that_knows_no_pre_votes_has_it_begin_an_epoch_at_once(self) -> None:
+        rig = Rig()
+        send = rig.stands()[0]
+        rig.hears(send, PeerTooOld("Vote 1"))
+        assert (rig.machine.role, rig.machine.epoch) == (Role.CANDIDATE, 1)
+
+    def test_a_candidate_that_is_not_elected_asks_again_later(self) -> None:
+        rig = Rig()
+        for send in rig.candidate():
+            rig.hears(send, voted(1, granted=False))
+        assert rig.machine.role is Role.CANDIDATE
+        rig.passes(2 * ELECTION_TIMEOUT_MS)
+        assert rig.machine.epoch == 1
+
+    def test_a_sole_voter_leads_at_once_with_one_promise(self) -> None:
+        rig = Rig(voters=(1,), remembered=QuorumState(leader_epoch=4, leader_id=1))
+        assert remembers(rig.done) == [(5, 1, -1, True)]
+        assert rig.machine.role is Role.LEADER
+        assert rig.log.high_watermark == 1
+        assert rig.machine.high_watermark == 1
+
+    def test_who_led_when_it_died_leads_no_more_in_that_epoch(self) -> None:
+        rig = Rig(remembered=QuorumState(leader_epoch=4, leader_id=1), log={4: 2})
+        assert (rig.machine.role, rig.machine.leader_id) == (Role.RESIGNED, 1)
+        assert {type(send.request) for send in rig.sends()} == {EndQuorumEpochRequest}
+        assert not is_granted(rig.asked(stood(3, 4, last=(3, 9))))
+        rig.passes(2 * ELECTION_TIMEOUT_MS)
+        assert rig.machine.epoch == 5
+        assert rig.machine.leader_id == -1
+
+    def test_an_observer_never_stands(self) -> None:
+        rig = Rig(7, may_vote=True)
+        rig.passes(20_000)
+        assert rig.machine.role is Role.UNATTACHED
+        assert all(isinstance(one.request, FetchRequest) for one in rig.done if isinstance(one, Send))
+
+    def test_at_the_end_of_the_epochs_nobody_stands(self) -> None:
+        rig = Rig(remembered=QuorumState(leader_epoch=LAST_EPOCH - 1))
+        rig.passes(20_000)
+        assert rig.machine.role is Role.UNATTACHED
+
+
+class TestLeading:
+    def test_what_a_majority_has_is_committed_once_the_epoch_is_among_it(self) -> None:
+        rig = leader()
+        assert rig.machine.high_watermark == -1
+        assert not [one for one in rig.is_fetched(2, 5) if isinstance(one, Advance)]
+        assert Advance(6) in rig.is_fetched(2, 6)
+        rig.appends(2)
+        assert rig.machine.high_watermark == 6
+        assert Advance(8) in rig.is_fetched(3, 8)
+
+    def test_a_leader_counts_what_it_has_synced(self) -> None:
+        rig = leader()
+        rig.is_slow = True
+        rig.appends(2)
+        rig.is_fetched(2, 8)
+        assert rig.machine.high_watermark == 6
+        assert Advance(8) in rig.do(rig.machine.synced(8, rig.now_ms))
+
+    def test_two_others_commit_what_the_leader_has_not_synced(self) -> None:
+        rig = leader()
+        rig.is_slow = True
+        rig.appends(2)
+        rig.is_fetched(2, 8)
+        assert Advance(8) in rig.is_fetched(3, 8)
+
+    def test_the_voters_are_told_until_they_fetch(self) -> None:
+        rig = leader()
+        asked = [one for one in rig.tick() if isinstance(one, Send)]
+        assert {(type(one.request), one.to.host) for one in asked} == {
+            (BeginQuorumEpochRequest, "n2"),
+            (BeginQuorumEpochRequest, "n3"),
+        }
+        rig.is_fetched(2)
+        rig.now_ms += FETCH_TIMEOUT_MS // 2 - 1
+        rig.is_fetched(2)
+        rig.now_ms += 2
+        assert [one.to.host for one in rig.tick() if isinstance(one, Send)] in (["n3"], [])
+        rig.passes(FETCH_TIMEOUT_MS // 4)
+        assert rig.machine.role is Role.LEADER
+
+    def test_a_leader_that_hears_no_majority_resigns(self) -> None:
+        rig = leader()
+        rig.now_ms += FETCH_TIMEOUT_MS
+        rig.is_fetched(2)
+        rig.now_ms += round(1.5 * FETCH_TIMEOUT_MS) - 1
+        rig.tick()
+        assert rig.machine.role is Role.LEADER
+        rig.now_ms += 1
+        outputs = rig.tick()
+        assert Unlead(CODE.NOT_CONTROLLER) in outputs
+        assert rig.machine.role is Role.RESIGNED
+
+    def test_who_loads_a_snapshot_is_heard_too(self) -> None:
+        rig = leader()
+        rig.now_ms += FETCH_TIMEOUT_MS
+        rig.machine.loaded_by(key(3), rig.now_ms)
+        rig.now_ms += FETCH_TIMEOUT_MS
+        rig.tick()
+        assert rig.machine.role is Role.LEADER
+
+    def test_it_ends_before_the_new_epoch_is_remembered(self) -> None:
+        rig = leader()
+        names = [
+            type(one).__name__
+            for one in rig.do(rig.machine.asked(begun(2, 4), "asker", rig.now_ms, api_version=1))
+        ]
+        assert names == ["Unlead", "Remember", "Answer"]
+
+    def test_a_clean_stop_names_successors_and_resigns_until_somebody_leads(self) -> None:
+        rig = leader()
+        rig.is_fetched(3, 6)
+        rig.is_fetched(2, 4)
+        rig.do(rig.machine.stop(rig.now_ms))
+        assert not rig.machine.may_end
+        sends = rig.sends()
+        request = sends[0].request
+        assert isinstance(request, EndQuorumEpochRequest)
+        [data] = request.topics[0].partitions
+        assert data.preferred_successors == [3, 2]
+        rig.passes(5 * ELECTION_TIMEOUT_MS)
+        assert rig.machine.role is Role.RESIGNED
+        rig.asked(stood(3, 4, last=(3, 6)))
+        assert rig.machine.role is Role.UNATTACHED
+        assert not rig.machine.may_end, "its vote may be the one that is missing"
+        rig.asked(begun(3, 4))
+        assert rig.machine.may_end
+        assert rig.machine.due_ms is None
+
+    @pytest.mark.parametrize(
+        ("successors", "wait_ms"),
+        [
+            ((1, 3), 0),
+            ((3, 1), BACKOFF_MAX_MS // 2),
+            ((4, 3, 1), BACKOFF_MAX_MS // 2),
+            ((3,), BACKOFF_MAX_MS),
+            ((), 0),
+        ],
+    )
+    def test_successors_stand_in_their_order(self, successors: tuple[int, ...], wait_ms: int) -> None:
+        rig = follower()
+        [send] = rig.sends()
+        rig.hears(send, fetched(2, 3))
+        rig.asked(ended(2, 3, successors))
+        began_ms = rig.now_ms
+        rig.stands()
+        assert rig.now_ms - began_ms == wait_ms
+
+    def test_it_tells_how_everybody_is_doing(self) -> None:
+        rig = leader()
+        rig.is_fetched(2, 6)
+        rig.is_fetched(9, 3)
+        rig.now_ms += 50
+        told = rig.machine.describe(rig.now_ms)
+        assert (told.leader_id, told.epoch, told.high_watermark) == (1, 3, 6)
+        assert [(one.key.replica_id, one.end_offset, one.since_fetch_ms) for one in told.voters] == [
+            (1, 6, 0),
+            (2, 6, 50),
+            (3, -1, None),
+        ]
+        assert [(one.key, one.end_offset, one.since_caught_up_ms) for one in told.observers] == [
+            (key(9), 3, None)
+        ]
+        rig.now_ms += 300_000
+        assert rig.machine.describe(rig.now_ms).observers == []
+
+
+class TestDynamicQuorums:
+    def test_what_a_fresh_directory_says_the_first_leader_writes(self) -> None:
+        rig = Rig(dynamic=True).leads()
+        [controls] = [one for one in rig.done if isinstance(one, AppendControls)]
+        assert [type(one) for _, one in controls.controls] == [
+            LeaderChangeMessage,
+            KRaftVersionRecord,
+            VotersRecord,
+        ]
+
+    def test_the_next_one_writes_it_no_more(self) -> None:
+        rig = Rig(dynamic=True).leads()
+        rig.is_fetched(2)
+        rig.asked(begun(2, 4))
+        rig.done.clear()
+        [send] = rig.sends()
+        rig.hears(send, fetched(2, 4))
+        rig.asked(ended(2, 4, (1,)))
+        rig.leads()
+        [controls] = [one for one in rig.done if isinstance(one, AppendControls)]
+        assert len(controls.controls) == 1
+
+    def test_a_voter_with_another_directory_is_none(self) -> None:
+        rig = Rig(dynamic=True).leads()
+        assert not [one for one in rig.is_fetched(2, number=2) if isinstance(one, Advance)]
+        assert [one for one in rig.is_fetched(2) if isinstance(one, Advance)]
+
+
+@pytest.mark.parametrize("make", ROLES.values())
+def test_whatever_is_asked_there_is_an_answer(make: Callable[[], Rig]) -> None:
+    """Strangers' numbers, in every combination, harm nobody."""
+    numbers = [-(2**31), -1, 0, 2, 3, 4, LAST_EPOCH - 1, LAST_EPOCH]
+    rig = make()
+    for node_id in (-1, 0, 1, 2, 9):
+        for epoch in numbers:
+            for last in numbers:
+                assert rig.asked(stood(node_id, epoch, last=(last, last), pre_vote=epoch > last)) is not None
+            assert rig.asked(begun(node_id, epoch)) is not None
+            assert rig.asked(ended(node_id, epoch, (1, 2))) is not None
+            if epoch >= LAST_EPOCH - 1:
+                rig = make()

@@ -12,6 +12,7 @@ from kwire.broker.config import load
 from kwire.broker.node.format import all_directories, format_directories
 from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
 from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch, cut_for
+from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.testing.disk import MemoryDisk
@@ -198,7 +199,7 @@ def test_what_a_node_remembers_of_elections_is_kafkas_file() -> None:
     disk = MemoryDisk()
     log = made(disk)
     assert (log.election().leader_epoch, log.election().leader_id) == (0, -1)
-    log.remember(log.election_of(3, 1, [1, 2]))
+    log.remember(QuorumState(leader_id=1, leader_epoch=3, voter_ids=(1, 2)))
     assert (log.election().leader_epoch, log.election().leader_id) == (3, 1)
     assert disk.read("/data/__cluster_metadata-0/quorum-state") == (
         b'{"clusterId":"","leaderId":1,"leaderEpoch":3,"votedId":-1,"appliedOffset":0,'

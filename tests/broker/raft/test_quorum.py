@@ -13,6 +13,7 @@ from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.node.format import all_directories, format_directories
+from kwire.broker.raft.endpoints import static_voters
 from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
 from kwire.broker.raft.quorum import Quorum
 from kwire.broker.raft.view import NO_LEADER, QuorumView
@@ -46,8 +47,9 @@ class SlowHost(VirtualHost):
 class Bench:
     """A quorum of one on a disk in memory, and everything that it has told, in order."""
 
-    def __init__(self, disk: MemoryDisk | None = None) -> None:
-        config = load(None, {}, {"log.dirs": "/data", "node.id": "1"})
+    def __init__(self, disk: MemoryDisk | None = None, **settings: str) -> None:
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        config = load(None, {}, {"log.dirs": "/data", "node.id": "1", **named})
         self.disk = disk or MemoryDisk()
         self.host = SlowHost()
         self.told: list[object] = []
@@ -69,11 +71,12 @@ class Bench:
             self.host.logger("kwire.raft"),
             node_id=1,
             directory_id=directory.directory_id or Uuid(bytes(16)),
+            static_voters=static_voters(config),
         )
         self.quorum = Quorum(
             config, self.host, on_committed=self.replay, on_failed=lambda reason: self.told.append("failed")
         )
-        self.quorum.start(self.log, self)
+        self.quorum.start(self.log, "a cluster", self)
         self.syncs = self.disk.syncs
 
     def replay(self, batches: Iterable[MetadataBatch]) -> None:
@@ -140,17 +143,17 @@ def test_a_start_is_synced_once_whatever_comes_of_it(bench: Bench) -> None:
     bench.quorum.settle()
     assert bench.heard() == [(1, 1, 1), "committed 1", (2, 2, 1), "committed 2"]
     assert bench.disk.syncs == plain.disk.syncs
-    assert bench.quorum.describe().high_watermark == 3
+    assert bench.quorum.high_watermark == 3
 
 
 def test_nothing_is_committed_before_it_is_synced(settled: Bench) -> None:
     assert settled.append(NOTHING, NOTHING) == FIRST + 2
     settled.host.run_pending()
     assert (settled.heard(), settled.disk.syncs) == ([], settled.syncs)
-    assert settled.quorum.describe().high_watermark == FIRST + 1
+    assert settled.quorum.high_watermark == FIRST + 1
     settled.host.finish()
     assert settled.heard() == [(2, 3, 1), "committed 3"]
-    assert settled.quorum.describe().high_watermark == FIRST + 3
+    assert settled.quorum.high_watermark == FIRST + 3
 
 
 def test_what_comes_together_shares_a_sync_and_so_does_all_that_comes_meanwhile(settled: Bench) -> None:
@@ -219,7 +222,7 @@ def test_what_is_too_long_for_one_batch_is_refused_and_leaves_nothing(settled: B
 
 def test_it_becomes_dynamic_with_what_is_appended_next(settled: Bench) -> None:
     assert settled.quorum.kraft_version == 0
-    settled.quorum.become_dynamic()
+    settled.quorum.raise_kraft_version(1, validate_only=False)
     assert settled.append(NOTHING) == FIRST + 3
     settled.quorum.settle()
     assert settled.heard() == [(4, 4, 1), "committed 4"]
@@ -237,3 +240,12 @@ def test_others_see_who_leads_and_hear_when_nobody_does_any_more(settled: Bench)
     settled.host.run_pending()
     assert told == [NO_LEADER]
     assert not view.leads
+
+
+def test_others_are_told_of_a_leader_that_this_node_does_not_go_to_any_more(settled: Bench) -> None:
+    settled.logs.shutdown(0)
+    voters = "1@one:9093,2@two:9093,3@three:9093"
+    again = Bench(
+        settled.disk, controller_quorum_voters=voters, listeners="PLAINTEXT://:9092,CONTROLLER://one:9093"
+    )
+    assert (again.quorum.leader_id, again.quorum.told_leader_id, again.quorum.epoch) == (NO_LEADER, 1, 1)

@@ -84,6 +84,21 @@ def test_who_is_caught_up_is_waited_for_before_it_is_in_the_isr(why: str) -> Non
     assert rig.high_watermark(9) == (5 if why == "it may" else 9)
 
 
+def test_nobody_waits_for_who_has_lost_the_directory_of_its_replica() -> None:
+    """Its broker lives, and it was caught up a moment ago."""
+    ours, lost, fresh = (Uuid(bytes(15) + bytes([number])) for number in (101, 102, 103))
+    rig = Rig(THREE._replace(directories=(ours, lost, fresh)))
+    for broker_id in (2, 3):
+        rig.fetched(broker_id, 5, 5)
+    rig.fetched(3, 9, 9)
+    assert rig.high_watermark(9) == 5
+    brokers = rig.cluster.image.brokers
+    rig.cluster.image.brokers = {**brokers, 2: brokers[2]._replace(log_dirs=(fresh,))}
+    assert rig.high_watermark(9) == 5, "in the ISR it is waited for all the same"
+    rig.take(THREE._replace(directories=(ours, lost, fresh), isr=(1, 3), partition_epoch=1))
+    assert rig.high_watermark(9) == 9
+
+
 @pytest.mark.parametrize(
     ("isr", "replicas", "least", "too_few"),
     [

@@ -328,9 +328,12 @@ def test_the_isr_grows_and_shrinks_as_the_controller_agrees(rig: Rig) -> None:
     assert rig.commit() == [], "before it is known whether the controller agrees"
     rig.cluster.answer()
     assert rig.news() == []
+    leading = rig.cluster.leading
+    assert (leading.isr_expands, leading.isr_shrinks) == (1, 0)
     rig.host.advance(30_001)
     rig.partition.check_followers()
     assert rig.cluster.wanted() == [(1,)]
     assert rig.news() == []
     rig.cluster.answer()
+    assert (leading.isr_expands, leading.isr_shrinks) == (1, 1)
     assert rig.news() == [("waits for both", None)]

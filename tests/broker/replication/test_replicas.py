@@ -77,6 +77,8 @@ class Rig:
             on_left=self.left.append,
             on_deleted=lambda: None,
         )
+        if isinstance(self.disk, SlowDisk):
+            self.disk.host = self.host
         self.replicas.start()
 
     def assign(self, places: Places, done: Assigned) -> None:
@@ -115,7 +117,7 @@ class Rig:
 
 
 class SlowDisk(MemoryDisk):
-    """A directory takes as long as a slice, once the host is known."""
+    """A directory takes as long as a slice, once the broker starts."""
 
     host: VirtualHost | None = None
 
@@ -173,9 +175,7 @@ class Slow:
     """A topic of so many replicas that the last three are not taken up in the turn of its creation."""
 
     def __init__(self) -> None:
-        disk = SlowDisk()
-        self.rig = rig = Rig(disk)
-        disk.host = rig.host
+        self.rig = rig = Rig(SlowDisk())
         rig.publish(
             TopicRecord(name="t", topic_id=TOPIC_ID),
             *(partition(index=index) for index in range(AT_ONCE + 3)),
@@ -201,6 +201,17 @@ def test_many_new_replicas_are_taken_up_turn_by_turn() -> None:
     rig.host.run_pending()
     assert slow.roles == [Role.FOLLOWER, Role.LEADER, Role.LEADER, Role.FOLLOWER]
     assert rig.followed == [(2, 1), (2, 1)]
+
+
+def test_a_broker_whose_directory_was_emptied_makes_its_logs_turn_by_turn() -> None:
+    slow = Slow()
+    slow.rig.host.run_pending()
+    slow.rig.logs.shutdown(slow.rig.host.now_ms())
+    slow.rig = rig = Rig(SlowDisk(), slow.rig.image)
+    assert slow.roles == [Role.LEADER, *[Role.ABSENT] * 3]
+    rig.publish(change(index=LAST + 3, leader=2))
+    rig.host.run_pending()
+    assert slow.roles == [Role.LEADER, Role.LEADER, Role.LEADER, Role.FOLLOWER]
 
 
 def test_replicas_that_are_not_wanted_any_more_are_not_taken_up() -> None:

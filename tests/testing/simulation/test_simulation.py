@@ -12,7 +12,8 @@ from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import Died, MemoryDisk
 from kwire.testing.simulation.breakage import BREAKAGES, Breakage
 from kwire.testing.simulation.history import History
-from kwire.testing.simulation.run import failure_of, run_many
+from kwire.testing.simulation.run import failure_of
+from tests.testing import seeds
 
 MODULE = "kwire.testing.simulation"
 SEEDS = range(220)
@@ -45,8 +46,7 @@ def quiet() -> Iterator[None]:
 
 
 def test_every_promise_holds_after_every_step() -> None:
-    failures = run_many(SEEDS, History, MODULE)
-    assert not failures, failures[0]
+    seeds.hold(SEEDS, History, MODULE)
 
 
 @pytest.mark.parametrize("seed", ONCE_FAILED)
@@ -57,20 +57,11 @@ def test_what_was_found_stays_repaired(seed: int) -> None:
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)
 def test_bugs_made_by_hand_are_found(breakage: Breakage, monkeypatch: pytest.MonkeyPatch) -> None:
-    breakage.make(monkeypatch.setattr)
-    seeds = (breakage.seed, *range(ENOUGH_SEEDS))
-    failure = next(filter(None, (failure_of(seed, History, MODULE) for seed in seeds)), None)
-    assert failure is not None, f"{breakage.name} goes unnoticed"
-    assert "replay with: python -m kwire.testing.simulation --seed" in failure
+    seeds.find(breakage, monkeypatch, History, MODULE, ENOUGH_SEEDS)
 
 
 def test_a_seed_decides_everything() -> None:
-    transcripts = []
-    for _ in range(2):
-        history = History(7)
-        history.run()
-        transcripts.append(history.transcript)
-    assert transcripts[0] == transcripts[1]
+    seeds.decide_everything(History)
 
 
 class TestTheDisk:

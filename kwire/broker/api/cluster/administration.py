@@ -53,7 +53,7 @@ def update_features(node: ControllerRole, context: Asked, request: UpdateFeature
         for update in request.feature_updates
     }
     command = UpdateFeatures(updates, request.validate_only, node.quorum.kraft_version)
-    node.controller.submit(command, done)
+    node.own_controller.submit(command, done)
     return PARKED
 
 
@@ -76,7 +76,7 @@ def unregister_broker(node: ControllerRole, context: Asked, request: UnregisterB
             response.error_code, response.error_message = reply.code, reply.message
         context.complete(response)
 
-    node.controller.submit(UnregisterBroker(request.broker_id), done)
+    node.own_controller.submit(UnregisterBroker(request.broker_id), done)
     return PARKED
 
 

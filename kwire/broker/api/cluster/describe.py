@@ -47,7 +47,7 @@ def describe_cluster(
             code = ErrorCode.INVALID_REQUEST
         return DescribeClusterResponse(error_code=code, error_message=text)
     if own == CONTROLLERS:
-        nodes, controller = _controllers(node, context.listener), node.quorum.describe().leader_id
+        nodes, controller = _controllers(node, context.listener), node.quorum.leader_id
     else:
         with_fenced = context.api_version >= FIRST_WITH_FENCED and request.include_fenced_brokers
         nodes, controller = _brokers(node, context.listener, with_fenced), controller_id(node, node.image)

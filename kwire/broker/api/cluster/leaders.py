@@ -58,7 +58,7 @@ def elect_leaders(
 
     topics = request.topic_partitions
     asked = None if topics is None else [(topic.topic, topic.partitions) for topic in topics]
-    node.controller.submit(ElectLeaders(election, asked), done)
+    node.own_controller.submit(ElectLeaders(election, asked), done)
     return PARKED
 
 
@@ -84,7 +84,7 @@ def alter_partition_reassignments(
         response.allow_replication_factor_change = request.allow_replication_factor_change
         context.complete(response)
 
-    node.controller.submit(AlterReassignments(asked, request.allow_replication_factor_change), done)
+    node.own_controller.submit(AlterReassignments(asked, request.allow_replication_factor_change), done)
     return PARKED
 
 

@@ -97,7 +97,7 @@ def decide_configs(node: ControllerRole, context: Asked, request: Request) -> Pa
         context.complete(_response(request, outcomes))
 
     command = IncrementalAlterConfigs if _is_incremental(request) else LegacyAlterConfigs
-    node.controller.submit(command([changes[at] for at in left], request.validate_only), done)
+    node.own_controller.submit(command([changes[at] for at in left], request.validate_only), done)
     return PARKED
 
 

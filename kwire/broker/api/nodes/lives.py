@@ -80,7 +80,7 @@ def broker_registration(
         request.is_migrating_zk_broker,
         node.quorum.kraft_version,
     )
-    node.controller.submit(command, done)
+    node.own_controller.submit(command, done)
     return PARKED
 
 
@@ -108,7 +108,7 @@ def broker_heartbeat(node: ControllerRole, context: Asked, request: BrokerHeartb
         request.offline_log_dirs,
         request.cordoned_log_dirs,
     )
-    node.controller.submit(command, done)
+    node.own_controller.submit(command, done)
     return PARKED
 
 
@@ -125,7 +125,7 @@ def allocate_producer_ids(
                 AllocateProducerIdsResponse(producer_id_start=reply.first, producer_id_len=reply.size)
             )
 
-    node.controller.submit(AllocateProducerIds(request.broker_id, request.broker_epoch), done)
+    node.own_controller.submit(AllocateProducerIds(request.broker_id, request.broker_epoch), done)
     return PARKED
 
 
@@ -146,7 +146,7 @@ def controller_registration(
     command = RegisterController(
         request.controller_id, request.incarnation_id, _endpoints(request), _features(request)
     )
-    node.controller.submit(command, done)
+    node.own_controller.submit(command, done)
     return PARKED
 
 

@@ -16,6 +16,7 @@ from kwire.broker.controller.commands import (
     PartitionAlteration,
 )
 from kwire.broker.metadata.records import DIRECTORIES_LEVEL
+from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from kwire.broker.api.ports import Asked, ControllerRole
 
 FIRST_WITH_BROKER_EPOCHS = 3
-UNKNOWN_EPOCH = -1
 
 
 def alter_partition(node: ControllerRole, context: Asked, request: AlterPartitionRequest) -> Parked:
@@ -47,7 +47,7 @@ def alter_partition(node: ControllerRole, context: Asked, request: AlterPartitio
     def isr(partition: RequestPartitionData) -> list[tuple[int, int]]:
         if has_epochs:
             return [(member.broker_id, member.broker_epoch) for member in partition.new_isr_with_epochs]
-        return [(broker_id, UNKNOWN_EPOCH) for broker_id in partition.new_isr]
+        return [(broker_id, UNKNOWN_BROKER_EPOCH) for broker_id in partition.new_isr]
 
     def done(reply: list[AlteredPartition] | ApiError) -> None:
         if isinstance(reply, ApiError):
@@ -75,7 +75,7 @@ def alter_partition(node: ControllerRole, context: Asked, request: AlterPartitio
         for topic in request.topics
         for partition in topic.partitions
     ]
-    node.controller.submit(AlterPartition(request.broker_id, request.broker_epoch, partitions), done)
+    node.own_controller.submit(AlterPartition(request.broker_id, request.broker_epoch, partitions), done)
     return PARKED
 
 
@@ -132,5 +132,5 @@ def assign_replicas_to_dirs(
         for topic in directory.topics
         for partition in topic.partitions
     }
-    node.controller.submit(AssignDirectories(request.broker_id, request.broker_epoch, places), done)
+    node.own_controller.submit(AssignDirectories(request.broker_id, request.broker_epoch, places), done)
     return PARKED

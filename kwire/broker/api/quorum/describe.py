@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kwire.broker.api.context import Parked
+from kwire.broker.api.quorum.leaders import when_kept
 from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_quorum import (
@@ -15,15 +17,23 @@ from kwire.wire.messages.describe_quorum import (
     ResponseTopicData,
 )
 from kwire.wire.messages.describe_quorum import Node as QuorumNode
+from kwire.wire.primitives import ZERO_UUID
+from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import Asked, ControllerRole
+    from kwire.broker.raft.leading import ReplicaProgress
 
 METADATA_PARTITION = 0
 FIRST_WITH_DIRECTORIES = 2
 
 
-def describe_quorum(
+def describe_quorum(node: ControllerRole, context: Asked, request: DescribeQuorumRequest) -> Message | Parked:
+    """How all of them do, who keep it."""
+    return when_kept(node, context, lambda: _describe_quorum(node, context, request))
+
+
+def _describe_quorum(
     node: ControllerRole, context: Asked, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
     """There is one quorum: who asks for anything else, or for anything beside it, is told of nothing."""
@@ -35,47 +45,50 @@ def describe_quorum(
     if len(request.topics) != 1 or asked != [(CLUSTER_METADATA_TOPIC, METADATA_PARTITION)]:
         text = "This server does not host this topic-partition."
         return _refused(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
-    if not node.quorum.leads:
+    quorum = node.quorum.describe()
+    if quorum is None:
         text = "This server does not lead the metadata quorum."
         return _refused(request, ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
-    quorum = node.quorum.describe()
-    # The leader has always just caught up with itself.
+    with_directories = context.api_version >= FIRST_WITH_DIRECTORIES
     now_ms = node.host.now_ms()
+    voters, observers = (
+        [_state(one, now_ms, with_directories) for one in replicas]
+        for replicas in (quorum.voters, quorum.observers)
+    )
     partition = ResponsePartitionData(
         partition_index=METADATA_PARTITION,
         leader_id=quorum.leader_id,
-        leader_epoch=quorum.leader_epoch,
+        leader_epoch=quorum.epoch,
         high_watermark=quorum.high_watermark,
-        current_voters=[
-            ReplicaState(
-                replica_id=node.node_id,
-                replica_directory_id=quorum.directory_id,
-                log_end_offset=quorum.log_end_offset,
-                last_fetch_timestamp=now_ms,
-                last_caught_up_timestamp=now_ms,
-            )
-        ],
-        observers=[
-            ReplicaState(
-                replica_id=state.key.replica_id,
-                replica_directory_id=state.key.directory_id,
-                log_end_offset=state.end_offset,
-                last_fetch_timestamp=state.last_fetch_ms,
-                last_caught_up_timestamp=state.last_caught_up_ms,
-            )
-            for state in quorum.observers
-        ],
+        current_voters=voters,
+        observers=observers,
     )
-    listeners = [Listener(name=name, host=host, port=port) for name, host, port in quorum.endpoints]
     response = DescribeQuorumResponse(
         topics=[ResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])]
     )
-    if context.api_version >= FIRST_WITH_DIRECTORIES:
-        response.nodes = [QuorumNode(node_id=node.node_id, listeners=listeners)]
-    else:
-        for state in (*partition.current_voters, *partition.observers):
-            state.replica_directory_id = ReplicaState().replica_directory_id
+    if with_directories:
+        response.nodes = [
+            QuorumNode(
+                node_id=voter.key.replica_id,
+                listeners=[Listener(name=at.name, host=at.host, port=at.port) for at in voter.endpoints],
+            )
+            for voter in quorum.voter_set
+        ]
     return response
+
+
+def _state(replica: ReplicaProgress, now_ms: int, with_directories: bool) -> ReplicaState:
+    fetched_ms, caught_up_ms = (
+        -1 if since_ms is None else now_ms - since_ms
+        for since_ms in (replica.since_fetch_ms, replica.since_caught_up_ms)
+    )
+    return ReplicaState(
+        replica_id=replica.key.replica_id,
+        replica_directory_id=replica.key.directory_id if with_directories else ZERO_UUID,
+        log_end_offset=replica.end_offset,
+        last_fetch_timestamp=fetched_ms,
+        last_caught_up_timestamp=caught_up_ms,
+    )
 
 
 def _refused(request: DescribeQuorumRequest, code: ErrorCode, text: str) -> DescribeQuorumResponse:

@@ -4,8 +4,8 @@ Order: cluster, partition, the numbers themselves, the leader's epoch; then whet
 the leader's. A Fetch that finds no records waits until more is committed, unless it says (from version 18 on)
 that it knows less to be committed than there is.
 
-Whoever does not vote is sent what is committed, and nothing else: with one voter nobody else asks. Kafka
-sends what is written, whose high watermark comes later.
+A voter is sent what is written, which its Fetch from the end of that helps to commit. Whoever does not vote
+is sent what is committed, and nothing else; Kafka sends to all what is written, and the high watermark later.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.api.quorum.leaders import leader_endpoint, unfit
+from kwire.broker.api.quorum.leaders import leader_endpoint, unfit, when_kept
 from kwire.broker.host.host import Timer
 from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
-from kwire.broker.raft.followers import ReplicaKey
 from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch
-from kwire.broker.raft.snapshots import Snapshot
+from kwire.broker.raft.voters import ReplicaKey
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
@@ -43,8 +42,12 @@ FIRST_WITH_ENDPOINTS: Final = 17
 FIRST_WITH_REPLICA_STATE: Final = 15
 
 
-def fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
-    """Answer at once, or park until more is committed or the wait is over."""
+def fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) -> Message | Parked:
+    """Answer at once, or park until there is more or the wait is over."""
+    return when_kept(node, context, lambda: _fetch(node, context, request))
+
+
+def _fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
     if request.cluster_id not in (None, node.cluster_id):
         return FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
     asked = _partition(request)
@@ -83,6 +86,7 @@ class _Fetch:
         self._request = request
         self._asked = asked
         self._timer: Timer | None = None
+        self._is_voter = False
 
     def read(self) -> tuple[FetchResponse, bool]:
         """What there is now, and whether that is reason enough to answer at once."""
@@ -91,31 +95,38 @@ class _Fetch:
         if code != ErrorCode.NONE:
             return self.refusal(code), True
         other = answer_to_fetch(log, asked.fetch_offset, asked.last_fetched_epoch)
-        data = self._data(log.high_watermark)
-        if isinstance(other, EndOfEpoch):
-            data.diverging_epoch = EpochEndOffset(epoch=other.epoch, end_offset=other.end_offset)
-        elif isinstance(other, Snapshot):
-            data.snapshot_id = SnapshotId(end_offset=other.end_offset, epoch=other.epoch)
-        else:
+        if other is None:
             request = self._request
             version, state = self._context.api_version, request.replica_state
             replica_id = state.replica_id if version >= FIRST_WITH_REPLICA_STATE else request.replica_id
             if replica_id == self._node.node_id:
                 return self.refusal(ErrorCode.UNKNOWN_SERVER_ERROR), True
+            key = ReplicaKey(replica_id, asked.replica_directory_id)
+            self._is_voter = quorum.is_voter(key)
+            # What it says to have may commit what follows: that is answered, too.
+            if replica_id >= 0:
+                quorum.is_fetched(key, asked.fetch_offset)
+                if unfit(quorum, asked.current_leader_epoch) != ErrorCode.NONE:
+                    return self.read()
+            data = self._data(quorum.high_watermark)
             try:
                 region = log.log.read(
                     asked.fetch_offset,
                     max_bytes=min(max(request.max_bytes, 0), MAX_BYTES),
-                    up_to_offset=log.high_watermark,
+                    up_to_offset=log.written_end_offset if self._is_voter else log.high_watermark,
                 )
             except ApiError as error:
                 return self.refusal(error.code), True
-            if replica_id >= 0:
-                quorum.is_fetched(ReplicaKey(replica_id, asked.replica_directory_id), asked.fetch_offset)
             if region.size_bytes:
                 data.records = region
-        is_enough = other is not None or bool(data.records) or log.high_watermark > asked.high_watermark
-        return self._response(data), is_enough
+        else:
+            data = self._data(quorum.high_watermark)
+            if isinstance(other, EndOfEpoch):
+                data.diverging_epoch = EpochEndOffset(epoch=other.epoch, end_offset=other.end_offset)
+            else:
+                data.snapshot_id = SnapshotId(end_offset=other.end_offset, epoch=other.epoch)
+        is_news = data.high_watermark > asked.high_watermark
+        return self._response(data), other is not None or bool(data.records) or is_news
 
     def _data(self, high_watermark: int) -> PartitionData:
         quorum = self._node.quorum
@@ -123,7 +134,7 @@ class _Fetch:
             partition_index=0,
             high_watermark=high_watermark,
             log_start_offset=quorum.log.start_offset,
-            current_leader=LeaderIdAndEpoch(leader_id=quorum.leader_id, leader_epoch=quorum.epoch),
+            current_leader=LeaderIdAndEpoch(leader_id=quorum.told_leader_id, leader_epoch=quorum.epoch),
             aborted_transactions=[],
             records=b"",
         )
@@ -149,8 +160,8 @@ class _Fetch:
         return self._response(data)
 
     def park(self) -> None:
-        """Wait until more is committed, up to max_wait_ms."""
-        self._node.quorum.wait(self.complete)
+        """Wait until there is more, up to max_wait_ms."""
+        self._node.quorum.wait(self.complete, for_written=self._is_voter)
         self._timer = self._node.host.schedule(self._request.max_wait_ms, self.complete)
         self._context.channel.interrupt = self.complete
 
@@ -162,7 +173,7 @@ class _Fetch:
         channel = self._context.channel
         if channel.interrupt == self.complete:
             channel.interrupt = None
-        if channel.closed or self._context.completed:
+        if channel.closed or self._context.completed or not self._node.quorum.when_kept(self.complete):
             return
         try:
             response: Message = self.read()[0]

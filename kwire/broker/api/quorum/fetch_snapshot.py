@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import RequestContext
+from kwire.broker.api.context import Parked, RequestContext
 from kwire.broker.api.quorum.fetch import MAX_BYTES
-from kwire.broker.api.quorum.leaders import leader_endpoint, unfit
+from kwire.broker.api.quorum.leaders import leader_endpoint, unfit, when_kept
 from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
 from kwire.broker.raft.snapshots import Snapshot
+from kwire.broker.raft.voters import ReplicaKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
@@ -24,6 +25,7 @@ from kwire.wire.messages.fetch_snapshot import (
     ResponseTopicSnapshot,
     SnapshotId,
 )
+from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import ControllerRole
@@ -33,8 +35,14 @@ FIRST_WITH_ENDPOINTS = 1
 
 def fetch_snapshot(
     node: ControllerRole, context: RequestContext, request: FetchSnapshotRequest
-) -> FetchSnapshotResponse:
+) -> Message | Parked:
     """Answer with the next bytes, up to max_bytes."""
+    return when_kept(node, context, lambda: _fetch_snapshot(node, context, request))
+
+
+def _fetch_snapshot(
+    node: ControllerRole, context: RequestContext, request: FetchSnapshotRequest
+) -> FetchSnapshotResponse:
     if request.cluster_id not in (None, node.cluster_id):
         return FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=[])
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
@@ -48,7 +56,7 @@ def fetch_snapshot(
     )
     if (topic.name, asked.partition) == (CLUSTER_METADATA_TOPIC, 0):
         data.current_leader = LeaderIdAndEpoch(
-            leader_id=node.quorum.leader_id, leader_epoch=node.quorum.epoch
+            leader_id=node.quorum.told_leader_id, leader_epoch=node.quorum.epoch
         )
         data.error_code = _fill(node, request, asked, data)
     else:
@@ -82,4 +90,5 @@ def _fill(
     data.size, data.position = size_bytes, asked.position
     max_bytes = min(max(request.max_bytes, 0), MAX_BYTES)
     data.unaligned_records = snapshots.piece(snapshot, asked.position, max_bytes)
+    node.quorum.is_loaded(ReplicaKey(request.replica_id, asked.replica_directory_id))
     return ErrorCode.NONE

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kwire.broker.api.context import PARKED, Parked
 from kwire.broker.host.host import PeerAddress
-from kwire.wire.errors import ErrorCode
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import ControllerRole, ServesQuorum
+    from collections.abc import Callable
+
+    from kwire.broker.api.ports import Asked, ControllerRole, ServesQuorum
 
 
 def unfit(quorum: ServesQuorum, epoch: int) -> ErrorCode:
@@ -22,14 +26,31 @@ def unfit(quorum: ServesQuorum, epoch: int) -> ErrorCode:
     return ErrorCode.BROKER_NOT_AVAILABLE if quorum.is_ending else ErrorCode.NONE
 
 
+def when_kept(
+    node: ControllerRole, context: Asked, answer: Callable[[], Message | Parked]
+) -> Message | Parked:
+    """What `answer` gives, once all is durable that this node has promised the others."""
+
+    def later() -> None:
+        try:
+            reply = answer()
+        except ApiError as error:
+            context.refuse(error)
+        else:
+            if not isinstance(reply, Parked):
+                context.complete(reply)
+
+    return answer() if node.quorum.when_kept(later) else PARKED
+
+
 def leader_endpoint(node: ControllerRole, listener: str) -> tuple[int, PeerAddress] | None:
     """The leader's id, and where it is reached through a listener; None where that is not known."""
-    quorum, controllers = node.quorum, node.image.controllers
-    for name, host, port in quorum.describe().endpoints if quorum.leads else ():
-        if name == listener:
-            # Voters are not told the host of a listener that has every address; registrations are.
-            registered = controllers.get(quorum.leader_id) if not host else None
-            if registered is not None and listener in registered.endpoints:
-                host = registered.endpoints[listener].host
-            return (quorum.leader_id, PeerAddress(host, port)) if host else None
-    return None
+    quorum = node.quorum
+    address = quorum.leader_endpoint(listener) if quorum.told_leader_id >= 0 else None
+    if address is not None and not address.host:
+        # Voters are not told the host of a listener that has every address; registrations are.
+        registered = node.image.controllers.get(quorum.told_leader_id)
+        if registered is None or listener not in registered.endpoints:
+            return None
+        address = address._replace(host=registered.endpoints[listener].host)
+    return None if address is None else (quorum.told_leader_id, address)

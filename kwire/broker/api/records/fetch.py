@@ -4,11 +4,14 @@ KIP-392 (from followers), KIP-516 (ids), KIP-951 (leaders).
 Order: session, isolation level, then per partition topic id and existence, epochs, replica, offset range.
 A fetch that finds fewer than `min_bytes` and no error waits up to `max_wait_ms` for the partitions to grow,
 and is then read afresh. Records go out as regions of the segment file, never through Python.
+
+A session may have thousands of partitions, most of which are quiet: of such a one nothing is read, made or
+looked up.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.records import follower_fetch
@@ -16,6 +19,7 @@ from kwire.broker.api.records.fetch_answers import Fetched, divergence, failed, 
 from kwire.broker.api.records.fetch_sessions import FetchContext, FetchTarget, replica_id_of
 from kwire.broker.api.records.preferred_replica import preferred_replica
 from kwire.broker.host.host import Timer
+from kwire.broker.replication.partition import UNKNOWN_EPOCH
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import FileRegion
 from kwire.broker.storage.log.segments import EMPTY, INCOMPLETE
@@ -38,6 +42,8 @@ READ_UNCOMMITTED, READ_COMMITTED = range(2)
 FUTURE_REPLICA_ID = -3
 """A broker's own copy of a log in another directory: it reads all there is. Other ids below 0 are clients."""
 FIRST_VERSION_FROM_FOLLOWERS = 11
+QUIET: Final = FileRegion(EMPTY.file, 0, 0)
+"""What there is of a partition of which there is nothing to tell."""
 
 
 def handle(node: BrokerRole, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
@@ -54,6 +60,7 @@ def handle(node: BrokerRole, context: RequestContext, request: FetchRequest) -> 
     except ApiError as error:
         return FetchResponse(error_code=error.code)
     if session.follower is not None:
+        context.by_follower = True
         return follower_fetch.handle(node, context, request, session)
     fetch = _Fetch(node, context, request, session)
     fetched, enough = fetch.read()
@@ -79,6 +86,7 @@ class _Fetch:
         "_request",
         "_selects",
         "_session",
+        "_skips_quiet",
         "_targets",
         "_timer",
         "_watched",
@@ -103,8 +111,12 @@ class _Fetch:
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._watched: list[tuple[Partition, FetchTarget, FileRegion]] = []
         """Partitions that could be read, and what there was."""
-        self._places: list[tuple[int, int]] = []
-        """Where the read of each of them began: the segment's base offset, and the position in it."""
+        self._places: list[tuple[int, int] | None] = []
+        """Where the read of each of them began: the segment's base offset, and the position in it.
+
+        None where that is to be looked for once there is something to read.
+        """
+        self._skips_quiet = session.tells_news and not self._selects and not self._reads_all
         self._timer: Timer | None = None
         # What does not exist when the request comes does not for as long as it waits; it is told of last.
         self._erroneous: Fetched = []
@@ -127,7 +139,11 @@ class _Fetch:
         total_bytes = 0
         at_least_one = True
         urgent = False
+        skips_quiet = self._skips_quiet
         for target, partition in self._targets:
+            if skips_quiet and partition is not None and self._is_quiet(partition, target):
+                watched.append((partition, target, QUIET))
+                continue
             try:
                 if partition is None or partition.role is not Role.LEADER:
                     partition = found(self._node, target, partition, from_leader=self._from_leader)
@@ -146,8 +162,24 @@ class _Fetch:
                 total_bytes += size_bytes
                 left_bytes = max(0, left_bytes - size_bytes)
         self._watched = watched
-        enough = urgent or not fetched or total_bytes >= self._min_bytes
+        enough = urgent or not self._targets or total_bytes >= self._min_bytes
         return fetched + self._erroneous, enough
+
+    def _is_quiet(self, partition: Partition, target: FetchTarget) -> bool:
+        """Whether a reading would find nothing that the session has not told, and no fault."""
+        log, offset = partition.log, target.fetch_offset
+        high_watermark = log.high_watermark
+        start_offset = log.log_start_offset
+        return (
+            offset == (log.last_stable_offset if self._committed else high_watermark)
+            and target.told_high_watermark == high_watermark
+            and target.told_log_start_offset == start_offset <= offset
+            and target.current_leader_epoch in (partition.leader_epoch, UNKNOWN_EPOCH)
+            and target.last_fetched_epoch < 0
+            and partition.role is Role.LEADER
+            and log.failure is None
+            and target.topic_id in (partition.topic_id, ZERO_UUID)
+        )
 
     def _read_one(
         self, partition: Partition, target: FetchTarget, left_bytes: int, at_least_one: bool
@@ -211,8 +243,12 @@ class _Fetch:
     def finds_enough(self) -> bool:
         """Whether there is nothing to wait for, after a reading that did not say so by itself."""
         known = True
+        counts = self._min_bytes > 1
         try:
             for partition, target, region in self._watched:
+                if region is QUIET and not counts:
+                    self._places.append(None)
+                    continue
                 log, offset = partition.log, target.fetch_offset
                 place = log.place_of(region, offset)
                 if place is None:
@@ -244,7 +280,7 @@ class _Fetch:
             role = partition.role
             if role is not Role.LEADER and (self._from_leader or role is not Role.FOLLOWER):
                 return True
-            if target.current_leader_epoch not in (-1, partition.leader_epoch):
+            if target.current_leader_epoch not in (UNKNOWN_EPOCH, partition.leader_epoch):
                 return True
             log = partition.log
             offset = target.fetch_offset
@@ -253,7 +289,7 @@ class _Fetch:
                 if offset > end_offset:
                     return True
                 if offset < end_offset:
-                    available_bytes = log.bytes_to(*place, end_offset)
+                    available_bytes = log.bytes_to(*(place or log.place(offset)), end_offset)
                     if available_bytes is None:
                         return True
                     total_bytes += min(available_bytes, target.max_bytes)

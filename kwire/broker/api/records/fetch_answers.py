@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kwire.broker.api.context import size_of
 from kwire.broker.api.records.fetch_sessions import FetchContext, FetchTarget
 from kwire.broker.replication.roles import Role
 from kwire.wire.errors import ApiError, ErrorCode
@@ -99,16 +100,25 @@ def response(
     topics: list[FetchableTopicResponse] = []
     current: FetchableTopicResponse | None = None
     leaders: set[int] = set()
+    to_follower = session.follower is not None
     for target, data in told:
         topic_name = target.topic or ""
         if current is None or current.topic != topic_name or current.topic_id != target.topic_id:
             current = FetchableTopicResponse(topic=topic_name, topic_id=target.topic_id, partitions=[])
             topics.append(current)
         current.partitions.append(data)
+        traffic = node.traffic.topics.get(topic_name)
+        if traffic is not None:
+            traffic.reads += 1
+        if data.records and traffic is not None:
+            if to_follower:
+                traffic.replication_bytes_out += size_of(data.records)
+            else:
+                traffic.bytes_out += size_of(data.records)
         if data.current_leader.leader_id >= 0:
             leaders.add(data.current_leader.leader_id)
     answer = FetchResponse(session_id=session_id, responses=topics)
-    if leaders and session.follower is None:
+    if leaders and not to_follower:
         answer.node_endpoints = [
             NodeEndpoint(node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack)
             for endpoint in node.endpoints(leaders, context.channel.listener)

@@ -201,6 +201,11 @@ class FetchContext:
         self._epoch = session.epoch if session is not None else 0
         self._uses_topic_ids = uses_topic_ids
 
+    @property
+    def tells_news(self) -> bool:
+        """Whether the response tells of what has changed alone."""
+        return self._session is not None
+
     def trim(
         self, fetched: Sequence[tuple[FetchTarget, PartitionData]], now_ms: int
     ) -> tuple[int, Sequence[tuple[FetchTarget, PartitionData]]]:

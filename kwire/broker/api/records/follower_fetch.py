@@ -185,11 +185,12 @@ class _FollowerFetch:
             if data.error_code or data.diverging_epoch.epoch >= 0:
                 continue
             assert target.topic is not None
+            assert isinstance(target, FollowerTarget)
             size_bytes = size_of(data.records)
             if size_bytes and self._node.leader_throttle.covers(target.topic, target.index):
                 self._node.leader_throttle.record(size_bytes)
             partition = self._node.partition(target.topic, target.index)
-            if partition is not None and partition.is_quiet_for(self._broker_id, target.fetch_offset):
+            if partition is not None and partition.is_quiet_for(self._broker_id, target.fetch_offset, target):
                 session.is_quiet(target)
         return answer
 

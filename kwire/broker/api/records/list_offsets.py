@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
 from kwire.broker.api.records.fetch_answers import replica
+from kwire.broker.replication.leader_offsets import EARLIEST, LATEST
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -23,8 +24,6 @@ from kwire.wire.messages.list_offsets import (
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole
 
-LATEST = -1
-EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5

@@ -78,7 +78,7 @@ def create_topics(
             )
         context.complete(CreateTopicsResponse(topics=results))
 
-    node.controller.submit(CreateTopics(asked, request.validate_only), done)
+    node.own_controller.submit(CreateTopics(asked, request.validate_only), done)
     return PARKED
 
 
@@ -133,7 +133,7 @@ def delete_topics(node: ControllerRole, context: Asked, request: DeleteTopicsReq
         else:
             context.complete(_response(reply))
 
-    node.controller.submit(DeleteTopics(asked), done)
+    node.own_controller.submit(DeleteTopics(asked), done)
     return PARKED
 
 
@@ -170,7 +170,7 @@ def create_partitions(
         results.extend(_result(name, fault) for name, fault in reply)
         context.complete(CreatePartitionsResponse(results=results))
 
-    node.controller.submit(CreatePartitions(asked, request.validate_only), done)
+    node.own_controller.submit(CreatePartitions(asked, request.validate_only), done)
     return PARKED
 
 

@@ -94,7 +94,7 @@ def check_transaction(
             elif code is ErrorCode.NONE and not (
                 turns.is_current(producer.producer_id, begun) or producers.has_open_transaction(*producer)
             ):
-                over(ApiError(ErrorCode.INVALID_TXN_STATE))
+                over(_too_late(node, partition))
                 return
             is_good = code is ErrorCode.NONE
             over(None if is_good else _refusal(code, adds=adds, knows_abortable=knows_abortable))
@@ -110,6 +110,19 @@ def check_transaction(
 
     # What a producer sends behind this waits for it, though it need not ask once this is written.
     turns.take_turn(producer.producer_id, check)
+
+
+def _too_late(node: BrokerRole, partition: TopicPartition) -> ApiError:
+    """Why the coordinator's consent is of no use any more: the transaction has ended, or another leads.
+
+    Who follows has the markers of the next leader, and knows less of what is open here. The producer is to go
+    there, and its transaction with it.
+    """
+    try:
+        node.led_partition(*partition)
+    except ApiError as error:
+        return error
+    return ApiError(ErrorCode.INVALID_TXN_STATE)
 
 
 def _refusal(code: ErrorCode, *, adds: bool, knows_abortable: bool) -> ApiError:

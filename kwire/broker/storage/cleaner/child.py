@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Protocol
 
 from kwire.broker.storage.cleaner.job import Cleaned, Job, Report, report_from_line, report_line
-from kwire.broker.storage.cleaner.worker import reports
 from kwire.broker.storage.disk import Disk
 
 _SOURCE_ROOT = Path(__file__).resolve().parents[4]
@@ -182,6 +181,9 @@ class InlineWorker:
     """A worker that cleans a bit whenever it is asked for a report."""
 
     def __init__(self, job: Job, disk: Disk) -> None:
+        # Imported here: a broker that has processes for it starts without what they do.
+        from kwire.broker.storage.cleaner.worker import reports
+
         self._reports: Iterator[Report] | None = reports(Job.from_line(job.line()), disk)
 
     def next_report(self) -> Report:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """One log to be cleaned, up to an offset."""
 
     directory: str
@@ -29,13 +28,13 @@ class Job:
     read_bytes: int
     """How much is read at once."""
     bytes_per_second: float
-    last_of_producers: list[tuple[int, int | None, int]] = field(default_factory=list)
+    last_of_producers: Sequence[tuple[int, int | None, int]] = ()
     """Producer id, where its last data ends (if there is any), and its epoch."""
     from_the_end: bool = True
     """Whether it is worth trying to read the keys from the end of the log."""
 
     def line(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps(self._asdict(), separators=(",", ":"))
 
     @classmethod
     def from_line(cls, line: str) -> Job:

@@ -269,15 +269,13 @@ class LogManager:
         parent = self._directories[0] if directory is None else self._directory(directory)
         if parent.offline:
             raise StorageError(f"{parent.path}, which holds the metadata log, is offline: {parent.failure}")
-        return self._load(
-            parent,
-            METADATA_TOPIC,
-            0,
-            config=config,
-            clean=False,
-            topic_id=METADATA_TOPIC_ID,
-            now_ms=now_ms,
+        is_new = not self._disk.exists(join(parent.path, f"{METADATA_TOPIC}-0"))
+        log = self._load(
+            parent, METADATA_TOPIC, 0, config=config, clean=False, topic_id=METADATA_TOPIC_ID, now_ms=now_ms
         )
+        if is_new:
+            parent.sync()  # before there is a partition: on one without the metadata log no broker starts
+        return log
 
     # --- looking around
 
@@ -580,20 +578,19 @@ class LogManager:
             complete = True
             for log in self.logs_in(directory.path):
                 try:
-                    log.commit()
-                    log.flush()
                     log.close()
                 except StorageError as error:
                     complete = False
                     self._logger.error("%r cannot be closed: %s", log, error)
-            if complete and (self._is_open or directory.was_clean):
-                try:
-                    if self._is_open:
-                        self._checkpoints[directory.path].write_now()
-                        directory.last_broker_epoch = broker_epoch
+            try:
+                directory.sync()  # the names of logs that were made in this life
+                if complete and self._is_open:
+                    self._checkpoints[directory.path].write_now()
+                    directory.last_broker_epoch = broker_epoch
+                if complete and (self._is_open or directory.was_clean):
                     directory.mark_clean()
-                except StorageError as error:
-                    self._logger.error("%s cannot be marked as shut down: %s", directory.path, error)
+            except StorageError as error:
+                self._logger.error("%s cannot be marked as shut down: %s", directory.path, error)
             directory.release()
         self._logs.clear()
         self._futures.clear()

@@ -57,6 +57,7 @@ class Durability:
         "_disk",
         "_epochs",
         "_flushed_ms",
+        "_is_new",
         "_metadata_needs_sync",
         "_producers",
         "_renames",
@@ -98,7 +99,11 @@ class Durability:
         self._producers = producers
         self.is_unnamed = is_unnamed
         """Whether the log cannot tell its topic's id yet, should the process die: nothing may be appended."""
-        self._metadata_needs_sync = metadata_needs_sync
+        self._is_new = metadata_needs_sync
+        """Whether the name of the directory, and those in it, may not be durable."""
+        self._metadata_needs_sync = (
+            metadata_needs_sync and not is_unnamed
+        )  # else it is synced before it is placed
         self._seen_ms: int | None = None
         """When somebody last asked whether a flush is due, in monotonic time."""
         self._flushed_ms: int | None = None
@@ -146,45 +151,47 @@ class Durability:
             place_topic_id(self._disk, self._directory)
             self.is_unnamed = False
 
-    def finish_files(self) -> None:
-        """Leave the files of a log that was flushed as a clean shutdown does. StorageError.
-
-        Of a log that nobody has written to since it was opened, nothing is opened or synced.
-        """
-        self.name_now()
-        self._segments.active.become_inactive()
-        for segment in self._segments.not_synced_from(self.recovery_point):
-            if segment.is_cut:
-                segment.file.sync()
-            for file in segment.unsynced_index_files():
-                file.sync()
-        snapshots = self._producers.take_unsynced_paths()
-        for path in snapshots:
-            self._disk.open(path).sync()
-        if snapshots:
-            self._disk.sync_directory(self._directory)
-
     def begin_flush(self) -> FlushTicket:
         """What is to be synced for all that is in the files now. StorageError."""
         self.name_now()
+        return self._ticket(closes=False)
+
+    def finish_files(self) -> FlushTicket:
+        """Leave the files as a clean shutdown does; what is to be synced then. StorageError.
+
+        Of a log that nobody has written to since it was opened, nothing is opened or synced. The directory
+        above, which has the name of the log's own, is left to the caller: it is the same for all logs in it.
+        """
+        self.name_now()
+        self._segments.active.become_inactive()
+        return self._ticket(closes=True)
+
+    def _ticket(self, *, closes: bool) -> FlushTicket:
         epochs, active = self._epochs, self._segments.active
         end_offset = self._segments.end_offset
+        is_written = end_offset > self.recovery_point
         files: list[DiskFile] = []
         directories: list[str] = []
-        if end_offset > self.recovery_point:
+        snapshots: list[str] = []
+        if is_written or closes:
             for segment in self._segments.not_synced_from(self.recovery_point):
-                files.append(segment.file)
-                if segment is not active:
+                if is_written or segment.is_cut:
+                    files.append(segment.file)
+                if is_written and segment is not active:
                     files += segment.index_files()
-            files += [self._disk.open(path) for path in self._producers.take_unsynced_paths()]
-        elif self._tail_needs_sync:
+                elif closes:
+                    files += segment.unsynced_index_files()
+            snapshots = self._producers.take_unsynced_paths()
+            files += [self._disk.open(path) for path in snapshots]
+        if self._tail_needs_sync and not is_written:
             files.append(active.file)
         if epochs.needs_sync:
             files.append(self._disk.open(epochs.path))
         if self._metadata_needs_sync:
             files.append(self._disk.open(join(self._directory, PARTITION_METADATA)))
+        if self._is_new and not closes:
             directories.append(self._directory.rpartition("/")[0])
-        if epochs.needs_sync or self._metadata_needs_sync or active.base_offset != self._synced_base:
+        if epochs.needs_sync or snapshots or self._is_new or active.base_offset != self._synced_base:
             directories.append(self._directory)
         epochs.needs_sync = False
         synced_base, cuts, renames = active.base_offset, self._cuts, self._renames
@@ -192,7 +199,7 @@ class Durability:
 
         # Until then another flush, which may be done sooner, has to sync the same.
         def finish() -> None:
-            self._metadata_needs_sync = False
+            self._metadata_needs_sync = self._is_new = False
             if cuts == self._cuts:
                 self.recovery_point = max(self.recovery_point, end_offset)
                 self._tail_needs_sync = self.awaits_sync = False

@@ -7,8 +7,8 @@ ones in doubt; they are rebuilt from the log then, so nothing here is ever synce
 
 Entries are gathered in memory and written a block at a time. That keeps index writes out of most appends, and
 the gathered tail is what nearly every lookup ends in. Lookups further back read the file by bisection, a
-block in the last step, which is kept: whoever reads on needs it again. No descriptor and no mapping is held
-in between.
+block in the last step, which is kept for a while: whoever reads on needs it again. No descriptor and no
+mapping is held in between.
 """
 
 from __future__ import annotations
@@ -114,6 +114,10 @@ class _Index:
                 raise CorruptIndex(f"{self.path} ends in the entry {last}")
         self._loaded = True
 
+    def found_empty(self) -> None:
+        """Its segment is, so that no entry of the file could be right, and none is looked for."""
+        self._loaded = True
+
     def finish(self) -> None:
         """Write the gathered tail and cut the file to its entries: the segment is no longer active."""
         self.load()
@@ -129,6 +133,10 @@ class _Index:
         self._loaded = False
         self._block = b""
         self._tail = []
+
+    def forget_lookup(self) -> None:
+        """Drop what is kept of the last lookup."""
+        self._block = b""
 
     def write_tail(self) -> None:
         """Put the gathered entries into the file."""

@@ -495,8 +495,12 @@ class Log(Readable):
         self.producers.log_starts_at(offset)
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Delete segments that retention or the log start offset has left behind; how many. StorageError."""
+        """Delete segments that retention or the log start offset has left behind; how many. StorageError.
+
+        Called now and then, it also lets go of memory that readers who are still there fill again.
+        """
         self.commit()
+        self._segments.forget_lookups()
         self._now_ms = now_ms
         try:
             old = deletable_segments(
@@ -540,17 +544,20 @@ class Log(Readable):
     # --- the end
 
     def close(self) -> None:
-        """Leave the files as a clean shutdown does: indexes cut, producers in a snapshot. StorageError.
+        """Leave all that is written durable, and the files as a clean shutdown does. StorageError.
 
-        Flush before, so that there is nothing left for recovery to do.
+        Indexes are cut then, and the producers in a snapshot. The name of the log's directory is not durable
+        yet if no flush was done: who closes many logs syncs the directory above them once.
         """
         self.commit()
         try:
             self.producers.take_snapshot()
-            self._durability.finish_files()
+            ticket = self._durability.finish_files()
+            ticket.work()
         except StorageError as error:
             self._fail(error)
             raise
+        ticket.finish()
 
     def fail(self, error: StorageError) -> None:
         """Take the log offline: its directory has failed, or it is being deleted."""

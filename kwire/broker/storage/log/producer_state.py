@@ -561,7 +561,7 @@ class ProducerStateManager:
 
     def load_snapshot(self, content: bytes, offset: int, *, now_ms: int) -> None:
         """Replace the state by that of a snapshot taken at `offset`. CorruptSnapshot."""
-        loaded = list(_decode_snapshot(content))
+        loaded = list(read_snapshot(content))
         self.clear()
         self.end_offset = offset
         for producer_id, state in loaded:
@@ -572,7 +572,8 @@ class ProducerStateManager:
                 self.ongoing[producer_id] = state.txn_first_offset
 
 
-def _decode_snapshot(content: bytes) -> Iterable[tuple[int, ProducerState]]:
+def read_snapshot(content: bytes) -> Iterable[tuple[int, ProducerState]]:
+    """The producers of a `.snapshot` file's content, by their ids. CorruptSnapshot, with the first."""
     if len(content) < _SNAPSHOT_HEAD.size:
         raise CorruptSnapshot(f"{len(content)} bytes are no snapshot")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(content, 0)

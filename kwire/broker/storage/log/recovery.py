@@ -289,6 +289,10 @@ class _Opening:
         A sound but empty time index proves nothing after a crash: rebuilding it may have been interrupted.
         """
         for segment in segments:
+            if not segment.size_bytes and not after_crash and self._has_indexes(segment):
+                segment.index.found_empty()
+                segment.time_index.found_empty()
+                continue
             try:
                 segment.index.load()
                 segment.time_index.load()
@@ -301,6 +305,10 @@ class _Opening:
                 self._logger.warning("%s: rebuilding the indexes of %r: %s", self.name, segment, error)
                 self.is_changed = True
                 _rebuild_indexes(segment)
+
+    def _has_indexes(self, segment: Segment) -> bool:
+        paths = (segment.index.path, segment.time_index.path)
+        return all(path.rpartition("/")[2] in self.names for path in paths)
 
     def trust(self) -> None:
         """Take the files for what they say. StorageError."""

@@ -104,6 +104,12 @@ class Segments:
         self._places.clear()
         self._largest_rolled = None
 
+    def forget_lookups(self) -> None:
+        """Drop what the indexes keep of lookups, up to 1.5 KiB each, of however many segments."""
+        for segment in self._segments:
+            segment.index.forget_lookup()
+            segment.time_index.forget_lookup()
+
     def about_to_write(self) -> None:
         """The next batch will be at the end of the active segment: remember the place."""
         places = self._places

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.api.table import ListenerRole
-from kwire.broker.raft.followers import FORGOTTEN_AFTER_MS, MOST, Followers, ReplicaKey
+from kwire.broker.raft.outputs import Remember
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
 from kwire.testing.world import Client
 from kwire.wire.batch import batches
@@ -140,7 +140,9 @@ def test_a_wrong_fetch_is_told_who_leads(quorum: Quorum, fields: dict[str, Any],
     assert data.error_code == code
     assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (quorum.node.node_id, 1)
     assert (data.high_watermark, data.records) == (-1, b"")
-    assert not quorum.node.quorum.followers
+    found = quorum.node.quorum.describe()
+    assert found is not None
+    assert not found.observers
 
 
 @pytest.mark.parametrize(
@@ -261,16 +263,14 @@ def test_a_snapshot_of_another_cluster_is_refused(quorum: Quorum) -> None:
     assert quorum.snapshot(cluster_id="another").error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
-def test_followers_are_remembered_for_a_while_and_never_too_many() -> None:
-    followers = Followers()
-    nowhere = Uuid(bytes(16))
-    followers.fetches(ReplicaKey(2, nowhere), 5, 10, 100)
-    followers.fetches(ReplicaKey(1, nowhere), 10, 10, 200)
-    assert [state.last_caught_up_ms for state in followers.heard_since(200)] == [200, -1]
-    followers.fetches(ReplicaKey(2, nowhere), 10, 12, 300)
-    [_, two] = followers.heard_since(300)
-    assert (two.last_fetch_ms, two.last_caught_up_ms) == (300, 100), "it has reached where the log ended then"
-    assert [state.key.replica_id for state in followers.heard_since(200 + FORGOTTEN_AFTER_MS)] == [2]
-    for replica_id in range(MOST + 10):
-        followers.fetches(ReplicaKey(replica_id, nowhere), 0, 1, 400)
-    assert len(followers.heard_since(400)) == MOST
+def test_nobody_hears_of_an_epoch_that_is_not_durable(quorum: Quorum) -> None:
+    parked, _ = quorum.ask(NEW, quorum.request())
+    driver = quorum.node.quorum
+    driver._do([Remember(driver.log.election(), is_promise=True)])
+    asking = quorum.connect("CONTROLLER", ListenerRole.CONTROLLER)
+    asking.ask(NEW, quorum.request(fetch_offset=0, last_fetched_epoch=0))
+    driver._waiters.call_all()
+    assert (asking.take(), parked.take()) == (b"", b"")
+    quorum.turn()
+    assert only(asking.receive(NEW, FetchRequest)).records
+    assert only(parked.receive(NEW, FetchRequest)).error_code == ErrorCode.NONE

@@ -9,6 +9,11 @@ import pytest
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, PartitionImage
 from kwire.broker.replication.partition import Partition
 from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.broker.api.records.leader import NONE, ONE, Leader, parts, sizes
@@ -173,6 +178,22 @@ def test_a_fetch_that_waits_is_told_when_it_waits_for_nothing(how: str) -> None:
     rig.turn()
     told = {one.partition_index: one.error_code for one in parts(rig.received())}
     assert told == ({0: code, 1: code} if how == "deleted" else {0: code})
+
+
+def test_who_waits_while_a_partition_comes_to_be_misses_nothing_of_it() -> None:
+    """Followers may hear of a partition before the broker does that is to lead it."""
+    leader = Leader()
+    assert leader.fetch({0: 0, 1: 0}, session_epoch=0) is None
+    on_leader = CreatePartitionsAssignment(broker_ids=[1])
+    topic = CreatePartitionsTopic(name="a", count=2, assignments=[on_leader])
+    leader.call(3, CreatePartitionsRequest(topics=[topic], timeout_ms=1_000))
+    leader.lead(1)
+    leader.host.advance(500)
+    answer = leader.received()
+    assert {one.partition_index: one.error_code for one in parts(answer)} == {0: NONE, 1: NONE}
+    assert leader.fetch(session_id=answer.session_id, session_epoch=1) is None
+    leader.append(1)
+    assert sizes(leader.received()) == {1: ONE}
 
 
 def test_a_follower_with_two_sessions_misses_nothing_in_either() -> None:

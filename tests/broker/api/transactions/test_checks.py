@@ -90,6 +90,30 @@ def test_batches_of_a_transaction_are_written_in_the_order_in_which_they_came(ri
         assert (answer.error_code, answer.base_offset) == (0, sequence)
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_batch_whose_transaction_ends_here_while_the_coordinator_is_asked_is_refused(
+    rig: Rig, *, leads: bool
+) -> None:
+    """Who does not lead any more has the marker from the next leader, to which the producer is to go."""
+    rig.create("a", TRANSACTION_STATE_TOPIC)
+    asked: list[Callable[[ErrorCode], None]] = []
+    rig.node.ask_coordinator = lambda *_, told, **__: asked.append(told)
+    client = rig.connect()
+    request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    request.transactional_id = "t"
+    client.send(11, request)
+    topics = [WritableTxnMarkerTopic(name="a", partition_indexes=[0])]
+    marker = WritableTxnMarker(producer_id=1, producer_epoch=0, transaction_result=False, topics=topics)
+    rig.call(1, WriteTxnMarkersRequest(markers=[marker]))
+    if not leads:
+        image = rig.node.image.topics["a"].partitions[0]
+        rig.node.led_partition("a", 0).follow(image._replace(leader=2, leader_epoch=image.leader_epoch + 1))
+    asked.pop()(ErrorCode.NONE)
+    rig.turn()
+    answer = client.receive(11, ProduceRequest).responses[0].partition_responses[0]
+    assert answer.error_code == (ErrorCode.INVALID_TXN_STATE if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
 def test_many_that_are_answered_at_once_take_their_turns_without_a_deep_stack() -> None:
     verifications = Verifications()
     went: list[int] = []

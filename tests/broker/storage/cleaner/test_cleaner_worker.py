@@ -80,14 +80,14 @@ def test_a_process_cleans(job: Job, workers: ChildWorkers) -> None:
 
 
 def test_a_worker_can_be_killed(job: Job, workers: ChildWorkers) -> None:
-    worker = workers.start(replace(job, bytes_per_second=1.0))
+    worker = workers.start(job._replace(bytes_per_second=1.0))
     worker.kill()
     assert isinstance(worker.next_report(), Failed)
     worker.kill()
 
 
 def test_a_worker_ends_with_the_broker(job: Job) -> None:
-    slow = replace(job, bytes_per_second=1.0)
+    slow = job._replace(bytes_per_second=1.0)
     with subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.write(slow.line().encode() + b"\n")

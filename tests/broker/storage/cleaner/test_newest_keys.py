@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import weakref
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -98,8 +97,7 @@ def cleaned(
     for base_offset, content in segments:
         disk.write(f"{DIRECTORY}/{base_offset:020d}.log", content, sync=True)
     sizes = [(base_offset, len(content)) for base_offset, content in segments]
-    job = replace(
-        job_for(sizes),
+    job = job_for(sizes)._replace(
         first_dirty_offset=first_dirty,
         now_ms=now_ms,
         map_bytes=map_bytes,

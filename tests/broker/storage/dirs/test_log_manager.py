@@ -211,6 +211,30 @@ def test_a_clean_start_trusts_what_it_finds(disk: MemoryDisk) -> None:
     assert crashed.log_end_offset == 0
 
 
+class ToldOfSyncs(MemoryDisk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[str] = []
+
+    def sync_directory(self, path: str) -> None:
+        self.synced.append(path)
+        super().sync_directory(path)
+
+
+def test_a_shutdown_syncs_the_directory_of_new_logs_once_and_each_of_their_own_once() -> None:
+    disk = ToldOfSyncs()
+    logs = opened(disk)
+    made = [logs.create("t", index, TOPIC_ID, CONFIG, NOW_MS) for index in range(5)]
+    append(made[0], b"a")
+    disk.synced.clear()
+    logs.shutdown(NOW_MS)
+    assert disk.synced[:6] == [*(log.directory for log in made), "/a"]
+    assert set(disk.synced[6:]) == {"/a"}  # for the checkpoints, and the mark
+    disk.power_cut(random.Random(0))
+    again = {log.partition: values(log) for log in opened(disk).logs()}
+    assert again == {0: [b"a"], 1: [], 2: [], 3: [], 4: []}
+
+
 def test_the_metadata_log_is_opened_apart_and_always_read_whole(disk: MemoryDisk) -> None:
     logs = opened(disk, "/a", "/b")
     log = logs.open_metadata_log(CONFIG, NOW_MS, directory="/b")
@@ -224,6 +248,14 @@ def test_the_metadata_log_is_opened_apart_and_always_read_whole(disk: MemoryDisk
     again = opened(disk, "/a", "/b")
     assert again.get("__cluster_metadata", 0) is None
     assert values(again.open_metadata_log(CONFIG, NOW_MS, directory="/b")) == [b"a"]
+
+
+def test_no_partition_outlives_the_metadata_log(disk: MemoryDisk) -> None:
+    """On its own no broker starts; and who only follows the metadata syncs nothing of it."""
+    logs = opened(disk, "/a", "/b")
+    logs.open_metadata_log(CONFIG, NOW_MS)
+    disk.power_cut(random.Random(0))
+    assert disk.is_directory("/a/__cluster_metadata-0")
 
 
 # --- checkpoints

@@ -225,3 +225,24 @@ def test_the_offset_at_a_position_passes_over_the_first_entry_that_lies_there(di
     only = offset_index(MemoryDisk())
     only.append(1102, 10)
     assert [only.offset_at(position) for position in (9, 10, 11)] == [1102, None, None]
+
+
+def test_a_lookup_is_kept_until_it_is_forgotten_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    index = offset_index(disk)
+    for number in range(500):
+        index.append(BASE + 10 * number, number)
+    index.finish()
+    reads: list[int] = []
+    real = index._read
+    monkeypatch.setattr(
+        OffsetIndex, "_read", lambda _, number, count: reads.append(count) or real(number, count)
+    )
+    for _ in range(3):
+        assert index.lookup(BASE + 105) == 10
+    before = len(reads)
+    assert index.lookup(BASE + 115) == 11
+    assert len(reads) == before
+    index.forget_lookup()
+    assert index.lookup(BASE + 115) == 11
+    assert len(reads) > before

@@ -1,0 +1,40 @@
+"""What scenarios have of the machine: networks to cut and disks to break, where it lets them be made.
+
+That takes root on Linux. Elsewhere these scenarios are skipped, and the run says so in its warnings.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+from interop.cluster.disks import Disk, NoDisk
+from interop.cluster.wires import NoWires, Wires, wires
+
+
+@pytest.fixture(name="cables")
+def fixture_cables() -> Iterator[Wires]:
+    try:
+        found = wires()
+    except NoWires as error:
+        warnings.warn(f"no network was cut: {error}", stacklevel=1)
+        pytest.skip(f"no network namespaces can be made here: {error}")
+    try:
+        yield found
+    finally:
+        found.discard()
+
+
+@pytest.fixture(name="small")
+def fixture_small() -> Iterator[Disk]:
+    try:
+        found = Disk()
+    except NoDisk as error:
+        warnings.warn(f"no disk was filled: {error}", stacklevel=1)
+        pytest.skip(f"no disk can be made here: {error}")
+    try:
+        yield found
+    finally:
+        found.discard()

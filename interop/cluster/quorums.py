@@ -1,0 +1,162 @@
+"""What scenarios with controllers that are elected do and look at, and how all of them end."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from interop.cluster.images import image_at
+from interop.cluster.load import ALL_CLIENTS, Client, Load
+from interop.cluster.nodes import TOPIC_ALREADY_EXISTS, Cluster, eventually
+from interop.tools import TOOLS, a_file, run
+
+QUORUM = f"{TOOLS}.MetadataQuorumCommand"
+BATCH_HEAD = struct.Struct(">qi11xi")
+"""Base offset, length, and how far behind the base the last offset is."""
+SNAPSHOTS_OFTEN = {
+    "metadata.log.max.record.bytes.between.snapshots": "4000",
+    "metadata.max.retention.bytes": "8000",
+    "internal.metadata.log.segment.bytes": "8192",
+    "internal.metadata.delete.delay.millis": "1000",
+}
+"""So that one starts from what another wrote, and the metadata log loses its beginning."""
+
+
+@contextmanager
+def at_work(
+    cluster: Cluster,
+    *,
+    clients: Collection[type[Client]] = ALL_CLIENTS,
+    partitions: int = 1,
+    also: str = "(?!)",
+    of: Collection[int] = (),
+) -> Iterator[Load]:
+    """Stock clients write and read `t`. In the end nothing is lost, and all nodes have the same.
+
+    For `also` and `of` see `Cluster.check_complaints`.
+    """
+    with Load(cluster.bootstrap, "t", partitions) as load:
+        load.start(*clients)
+        yield load
+        load.until_all_write()
+        load.stop()
+        load.check()
+    cluster.until_all_the_same()
+    has_the_same_metadata(cluster)
+    cluster.check_complaints(also, of)
+
+
+def goes_on(cluster: Cluster, title: str) -> None:
+    """Each broker passes on what it is asked to do to whom leads by now."""
+    awake = [each for each in cluster.brokers if cluster.nodes[each].is_awake]
+    for asked in awake:
+        # Whoever passes it on asks again where the controller has died, which may have done it before.
+        expected = (0, TOPIC_ALREADY_EXISTS)
+        cluster.make_topic_through(asked, f"{title}-{asked}", [awake[-2:]], {}, expected=expected)
+
+
+def has_the_same_metadata(cluster: Cluster) -> None:
+    """Every node has the same metadata: log, byte for byte, as far as it was committed, and image."""
+    active = cluster.active_controller()
+    committed = until_all_have_the_metadata(cluster, active)
+    logs = {node_id: metadata_batches(cluster, node_id) for node_id in cluster.nodes}
+    # Where snapshots were taken, each trims its log in its own time.
+    first = max(min(log) for log in logs.values())
+    last = min(max(log) for log in logs.values())
+    assert first < committed <= last + 1
+    [*_, held] = compared = [
+        {offset: batch for offset, batch in log.items() if first <= offset <= last} for log in logs.values()
+    ]
+    assert [node_id for node_id, log in zip(logs, compared, strict=True) if log != held] == []
+    # Snapshots are each node's own, so what they say is compared through what they come to.
+    images: dict[int, list[str]] = {}
+
+    def are_read() -> bool:
+        # One that is read may go meanwhile.
+        images.update({node_id: image_at(metadata_home(cluster, node_id), last) for node_id in logs})
+        return True
+
+    eventually(are_read, "the metadata cannot be read")
+    for node_id, image in images.items():
+        assert image == images[active], f"the metadata of {node_id} is not that of {active}"
+
+
+def until_all_have_the_metadata(cluster: Cluster, active: int) -> int:
+    """What is committed now, every node has; gives its end."""
+    committed: int = cluster.quorum(active)["HighWatermark"]
+
+    def have_all() -> bool:
+        found = cluster.quorum(active)
+        ends = [each["LogEndOffset"] for each in (*found["CurrentVoters"], *found["Observers"])]
+        return len(ends) == len(cluster.nodes) and min(ends) >= committed
+
+    eventually(have_all, f"not everybody has the metadata up to {committed}")
+    return committed
+
+
+def metadata_home(cluster: Cluster, node_id: int) -> Path:
+    return cluster.nodes[node_id].log_dir / "__cluster_metadata-0"
+
+
+def metadata_batches(cluster: Cluster, node_id: int) -> dict[int, bytes]:
+    """The batches of a node's metadata log, by their last offsets."""
+    found = {}
+    for path in sorted(metadata_home(cluster, node_id).glob("*.log")):
+        log, at = path.read_bytes(), 0
+        while at + BATCH_HEAD.size <= len(log):
+            base_offset, length, last_delta = BATCH_HEAD.unpack_from(log, at)
+            batch = log[at : at + 12 + length]
+            if length <= 0 or len(batch) < 12 + length:
+                break
+            found[base_offset + last_delta] = batch
+            at += len(batch)
+    return found
+
+
+def voters(cluster: Cluster) -> list[int]:
+    found = cluster.quorum(cluster.active_controller())["CurrentVoters"]
+    return sorted(each["ReplicaId"] for each in found)
+
+
+def add(cluster: Cluster, node_id: int) -> None:
+    """With the properties of the node that is to vote, as the tool wants it."""
+    told = [f"node {node_id} does not become a voter"]
+
+    def is_added() -> bool:
+        # A node that has just come may not have caught up.
+        properties = str(cluster.nodes[node_id].properties_path)
+        outcome = run(
+            QUORUM,
+            *("--bootstrap-server", cluster.bootstrap, "--command-config", properties, "add-controller"),
+        )
+        told[1:] = [outcome.stdout + outcome.stderr]
+        # One that took too long may have been added yet.
+        return f"Added controller {node_id} " in told[1] or node_id in voters(cluster)
+
+    eventually(is_added, told)
+    eventually(lambda: node_id in voters(cluster), f"node {node_id} is no voter")
+
+
+def directory_id(cluster: Cluster, node_id: int) -> str:
+    lines = (cluster.nodes[node_id].log_dir / "meta.properties").read_text().splitlines()
+    return next(line.partition("=")[2] for line in lines if line.startswith("directory.id="))
+
+
+def remove(cluster: Cluster, node_id: int, directory: str) -> None:
+    """A voter, which is known by its directory, too."""
+    told = [f"node {node_id} still votes"]
+
+    def is_removed() -> bool:
+        # A leader that removes itself may have resigned before it answers.
+        with a_file("request.timeout.ms=20000\n") as config:
+            outcome = run(
+                QUORUM,
+                *("--bootstrap-server", cluster.bootstrap, "--command-config", config, "remove-controller"),
+                *("--controller-id", str(node_id), "--controller-directory-id", directory),
+            )
+        told.append(outcome.stdout + outcome.stderr)
+        return node_id not in voters(cluster)
+
+    eventually(is_removed, told)

@@ -1,0 +1,239 @@
+"""Leadership goes to and fro hundreds of times, with commands under way; leaders are killed for minutes.
+
+And two of five voters are lost.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+from itertools import count
+
+import pytest
+
+from interop.brokers import CLUSTER_ID, Kwire
+from interop.cluster.complaints import NOT_ENOUGH
+from interop.cluster.nodes import (
+    COMBINED,
+    CONTROLLER,
+    TOPIC_ALREADY_EXISTS,
+    Cluster,
+    Member,
+    SmallKafka,
+    eventually,
+)
+from interop.cluster.quorums import at_work, goes_on
+from interop.raw_client import RawClient
+from interop.wire import Fields
+
+ELECTIONS = int(os.environ.get("INTEROP_ELECTIONS", "100"))
+KILLING_S = 60.0 * float(os.environ.get("INTEROP_MINUTES", "1"))
+QUORUMS = {
+    "kwire": (Member(Kwire, COMBINED),) * 3,
+    "two of kwire": (Member(Kwire, COMBINED), Member(SmallKafka, COMBINED), Member(Kwire, COMBINED)),
+    "one of kwire": (Member(SmallKafka, COMBINED), Member(Kwire, COMBINED), Member(SmallKafka, COMBINED)),
+    "kafka": (Member(SmallKafka, COMBINED),) * 3,
+}
+FIVE = {
+    "kwire": (*(Member(Kwire, CONTROLLER),) * 2, *(Member(Kwire, COMBINED),) * 3),
+    "three of kwire": (
+        Member(Kwire, CONTROLLER),
+        Member(SmallKafka, CONTROLLER),
+        Member(Kwire, COMBINED),
+        Member(SmallKafka, COMBINED),
+        Member(Kwire, COMBINED),
+    ),
+    "two of kwire": (
+        Member(SmallKafka, CONTROLLER),
+        Member(Kwire, CONTROLLER),
+        Member(SmallKafka, COMBINED),
+        Member(Kwire, COMBINED),
+        Member(SmallKafka, COMBINED),
+    ),
+}
+KEPT = 5
+"""Topics that are there at once; older ones are deleted."""
+UNKNOWN_TOPIC = 3
+DELETED = "Received UNKNOWN_TOPIC_OR_PARTITION from the leader"
+"""What a follower of Apache Kafka's says of a topic that its leader has deleted before it."""
+ANOTHER_TRY_S = 0.3
+
+
+class Operator(threading.Thread):
+    """Makes topics and deletes them, one command after the other, each until it is acknowledged."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(daemon=True)
+        self._cluster = cluster
+        self._stopping = threading.Event()
+        self.made = 0
+        self.deleted = 0
+
+    def run(self) -> None:
+        for number in count():
+            if self._stopping.is_set():
+                return
+            topic = {"Name": f"made-{number}", "NumPartitions": 1, "ReplicationFactor": 2}
+            wanted = {"Topics": [topic], "timeoutMs": 10_000, "validateOnly": False}
+            if not self._until_done("CreateTopics", 7, TOPIC_ALREADY_EXISTS, wanted):
+                return
+            self.made = number + 1
+            if number >= KEPT:
+                name = {"Name": f"made-{number - KEPT}", "TopicId": bytes(16)}
+                wanted = {"Topics": [name], "TimeoutMs": 10_000}
+                if not self._until_done("DeleteTopics", 6, UNKNOWN_TOPIC, wanted):
+                    return
+                self.deleted = number - KEPT + 1
+
+    def _until_done(self, api: str, version: int, done_before: int, wanted: Fields) -> bool:
+        """Ask one broker after the other; False if nobody is to be asked any more."""
+        for number in count():
+            asked = self._cluster.brokers[number % len(self._cluster.brokers)]
+            with suppress(OSError, EOFError), RawClient(self._cluster.nodes[asked].bootstrap) as client:
+                told = client.call(api, version, **wanted)
+                # What was asked before may have been done, and not have been acknowledged.
+                expected = (0, done_before) if number else (0,)
+                if (told.get("Topics") or told["Responses"])[0]["ErrorCode"] in expected:
+                    return True
+            if self._stopping.wait(0.05):
+                return False
+        raise AssertionError
+
+    def stop(self) -> None:
+        """What was acknowledged is so, on every broker."""
+        self._stopping.set()
+        self.join(60)
+        for asked in self._cluster.brokers:
+
+            def is_so(asked: int = asked) -> bool:
+                found = self._cluster.metadata(asked=asked, everything=True)["Topics"]
+                numbers = {int(each["Name"][5:]) for each in found if each["Name"].startswith("made-")}
+                # One more of either may have been done and not acknowledged.
+                return (
+                    numbers >= set(range(self.deleted + 1, self.made))
+                    and numbers <= set(range(self.deleted, self.made + 1))
+                )  # fmt: skip
+
+            eventually(is_so, f"broker {asked} has other topics than were made")
+
+
+def has_others_elected(cluster: Cluster) -> None:
+    """Tell the voters that their leader ends, in its name, which it does not; until somebody is elected."""
+    leader = cluster.active_controller()
+    found = cluster.quorum(leader)
+    epoch: int = found["LeaderEpoch"]
+    others = [each for each in found["CurrentVoters"] if each["ReplicaId"] != leader]
+    due = 0.0
+
+    def is_elected() -> bool:
+        nonlocal due
+        if time.monotonic() > due:
+            # Each hears that it should be the first to stand, or those who still follow would refuse it.
+            for voter in others:
+                tell_of_end(cluster, voter["ReplicaId"], voter["ReplicaDirectoryId"], leader, epoch)
+            due = time.monotonic() + ANOTHER_TRY_S
+        return epoch < max(led_epochs(cluster), default=0)
+
+    eventually(is_elected, f"nobody is elected after {leader} in epoch {epoch}")
+
+
+def led_epochs(cluster: Cluster) -> list[int]:
+    """The epochs in which somebody says that it leads."""
+    found = []
+    for asked in cluster.controllers:
+        with suppress(LookupError, OSError, EOFError):
+            found.append(cluster.quorum(asked)["LeaderEpoch"])
+    return found
+
+
+def tell_of_end(cluster: Cluster, node_id: int, directory_id: bytes, leader: int, epoch: int) -> None:
+    host, _, port = cluster.nodes[leader].controller_bootstrap.rpartition(":")
+    candidate = {"CandidateId": node_id, "CandidateDirectoryId": directory_id}
+    part = {
+        "PartitionIndex": 0,
+        "LeaderId": leader,
+        "LeaderEpoch": epoch,
+        "PreferredCandidates": [candidate],
+    }
+    with RawClient(cluster.nodes[node_id].controller_bootstrap) as client:
+        client.call(
+            "EndQuorumEpoch",
+            1,
+            ClusterId=CLUSTER_ID,
+            Topics=[{"TopicName": "__cluster_metadata", "Partitions": [part]}],
+            LeaderEndpoints=[{"Name": "CONTROLLER", "Host": host, "Port": int(port)}],
+        )
+
+
+@pytest.mark.parametrize("quorum", QUORUMS)
+def test_leadership_goes_to_and_fro(quorum: str) -> None:
+    with Cluster(QUORUMS[quorum], voters_in_log=True).start() as cluster:
+        cluster.make_topic("t", [cluster.brokers])
+        with at_work(cluster, also=DELETED) as load:
+            load.until_all_write()
+            operator = Operator(cluster)
+            operator.start()
+            led: dict[int, int] = {}
+            for _ in range(ELECTIONS):
+                before = operator.made
+                has_others_elected(cluster)
+                eventually(lambda before=before: operator.made > before, "no command is done")  # type: ignore[misc]
+                active = cluster.active_controller()
+                led[active] = led.get(active, 0) + 1
+            operator.stop()
+            print(f"{operator.made} topics were made, who led: {led}")
+            assert len(led) > 1
+            goes_on(cluster, "afterwards")
+
+
+@pytest.mark.parametrize("quorum", ["kwire", "two of kwire"])
+def test_leaders_are_killed_again_and_again(quorum: str) -> None:
+    """In turn that of the quorum and that of the partition that all clients write to."""
+    with Cluster(QUORUMS[quorum], voters_in_log=True).start() as cluster:
+        cluster.make_topic("t", [cluster.brokers])
+        with at_work(cluster) as load:
+            deadline = time.monotonic() + KILLING_S
+            for number in count():
+                load.until_all_write()
+                if time.monotonic() > deadline:
+                    break
+                victim = cluster.leader("t") if number % 2 else cluster.active_controller()
+                cluster.nodes[victim].kill()
+                load.until_all_write()
+                cluster.start_again(victim)
+                cluster.until_all_in_sync()
+            print(f"{number} were killed")
+
+
+@pytest.mark.parametrize("quorum", FIVE)
+def test_two_of_five_are_lost(quorum: str) -> None:
+    """The active controller and another, of which at most one keeps records."""
+    settings = {"controller.socket.timeout.ms": "5000"}
+    with Cluster(FIVE[quorum], settings, voters_in_log=True).start() as cluster:
+        cluster.make_topic("t", [cluster.brokers])
+        # Sessions are about as long as an election, so that one of the other brokers may be fenced, too.
+        with at_work(cluster, also=NOT_ENOUGH) as load:
+            for how in ("kill", "pause", "kill"):
+                load.until_all_write()
+                active = cluster.active_controller()
+                while how == "pause" and active == cluster.leader("t"):
+                    # Clients wait for a leader that is paused as long as the scenario does, or give up.
+                    has_others_elected(cluster)
+                    active = cluster.active_controller()
+                another = next(each for each in cluster.controllers if each != active)
+                for lost in (active, another):
+                    getattr(cluster.nodes[lost], how)()
+                cluster.active_controller(than=active)
+                load.until_all_write()
+                goes_on(cluster, f"without-{active}-{another}-{how}")
+                for lost in (active, another):
+                    if cluster.nodes[lost].is_awake:
+                        continue
+                    if how == "pause":
+                        cluster.nodes[lost].wake()
+                    else:
+                        cluster.start_again(lost)
+                goes_on(cluster, f"with-{active}-{another}-{how}")
+                cluster.until_all_in_sync()

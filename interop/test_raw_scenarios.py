@@ -1,0 +1,23 @@
+"""Every scenario of bytes of our own against Apache Kafka and against kwire, in turn, and what differs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from interop.brokers import Broker
+from interop.scenario import Difference, Scenario
+from interop.side_by_side import hold, scenarios
+
+if TYPE_CHECKING:
+    from interop.conftest import Record
+
+
+@scenarios(raw=True)
+def test_kwire_does_what_apache_kafka_does(
+    scenario: Scenario,
+    apache: Broker | None,
+    kwire: Broker | None,
+    record: Record,
+    differences: list[Difference],
+) -> None:
+    hold(scenario, apache, kwire, record, differences)

@@ -1,0 +1,87 @@
+"""How a controller makes itself known to the active one, be that itself or another node. KIP-919.
+
+It registers once its metadata tells that the cluster knows of such registrations, and again where its own is
+taken away or replaced; what fails is asked again, with pauses that grow, as in Apache Kafka.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kwire.broker.controller.commands import RegisterController
+from kwire.broker.controller.port import ControllerPort
+from kwire.broker.host.host import Host, Timer
+from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.image import MetadataImage
+from kwire.broker.metadata.records import CONTROLLER_REGISTRATION_LEVEL
+from kwire.wire.errors import ApiError
+
+RETRY_BACKOFF_MS: Final = 100
+"""How long the controller is left alone after it has refused; twice as long after each further time."""
+MAX_BACKOFF_MS: Final = 120_000
+RETRY_JITTER: Final = 0.02
+
+
+class ControllerRegistration:
+    """The registration of one controller."""
+
+    def __init__(self, controller: ControllerPort, host: Host, command: RegisterController) -> None:
+        self._controller = controller
+        self._host = host
+        self._command = command
+        self._in_flight = False
+        self._is_accepted = False
+        """Whether the metadata is about to tell of it."""
+        self._failures = 0
+        self._timer: Timer | None = None
+        self._image = MetadataImage()
+        self._rng = host.random("controller registration")
+        self._is_stopped = False
+
+    def register(self) -> None:
+        """Register now, whatever the metadata says: the active controller is this node, and alone."""
+        self._in_flight = True
+        self._controller.submit(self._command, self._answered)
+
+    def stop(self) -> None:
+        """Say nothing more."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """The metadata was published: perhaps there is something to say now."""
+        self._image = image
+        if self._is_known():
+            self._is_accepted = False  # should it go, it is to come again
+        elif self._timer is None and not self._is_accepted:
+            self._register_if_due()
+
+    def hurry(self) -> None:
+        """Somebody else leads: ask again without the pause."""
+        self._failures, self._is_accepted = 0, False
+        self._register_if_due()
+
+    def _is_known(self) -> bool:
+        known = self._image.controllers.get(self._command.controller_id)
+        return known is not None and known.incarnation_id == self._command.incarnation_id
+
+    def _register_if_due(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        is_early = self._image.metadata_version < CONTROLLER_REGISTRATION_LEVEL
+        if not (self._is_known() or is_early or self._in_flight or self._is_stopped):
+            self.register()
+
+    def _answered(self, reply: ApiError | None) -> None:
+        self._in_flight = False
+        if self._is_stopped:
+            return
+        if reply is None:
+            self._is_accepted, self._failures = not self._is_known(), 0
+            return
+        backoff_ms = min(MAX_BACKOFF_MS, RETRY_BACKOFF_MS * 2 ** min(self._failures, 30))
+        self._failures += 1
+        delay_ms = int(backoff_ms * self._rng.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER))
+        self._timer = self._host.schedule(delay_ms, self._register_if_due)

@@ -1,0 +1,120 @@
+"""The flight recorder: what a node was asked last, written where its data is when it comes to a bad end.
+
+The requests are remembered anyway (`broker.api.answered`), so that a node which lives pays nothing for it.
+The file has JSON lines, one for the end and one for each request, those that were under way last: `jq` reads
+it, and so do people. What is imported here is imported when there is something to write.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kwire.broker.net.serve import RunningNode
+
+PREFIX: Final = "kwire-flight-"
+SUFFIX: Final = ".jsonl"
+KEPT_FILES: Final = 5
+"""Older ones are removed."""
+MAX_UNDER_WAY: Final = 1_000
+
+
+class FlightRecorder:
+    """Writes down what one node was asked last."""
+
+    def __init__(self, running: RunningNode) -> None:
+        self._running = running
+
+    def write(self, reason: str, trace: str = "") -> str | None:
+        """Write a file into the first log directory that takes it. Its path, or None. Never raises."""
+        running = self._running
+        logger = running.loop.logger("kwire.node")
+        now_ms = running.clock.now_ms()
+        try:
+            text = "".join(f"{line}\n" for line in self._lines(reason, trace, now_ms))
+        except Exception:
+            logger.exception("what was asked last cannot be told")
+            return None
+        name = f"{PREFIX}{_time(now_ms).replace(':', '')}{SUFFIX}"
+        for directory in running.node.config.log_dirs:
+            try:
+                path = os.path.join(directory, name)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+                _remove_old(directory)
+            except OSError as error:
+                logger.warning("what was asked last cannot be written: %s", error)
+                continue
+            logger.critical("what was asked last is in %s", path)
+            return path
+        return None
+
+    def _lines(self, reason: str, trace: str, now_ms: int) -> Iterator[str]:
+        import json
+
+        requests = [*self._answered(now_ms), *self._under_way(now_ms)]
+        head: dict[str, Any] = {
+            "time": _time(now_ms),
+            "node": self._running.loop.name,
+            "end": reason,
+            "requests": len(requests),
+        }
+        if trace:
+            head["trace"] = trace
+        for told in (head, *requests):
+            yield json.dumps(told, ensure_ascii=False)
+
+    def _answered(self, now_ms: int) -> Iterator[dict[str, Any]]:
+        answered = self._running.server.answered
+        for one in answered.last_answers():
+            told = self._told(one.header, one.peer_host, one.request_id, one.began, now_ms)
+            told |= {"bytes": one.size_bytes, "reply_bytes": one.reply_bytes, "ms": _ms(one.seconds)}
+            yield told
+
+    def _under_way(self, now_ms: int) -> Iterator[dict[str, Any]]:
+        """Those that had no answer yet; the one that was being handled, if any, is among them."""
+        left = MAX_UNDER_WAY
+        clock = self._running.server.answered.clock
+        for connection in self._running.server.connections.values():
+            for context in list(connection.channel.slots)[:left]:
+                left -= 1
+                told = self._told(
+                    context.header, context.peer_host, context.request_id, context.began, now_ms
+                )
+                waits_ms = _ms(clock() - context.began)
+                yield told | {"bytes": context.size_bytes, "ms": waits_ms, "under_way": True}
+
+    def _told(
+        self, header: Any, peer_host: str, request_id: str, began: float, now_ms: int
+    ) -> dict[str, Any]:
+        from kwire.broker.observe.slow import api_name
+
+        ago_ms = 1000 * (self._running.server.answered.clock() - began)
+        return {
+            "time": _time(int(now_ms - ago_ms)),
+            "request": request_id,
+            "api": api_name(header.api_key),
+            "version": header.api_version,
+            "client": header.client_id,
+            "peer": peer_host,
+        }
+
+
+def _ms(seconds: float) -> float:
+    return round(1000 * seconds, 3)
+
+
+def _time(time_ms: int) -> str:
+    from datetime import UTC, datetime
+
+    told = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return told.replace("+00:00", "Z")
+
+
+def _remove_old(directory: str) -> None:
+    names = sorted(name for name in os.listdir(directory) if name.startswith(PREFIX))
+    for name in names[:-KEPT_FILES]:
+        os.remove(os.path.join(directory, name))

@@ -1,0 +1,71 @@
+"""The HTTP port of a node, beside its loop in the same trio run. Off unless it is asked for.
+
+    port = HttpPort("8080", settings_of(config))
+    async with serve(config, beside=[port.serve]): ...
+
+What it is made of, Hypercorn and Starlette, is the extra `console`, and imported when a port is asked for.
+A scrape shares the loop's thread: it waits for the turn that is under way, and the loop for the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from ipaddress import ip_address
+from typing import Final
+
+from kwire.broker.net.listeners import BindError, bind
+from kwire.broker.net.serve import RunningNode
+from kwire.broker.net.settings import Settings
+
+MADE_OF: Final = ("hypercorn", "starlette")
+LOOPBACK: Final = "127.0.0.1"
+READ_TIMEOUT_SECONDS: Final = 30
+"""A client that is silent in the middle of its request is let go."""
+ADDRESS: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,5})")
+
+
+class NoHttp(Exception):
+    """What an HTTP port is made of is not installed. The message says what to do."""
+
+
+def http_address(text: str) -> tuple[str, int]:
+    """Host and port of `[HOST:]PORT`; loopback where no host is given. BindError."""
+    found = ADDRESS.fullmatch(text.strip())
+    if found is None:
+        raise BindError(f"--http {text}: expected PORT or HOST:PORT, like --http 8080 or --http 0.0.0.0:8080")
+    return (found["host"] or LOOPBACK).strip("[]"), int(found["port"])
+
+
+class HttpPort:
+    """A socket that is bound, and the pages behind it once a node runs."""
+
+    def __init__(self, address: str, settings: Settings) -> None:
+        """Bind to `[HOST:]PORT`. BindError, NoHttp."""
+        missing = [name for name in MADE_OF if find_spec(name) is None]
+        if missing:
+            raise NoHttp(f"--http needs {' and '.join(missing)}: pip install 'kwire[console]'")
+        host, port = http_address(address)
+        self._listener = bind("--http", host, port, settings)
+        self.url = f"http://{self._listener.address}"
+        self._is_local = ip_address(self._listener.host.partition("%")[0]).is_loopback
+
+    async def serve(self, running: RunningNode) -> None:
+        """Answer until cancelled. Gives the socket back at the end."""
+        from hypercorn.config import Config
+        from hypercorn.trio import serve
+
+        from kwire.broker.observe.app import pages
+
+        config = Config()
+        # Hypercorn owns the descriptor that it is given, and closes it.
+        config.bind = [f"fd://{self._listener.sock.detach()}"]
+        config.errorlog = None  # what fails in a page is logged there
+        config.read_timeout = READ_TIMEOUT_SECONDS
+        config.include_server_header = False
+        running.loop.logger("kwire.http").info("answering on %s", self.url)
+        await serve(pages(running, only_local_names=self._is_local), config)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Give the socket back, if nobody came to serve it."""
+        self._listener.sock.close()

@@ -1,0 +1,236 @@
+"""The page of metrics, under the names that Prometheus' JMX exporter gives those of Apache Kafka.
+
+The names follow from Kafka's MBeans by the rules that the exporter ships for brokers (kafka-2_0_0.yml), so
+that dashboards and alerts which people have for Kafka find what they look for. A metric whose meaning kwire
+does not have, like the length of a queue that it has not got, is left out and not made up.
+
+Most is read from the node when somebody asks; counted is only what would be lost otherwise
+(`broker.replication.traffic`, `broker.api.answered`). A page on many partitions is long, so it is written in
+slices, between which the loop has its turns: `metrics` yields where one ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from kwire.broker.metadata.image import NO_LEADER
+from kwire.broker.net.serve import RunningNode
+from kwire.broker.node.base import NodeBase
+from kwire.broker.node.life import Stage
+from kwire.broker.node.node import Node
+from kwire.broker.observe.exposition import Exposition, labels
+from kwire.broker.observe.process import process_metrics
+from kwire.broker.observe.requests import request_metrics
+from kwire.broker.replication.partition import Partition
+from kwire.broker.replication.roles import Role
+from kwire.broker.storage.log.log import Log
+from kwire.wire.errors import ApiError
+
+SLICE: Final = 50
+"""How many partitions are told at once."""
+
+BROKER_STATES: Final = {
+    Stage.STARTING: 1,
+    Stage.REGISTERED: 1,
+    Stage.CAUGHT_UP: 2,
+    Stage.OPEN: 1,
+    Stage.UNFENCED: 3,
+    Stage.LEAVING: 6,
+    Stage.GONE: 7,
+}
+"""Kafka's numbers: starting, recovery, running, pending controlled shutdown, shutting down."""
+
+TRAFFIC: Final = {
+    "messagesin": "messages_in",
+    "bytesin": "bytes_in",
+    "bytesout": "bytes_out",
+    "totalfetchrequests": "reads",
+    "totalproducerequests": "appends",
+    "failedproducerequests": "failed_appends",
+}
+REPLICATION_TRAFFIC: Final = {
+    "replicationbytesin": "replication_bytes_in",
+    "replicationbytesout": "replication_bytes_out",
+}
+GROUP_STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
+
+
+def metrics(running: RunningNode, out: Exposition) -> Iterator[None]:
+    """Write all metrics of a node, and yield where others may go on."""
+    node = running.node
+    process_metrics(out)
+    request_metrics(running.server.answered, out)
+    _connections(running, out)
+    _quorum(node, out)
+    if isinstance(node, Node):
+        _traffic(node, out)
+        _groups(node, out)
+        yield
+        yield from _partitions(node, out)
+    if node.config.is_controller:
+        yield from _controller(node, out)
+    yield from _logs(node, out)
+
+
+def _connections(running: RunningNode, out: Exposition) -> None:
+    counts = Counter({listener.name: 0 for listener in running.server.listeners})
+    counts.update(connection.listener for connection in running.server.connections.values())
+    for listener, count in counts.items():
+        told = labels(listener=listener, networkProcessor=0)  # Kafka's name of a thread: here is one
+        out.gauge("kafka_server_socket_server_metrics_connection_count", count, told)
+
+
+def _quorum(node: NodeBase, out: Exposition) -> None:
+    quorum = node.quorum
+    for name, value in (
+        ("current_leader", quorum.leader_id),
+        ("current_epoch", quorum.epoch),
+        ("high_watermark", quorum.high_watermark),
+        ("log_end_offset", quorum.log.end_offset),
+    ):
+        out.gauge(f"kafka_server_raftmetrics_{name}", value)
+
+
+def _traffic(node: Node, out: Exposition) -> None:
+    traffic = node.traffic
+    total = traffic.total()
+    for name, count in {**TRAFFIC, **REPLICATION_TRAFFIC}.items():
+        out.counter(f"kafka_server_brokertopicmetrics_{name}_total", getattr(total, count))
+    for topic, known in traffic.topics.items():
+        told = labels(topic=topic)
+        for name, count in TRAFFIC.items():
+            out.counter(f"kafka_server_brokertopicmetrics_{name}_total", getattr(known, count), told)
+
+
+def _groups(node: Node, out: Exposition) -> None:
+    try:
+        listed = node.groups.listed((), ())
+    except ApiError:
+        return  # not known before all is loaded
+    states = Counter(group.group_state for group in listed)
+    prefix = "kafka_coordinator_group_groupmetadatamanager_numgroups"
+    out.gauge(prefix, len(listed))
+    for state in GROUP_STATES:
+        out.gauge(f"{prefix}{state.lower()}", states[state])
+
+
+class _Counts:
+    """What is counted over all partitions."""
+
+    def __init__(self) -> None:
+        self.leaders = self.under_replicated = self.under_min_isr = self.at_min_isr = 0
+        self.waiting_appends = self.offline = 0
+        self.waiting_fetches: set[object] = set()
+
+
+def _partitions(node: Node, out: Exposition) -> Iterator[None]:
+    counts = _Counts()
+    partitions = node.replicas.all()
+    for number, partition in enumerate(partitions, 1):
+        _partition(partition, counts, out)
+        if not number % SLICE:
+            yield
+    prefix = "kafka_server_replicamanager"
+    image = node.image
+    reassigned = sum(
+        bool(partition.adding_replicas or partition.removing_replicas) and partition.leader == node.node_id
+        for topic in image.topics.values()
+        for partition in topic.partitions
+    )
+    out.gauge(f"{prefix}_partitioncount", len(partitions))
+    out.gauge(f"{prefix}_leadercount", counts.leaders)
+    out.gauge(f"{prefix}_offlinereplicacount", counts.offline)
+    out.gauge(f"{prefix}_underreplicatedpartitions", counts.under_replicated)
+    out.gauge(f"{prefix}_underminisrpartitioncount", counts.under_min_isr)
+    out.gauge(f"{prefix}_atminisrpartitioncount", counts.at_min_isr)
+    out.gauge(f"{prefix}_reassigningpartitions", reassigned)
+    out.counter(f"{prefix}_isrshrinks_total", node.leading.isr_shrinks)
+    out.counter(f"{prefix}_isrexpands_total", node.leading.isr_expands)
+    purgatory = "kafka_server_delayedoperationpurgatory_purgatorysize"
+    out.gauge(purgatory, counts.waiting_appends, labels(delayedOperation="Produce"))
+    out.gauge(purgatory, len(counts.waiting_fetches), labels(delayedOperation="Fetch"))
+    out.gauge("kafka_server_kafkaserver_brokerstate", BROKER_STATES[node.life.stage])
+    yield
+    most = 0
+    for fetcher, follower in node.fetchers.following():
+        most = max(most, follower.lag)
+        told = labels(
+            clientId=f"{fetcher.purpose}-{fetcher.leader_id}",
+            topic=follower.partition.topic,
+            partition=follower.partition.index,
+        )
+        out.gauge("kafka_server_fetcherlagmetrics_consumerlag", follower.lag, told)
+    out.gauge("kafka_server_replicafetchermanager_maxlag", most, labels(clientId="Replica"))
+
+
+def _partition(partition: Partition, counts: _Counts, out: Exposition) -> None:
+    log = partition.log
+    led = partition.led
+    leads = partition.role is Role.LEADER
+    replicas = in_sync = 0
+    if leads:
+        replicas, in_sync = (1, 1) if led is None else (len(led.followers) + 1, len(led.isr))
+    needed = min(log.config.min_insync_replicas, replicas)
+    is_under_replicated = in_sync < replicas
+    is_under_min_isr = in_sync < needed
+    counts.leaders += leads
+    counts.offline += partition.role is Role.OFFLINE
+    counts.under_replicated += is_under_replicated
+    counts.under_min_isr += is_under_min_isr
+    counts.at_min_isr += leads and in_sync == needed
+    counts.waiting_appends += partition.waiting_appends
+    counts.waiting_fetches.update(partition.waiters)
+    told = labels(topic=partition.topic, partition=partition.index)
+    prefix = "kafka_cluster_partition"
+    out.gauge(f"{prefix}_replicascount", replicas, told)
+    out.gauge(f"{prefix}_insyncreplicascount", in_sync, told)
+    out.gauge(f"{prefix}_underreplicated", int(is_under_replicated), told)
+    out.gauge(f"{prefix}_underminisr", int(is_under_min_isr), told)
+    out.gauge(f"{prefix}_atminisr", int(leads and in_sync == needed), told)
+    lag = log.high_watermark - log.last_stable_offset if leads else 0
+    out.gauge(f"{prefix}_laststableoffsetlag", lag, told)
+
+
+def _controller(node: NodeBase, out: Exposition) -> Iterator[None]:
+    image = node.image
+    prefix = "kafka_controller_kafkacontroller"
+    partitions = offline = not_preferred = 0
+    for topic in list(image.topics.values()):
+        for partition in topic.partitions:
+            partitions += 1
+            offline += partition.leader == NO_LEADER
+            not_preferred += partition.leader != partition.replicas[0]
+            if not partitions % (20 * SLICE):
+                yield
+    fenced = sum(broker.fenced for broker in image.brokers.values())
+    out.gauge(f"{prefix}_activecontrollercount", int(node.quorum.leads))
+    out.gauge(f"{prefix}_activebrokercount", len(image.brokers) - fenced)
+    out.gauge(f"{prefix}_fencedbrokercount", fenced)
+    out.gauge(f"{prefix}_globaltopiccount", len(image.topics))
+    out.gauge(f"{prefix}_globalpartitioncount", partitions)
+    out.gauge(f"{prefix}_offlinepartitionscount", offline)
+    out.gauge(f"{prefix}_preferredreplicaimbalancecount", not_preferred)
+    out.gauge(f"{prefix}_lastappliedrecordoffset", image.offset)
+
+
+def _logs(node: NodeBase, out: Exposition) -> Iterator[None]:
+    offline = 0
+    for directory in node.log_manager.directories():
+        offline += directory.offline
+        told = labels(logDirectory=directory.path)
+        out.gauge("kafka_log_logmanager_logdirectoryoffline", int(directory.offline), told)
+    out.gauge("kafka_log_logmanager_offlinelogdirectorycount", offline)
+    for number, log in enumerate(list(node.log_manager.logs()), 1):
+        _log(log, out)
+        if not number % SLICE:
+            yield
+
+
+def _log(log: Log, out: Exposition) -> None:
+    told = labels(topic=log.topic, partition=log.partition)
+    out.gauge("kafka_log_log_size", log.size_bytes, told)
+    out.gauge("kafka_log_log_logstartoffset", log.log_start_offset, told)
+    out.gauge("kafka_log_log_logendoffset", log.log_end_offset, told)
+    out.gauge("kafka_log_log_numlogsegments", len(log.segment_base_offsets), told)

@@ -1,0 +1,35 @@
+"""Metrics of the process, under the names that Prometheus' own clients give them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from pathlib import Path
+from typing import Final
+
+from kwire.broker.observe.exposition import Exposition
+
+PROC: Final = Path("/proc/self")
+START_TICKS: Final = 19
+RESIDENT_PAGES: Final = 21
+VIRTUAL_BYTES: Final = 20
+"""Where they stand in /proc/self/stat behind the name, which may have blanks in it. See proc(5)."""
+
+
+def process_metrics(out: Exposition) -> None:
+    """What the process takes of the machine. Where there is no /proc, only what is known without it."""
+    times = os.times()
+    out.counter("process_cpu_seconds_total", round(times.user + times.system, 2))
+    out.gauge("process_max_fds", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    try:
+        fields = (PROC / "stat").read_text().rpartition(")")[2].split()
+        open_fds = len(os.listdir(PROC / "fd"))
+    except OSError:
+        return
+    since_boot = int(fields[START_TICKS]) / os.sysconf("SC_CLK_TCK")
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    out.gauge("process_open_fds", open_fds)
+    out.gauge("process_start_time_seconds", round(booted + since_boot, 2))
+    out.gauge("process_virtual_memory_bytes", int(fields[VIRTUAL_BYTES]))
+    out.gauge("process_resident_memory_bytes", int(fields[RESIDENT_PAGES]) * resource.getpagesize())

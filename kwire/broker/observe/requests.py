@@ -1,0 +1,48 @@
+"""Metrics of requests: how many there were, and how long they took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kwire.broker.api.answered import FROM_FOLLOWERS, Answered, Times
+from kwire.broker.observe.exposition import Exposition, labels
+from kwire.broker.observe.slow import api_name
+from kwire.wire.api_keys import ApiKey
+
+QUANTILES: Final = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
+"""As the exporter writes Kafka's percentiles."""
+
+
+def request_metrics(answered: Answered, out: Exposition) -> None:
+    """Kafka's RequestMetrics. Fetch is told thrice, as there: all, consumers', followers'."""
+    for name, versions in _by_name(answered.apis).items():
+        for version, count in sorted(
+            (version, sum(one.count for one in times)) for version, times in versions.items()
+        ):
+            told = labels(request=name, version=version)
+            out.counter("kafka_network_requestmetrics_requests_total", count, told)
+        of_all = [one for times in versions.values() for one in times]
+        count = sum(one.count for one in of_all)
+        out.counter("kafka_network_requestmetrics_totaltimems_count", count, labels(request=name))
+        seconds = sorted(second for one in of_all for second in one.recent)
+        for quantile in QUANTILES:
+            out.gauge(
+                "kafka_network_requestmetrics_totaltimems",
+                round(1000 * seconds[int(float(quantile) * (len(seconds) - 1))], 3),
+                labels(request=name, quantile=quantile),
+            )
+
+
+def _by_name(apis: Mapping[tuple[int, int], Times]) -> dict[str, dict[int, list[Times]]]:
+    """What is known of each version, by the names of Kafka's metrics."""
+    named: dict[str, dict[int, list[Times]]] = {}
+    for (key, version), times in sorted(apis.items()):
+        names = [api_name(key)]
+        if key == FROM_FOLLOWERS:
+            names = ["Fetch", "FetchFollower"]
+        elif key == ApiKey.FETCH:
+            names.append("FetchConsumer")
+        for name in names:
+            named.setdefault(name, {}).setdefault(version, []).append(times)
+    return named

@@ -1,0 +1,246 @@
+"""How a follower gets its leader's log, and how others find out who leads. KIP-595, KIP-630, KIP-1166.
+
+It asks any server of the quorum who leads, with a Fetch, and goes on fetching from the leader: batches, where
+to cut what only it has, up to where all is committed, or a snapshot to load first. One request is under way
+at a time, because the next one begins where the answer to the last one ends; and who may vote asks only once
+what it has is durable, because a leader takes the offset of a Fetch for a promise.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final, NamedTuple
+
+from kwire.broker.host.host import PeerAddress
+from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
+from kwire.broker.raft.calls import FETCH, Calls
+from kwire.broker.raft.outputs import (
+    AddToSnapshot,
+    Advance,
+    Append,
+    BeginSnapshot,
+    Cut,
+    DropSnapshot,
+    Install,
+    Output,
+    Send,
+)
+from kwire.broker.raft.positions import EndOfEpoch, cut_for
+from kwire.broker.raft.roles import Stage
+from kwire.broker.raft.snapshots import Snapshot
+from kwire.broker.raft.terms import QuorumLog, Terms
+from kwire.broker.raft.voters import address_of, endpoints_of
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages import fetch_snapshot
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
+from kwire.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from kwire.wire.primitives import Buffer
+
+FETCH_WAIT_MS: Final = 500
+"""How long the leader may hold a Fetch that finds nothing, as Kafka's nodes have it."""
+
+
+class Contradiction(Exception):
+    """What the leader says cannot be true of a log of which so much was committed here."""
+
+
+class _Loading(NamedTuple):
+    """A snapshot that is being fetched, and how much of it is there."""
+
+    snapshot: Snapshot
+    position: int = 0
+
+
+class Fetching:
+    """The log of a node that does not lead, as it gets it."""
+
+    def __init__(self, terms: Terms, log: QuorumLog, calls: Calls, rng: random.Random) -> None:
+        self.stage = Stage.FETCHING
+        self.has_fetched = False
+        """Whether the leader that is followed has answered."""
+        self.synced_offset = log.end_offset
+        """How far the log is durable."""
+        self._terms = terms
+        self._log = log
+        self._calls = calls
+        mine = address_of(endpoints_of(terms.endpoints), terms.listener)
+        self._servers = [server for server in terms.servers if server != mine]
+        self._turn = rng.randrange(1 << 16)
+        self._loading: _Loading | None = None
+        self._doubts_leader = False
+        """Whether the leader did not answer last time: somebody else is asked first."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the log is what it is going to be, and durable where that is promised."""
+        is_durable = not self._terms.may_vote or self.synced_offset >= self._log.end_offset
+        return is_durable and self.stage is not Stage.INSTALLING
+
+    def due_ms(self, leader: PeerAddress | None) -> int | None:
+        """When somebody is to be asked; None while that waits for the disk, or there is nobody."""
+        there_are = leader is not None or self._servers or len(self._log.voters) > 1
+        return self._calls.ready_ms(FETCH) if self.is_settled and there_are else None
+
+    def restart(self) -> list[Output]:
+        """There is another epoch, another leader, or none: whatever was fetched from the last one ends.
+
+        A snapshot that is complete is installed all the same: what it says is committed.
+        """
+        self.has_fetched = self._doubts_leader = False
+        return self._drop() if self.stage is Stage.LOADING else []
+
+    # --- asking
+
+    def ask(self, epoch: int, leader: PeerAddress | None, *, is_late: bool, now_ms: int) -> Send:
+        """Fetch from the leader; or from anybody if none is known, or it has not answered."""
+        to, loading = leader, self._loading
+        if to is None or is_late or self._doubts_leader:
+            to, loading = self._next() or to, None
+            assert to is not None
+        request = self._fetch(epoch) if loading is None else self._fetch_snapshot(loading, epoch)
+        return self._calls.send(FETCH, to, request, now_ms)
+
+    def _next(self) -> PeerAddress | None:
+        """The next of those that may know the leader: the servers in turn, or else the voters."""
+        servers = self._servers or [
+            address
+            for voter in self._log.voters
+            if voter.key.replica_id != self._terms.node_id
+            and (address := voter.address(self._terms.listener)) is not None
+        ]
+        self._turn += 1
+        return servers[self._turn % len(servers)] if servers else None
+
+    def failed(self, *, was_leader: bool, now_ms: int) -> None:
+        """Whoever was asked has not answered, or nothing that helps."""
+        # One answer of anybody else, and the leader gets another chance.
+        self._doubts_leader = was_leader
+        self._calls.rest(FETCH, now_ms)
+
+    def _fetch(self, epoch: int) -> FetchRequest:
+        terms, log = self._terms, self._log
+        partition = FetchPartition(
+            partition=0,
+            current_leader_epoch=epoch,
+            fetch_offset=log.end_offset,
+            last_fetched_epoch=log.last_epoch,
+            partition_max_bytes=0,  # in KRaft the whole request is limited
+            replica_directory_id=terms.directory_id,
+            high_watermark=log.high_watermark,
+        )
+        return FetchRequest(
+            cluster_id=terms.cluster_id,
+            replica_state=ReplicaState(replica_id=terms.node_id),
+            max_wait_ms=FETCH_WAIT_MS,
+            min_bytes=0,
+            max_bytes=terms.fetch_max_bytes,
+            topics=[
+                FetchTopic(topic=CLUSTER_METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])
+            ],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+
+    def _fetch_snapshot(self, loading: _Loading, epoch: int) -> FetchSnapshotRequest:
+        terms, snapshot = self._terms, loading.snapshot
+        partition = fetch_snapshot.RequestPartitionSnapshot(
+            partition=0,
+            current_leader_epoch=epoch,
+            snapshot_id=fetch_snapshot.SnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch),
+            position=loading.position,
+            replica_directory_id=terms.directory_id,
+        )
+        return FetchSnapshotRequest(
+            cluster_id=terms.cluster_id,
+            replica_id=terms.node_id,
+            max_bytes=terms.snapshot_max_bytes,
+            topics=[fetch_snapshot.RequestTopicSnapshot(name=CLUSTER_METADATA_TOPIC, partitions=[partition])],
+        )
+
+    # --- what comes of it
+
+    def fetched(self, answer: FetchResponse, epoch: int) -> list[Output]:
+        """The leader of the epoch has answered a Fetch. Contradiction."""
+        [partition] = answer.responses[0].partitions
+        log, diverging, offered = self._log, partition.diverging_epoch, partition.snapshot_id
+        outputs: list[Output] = []
+        if diverging.epoch >= 0 or diverging.end_offset >= 0:
+            offset = cut_for(log, EndOfEpoch(diverging.epoch, diverging.end_offset))
+            if offset < log.high_watermark:
+                raise Contradiction(
+                    f"the leader of epoch {epoch} has another log than this node from offset {offset} on, "
+                    f"before {log.high_watermark}, up to where all was committed"
+                )
+            self.synced_offset = min(self.synced_offset, offset)
+            outputs.append(Cut(offset))
+        elif offered.end_offset >= 0 and offered.epoch >= 0:
+            snapshot = Snapshot(offered.end_offset, offered.epoch)
+            if snapshot.end_offset < log.high_watermark:
+                raise Contradiction(
+                    f"the leader of epoch {epoch} has this node begin anew at {snapshot.end_offset}, before "
+                    f"{log.high_watermark}, up to where all was committed"
+                )
+            if self._loading is None or self._loading.snapshot != snapshot:
+                self.stage, self._loading = Stage.LOADING, _Loading(snapshot)
+                outputs.append(BeginSnapshot(snapshot))
+        else:
+            if self._loading is not None:  # the leader has changed its mind
+                outputs += self._drop()
+            if partition.records:
+                outputs.append(Append(_buffer(partition.records), epoch))
+            if partition.high_watermark >= 0:
+                outputs.append(Advance(partition.high_watermark))
+        self._succeeded()
+        return outputs
+
+    def loaded(self, answer: FetchSnapshotResponse, now_ms: int) -> list[Output]:
+        """The leader has answered a FetchSnapshot."""
+        [partition] = answer.topics[0].partitions
+        loading = self._loading
+        if loading is None:
+            return []
+        told = Snapshot(partition.snapshot_id.end_offset, partition.snapshot_id.epoch)
+        data = _buffer(partition.unaligned_records)
+        position = loading.position + len(data)
+        if (
+            partition.error_code != ErrorCode.NONE
+            or told != loading.snapshot
+            or partition.position != loading.position
+            or not data
+            or position > partition.size
+        ):
+            # It was removed before all of it was here: the next Fetch tells what there is now.
+            self._calls.rest(FETCH, now_ms)
+            return self._drop()
+        outputs: list[Output] = [AddToSnapshot(data)]
+        self._loading = loading._replace(position=position)
+        if position == partition.size:
+            self.stage = Stage.INSTALLING
+            outputs.append(Install())
+        self._succeeded()
+        return outputs
+
+    def installed(self) -> None:
+        """The snapshot is installed, or could not be: the log tells which, and all of it is durable."""
+        assert self.stage is Stage.INSTALLING, self.stage.name
+        self.stage, self._loading = Stage.FETCHING, None
+        self.synced_offset = self._log.end_offset
+
+    def synced(self, offset: int) -> None:
+        """The log is durable up to there."""
+        self.synced_offset = max(self.synced_offset, min(offset, self._log.end_offset))
+
+    def _drop(self) -> list[Output]:
+        self.stage, self._loading = Stage.FETCHING, None
+        return [DropSnapshot()]
+
+    def _succeeded(self) -> None:
+        self.has_fetched, self._doubts_leader = True, False
+        self._calls.succeeded(FETCH)
+
+
+def _buffer(records: object) -> Buffer:
+    """Records as they came over the wire."""
+    assert isinstance(records, (bytes, bytearray, memoryview))
+    return records

@@ -1,0 +1,376 @@
+"""What a node makes of what others tell it: requests, which are answered whatever they say, and answers.
+
+Anybody can send a request, so one that contradicts what this node knows is refused, and nothing else. An
+answer comes from somebody who was asked: two leaders of an epoch among those are a fault that nothing mends.
+"""
+
+from __future__ import annotations
+
+from kwire.broker.host.host import PeerAddress, PeerTooOld, PeerUnreachable
+from kwire.broker.raft.calls import FETCH, Call
+from kwire.broker.raft.elections import LAST_EPOCH, Tally, may_have_vote, wait_before_standing_ms
+from kwire.broker.raft.fetching import Contradiction
+from kwire.broker.raft.outputs import Advance, Answer, Complain, Output, Remember
+from kwire.broker.raft.replies import (
+    Asked,
+    Electoral,
+    Heard,
+    Known,
+    Said,
+    heard_in,
+    refusal,
+    reply,
+    said_in,
+    update_reply,
+)
+from kwire.broker.raft.roles import Role
+from kwire.broker.raft.standing import Standing
+from kwire.broker.raft.view import NO_LEADER
+from kwire.broker.raft.voters import ReplicaKey
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from kwire.wire.messages.api_versions import ApiVersionsRequest
+from kwire.wire.messages.begin_quorum_epoch import BeginQuorumEpochResponse
+from kwire.wire.messages.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
+from kwire.wire.messages.fetch import FetchResponse
+from kwire.wire.messages.fetch_snapshot import FetchSnapshotResponse
+from kwire.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from kwire.wire.messages.update_raft_voter import UpdateRaftVoterRequest, UpdateRaftVoterResponse
+from kwire.wire.messages.vote import VoteRequest, VoteResponse
+from kwire.wire.schema import Message
+
+_EXPECTED = {
+    ErrorCode.NONE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT,
+}
+"""What a quorum answers that elects, or ends."""
+_DONE = {
+    AddRaftVoterResponse: (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.DUPLICATE_VOTER),
+    RemoveRaftVoterResponse: (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.VOTER_NOT_FOUND),
+}
+"""What is as good as done, or is to be asked again in a while."""
+_GONE = (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE)
+
+
+class Listening(Standing):
+    """A node's standing, and what changes it from outside."""
+
+    # --- requests
+
+    def asked(self, request: Message, asker: object, now_ms: int, *, api_version: int) -> list[Output]:
+        """Vote, Begin- or EndQuorumEpoch, Add-, Remove- or UpdateRaftVoter.
+
+        They are answered by an `Answer`, perhaps later, whatever they say.
+        """
+        assert isinstance(request, Asked)
+        if isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest | UpdateRaftVoterRequest):
+            return self._asked_to_change(request, asker, now_ms)
+        if request.cluster_id not in (None, self._terms.cluster_id):
+            return [Answer(asker, refusal(request, ErrorCode.INCONSISTENT_CLUSTER_ID))]
+        said = said_in(request, self._terms.listener)
+        if said is None:
+            return [Answer(asker, refusal(request, ErrorCode.INVALID_REQUEST))]
+        outputs: list[Output] = []
+        code, is_granted = self._why_not(request, said), False
+        if code != ErrorCode.NONE:
+            pass
+        elif isinstance(request, VoteRequest):
+            outputs, code, is_granted = self._asked_for_vote(request, said, now_ms)
+        else:
+            outputs, code = self._told_of_leader(said, now_ms)
+            if code == ErrorCode.NONE and isinstance(request, EndQuorumEpochRequest):
+                self._leader_ends(request, said, now_ms)
+        response = reply(request, code, self._known, api_version=api_version, is_granted=is_granted)
+        return [*outputs, Answer(asker, response)]
+
+    @property
+    def _known(self) -> Known:
+        address = self.leader_address
+        if self.leader_id == self._terms.node_id:
+            address = self._joining.me.address(self._terms.listener)
+        return Known(self.epoch, self.leader_id, address)
+
+    def _why_not(self, request: Electoral, said: Said) -> ErrorCode:
+        """Why a request does not count here."""
+        if self.role is Role.FAILED:
+            return ErrorCode.BROKER_NOT_AVAILABLE
+        if isinstance(request, VoteRequest) and _is_impossible(request):
+            return ErrorCode.INVALID_REQUEST
+        if said.epoch >= LAST_EPOCH:
+            # Kafka takes it, and never elects again.
+            return ErrorCode.INVALID_REQUEST
+        if said.epoch < self.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return ErrorCode.INVALID_REQUEST if said.replica_id < 0 else ErrorCode.NONE
+
+    def _asked_for_vote(
+        self, request: VoteRequest, said: Said, now_ms: int
+    ) -> tuple[list[Output], ErrorCode, bool]:
+        data = request.topics[0].partitions[0]
+        outputs = self._see(said.epoch, now_ms) if said.epoch > self.epoch else []
+        if said.to is not None and not self._is_me(said.to):
+            return outputs, ErrorCode.INVALID_VOTER_KEY, False
+        candidate = ReplicaKey(said.replica_id, data.replica_directory_id)
+        log = self._log
+        is_granted = candidate.replica_id != self._terms.node_id and may_have_vote(
+            self.role,
+            candidate,
+            is_up_to_date=(data.last_offset_epoch, data.last_offset) >= (log.last_epoch, log.end_offset),
+            is_pre_vote=data.pre_vote,
+            voted=self._voted,
+            leader_id=self.leader_id,
+            has_fetched=self._fetching.has_fetched,
+        )
+        if is_granted and not data.pre_vote and self._voted is None:
+            # One promise is enough for the epoch and the vote in it.
+            outputs = [one for one in outputs if not isinstance(one, Remember)]
+            outputs += self._vote_for(candidate, now_ms)
+        return outputs, ErrorCode.NONE, is_granted
+
+    def _vote_for(self, candidate: ReplicaKey, now_ms: int) -> list[Output]:
+        """Promise it, and give the candidate time: its chances are at least as good as this node's."""
+        self._voted = candidate
+        self._election_due_ms = now_ms + self._random_timeout_ms()
+        if self.role is Role.PROSPECTIVE:
+            self._tally = Tally(self._log.voters, self._terms.key)
+        self._calls.forget()
+        return self._remember(is_promise=True)
+
+    def _told_of_leader(self, said: Said, now_ms: int) -> tuple[list[Output], ErrorCode]:
+        outputs = self._learn(said.epoch, said.replica_id, said.address, now_ms)
+        if outputs is None:
+            complaint = f"node {said.replica_id} says that it leads epoch {said.epoch}: it is not believed"
+            return [Complain(complaint)], ErrorCode.INVALID_REQUEST
+        is_for_me = said.to is None or self._is_me(said.to)
+        return outputs, ErrorCode.NONE if is_for_me else ErrorCode.INVALID_VOTER_KEY
+
+    def _leader_ends(self, request: EndQuorumEpochRequest, said: Said, now_ms: int) -> None:
+        if self.role is Role.FOLLOWER and self.leader_id == said.replica_id:
+            self._leader_has_ended = True
+            self._fetch_due_ms = now_ms + wait_before_standing_ms(
+                request, self._terms.key, self._terms.election_backoff_max_ms
+            )
+
+    def _asked_to_change(
+        self,
+        request: AddRaftVoterRequest | RemoveRaftVoterRequest | UpdateRaftVoterRequest,
+        asker: object,
+        now_ms: int,
+    ) -> list[Output]:
+        code = ErrorCode.NONE
+        if request.cluster_id not in (None, self._terms.cluster_id):
+            code = ErrorCode.INCONSISTENT_CLUSTER_ID
+        elif isinstance(request, UpdateRaftVoterRequest) and request.current_leader_epoch != self.epoch:
+            is_behind = request.current_leader_epoch < self.epoch
+            code = ErrorCode.FENCED_LEADER_EPOCH if is_behind else ErrorCode.UNKNOWN_LEADER_EPOCH
+        elif self._membership is None:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        outputs: list[Output] = []
+        if self._membership is not None and code == ErrorCode.NONE:
+            outputs = self._membership.expire(now_ms)
+            if isinstance(request, AddRaftVoterRequest):
+                return outputs + self._membership.add(request, asker, now_ms)
+            if isinstance(request, RemoveRaftVoterRequest):
+                return outputs + self._membership.remove(request, asker, now_ms)
+            appended, code = self._membership.update(request, now_ms)
+            outputs += appended
+        if isinstance(request, AddRaftVoterRequest):
+            return [Answer(asker, AddRaftVoterResponse(error_code=code))]
+        if isinstance(request, RemoveRaftVoterRequest):
+            return [Answer(asker, RemoveRaftVoterResponse(error_code=code))]
+        return [*outputs, Answer(asker, update_reply(code, self._known))]
+
+    # --- answers
+
+    def answered(self, number: int, answer: Message | PeerUnreachable, now_ms: int) -> list[Output]:
+        """Whoever was asked has answered, or could not be reached."""
+        call = self._calls.close(number)
+        if call is None or self.role is Role.FAILED:
+            return []
+        if isinstance(call.request, ApiVersionsRequest):
+            assert self._membership is not None
+            return self._membership.versions_told(call.key, answer, now_ms)
+        if isinstance(answer, PeerUnreachable):
+            return self._unreachable(call, answer, now_ms)
+        if isinstance(answer, AddRaftVoterResponse | RemoveRaftVoterResponse):
+            return self._changed(answer, now_ms)
+        code = 0 if isinstance(answer, UpdateRaftVoterResponse) else _error_of(answer)
+        if code == ErrorCode.INCONSISTENT_CLUSTER_ID and call.key == FETCH:
+            return self._contradicted(
+                f"the quorum is that of another cluster than {self._terms.cluster_id}, to which the "
+                f"directories of this node belong: correct controller.quorum.voters or "
+                f"controller.quorum.bootstrap.servers"
+            )
+        if code == ErrorCode.UNSUPPORTED_VERSION and isinstance(answer, VoteResponse):
+            return self._unreachable(call, PeerTooOld(), now_ms)
+        heard = heard_in(answer) if code == ErrorCode.NONE else None
+        if heard is None:
+            self._failed(call, now_ms)
+            return []
+        return self._heard_from(call, answer, heard, now_ms)
+
+    def _unreachable(self, call: Call, why: PeerUnreachable, now_ms: int) -> list[Output]:
+        if isinstance(why, PeerTooOld):
+            if isinstance(call.request, VoteRequest) and self.role is Role.PROSPECTIVE:
+                return self._become_candidate(now_ms)  # it cannot say whether it would vote
+            if isinstance(call.request, UpdateRaftVoterRequest):
+                self._joining.told()
+        self._failed(call, now_ms)
+        return []
+
+    def _failed(self, call: Call, now_ms: int) -> None:
+        """There is no answer, or none that makes sense."""
+        if call.key == FETCH:
+            self._fetching.failed(was_leader=call.to == self.leader_address, now_ms=now_ms)
+        else:
+            self._calls.rest(call.key, now_ms)
+
+    def _does_not_help(self, call: Call, now_ms: int) -> None:
+        """There is an answer, and nothing comes of it."""
+        if call.key == FETCH:
+            self._fetching.failed(was_leader=False, now_ms=now_ms)
+        else:
+            self._calls.rest(call.key, now_ms)
+
+    def _changed(self, answer: AddRaftVoterResponse | RemoveRaftVoterResponse, now_ms: int) -> list[Output]:
+        """The leader has heard that this node wants to be a voter."""
+        self._joining.wait(now_ms)
+        if answer.error_code in _DONE[type(answer)]:
+            return []
+        self._calls.rest(FETCH, now_ms)
+        code = ErrorCode(answer.error_code)
+        return [] if code in _EXPECTED else [Complain(f"the leader does not let this node vote: {code.name}")]
+
+    def _heard_from(self, call: Call, answer: Message, heard: Heard, now_ms: int) -> list[Output]:
+        code = ErrorCode.NONE if heard.code in _GONE else heard.code
+        if heard.epoch < self.epoch or code == ErrorCode.UNKNOWN_LEADER_EPOCH:
+            self._does_not_help(call, now_ms)  # who answers is behind
+            return []
+        was = (self.epoch, self.role)
+        leader_id = heard.leader_id
+        if leader_id == self._terms.node_id and (heard.epoch > self.epoch or leader_id != self.leader_id):
+            leader_id = NO_LEADER  # it has not heard yet that this node does not lead any more
+        outputs = self._learn(heard.epoch, leader_id, heard.address, now_ms)
+        if outputs is None:
+            return self._contradicted(
+                f"epoch {heard.epoch} of the quorum has two leaders, {self.leader_id} and {leader_id}"
+            )
+        is_news = was != (self.epoch, self.role)
+        if code not in _EXPECTED and isinstance(answer, FetchResponse | FetchSnapshotResponse):
+            outputs.append(Complain(f"the quorum refuses to be asked: {ErrorCode(code).name}"))
+        if self.epoch == was[0] and (code == ErrorCode.NONE or isinstance(answer, UpdateRaftVoterResponse)):
+            followed = self._take(call, answer, heard, now_ms, is_news=is_news)
+            if followed is not None:
+                return outputs + followed
+        if not is_news:
+            self._does_not_help(call, now_ms)
+        return outputs
+
+    def _take(
+        self, call: Call, answer: Message, heard: Heard, now_ms: int, *, is_news: bool
+    ) -> list[Output] | None:
+        """Do what an answer says that fits epoch and role; None if it does not."""
+        match answer:
+            case FetchResponse() | FetchSnapshotResponse() if self.role is Role.FOLLOWER:
+                return self._followed(answer, now_ms)
+            case UpdateRaftVoterResponse() if self.role is Role.FOLLOWER and not is_news:
+                if heard.code not in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION):
+                    return None
+                self._joining.told()
+                self._fetch_due_ms = now_ms + self._terms.fetch_timeout_ms
+                return []
+            case VoteResponse() if self._tally is not None and not is_news:
+                self._tally.count(call.key, is_granted=heard.is_granted)
+                return self._count(now_ms)
+            case BeginQuorumEpochResponse() if self.role is Role.LEADER:
+                self._calls.succeeded(call.key)
+                return []
+            case EndQuorumEpochResponse() if self.role is Role.RESIGNED:
+                self._unaware = [voter for voter in self._unaware if voter.key.replica_id != call.key]
+                return []
+        return None
+
+    def _followed(self, answer: FetchResponse | FetchSnapshotResponse, now_ms: int) -> list[Output]:
+        try:
+            if isinstance(answer, FetchResponse):
+                outputs = self._fetching.fetched(answer, self.epoch)
+            else:
+                outputs = self._fetching.loaded(answer, now_ms)
+        except Contradiction as error:
+            return self._contradicted(str(error))
+        self._leader_has_ended = False
+        self._fetch_due_ms = now_ms + self._terms.fetch_timeout_ms
+        return outputs
+
+    def _learn(
+        self, epoch: int, leader_id: int, address: PeerAddress | None, now_ms: int
+    ) -> list[Output] | None:
+        """Somebody says who leads an epoch that is not behind; None if that cannot be."""
+        terms = self._terms
+        if leader_id == terms.node_id:
+            return [] if (epoch, leader_id) == (self.epoch, self.leader_id) else None
+        if (
+            epoch == self.epoch
+            and leader_id not in (NO_LEADER, self.leader_id)
+            and self.leader_id != NO_LEADER
+        ):
+            return None
+        if leader_id != NO_LEADER and address is None:
+            address = self._log.voters.address(leader_id, terms.listener)
+        if epoch > self.epoch:
+            return self._see(epoch, now_ms, leader_id=leader_id, address=address)
+        if leader_id == NO_LEADER:
+            return []
+        if self.leader_id == NO_LEADER or (self.leader_address is None and address is not None):
+            return self._see(epoch, now_ms, leader_id=leader_id, address=address)
+        if address is not None and address != self.leader_address:
+            self.leader_address = address
+            return self._tell()
+        return []
+
+    # --- those who follow
+
+    def fetched_by(self, key: ReplicaKey, offset: int, now_ms: int) -> list[Output]:
+        """Of the leader: somebody has everything before `offset`. Its epoch is ours, and its log agrees."""
+        if self._leading is None or key.replica_id < 0 or key.replica_id == self._terms.node_id:
+            return []
+        self._leading.fetched_by(key, offset, now_ms)
+        return self._commit()
+
+    def loaded_by(self, key: ReplicaKey, now_ms: int) -> None:
+        """Of the leader: somebody was sent a piece of a snapshot, so it follows."""
+        if self._leading is not None and key.replica_id != self._terms.node_id:
+            self._leading.heard(key, now_ms)
+
+    def _commit(self) -> list[Output]:
+        """Look whether more is committed now."""
+        leading, membership = self._lead_of_epoch
+        if not leading.commit(self._fetching.synced_offset):
+            return []
+        return [Advance(leading.high_watermark), *membership.committed()]
+
+
+def _is_impossible(request: VoteRequest) -> bool:
+    """Whether nobody can be where a candidate says that it is."""
+    data = request.topics[0].partitions[0]
+    # Who stands has begun an epoch after that of its log; who only asks is in the same one, perhaps.
+    least_epoch = data.last_offset_epoch + (not data.pre_vote)
+    return data.last_offset < 0 or data.last_offset_epoch < 0 or data.replica_epoch < least_epoch
+
+
+def _error_of(answer: Message) -> int:
+    assert isinstance(
+        answer,
+        (
+            VoteResponse,
+            BeginQuorumEpochResponse,
+            EndQuorumEpochResponse,
+            FetchResponse,
+            FetchSnapshotResponse,
+        ),
+    )
+    return answer.error_code

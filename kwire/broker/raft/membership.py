@@ -1,0 +1,305 @@
+"""How a leader changes who votes: one voter at a time, and only from what is committed. KIP-853, KIP-1186.
+
+A change begins when the last one is committed, in an epoch of which something is: two leaders could else
+change the same voters differently, with majorities that do not meet. It is in force once its record is in
+the log, and its caller hears of it when that is committed, or when it took too long: it may still be made.
+
+While the voters stand in the configuration (kraft.version 0) nobody joins or leaves. But each voter tells
+every new leader in which directory it is, and where, so that the quorum can be made dynamic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+
+from kwire.broker.host.host import PeerUnreachable
+from kwire.broker.raft.calls import Calls
+from kwire.broker.raft.leading import Leading
+from kwire.broker.raft.outputs import Answer, AppendControls, Output
+from kwire.broker.raft.snapshots import KRAFT_VERSION_TYPE, VOTERS_TYPE
+from kwire.broker.raft.terms import QuorumLog, Terms
+from kwire.broker.raft.voters import (
+    KRAFT_VERSIONS,
+    ReplicaKey,
+    Voter,
+    VoterEndpoint,
+    VoterSet,
+    address_of,
+)
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kwire.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from kwire.wire.messages.update_raft_voter import UpdateRaftVoterRequest
+from kwire.wire.primitives import ZERO_UUID
+from kwire.wire.schema import Message
+from kwire.wire.stored.raft import KRaftVersionRecord
+
+KRAFT_VERSION_FEATURE = "kraft.version"
+SOFTWARE = ("kwire", "unknown")
+"""Name and version of who asks for versions: without them the question is refused (KIP-511)."""
+
+
+class _Kind(Enum):
+    ADD = auto()
+    REMOVE = auto()
+
+
+class _Change:
+    """A voter that is being added or removed."""
+
+    def __init__(self, kind: _Kind, key: ReplicaKey, asker: object, deadline_ms: int) -> None:
+        self.kind = kind
+        self.key = key
+        self.asker = asker
+        self.deadline_ms = deadline_ms
+        self.endpoints: tuple[VoterEndpoint, ...] = ()
+        self.answers_when_committed = True
+        self.is_answered = False
+        self.offset: int | None = None
+        """Where its record stands, once it does."""
+
+    def answer(self, code: ErrorCode, message: str | None = None) -> list[Output]:
+        """Tell who asked for it, once."""
+        if self.is_answered:
+            return []
+        self.is_answered = True
+        return [Answer(self.asker, _reply(self.kind, code, message))]
+
+
+def _reply(kind: _Kind, code: ErrorCode, message: str | None) -> Message:
+    if kind is _Kind.ADD:
+        return AddRaftVoterResponse(error_code=code, error_message=message)
+    return RemoveRaftVoterResponse(error_code=code, error_message=message)
+
+
+class Membership:
+    """The changes that one leader makes in its epoch."""
+
+    def __init__(self, terms: Terms, log: QuorumLog, calls: Calls, leading: Leading, me: Voter) -> None:
+        self._terms = terms
+        self._log = log
+        self._calls = calls
+        self._leading = leading
+        self._change: _Change | None = None
+        self._appending: list[_Change | None] = [None]
+        """What the control records are for that are on their way to the log; the first begin the epoch."""
+        self._told = log.voters.replaced(me) if log.kraft_version == 0 else None
+        """The voters of a quorum that is not dynamic, with what they have told; None if it is or becomes."""
+        self._rises = False
+
+    @property
+    def kraft_version(self) -> int:
+        """The version of the quorum's protocol, or that which it is about to get."""
+        return 1 if self._rises else self._log.kraft_version
+
+    @property
+    def due_ms(self) -> int | None:
+        """When a change has taken too long."""
+        return None if self._change is None else self._change.deadline_ms
+
+    # --- time, and what becomes of the records
+
+    def expire(self, now_ms: int) -> list[Output]:
+        """Give up a change that has taken too long."""
+        change = self._change
+        if change is None or now_ms < change.deadline_ms:
+            return []
+        self._change = None
+        return change.answer(ErrorCode.REQUEST_TIMED_OUT, "The change was not committed in time.")
+
+    def abandon(self) -> list[Output]:
+        """This node does not lead any more."""
+        change, self._change = self._change, None
+        return [] if change is None else change.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def appended(self, offset: int) -> None:
+        """The oldest control records on their way stand at `offset`."""
+        change = self._appending.pop(0)
+        if change is not None:
+            change.offset = offset
+
+    def committed(self) -> list[Output]:
+        """More is committed: tell whom that concerns."""
+        change = self._change
+        if change is None or change.offset is None or self._leading.high_watermark <= change.offset:
+            return []
+        self._change = None
+        return change.answer(ErrorCode.NONE)
+
+    def _append(self, controls: Sequence[tuple[int, Message]], change: _Change | None) -> AppendControls:
+        self._appending.append(change)
+        return AppendControls(self._leading.epoch, controls)
+
+    def _append_voters(self, voters: VoterSet, change: _Change | None) -> AppendControls:
+        return self._append([(VOTERS_TYPE, voters.record())], change)
+
+    # --- voters that come and go
+
+    def add(self, request: AddRaftVoterRequest, asker: object, now_ms: int) -> list[Output]:
+        """Make an observer a voter, after a look at the versions that it knows."""
+        key = ReplicaKey(request.voter_id, request.voter_directory_id)
+        endpoints = tuple(VoterEndpoint(one.name, one.host, one.port) for one in request.listeners)
+        address = address_of(endpoints, self._terms.listener)
+
+        def refused(code: ErrorCode, message: str) -> list[Output]:
+            return [Answer(asker, _reply(_Kind.ADD, code, message))]
+
+        if key.replica_id < 0 or key.directory_id == ZERO_UUID:
+            return refused(ErrorCode.INVALID_REQUEST, "The new voter has no id, or no directory id.")
+        if address is None:
+            return refused(
+                ErrorCode.INVALID_REQUEST, f"The new voter has no listener {self._terms.listener}."
+            )
+        if reason := self._why_not():
+            return refused(*reason)
+        if self._log.voters.of_id(key.replica_id) is not None:
+            return refused(ErrorCode.DUPLICATE_VOTER, f"Node {key.replica_id} is a voter already.")
+        if self._calls.ready_ms(key.replica_id) > now_ms:
+            return refused(ErrorCode.REQUEST_TIMED_OUT, f"Node {key.replica_id} cannot be asked now.")
+        change = _Change(_Kind.ADD, key, asker, now_ms + self._terms.request_timeout_ms)
+        change.endpoints = tuple(sorted(endpoints))
+        change.answers_when_committed = request.ack_when_committed
+        self._change = change
+        versions = ApiVersionsRequest(client_software_name=SOFTWARE[0], client_software_version=SOFTWARE[1])
+        return [self._calls.send(key.replica_id, address, versions, now_ms)]
+
+    def versions_told(self, voter_id: int, answer: Message | PeerUnreachable, now_ms: int) -> list[Output]:
+        """Who is to be added has said what it knows; or has not."""
+        change = self._change
+        if change is None or change.kind is not _Kind.ADD or change.key.replica_id != voter_id:
+            return []
+        if change.offset is not None or change in self._appending:
+            return []
+        if not isinstance(answer, ApiVersionsResponse) or answer.error_code:
+            self._change = None
+            self._calls.rest(voter_id, now_ms)
+            return change.answer(ErrorCode.REQUEST_TIMED_OUT, f"Node {voter_id} does not tell its versions.")
+        ranges = [one for one in answer.supported_features if one.name == KRAFT_VERSION_FEATURE]
+        version = self._log.kraft_version
+        if not ranges or not ranges[0].min_version <= version <= ranges[0].max_version:
+            self._change = None
+            return change.answer(
+                ErrorCode.INVALID_REQUEST,
+                f"Node {voter_id} does not support {KRAFT_VERSION_FEATURE} {version}.",
+            )
+        if not self._leading.has_caught_up(change.key, now_ms):
+            self._change = None
+            return change.answer(ErrorCode.REQUEST_TIMED_OUT, f"Node {voter_id} does not have the log yet.")
+        voter = Voter(change.key, change.endpoints, ranges[0].min_version, ranges[0].max_version)
+        outputs: list[Output] = [self._append_voters(self._log.voters.replaced(voter), change)]
+        return outputs if change.answers_when_committed else outputs + change.answer(ErrorCode.NONE)
+
+    def remove(self, request: RemoveRaftVoterRequest, asker: object, now_ms: int) -> list[Output]:
+        """Take the vote from a voter, which may be this node."""
+        key = ReplicaKey(request.voter_id, request.voter_directory_id)
+
+        def refused(code: ErrorCode, message: str) -> list[Output]:
+            return [Answer(asker, _reply(_Kind.REMOVE, code, message))]
+
+        if key.replica_id < 0 or key.directory_id == ZERO_UUID:
+            return refused(ErrorCode.INVALID_REQUEST, "The voter has no id, or no directory id.")
+        if reason := self._why_not():
+            return refused(*reason)
+        voters = self._log.voters
+        voter = voters.of_id(key.replica_id)
+        if voter is None or voter.key != key or len(voters) == 1:
+            return refused(
+                ErrorCode.VOTER_NOT_FOUND,
+                f"Node {key.replica_id} is no voter with that directory, or the only one.",
+            )
+        self._change = _Change(_Kind.REMOVE, key, asker, now_ms + self._terms.request_timeout_ms)
+        return [self._append_voters(voters.without(key.replica_id), self._change)]
+
+    def _why_not(self) -> tuple[ErrorCode, str] | None:
+        """Why voters cannot come or go now."""
+        if self._is_changing:
+            return ErrorCode.REQUEST_TIMED_OUT, "Another change of the voters is not committed yet."
+        if self._leading.high_watermark < 0:
+            return ErrorCode.REQUEST_TIMED_OUT, "The leader has not committed anything in its epoch yet."
+        if self._log.kraft_version == 0:
+            return (
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"The voters stand in the configuration: {KRAFT_VERSION_FEATURE} is 0.",
+            )
+        if self._is_uncommitted:
+            return ErrorCode.REQUEST_TIMED_OUT, "The last change of the voters is not committed yet."
+        return None
+
+    @property
+    def _is_changing(self) -> bool:
+        return self._change is not None or bool(self._appending)
+
+    @property
+    def _is_uncommitted(self) -> bool:
+        return self._log.voters_offset >= self._leading.high_watermark
+
+    # --- voters that change
+
+    def update(self, request: UpdateRaftVoterRequest, now_ms: int) -> tuple[list[Output], ErrorCode]:
+        """A voter is reached elsewhere, or knows other versions. What to do, and the answer."""
+        key = ReplicaKey(request.voter_id, request.voter_directory_id)
+        knows = request.k_raft_version_feature
+        version = self._log.kraft_version
+        endpoints = endpoints_of_request(request)
+        if (
+            key.replica_id < 0
+            or key.directory_id == ZERO_UUID
+            or address_of(endpoints, self._terms.listener) is None
+            or not 0 <= knows.min_supported_version <= knows.max_supported_version
+        ):
+            return [], ErrorCode.INVALID_REQUEST
+        if self._is_changing or self._leading.high_watermark < 0:
+            return [], ErrorCode.REQUEST_TIMED_OUT
+        if self._is_uncommitted if version > 0 else self._told is None:
+            return [], ErrorCode.REQUEST_TIMED_OUT
+        if not knows.min_supported_version <= version <= knows.max_supported_version:
+            return [], ErrorCode.INVALID_REQUEST
+        voter = Voter(key, endpoints, knows.min_supported_version, knows.max_supported_version)
+        outputs: list[Output] = []
+        if version > 0:
+            if self._log.voters.find(key) is None:
+                return [], ErrorCode.VOTER_NOT_FOUND
+            outputs.append(self._append_voters(self._log.voters.replaced(voter), None))
+        else:
+            assert self._told is not None
+            if self._told.of_id(key.replica_id) is None:
+                return [], ErrorCode.VOTER_NOT_FOUND
+            self._told = self._told.replaced(voter)
+        self._leading.heard(key, now_ms)
+        return outputs, ErrorCode.NONE
+
+    def raise_kraft_version(self, version: int, *, validate_only: bool) -> list[Output]:
+        """Make the quorum dynamic: its voters stand in the log from here on. ApiError."""
+
+        def refused(reason: str) -> ApiError:
+            return ApiError(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"{KRAFT_VERSION_FEATURE} cannot become {version}: {reason}.",
+            )
+
+        current = self.kraft_version
+        if version == current:
+            return []
+        if version < current:
+            raise refused(f"it is {current}, and can only be raised")
+        if version not in KRAFT_VERSIONS or self._told is None:
+            raise refused("there is no such version")
+        if not self._told.support(version):
+            raise refused("not every voter has told that it supports it")
+        if any(voter.key.directory_id == ZERO_UUID for voter in self._told):
+            raise refused("not every voter has told its directory")
+        if validate_only:
+            return []
+        record = KRaftVersionRecord(version=0, k_raft_version=version)
+        controls: list[tuple[int, Message]] = [(KRAFT_VERSION_TYPE, record)]
+        if self._told != self._log.voters:
+            controls.append((VOTERS_TYPE, self._told.record()))
+        self._told, self._rises = None, True
+        return [self._append(controls, None)]
+
+
+def endpoints_of_request(request: UpdateRaftVoterRequest) -> tuple[VoterEndpoint, ...]:
+    """The listeners of the voter that speaks."""
+    return tuple(sorted(VoterEndpoint(one.name, one.host, one.port) for one in request.listeners))

@@ -1,0 +1,247 @@
+"""What a node is to the quorum, what it remembers of the epoch, and how it becomes something else.
+
+The moves themselves stand in `roles`; this is what they mean. Each gives what its shell is to do: first what
+ends (a leader appends nothing more), then what is to be remembered, then what others hear of it.
+"""
+
+from __future__ import annotations
+
+import random
+
+from kwire.broker.host.host import PeerAddress
+from kwire.broker.raft.calls import Calls
+from kwire.broker.raft.elections import Tally
+from kwire.broker.raft.fetching import Fetching
+from kwire.broker.raft.joining import Joining
+from kwire.broker.raft.leading import Leading
+from kwire.broker.raft.membership import Membership
+from kwire.broker.raft.outputs import Fail, Output, Remember, Tell, Unlead
+from kwire.broker.raft.quorum_state import NOBODY, QuorumState
+from kwire.broker.raft.roles import MOVES, Event, Role
+from kwire.broker.raft.terms import QuorumLog, Terms
+from kwire.broker.raft.view import NO_LEADER
+from kwire.broker.raft.voters import ReplicaKey, Voter
+from kwire.wire.errors import ErrorCode
+from kwire.wire.primitives import ZERO_UUID
+
+
+class Standing:
+    """The state of one node, be it a voter or an observer, and its moves."""
+
+    def __init__(
+        self, terms: Terms, log: QuorumLog, rng: random.Random, *, remembered: QuorumState, now_ms: int
+    ) -> None:
+        """`remembered` is what quorum-state says; all of the log is durable."""
+        self.role = Role.UNATTACHED
+        self.epoch = max(remembered.leader_epoch, log.last_epoch)
+        self.leader_id = NO_LEADER
+        """This node itself while it is RESIGNED, too: that is what others are to be answered."""
+        self.leader_address: PeerAddress | None = None
+        """None where it is this node, or is not known."""
+        self._terms = terms
+        self._log = log
+        self._rng = rng
+        self._joining = Joining(terms, log)
+        self._calls = Calls(terms, rng)
+        self._fetching = Fetching(terms, log, self._calls, rng)
+        self._voted: ReplicaKey | None = None
+        """Who has this node's vote in this epoch."""
+        self._tally: Tally | None = None
+        self._leading: Leading | None = None
+        self._membership: Membership | None = None
+        self._successors: list[ReplicaKey] = []
+        self._unaware: list[Voter] = []
+        """The voters that have not heard yet that this node has resigned."""
+        self._election_due_ms = now_ms + self._random_timeout_ms()
+        """When an election is over, or the wait for one."""
+        self._fetch_due_ms: int | None = None
+        """Until when the leader has to answer; None before it was asked."""
+        self._leader_has_ended = False
+        """Whether the leader has said that others are to stand."""
+        self._is_stopping = False
+        self._told: object = None
+        if remembered.leader_epoch == self.epoch:  # and is not lost, or older than the log
+            self._recall(remembered, now_ms)
+
+    def _recall(self, remembered: QuorumState, now_ms: int) -> None:
+        """Be in the epoch what this node was."""
+        terms, voters = self._terms, self._log.voters
+        if remembered.voted_id != NOBODY:
+            self._voted = ReplicaKey(remembered.voted_id, remembered.voted_directory_id)
+        self.leader_id = remembered.leader_id
+        if self.leader_id == terms.node_id:
+            # It appends nothing more in an epoch of which it may have lost something.
+            self.role = Role.RESIGNED
+            self._unaware = self._others()
+        elif self.leader_id != NO_LEADER:
+            address = voters.address(self.leader_id, terms.listener)
+            if address is not None:
+                self.role, self.leader_address = Role.FOLLOWER, address
+                self._fetch_due_ms = now_ms + terms.fetch_timeout_ms
+                self._joining.follow(now_ms)
+        elif self._may_stand and self._voted is not None and self._is_me(self._voted):
+            self.role = Role.CANDIDATE
+            self._tally = Tally(voters, terms.key)
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this node votes by the latest voters."""
+        return self._log.voters.find(self._terms.key) is not None
+
+    @property
+    def _may_stand(self) -> bool:
+        """Whether it may want to lead: a voter, or one until a change that is not known to be committed.
+
+        The log of such a one may be the only one that goes far enough, and then it alone can be elected, by
+        the voters that it does not belong to any more. It leads until the change is committed. (Section 4.2.2
+        of Ongaro's thesis. With Kafka such a quorum stands still.)
+        """
+        log = self._log
+        is_open = log.voters_offset >= log.high_watermark
+        return self.is_voter or (is_open and log.former_voters.find(self._terms.key) is not None)
+
+    def _is_me(self, key: ReplicaKey) -> bool:
+        """Whether this node is meant, be it without its directory."""
+        mine = self._terms.key
+        return key.replica_id == mine.replica_id and key.directory_id in (ZERO_UUID, mine.directory_id)
+
+    @property
+    def _lead_of_epoch(self) -> tuple[Leading, Membership]:
+        """What only a leader has."""
+        assert self._leading is not None
+        assert self._membership is not None
+        return self._leading, self._membership
+
+    def _others(self) -> list[Voter]:
+        return [voter for voter in self._log.voters if voter.key.replica_id != self._terms.node_id]
+
+    def _random_timeout_ms(self) -> int:
+        return self._terms.election_timeout_ms + self._rng.randrange(max(1, self._terms.election_timeout_ms))
+
+    # --- from one role to another
+
+    def _leave(self, event: Event, reason: ErrorCode = ErrorCode.NOT_CONTROLLER) -> list[Output]:
+        """End what this node was, and be what follows."""
+        following = MOVES[self.role].get(event)
+        assert following is not None, f"{event.name} comes as {self.role.name}"
+        outputs: list[Output] = []
+        if self._membership is not None:
+            outputs = [Unlead(reason), *self._membership.abandon()]
+        outputs += self._fetching.restart()
+        self.role = following
+        self._tally = self._leading = self._membership = None
+        self._unaware = []
+        self._leader_has_ended = False
+        self._calls.forget()
+        return outputs
+
+    def _remember(self, *, is_promise: bool) -> list[Output]:
+        """Have what was decided be remembered, and told if it is of interest to anybody."""
+        voted = self._voted or ReplicaKey(NOBODY, ZERO_UUID)
+        state = QuorumState(
+            leader_id=self.leader_id,
+            leader_epoch=self.epoch,
+            voted_id=voted.replica_id,
+            voter_ids=tuple(self._log.voters.ids),
+            data_version=self._log.kraft_version,
+            voted_directory_id=voted.directory_id,
+        )
+        return [Remember(state, is_promise), *self._tell()]
+
+    def _tell(self) -> list[Output]:
+        known = (self.epoch, self.leader_id, self.leader_address, self.role is Role.LEADER)
+        if known == self._told:
+            return []
+        self._told = known
+        return [Tell()]
+
+    def _see(
+        self, epoch: int, now_ms: int, *, leader_id: int = NO_LEADER, address: PeerAddress | None = None
+    ) -> list[Output]:
+        """There is an epoch, or its leader, that was not known before; who was asked is asked anew."""
+        if leader_id != NO_LEADER and address is not None:
+            return self._follow_leader(epoch, leader_id, address, now_ms)
+        keeps_time = self.role in (Role.UNATTACHED, Role.CANDIDATE, Role.RESIGNED)
+        if self.role is Role.PROSPECTIVE:
+            assert self._tally is not None
+            keeps_time = not self._tally.is_lost
+        if not keeps_time:
+            self._election_due_ms = now_ms + self._random_timeout_ms()
+        outputs = self._leave(Event.EPOCH_SEEN)
+        if epoch > self.epoch:
+            self._voted = None
+        self.epoch, self.leader_id, self.leader_address = epoch, leader_id, None
+        self._fetch_due_ms = None
+        return outputs + self._remember(is_promise=False)
+
+    def _follow_leader(self, epoch: int, leader_id: int, address: PeerAddress, now_ms: int) -> list[Output]:
+        outputs = self._leave(Event.LEADER_FOUND)
+        if epoch > self.epoch:
+            self._voted = None
+        self.epoch, self.leader_id, self.leader_address = epoch, leader_id, address
+        self._fetch_due_ms = now_ms + self._terms.fetch_timeout_ms
+        self._joining.follow(now_ms)
+        return outputs + self._remember(is_promise=False)
+
+    def _stand(self, now_ms: int) -> list[Output]:
+        """Ask the others whether they would vote for this node; begin an epoch at once if it is alone."""
+        outputs = self._leave(Event.STANDS)
+        self._tally = Tally(self._log.voters, self._terms.key)
+        self._election_due_ms = now_ms + self._random_timeout_ms()
+        return outputs + self._count(now_ms)
+
+    def _count(self, now_ms: int) -> list[Output]:
+        """Go on where the votes decide that."""
+        tally = self._tally
+        assert tally is not None
+        if tally.is_won:
+            return self._become_candidate(now_ms) if self.role is Role.PROSPECTIVE else self._win(now_ms)
+        return self._lose(now_ms) if tally.is_lost and self.role is Role.PROSPECTIVE else []
+
+    def _become_candidate(self, now_ms: int) -> list[Output]:
+        """Begin an epoch, with this node's own vote."""
+        outputs = self._leave(Event.WOULD_WIN)
+        self.epoch, self.leader_id, self.leader_address = self.epoch + 1, NO_LEADER, None
+        self._voted = self._terms.key
+        self._tally = Tally(self._log.voters, self._terms.key)
+        self._election_due_ms = now_ms + self._random_timeout_ms()
+        if self._tally.is_won:  # it is alone: one promise is enough
+            return outputs + self._win(now_ms)
+        return outputs + self._remember(is_promise=True)
+
+    def _win(self, now_ms: int) -> list[Output]:
+        """Lead. It appends nothing before its lead is durable: it must not begin an epoch twice."""
+        assert self._tally is not None
+        granted = self._tally.granted
+        outputs = self._leave(Event.ELECTED)
+        self.leader_id, self._voted = self._terms.node_id, None
+        me = self._joining.me
+        self._leading = Leading(self._terms, self._log, me, self.epoch, now_ms)
+        self._membership = Membership(self._terms, self._log, self._calls, self._leading, me)
+        controls = self._leading.first_controls(granted)
+        return [*outputs, *self._remember(is_promise=True), controls]
+
+    def _lose(self, now_ms: int) -> list[Output]:
+        """Not enough votes came. Who was a candidate asks for them anew; others go back to waiting."""
+        if self.role is Role.CANDIDATE:
+            return self._stand(now_ms)
+        assert self._tally is not None
+        if self._tally.is_lost:
+            self._election_due_ms = now_ms + self._random_timeout_ms()
+        if self.leader_id != NO_LEADER and self.leader_address is not None:
+            return self._follow_leader(self.epoch, self.leader_id, self.leader_address, now_ms)
+        outputs = self._leave(Event.LOST)
+        self._fetch_due_ms = None
+        return outputs + self._remember(is_promise=False)
+
+    def _resign(self, now_ms: int, reason: ErrorCode) -> list[Output]:
+        """Lead no more, and have others stand, those first whose log goes furthest."""
+        assert self._leading is not None
+        self._successors = self._leading.successors()
+        outputs = self._leave(Event.RESIGNS, reason)
+        self._unaware = self._others()
+        self._election_due_ms = now_ms + self._random_timeout_ms()
+        return outputs + self._tell()
+
+    def _contradicted(self, reason: str) -> list[Output]:
+        return [*self._leave(Event.CONTRADICTED), *self._tell(), Fail(reason)]

@@ -1,0 +1,78 @@
+"""When the metadata log is written and synced: what comes in one turn shares one write, and all that comes
+while a sync is under way shares the next one (group commit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kwire.broker.host.host import Host
+from kwire.broker.raft.metadata_log import MetadataLog
+from kwire.broker.storage.disk import StorageError
+
+
+class Writes:
+    """The writes of one log."""
+
+    def __init__(
+        self,
+        host: Host,
+        log: MetadataLog,
+        *,
+        on_written: Callable[[], None],
+        on_synced: Callable[[int], None],
+        on_failed: Callable[[str], None],
+    ) -> None:
+        """`on_synced` is told up to where the log, as it is then, is durable."""
+        self._host = host
+        self._log = log
+        self._on_written = on_written
+        self._on_synced = on_synced
+        self._on_failed = on_failed
+        self._is_asked = False
+        self._is_under_way = False
+        self._is_stopped = False
+
+    def soon(self) -> None:
+        """Write what this turn stages, and sync it in a worker."""
+        if not self._is_asked and not self._is_under_way:
+            self._is_asked = True
+            self._host.call_soon(self._write)
+
+    def now(self) -> None:
+        """Write what is staged, and sync it, before this returns. StorageError."""
+        self._log.commit()
+        self._log.flush()
+
+    def stop(self) -> None:
+        """Write nothing more, and tell nobody."""
+        self._is_stopped = True
+
+    def _write(self) -> None:
+        self._is_asked = False
+        log = self._log
+        if self._is_stopped or log.synced_end_offset >= log.end_offset:
+            return
+        try:
+            log.commit()
+            work, finish = log.begin_flush()
+        except StorageError as error:
+            self._on_failed(f"the metadata log failed: {error}")
+            return
+        self._is_under_way = True
+
+        def done(result: object) -> None:
+            self._is_under_way = False
+            if self._is_stopped:
+                return
+            if isinstance(result, BaseException):
+                self._on_failed(f"the metadata log failed: {result}")
+                return
+            finish()
+            # After a cut this is less than what was synced.
+            self._on_synced(log.synced_end_offset)
+            if not self._is_asked:
+                self._write()
+
+        self._host.run_in_worker(work, done)
+        self._on_written()

@@ -1,0 +1,82 @@
+"""How a command fails: one sentence that says what to do."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+from kwire.wire.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+OTHER_RELEASE: Final = "ask a broker of another release"
+ADVICE: Final = {
+    ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists lets it be",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "ask for no more replicas than there are brokers",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "use at most 249 letters of English, digits, and '.', '_' or '-'",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "ask as a user who may, or have the topic's ACLs changed",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "ask as a user who may, or have the group's ACLs changed",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "ask as a user who may, or have the cluster's ACLs changed",
+    ErrorCode.TOPIC_DELETION_DISABLED: "set delete.topic.enable=true for the brokers",
+    ErrorCode.NON_EMPTY_GROUP: "stop the group's members first",
+    ErrorCode.UNKNOWN_MEMBER_ID: "stop the group's members first",
+    ErrorCode.REBALANCE_IN_PROGRESS: "stop the group's members first",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop the members that read the topic first",
+    ErrorCode.GROUP_ID_NOT_FOUND: "'kwire groups list' names those that there are",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "'kwire transactions list' names those that there are",
+    ErrorCode.MESSAGE_TOO_LARGE: "raise max.message.bytes of the topic, or send less at once",
+    ErrorCode.RECORD_LIST_TOO_LARGE: "raise segment.bytes of the topic, or send less at once",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "start the brokers that are missing, or lower min.insync.replicas",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "'kwire topics describe --offsets' tells which offsets there are",
+    ErrorCode.UNSUPPORTED_VERSION: OTHER_RELEASE,
+    ErrorCode.LEADER_NOT_AVAILABLE: "start the broker that has the partition, and ask again",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "the cluster has no coordinator yet: ask again in a moment",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "a transaction is being ended just now: ask again in a moment",
+    ErrorCode.LOG_DIR_NOT_FOUND: "'kwire logs list' names the directories of each broker",
+}
+"""What to do about errors of the protocol that do not say it by their names."""
+
+
+class Failure(Exception):
+    """The command cannot be carried out. One sentence says why, and what to do; exit status 1."""
+
+
+class UsageError(Failure):
+    """What was given contradicts itself. Exit status 2."""
+
+
+class Misfit(ValueError):
+    """Bytes that are not what they were taken for; the message says why."""
+
+
+class Lost(Exception):
+    """A connection that could not be made, or has ended; the request may be tried again."""
+
+
+def check(code: int, message: str | None, about: str) -> None:
+    """Nothing where all went well. ApiError with what was asked for otherwise."""
+    if code:
+        raise ApiError(_known(code), f"{about}: {message}" if message else about)
+
+
+def sentence_of(error: ApiError) -> str:
+    """What a broker has refused, for a person."""
+    told = error.message or "the request"
+    name = error.code.name.lower().replace("_", " ").removesuffix(" exception")
+    advice = ADVICE.get(error.code)
+    told = f"{told.rstrip('.')} ({name})" if told.count(": ") else f"{told}: {name}"
+    return f"{told}; {advice}" if advice else told
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """A name that was perhaps meant, as the end of a sentence; empty where none is near."""
+    near = get_close_matches(name, list(known), 1)
+    return f", did you mean '{near[0]}'?" if near else ""
+
+
+def _known(code: int) -> ErrorCode:
+    try:
+        return ErrorCode(code)
+    except ValueError:  # of a newer release
+        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,119 @@
+"""Groups of both protocols, and their members, in one form."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from kwire.desk.cluster import Cluster
+from kwire.desk.failure import check
+from kwire.desk.offsets import Partition
+from kwire.wire.codegen import decode
+from kwire.wire.errors import WireError
+from kwire.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from kwire.wire.messages.consumer_protocol import ConsumerProtocolAssignment
+from kwire.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from kwire.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+CONSUMER: Final = "consumer"
+DESCRIBED: Final = ("classic", CONSUMER, "")
+"""Kinds of groups whose members are asked for; old brokers know one kind alone, and do not name it."""
+
+
+class GroupMember(NamedTuple):
+    """A member, and what it reads."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[Partition, ...]
+
+
+class Group(NamedTuple):
+    """A group as its coordinator knows it."""
+
+    name: str
+    type: str
+    state: str
+    coordinator: int
+    assignor: str
+    members: tuple[GroupMember, ...]
+
+
+def listed(cluster: Cluster) -> dict[str, ListedGroup]:
+    """All groups of all coordinators, by their names. ApiError, Failure."""
+
+    def attempt(node_id: int) -> list[ListedGroup]:
+        answer = cluster.ask_node(node_id, ListGroupsRequest(), ListGroupsResponse)
+        check(answer.error_code, None, f"the groups of broker {node_id}")
+        return answer.groups
+
+    found = {
+        group.group_id: group
+        for node_id in sorted(cluster.brokers())
+        for group in cluster.retried(lambda node_id=node_id: attempt(node_id))  # type: ignore[misc]
+    }
+    return dict(sorted(found.items()))
+
+
+def group_of(cluster: Cluster, known: ListedGroup) -> Group:
+    """A group with its members. ApiError, Failure."""
+    if known.group_type.lower() not in DESCRIBED:
+        node_id = cluster.retried(lambda: cluster.coordinator(known.group_id))
+        return Group(known.group_id, known.group_type, known.group_state, node_id, "", ())
+    describe = _consumer if known.group_type.lower() == CONSUMER else _classic
+    return cluster.retried(lambda: describe(cluster, known))
+
+
+def _consumer(cluster: Cluster, known: ListedGroup) -> Group:
+    """Of the protocol of KIP-848."""
+    name = known.group_id
+    node_id = cluster.coordinator(name)
+    request = ConsumerGroupDescribeRequest(group_ids=[name])
+    found = cluster.ask_node(node_id, request, ConsumerGroupDescribeResponse).groups[0]
+    check(found.error_code, found.error_message, f"group {name}")
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            tuple((topic.topic_name, index) for topic in member.assignment.topic_partitions
+                  for index in topic.partitions),
+        )
+        for member in found.members
+    )  # fmt: skip
+    return Group(name, CONSUMER, found.group_state, node_id, found.assignor_name, members)
+
+
+def _classic(cluster: Cluster, known: ListedGroup) -> Group:
+    name = known.group_id
+    node_id = cluster.coordinator(name)
+    found = cluster.ask_node(node_id, DescribeGroupsRequest(groups=[name]), DescribeGroupsResponse).groups[0]
+    check(found.error_code, found.error_message, f"group {name}")
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            _assigned(bytes(member.member_assignment)),
+        )
+        for member in found.members
+    )
+    return Group(
+        name, known.group_type or "classic", found.group_state, node_id, found.protocol_data, members
+    )
+
+
+def _assigned(data: bytes) -> tuple[Partition, ...]:
+    """What a consumer is assigned; nothing for members of other kinds, which have forms of their own."""
+    most = ConsumerProtocolAssignment.VERSIONS[1]
+    try:
+        found, _ = decode(ConsumerProtocolAssignment, min(int.from_bytes(data[:2], "big"), most), data, 2)
+    except WireError:
+        return ()
+    return tuple((topic.topic, index) for topic in found.assigned_partitions for index in topic.partitions)

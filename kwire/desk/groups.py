@@ -1,0 +1,364 @@
+"""`kwire groups`: consumer groups, how far they are, and where they are to go on."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from kwire.desk.cluster import Cluster
+from kwire.desk.failure import Failure, UsageError, check, suggestion
+from kwire.desk.group_members import Group, group_of, listed
+from kwire.desk.offsets import EARLIEST, LATEST, Partition, find_offsets
+from kwire.desk.options import Actions, command_parser
+from kwire.desk.output import YELLOW, Output, Row, plural
+from kwire.desk.places import PLACES, offsets_of
+from kwire.desk.settings import settings_of
+from kwire.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from kwire.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kwire.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+from kwire.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
+
+CURRENT: Final = "current"
+NOT_DONE: Final = "nothing is changed: --execute does it"
+
+
+def parser(name: str) -> ArgumentParser:
+    parser = command_parser(name, "Look at consumer groups, and move them.")
+    actions = Actions(parser)
+    list_ = actions.add("list", "List the groups.", "kwire groups list --state Stable")
+    list_.add_argument("--names", action="store_true", help="nothing but names, a line each")
+    list_.add_argument("--state", action="append", default=[], metavar="STATE", help="may be repeated")
+    list_.add_argument("--type", action="append", default=[], metavar="TYPE", help="classic, consumer, ...")
+    describe = actions.add(
+        "describe", "Tell how far groups have come, and who reads what.", "kwire groups describe readers"
+    )
+    describe.add_argument("groups", nargs="*", metavar="GROUP", help="(default: all)")
+    what = describe.add_mutually_exclusive_group()
+    what.add_argument("--members", action="store_true", help="the members, and what they are assigned")
+    what.add_argument("--state", action="store_true", help="the state, the coordinator and the assignor")
+    reset = actions.add(
+        "reset",
+        "Tell where a group would go on, and with --execute let it.",
+        "kwire groups reset readers --topic orders --to beginning --execute",
+    )
+    reset.add_argument("group", metavar="GROUP")
+    _add_topics(reset)
+    reset.add_argument("--to", metavar="PLACE", help=f"'{CURRENT}', {PLACES}")
+    reset.add_argument("--by", type=int, metavar="N", help="so many records forward, or back where negative")
+    delete_offsets = actions.add(
+        "delete-offsets",
+        "Tell which offsets a group would forget, and with --execute let it.",
+        "kwire groups delete-offsets readers --topic orders --execute",
+    )
+    delete_offsets.add_argument("group", metavar="GROUP")
+    _add_topics(delete_offsets)
+    delete = actions.add("delete", "Delete groups that have no members.", "kwire groups delete readers")
+    delete.add_argument("groups", nargs="+", metavar="GROUP")
+    return parser
+
+
+def _add_topics(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="TOPIC[:N,...]",
+        help="a topic, or some of its partitions; may be repeated (default: all that it has offsets of)",
+    )
+    parser.add_argument("--execute", action="store_true", help="do it, and not only tell")
+    parser.add_argument("--dry-run", action="store_true", help="only tell: the default")
+
+
+def run(options: Namespace, output: Output) -> int:
+    if getattr(options, "execute", False) and options.dry_run:
+        raise UsageError("--execute and --dry-run exclude each other")
+    with Cluster(settings_of(options)) as cluster:
+        _ACTIONS[options.action](cluster, options, output)
+    return 0
+
+
+def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+    rows = [
+        {
+            "group": one.group_id,
+            "type": one.group_type,
+            "state": one.group_state,
+            "protocol": one.protocol_type,
+        }
+        for one in listed(cluster).values()
+        if _passes(one.group_state, options.state) and _passes(one.group_type, options.type)
+    ]
+    if options.names:
+        output.names(row["group"] for row in rows)
+        return
+    output.show(
+        rows, empty="there are no such groups" if options.state or options.type else "there are no groups"
+    )
+
+
+def _passes(value: str, wanted: Iterable[str]) -> bool:
+    """Filters are here, because old brokers have none."""
+    chosen = {one.lower() for one in wanted}
+    return not chosen or value.lower() in chosen
+
+
+def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
+    known = listed(cluster)
+    for name in options.groups:
+        if name not in known:
+            raise Failure(f"there is no group '{name}'{suggestion(name, known)}")
+    groups = [group_of(cluster, known[name]) for name in options.groups or known]
+    if options.state:
+        rows = [_state(group) for group in groups]
+    elif options.members:
+        rows = [row for group in groups for row in _members(group)]
+    else:
+        rows = [row for group in groups for row in _offsets(cluster, group)]
+        if not output.as_json:
+            for group in groups:
+                if not group.members:
+                    output.note(f"group {group.name} has no members now")
+    empty = "there are no members" if options.members else "no offsets are committed"
+    output.show(rows, empty=empty, colour=lambda row: YELLOW if row.get("lag") else None)
+
+
+def _state(group: Group) -> Row:
+    return {
+        "group": group.name,
+        "type": group.type,
+        "state": group.state,
+        "coordinator": group.coordinator,
+        "assignor": group.assignor,
+        "members": len(group.members),
+    }
+
+
+def _members(group: Group) -> Iterable[Row]:
+    for member in group.members:
+        yield {
+            "group": group.name,
+            "member": member.member_id,
+            "instance": member.instance_id,
+            "client": member.client_id,
+            "host": member.host,
+            "partitions": ["{}-{}".format(*one) for one in sorted(member.partitions)],
+        }
+
+
+def _offsets(cluster: Cluster, group: Group) -> Iterable[Row]:
+    committed = _committed(cluster, group.name)
+    owners = {one: member for member in group.members for one in member.partitions}
+    there = _existing(cluster, {*committed, *owners})
+    ends = find_offsets(cluster, dict.fromkeys(there, LATEST))
+    for topic, index in sorted({*committed, *owners}):
+        offset, end = committed.get((topic, index)), ends.get((topic, index))
+        owner = owners.get((topic, index))
+        yield {
+            "group": group.name,
+            "topic": topic,
+            "partition": index,
+            "committed": offset,
+            "end": end,
+            "lag": None if offset is None or end is None else max(0, end - offset),
+            "member": owner.member_id if owner else None,
+            "client": owner.client_id if owner else None,
+            "host": owner.host if owner else None,
+        }
+
+
+def _existing(cluster: Cluster, partitions: Iterable[Partition]) -> list[Partition]:
+    """Of some partitions those that somebody leads: topics may be deleted before groups forget them."""
+    wanted = set(partitions)
+    found = cluster.metadata(sorted({topic for topic, _ in wanted})) if wanted else None
+    led = {
+        (topic.name or "", one.partition_index)
+        for topic in (found.topics if found else ())
+        for one in topic.partitions
+        if one.leader_id >= 0
+    }
+    return sorted(wanted & led)
+
+
+def _committed(cluster: Cluster, name: str) -> dict[Partition, int]:
+    """All offsets that a group has committed. ApiError, Failure."""
+    request = OffsetFetchRequest(
+        groups=[OffsetFetchRequestGroup(group_id=name, topics=None)], topics=[], require_stable=False
+    )
+
+    def attempt() -> dict[Partition, int]:
+        group = cluster.ask_coordinator(name, request, OffsetFetchResponse).groups[0]
+        check(group.error_code, None, f"group {name}")
+        found = {}
+        for topic in group.topics:
+            for one in topic.partitions:
+                check(one.error_code, None, f"group {name}, {topic.name}-{one.partition_index}")
+                if one.committed_offset >= 0:
+                    found[topic.name, one.partition_index] = one.committed_offset
+        return found
+
+    return cluster.retried(attempt)
+
+
+def _chosen(cluster: Cluster, options: Namespace, committed: Mapping[Partition, int]) -> list[Partition]:
+    """The partitions that the options name; all that the group has offsets of where they name none."""
+    if not options.topic:
+        if not committed:
+            raise Failure(f"group {options.group} has committed nothing: name topics with --topic")
+        return sorted(committed)
+    chosen: list[Partition] = []
+    for text in options.topic:
+        topic, colon, numbers = text.partition(":")
+        there = {one.partition_index for one in cluster.topics([topic])[0].partitions}
+        try:
+            wanted = {int(number) for number in numbers.split(",")} if colon else there
+        except ValueError:
+            raise UsageError(f"--topic {text}: expected TOPIC, or TOPIC:0,1 for some partitions") from None
+        if missing := wanted - there:
+            raise Failure(f"topic {topic} has no partition {min(missing)}: its last is {max(there)}")
+        chosen += [(topic, number) for number in sorted(wanted)]
+    return list(dict.fromkeys(chosen))
+
+
+def _reset(cluster: Cluster, options: Namespace, output: Output) -> None:
+    if (options.to is None) == (options.by is None):
+        raise UsageError("say where the group is to go on: either --to PLACE or --by N")
+    _check_empty(cluster, options.group)
+    committed = _committed(cluster, options.group)
+    partitions = _chosen(cluster, options, committed)
+    firsts = find_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+    ends = find_offsets(cluster, dict.fromkeys(partitions, LATEST))
+    if options.by is not None or options.to == CURRENT:
+        for one in partitions:
+            if one not in committed and options.by is not None:
+                raise Failure(f"group {options.group} has no offset of {one[0]}-{one[1]}: say --to PLACE")
+        wanted = {one: committed.get(one, ends[one]) + (options.by or 0) for one in partitions}
+    else:
+        wanted = offsets_of(cluster, options.to, partitions, time.time_ns() // 1_000_000, "--to")
+    # Kafka's tool, too, takes what is beyond either end for that end.
+    targets = {one: min(max(wanted[one], firsts[one]), ends[one]) for one in partitions}
+    if options.execute:
+        _commit(cluster, options.group, targets)
+    rows = [
+        {
+            "group": options.group,
+            "topic": topic,
+            "partition": index,
+            "committed": committed.get((topic, index)),
+            "new": target,
+            "end": ends[topic, index],
+        }
+        for (topic, index), target in targets.items()
+    ]
+    output.show(rows, empty="")
+    if not options.execute:
+        output.note(NOT_DONE)
+
+
+def _check_empty(cluster: Cluster, name: str) -> None:
+    """Failure where the group has members, which commit for themselves."""
+    found = listed(cluster).get(name)
+    if found is not None and (members := group_of(cluster, found).members):
+        raise Failure(f"group {name} has {plural(len(members), 'member')}: stop them first")
+
+
+def _commit(cluster: Cluster, name: str, offsets: Mapping[Partition, int]) -> None:
+    request = OffsetCommitRequest(
+        group_id=name,
+        member_id="",
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=index, committed_offset=offsets[topic, index], committed_metadata=""
+                    )
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in _by_topic(offsets)
+        ],
+    )
+
+    def attempt() -> None:
+        for topic in cluster.ask_coordinator(name, request, OffsetCommitResponse).topics:
+            for one in topic.partitions:
+                check(one.error_code, None, f"group {name}, {topic.name}-{one.partition_index}")
+
+    cluster.retried(attempt)
+
+
+def _delete_offsets(cluster: Cluster, options: Namespace, output: Output) -> None:
+    committed = _committed(cluster, options.group)
+    partitions = [one for one in _chosen(cluster, options, committed) if one in committed]
+    if options.execute and partitions:
+        request = OffsetDeleteRequest(
+            group_id=options.group,
+            topics=[
+                OffsetDeleteRequestTopic(
+                    name=topic,
+                    partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
+                )
+                for topic, indexes in _by_topic(partitions)
+            ],
+        )
+
+        def attempt() -> None:
+            answer = cluster.ask_coordinator(options.group, request, OffsetDeleteResponse)
+            check(answer.error_code, None, f"group {options.group}")
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    check(one.error_code, None, f"{topic.name}-{one.partition_index}")
+
+        cluster.retried(attempt)
+    rows = [
+        {"group": options.group, "topic": topic, "partition": index, "committed": committed[topic, index]}
+        for topic, index in partitions
+    ]
+    output.show(rows, empty=f"group {options.group} has committed nothing there")
+    if not options.execute:
+        output.note(NOT_DONE)
+
+
+def _by_topic(partitions: Iterable[Partition]) -> Sequence[tuple[str, list[int]]]:
+    found: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        found.setdefault(topic, []).append(index)
+    return list(found.items())
+
+
+def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
+    for name in options.groups:
+
+        def attempt(name: str = name) -> None:
+            answer = cluster.ask_coordinator(
+                name, DeleteGroupsRequest(groups_names=[name]), DeleteGroupsResponse
+            )
+            check(answer.results[0].error_code, None, f"group {name}")
+
+        cluster.retried(attempt)
+        output.say(f"group {name} is deleted")
+
+
+_ACTIONS: Final[dict[str, Callable[[Cluster, Namespace, Output], None]]] = {
+    "list": _list,
+    "describe": _describe,
+    "reset": _reset,
+    "delete-offsets": _delete_offsets,
+    "delete": _delete,
+}

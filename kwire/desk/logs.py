@@ -1,0 +1,165 @@
+"""`kwire logs`: the directories in which brokers keep their logs, and moves of replicas between them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Final
+
+from kwire.desk.cluster import Cluster
+from kwire.desk.failure import Failure, check
+from kwire.desk.options import Actions, command_parser
+from kwire.desk.output import RED, YELLOW, Output, Row, size_text
+from kwire.desk.settings import settings_of
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+)
+from kwire.wire.messages.describe_log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+)
+
+
+def parser(name: str) -> ArgumentParser:
+    parser = command_parser(name, "Look at the log directories of brokers, and move replicas between them.")
+    actions = Actions(parser)
+    list_ = actions.add("list", "List the log directories of brokers.", "kwire logs list --broker 1")
+    describe = actions.add(
+        "describe",
+        "Tell where the replicas of topics lie, and how large they are.",
+        "kwire logs describe orders",
+    )
+    describe.add_argument("patterns", nargs="*", metavar="TOPIC", help="names, with * and ? as in a shell")
+    for action in (list_, describe):
+        action.add_argument(
+            "--broker", type=int, action="append", metavar="ID", help="may be repeated (default: all)"
+        )
+    move = actions.add(
+        "move",
+        "Begin to move a replica to another log directory of its broker.",
+        "kwire logs move orders --partition 0 --broker 1 --to /mnt/disk2",
+    )
+    move.add_argument("topic", metavar="TOPIC")
+    move.add_argument("--partition", type=int, required=True, metavar="N")
+    move.add_argument("--broker", type=int, required=True, metavar="ID")
+    move.add_argument("--to", required=True, metavar="DIR", help="as the broker's log.dirs has it")
+    return parser
+
+
+def run(options: Namespace, output: Output) -> int:
+    with Cluster(settings_of(options)) as cluster:
+        _ACTIONS[options.action](cluster, options, output)
+    return 0
+
+
+def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+    def size(size_bytes: int) -> object:
+        if size_bytes < 0:
+            return None
+        return size_bytes if output.as_json else size_text(size_bytes)
+
+    rows = [
+        {
+            "broker": node_id,
+            "directory": one.log_dir,
+            "state": _state(one),
+            "partitions": sum(len(topic.partitions) for topic in one.topics),
+            "size": size(sum(each.partition_size for topic in one.topics for each in topic.partitions)),
+            "free": size(one.usable_bytes),
+            "disk": size(one.total_bytes),
+        }
+        for node_id, one in _directories(cluster, options)
+    ]
+    output.show(
+        rows, empty="there are no directories", colour=lambda row: RED if row["state"] != "online" else None
+    )
+
+
+def _state(found: DescribeLogDirsResult) -> str:
+    if found.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+        return "offline"
+    check(found.error_code, None, f"directory {found.log_dir}")
+    return "cordoned" if found.is_cordoned else "online"
+
+
+def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
+    rows: list[Row] = [
+        {
+            "topic": topic.name,
+            "partition": each.partition_index,
+            "broker": node_id,
+            "directory": one.log_dir,
+            "size": each.partition_size if output.as_json else size_text(each.partition_size),
+            "lag": each.offset_lag,
+            "moving_here": each.is_future_key,
+        }
+        for node_id, one in _directories(cluster, options)
+        for topic in one.topics
+        for each in topic.partitions
+        if not options.patterns or any(fnmatchcase(topic.name, pattern) for pattern in options.patterns)
+    ]
+    rows.sort(key=lambda row: (row["topic"], row["partition"], row["broker"]))
+    output.show(
+        rows,
+        empty="no replica of such a topic lies there",
+        colour=lambda row: YELLOW if row["lag"] or row["moving_here"] else None,
+    )
+
+
+def _directories(cluster: Cluster, options: Namespace) -> list[tuple[int, DescribeLogDirsResult]]:
+    brokers = sorted(cluster.brokers())
+    for node_id in options.broker or ():
+        if node_id not in brokers:
+            raise _unknown_broker(node_id, brokers)
+    found = []
+    for node_id in options.broker or brokers:
+
+        def attempt(node_id: int = node_id) -> list[DescribeLogDirsResult]:
+            answer = cluster.ask_node(node_id, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
+            check(answer.error_code, None, f"the directories of broker {node_id}")
+            return answer.results
+
+        found += [(node_id, one) for one in cluster.retried(attempt)]
+    return found
+
+
+def _move(cluster: Cluster, options: Namespace, output: Output) -> None:
+    brokers = sorted(cluster.brokers())
+    if options.broker not in brokers:
+        raise _unknown_broker(options.broker, brokers)
+    request = AlterReplicaLogDirsRequest(
+        dirs=[
+            AlterReplicaLogDir(
+                path=options.to,
+                topics=[AlterReplicaLogDirTopic(name=options.topic, partitions=[options.partition])],
+            )
+        ]
+    )
+    name = f"{options.topic}-{options.partition}"
+
+    def attempt() -> None:
+        answer = cluster.ask_node(options.broker, request, AlterReplicaLogDirsResponse)
+        code = answer.results[0].partitions[0].error_code
+        if code in (ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            raise Failure(f"broker {options.broker} has no replica of {name}: see 'kwire logs describe'")
+        check(code, None, f"{name} to {options.to}")
+
+    cluster.retried(attempt)
+    output.say(f"{name} is on its way to {options.to}: 'kwire logs describe {options.topic}' tells how far")
+
+
+def _unknown_broker(node_id: int, brokers: list[int]) -> Failure:
+    return Failure(f"there is no broker {node_id}: the cluster has {', '.join(map(str, brokers))}")
+
+
+_ACTIONS: Final[dict[str, Callable[[Cluster, Namespace, Output], None]]] = {
+    "list": _list,
+    "describe": _describe,
+    "move": _move,
+}

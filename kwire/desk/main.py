@@ -1,0 +1,66 @@
+"""The commands `kwire topics`, `produce`, `consume` and so on: from the command line to an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kwire.desk.failure import Failure, Lost, UsageError, sentence_of
+from kwire.desk.output import standard_output
+from kwire.wire.errors import ApiError, WireError
+
+DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "topics": "kwire.desk.topics",
+    "produce": "kwire.desk.produce",
+    "consume": "kwire.desk.consume",
+    "groups": "kwire.desk.groups",
+    "configs": "kwire.desk.configs",
+    "transactions": "kwire.desk.transactions",
+    "logs": "kwire.desk.logs",
+    "dump": "kwire.desk.dump",
+    "doctor": "kwire.desk.doctor",
+}
+"""Each command's module, whose `parser(name)` knows its options and `run(options, output)` does it."""
+
+
+def main(name: str, arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
+    """Run the command of this name, and give its exit status."""
+    gc.enable()
+    command = importlib.import_module(COMMANDS[name])
+    parser: argparse.ArgumentParser = command.parser(name)
+    options = parser.parse_args(arguments)
+    output = standard_output(as_json=getattr(options, "json", False), environ=environ)
+    try:
+        result: int = command.run(options, output)
+        sys.stdout.flush()
+        return result
+    except UsageError as error:
+        return _fail(name, str(error), WRONG_USE)
+    except (Failure, Lost, WireError) as error:
+        return _fail(name, str(error))
+    except ApiError as error:
+        return _fail(name, sentence_of(error))
+    except BrokenPipeError:
+        # Whoever read has seen enough; nothing is left to be flushed when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """What a command takes, for whoever completes it."""
+    parser: argparse.ArgumentParser = importlib.import_module(COMMANDS[name]).parser(name)
+    return parser
+
+
+def _fail(name: str, sentence: str, status: int = FAILED) -> int:
+    print(f"kwire {name}: {sentence}", file=sys.stderr)
+    return status

@@ -1,0 +1,80 @@
+"""Offsets of partitions: the first, the end, or the first at or after a time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Final
+
+from kwire.desk.cluster import Cluster
+from kwire.desk.failure import Failure, check
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+NONE: Final = -1
+"""The offset where no record is as young as was asked for."""
+
+Partition = tuple[str, int]
+"""A topic, and the number of one of its partitions."""
+
+
+def leaders(cluster: Cluster, partitions: Mapping[Partition, object]) -> dict[int, list[Partition]]:
+    """Which broker leads which partitions. Failure for one that is not there, ApiError where none leads."""
+    found: dict[int, list[Partition]] = defaultdict(list)
+    topics = {
+        topic.name or "": {one.partition_index: one.leader_id for one in topic.partitions}
+        for topic in cluster.topics(sorted({topic for topic, _ in partitions}))
+    }
+    for topic, index in partitions:
+        leader = topics[topic].get(index)
+        if leader is None:
+            raise Failure(f"topic {topic} has no partition {index}: see 'kwire topics describe {topic}'")
+        if leader < 0:
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{index}")
+        found[leader].append((topic, index))
+    return found
+
+
+def find_offsets(
+    cluster: Cluster, timestamps: Mapping[Partition, int], *, committed: bool = False
+) -> dict[Partition, int]:
+    """The first offset at or after each timestamp, or LATEST or EARLIEST; NONE where there is no such record.
+
+    `committed` ends partitions where the first open transaction begins. ApiError, Failure.
+    """
+    found: dict[Partition, int] = {}
+
+    def attempt() -> None:
+        missing = {partition: at for partition, at in timestamps.items() if partition not in found}
+        for leader, led in leaders(cluster, missing).items():
+            request = ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=int(committed),
+                topics=[
+                    ListOffsetsTopic(
+                        name=topic,
+                        partitions=[
+                            ListOffsetsPartition(partition_index=index, timestamp=timestamps[topic, index])
+                            for name, index in led
+                            if name == topic
+                        ],
+                    )
+                    for topic in sorted({topic for topic, _ in led})
+                ],
+            )
+            for topic_answer in cluster.ask_node(leader, request, ListOffsetsResponse).topics:
+                for one in topic_answer.partitions:
+                    name = topic_answer.name
+                    check(one.error_code, None, f"{name}-{one.partition_index}")
+                    found[name, one.partition_index] = one.offset
+
+    if timestamps:
+        cluster.retried(attempt)
+    return found

@@ -1,0 +1,159 @@
+"""What a command shows: tables and colour for people, JSON for programs, and how far it has come."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final, TextIO
+
+Row = Mapping[str, object]
+
+BOLD, DIM, RED, YELLOW, GREEN, CYAN = "1", "2", "31", "33", "32", "36"
+CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What would move the cursor of a terminal, or worse."""
+REDRAW_SECONDS: Final = 0.1
+
+
+class Output:
+    """Standard output, in the form that was asked for."""
+
+    def __init__(self, *, as_json: bool, environ: Mapping[str, str], out: TextIO, err: TextIO) -> None:
+        self.as_json = as_json
+        self.out = out
+        self.is_terminal = out.isatty()
+        self._err = err
+        may = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        self._coloured = may and self.is_terminal and not as_json
+        self._shows_progress = err.isatty() and environ.get("TERM") != "dumb"
+
+    def show(
+        self,
+        rows: Sequence[Row],
+        *,
+        empty: str,
+        colour: Callable[[Row], str | None] = lambda row: None,
+    ) -> None:
+        """Rows as a table, or as a JSON array of objects; `empty` is said of none."""
+        if self.as_json:
+            self.document(rows)
+        elif rows:
+            for number, line in enumerate(table(rows)):
+                self.line(line, BOLD if number == 0 else colour(rows[number - 1]))
+        else:
+            self.note(empty)
+
+    def names(self, names: Iterable[object]) -> None:
+        """Names, a line each, or as a JSON array."""
+        if self.as_json:
+            self.document(list(names))
+        else:
+            for name in names:
+                self.line(self.printable(str(name)))
+
+    def document(self, value: object) -> None:
+        """One JSON document."""
+        self.line(json.dumps(value, indent=2, ensure_ascii=False))
+
+    def line(self, text: str, colour: str | None = None) -> None:
+        self.out.write(self.coloured(text, colour) + "\n")
+
+    def say(self, text: str) -> None:
+        """What was done, for people; a program knows it by the exit status."""
+        if not self.as_json:
+            self.line(text)
+
+    def note(self, text: str) -> None:
+        """What is not a part of the answer."""
+        print(text, file=self._err)
+
+    def coloured(self, text: str, colour: str | None) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if colour and self._coloured else text
+
+    def printable(self, text: str) -> str:
+        """Text of strangers, which a terminal must not obey."""
+        return CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text) if self.is_terminal else text
+
+    def progress(self, what: str) -> Progress:
+        return Progress(what, self._err if self._shows_progress else None)
+
+
+class Progress:
+    """A line on standard error that tells how far a command has come, where that is a terminal."""
+
+    def __init__(self, what: str, stream: TextIO | None, now: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
+        self._stream = stream
+        self._now = now
+        self._drawn = 0.0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None and self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def at(self, done: int, total: int | None = None) -> None:
+        """So much is done, of so much."""
+        if self._stream is None or (now := self._now()) - self._drawn < REDRAW_SECONDS:
+            return
+        self._drawn = now
+        far = f"{done:,}" if not total else f"{done:,} of {total:,} ({100 * done // total} %)"
+        self._stream.write(f"\r\x1b[K{self._what}: {far}")
+        self._stream.flush()
+
+
+def standard_output(*, as_json: bool, environ: Mapping[str, str]) -> Output:
+    return Output(as_json=as_json, environ=environ, out=sys.stdout, err=sys.stderr)
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """Lines of columns, their names first; numbers stand at the right."""
+    names = list(rows[0])
+    cells = [[_cell(row.get(name)) for name in names] for row in rows]
+    right = [all(isinstance(row.get(name), (int, type(None))) for row in rows) for name in names]
+    lines = [[name.replace("_", " ") for name in names], *cells]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        yield "  ".join(
+            cell.rjust(width) if at_right else cell.ljust(width)
+            for cell, width, at_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value)) or "-"
+    return "-" if value is None or value == "" else CONTROLS.sub("?", str(value))
+
+
+def time_text(timestamp_ms: int) -> str | None:
+    """A time as ISO 8601 has it, in UTC; None where there is none."""
+    if timestamp_ms < 0:
+        return None
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03}Z"
+
+
+def size_text(size_bytes: int) -> str:
+    """A size as people read it."""
+    size, unit = float(size_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

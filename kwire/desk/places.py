@@ -1,0 +1,63 @@
+"""Where to read from, and where to end, in words: an offset, a time, the beginning, the end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+from kwire.desk.cluster import Cluster
+from kwire.desk.failure import UsageError
+from kwire.desk.offsets import EARLIEST, LATEST, NONE, Partition, find_offsets
+
+BEGINNING, END = "beginning", "end"
+PLACES: Final = "'beginning', 'end', an offset, -5 for the last five, 10m for ten minutes ago, or a time"
+_AGO: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def offsets_of(
+    cluster: Cluster,
+    place: str,
+    partitions: Iterable[Partition],
+    now_ms: int,
+    option: str,
+    *,
+    committed: bool = False,
+) -> dict[Partition, int]:
+    """The offset that a place is in each of some partitions. UsageError, ApiError, Failure.
+
+    `committed`: a partition ends where its first open transaction begins.
+    """
+    wanted = list(partitions)
+    if place == BEGINNING:
+        return find_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
+    if place.isdecimal():
+        return dict.fromkeys(wanted, int(place))
+    ends = find_offsets(cluster, dict.fromkeys(wanted, LATEST), committed=committed)
+    if place == END:
+        return ends
+    if place[:1] == "-" and place[1:].isdecimal():
+        firsts = find_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
+        return {one: max(firsts[one], ends[one] - int(place[1:])) for one in wanted}
+    found = find_offsets(cluster, dict.fromkeys(wanted, timestamp_of(place, now_ms, option)))
+    return {one: ends[one] if found[one] == NONE else found[one] for one in wanted}
+
+
+def timestamp_of(text: str, now_ms: int, option: str) -> int:
+    """A time in milliseconds: so long ago, or as ISO 8601 has it (in UTC where no zone is given).
+
+    UsageError.
+    """
+    if ago := _AGO.fullmatch(text):
+        return max(0, now_ms - int(ago[1]) * _UNITS_MS[ago[2]])
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{option} {text}: expected {PLACES} like 2026-01-31T12:00 (in UTC, where no zone is given)"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0, round(moment.timestamp() * 1000))

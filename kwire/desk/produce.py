@@ -1,0 +1,221 @@
+"""`kwire produce`: lines of standard input, or arguments, as records of a topic."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from kwire.desk.cluster import Cluster
+from kwire.desk.failure import Failure, Misfit, UsageError, check
+from kwire.desk.forms import JSON, TEXT, WRITTEN, encode
+from kwire.desk.options import add_json, add_wire, command_parser
+from kwire.desk.output import Output
+from kwire.desk.partitioner import partition_of
+from kwire.desk.sending import ACKS, Sending
+from kwire.desk.settings import pairs, settings_of
+from kwire.wire.batch import NewRecord
+from kwire.wire.compression import Codec
+from kwire.wire.errors import ErrorCode
+
+CHUNK_BYTES: Final = 256 * 1024
+"""So much is read at once; the records in it are sent together, and what comes slowly is sent as it comes."""
+MAX_LINE_BYTES: Final = 128 * 1024 * 1024
+CREATE_SECONDS: Final = 5
+"""How long a topic may take to be there once a broker was asked for it: it may be one that creates none."""
+
+NULL: Final = None
+
+
+class Line(NamedTuple):
+    """A record, and the partition that it asks for."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    partition: int | None
+    timestamp: int | None
+
+
+def parser(name: str) -> ArgumentParser:
+    parser = command_parser(
+        name,
+        "Write each line of standard input, or each VALUE, into a topic as a record.",
+        "kwire produce orders --key-separator : < orders.txt\n"
+        "  kwire produce orders --key 17 '{\"amount\": 3}' --header source=desk",
+    )
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("values", nargs="*", metavar="VALUE", help="instead of standard input")
+    parser.add_argument("--key", metavar="KEY", help="of all records")
+    parser.add_argument("--key-separator", metavar="TEXT", help="what parts a line's key from its value")
+    parser.add_argument(
+        "--records",
+        action="store_true",
+        help="each line is an object with key, value, headers, partition, timestamp, as of consume --json",
+    )
+    for what in ("key", "value"):
+        parser.add_argument(
+            f"--{what}-format", choices=WRITTEN, default=TEXT, help=f"how a {what} is written (default: text)"
+        )
+    parser.add_argument(
+        "--null-value", metavar="TEXT", help="the line, or value, that stands for none at all"
+    )
+    parser.add_argument(
+        "--header", action="append", default=[], metavar="NAME=TEXT", help="of all records; may be repeated"
+    )
+    parser.add_argument("--partition", type=int, metavar="N", help="instead of the one that the key leads to")
+    parser.add_argument("--acks", choices=sorted(ACKS), help="who has to have it (default: all)")
+    parser.add_argument("--compression", choices=[codec.name.lower() for codec in Codec])
+    add_wire(parser)
+    add_json(parser)
+    return parser
+
+
+def run(options: Namespace, output: Output) -> int:
+    if options.key is not None and (options.key_separator or options.records):
+        raise UsageError("--key is the key of all records: leave --key-separator and --records off")
+    if options.key_separator == "":
+        raise UsageError("--key-separator is empty: give the text that parts keys from values")
+    settings = settings_of(options)
+    with Cluster(settings) as cluster:
+        partitions = _partitions(cluster, options.topic)
+        if options.partition is not None and options.partition not in partitions:
+            raise Failure(
+                f"topic {options.topic} has partitions 0 to {partitions[-1]}, and not {options.partition}"
+            )
+        acks = options.acks or settings.properties.get("acks", "all")
+        codec = options.compression or settings.properties.get("compression.type", "none")
+        if acks not in ACKS or codec.upper() not in Codec.__members__:
+            raise Failure(f"acks={acks} or compression.type={codec} in {options.command_config} is unknown")
+        sending = Sending(cluster, options.topic, ACKS[acks], Codec[codec.upper()])
+        spread = random.Random()
+        if not options.values and sys.stdin.buffer.isatty():
+            output.note(f"each line is sent to {options.topic} when it ends; Ctrl-D ends the command")
+        with output.progress("records sent") as progress:
+            for lines in _chunks(options, sys.stdin.buffer):
+                # Without a key, records that come together go together, as with Java's producer.
+                any_partition = spread.choice(partitions)
+                batches: dict[int, list[NewRecord]] = {}
+                now_ms = time.time_ns() // 1_000_000
+                for line in lines:
+                    partition = _partition(line, options, partitions, any_partition)
+                    at = now_ms if line.timestamp is None else line.timestamp
+                    batches.setdefault(partition, []).append((at, line.key, line.value, line.headers))
+                sending.send(batches)
+                progress.at(sending.count)
+        if output.as_json:
+            output.document(sending.sums())
+        else:
+            for row in sending.sums():
+                from_ = "" if row["first_offset"] is None else f", from offset {row['first_offset']} on"
+                output.say(f"{row['records']} sent to {options.topic}-{row['partition']}{from_}")
+    return 0
+
+
+def _partition(line: Line, options: Namespace, partitions: Sequence[int], any_partition: int) -> int:
+    if options.partition is not None:
+        return int(options.partition)
+    if line.partition is not None:
+        if line.partition not in partitions:
+            raise Failure(f"topic {options.topic} has no partition {line.partition}: leave it off")
+        return line.partition
+    return any_partition if line.key is None else partition_of(line.key, len(partitions))
+
+
+def _partitions(cluster: Cluster, topic: str) -> list[int]:
+    """The topic's partitions; a broker that creates topics on first use is let do so. Failure, ApiError."""
+    began = time.monotonic()
+
+    def attempt() -> list[int]:
+        found = cluster.metadata([topic], create=True).topics[0]
+        unknown = found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if unknown and time.monotonic() - began > CREATE_SECONDS:
+            raise Failure(f"there is no topic '{topic}': create it with 'kwire topics create {topic}'")
+        check(found.error_code, None, f"topic {topic}")
+        return sorted(one.partition_index for one in found.partitions)
+
+    return cluster.retried(attempt)
+
+
+def _chunks(options: Namespace, stream: BinaryIO) -> Iterator[list[Line]]:
+    """The records of what is given, as many at once as are there. Failure."""
+    headers = [(name, value.encode()) for name, value in pairs(options.header, "--header").items()]
+    number = 0
+    for chunk in [options.values] if options.values else lines_of(stream):
+        lines = []
+        for text in chunk:
+            number += 1
+            try:
+                line = _object(text, options) if options.records else _line(text, options)
+            except Misfit as misfit:
+                raise Failure(f"line {number}: {misfit}") from misfit
+            lines.append(line._replace(headers=[*line.headers, *headers]))
+        if lines:
+            yield lines
+
+
+def lines_of(stream: BinaryIO) -> Iterator[list[str]]:
+    """Lines as they come: those of one read together. Failure for one without an end."""
+    read: Any = getattr(stream, "read1", stream.read)
+    rest = b""
+    while chunk := read(CHUNK_BYTES):
+        *whole, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
+            raise Failure(f"a line is longer than {MAX_LINE_BYTES} bytes: put ends of lines between records")
+        if whole:
+            yield list(map(_decoded, whole))
+    if rest:
+        yield [_decoded(rest)]
+
+
+def _decoded(line: bytes) -> str:
+    return line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
+
+
+def _line(text: str, options: Namespace) -> Line:
+    key = options.key
+    if options.key_separator is not None:
+        key, separator, text = text.partition(options.key_separator)
+        if not separator:
+            raise Misfit(f"no {options.key_separator!r} parts a key from a value in {key[:80]!r}")
+    value = NULL if text == options.null_value else encode(text, options.value_format)
+    return Line(None if key is None else encode(key, options.key_format), value, (), None, None)
+
+
+def _object(text: str, options: Namespace) -> Line:
+    """A line that is a whole record. Misfit."""
+    try:
+        told = json.loads(text)
+    except ValueError as error:
+        raise Misfit(f"not JSON ({error})") from None
+    if not isinstance(told, Mapping):
+        raise Misfit("not an object with key and value")
+    headers = told.get("headers") or []
+    pairs_: Iterable[Any] = headers.items() if isinstance(headers, Mapping) else headers
+    try:
+        named = [(str(name), None if value is None else str(value).encode()) for name, value in pairs_]
+    except (TypeError, ValueError):
+        raise Misfit("headers are an object, or an array of names and values") from None
+    for name in ("partition", "timestamp"):
+        value = told.get(name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise Misfit(f"{name} is no whole number")
+    return Line(
+        _bytes(told.get("key"), options.key_format),
+        _bytes(told.get("value"), options.value_format),
+        named,
+        told.get("partition"),
+        told.get("timestamp"),
+    )
+
+
+def _bytes(value: Any, form: str) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and form != JSON:
+        return encode(value, form)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,0 +1,180 @@
+"""Records of partitions from an offset on, as consumers see them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, cast
+
+from kwire.desk.cluster import RETRY_SECONDS, Cluster
+from kwire.desk.failure import Failure, Lost, check
+from kwire.desk.offsets import EARLIEST, LATEST, Partition, find_offsets, leaders
+from kwire.wire.batch import BatchHeader, CorruptBatch, Record, batches, control_type, records
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.fetch import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from kwire.wire.primitives import Buffer
+
+WAIT_SECONDS: Final = 0.5
+"""How long brokers wait for records in all, where there are none yet."""
+PARTITION_BYTES: Final = 1024 * 1024
+MAX_BYTES: Final = 16 * 1024 * 1024
+MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
+"""Of what a compressed batch may come to."""
+ABORT: Final = 0
+"""The type of the control record that ends a transaction which is void."""
+
+
+class Found(NamedTuple):
+    """A record, and where it is."""
+
+    partition: Partition
+    record: Record
+
+
+class Reader:
+    """A place in each of some partitions, which moves on as records are read."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        positions: Mapping[Partition, int],
+        *,
+        committed: bool,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`positions` are the offsets to begin at; `committed` leaves out what is of open or void
+        transactions.
+        """
+        self.positions = dict(positions)
+        self._cluster = cluster
+        self._committed = committed
+        self._note = note
+        self._leading: Mapping[int, Sequence[Partition]] | None = None
+
+    def read(self, partitions: Sequence[Partition] | None = None) -> Iterator[Found]:
+        """What there is next of partitions, or of all; nothing where no record came for a while.
+
+        ApiError, Failure.
+        """
+        places = {one: self.positions[one] for one in (partitions or self.positions)}
+        answers: dict[int, FetchResponse] = {}
+
+        def attempt() -> None:
+            try:
+                if self._leading is None or set(places) != {
+                    one for led in self._leading.values() for one in led
+                }:
+                    self._leading = leaders(self._cluster, places)
+                wait_seconds = WAIT_SECONDS / len(self._leading)
+                for leader, led in self._leading.items():
+                    if leader not in answers:
+                        answers[leader] = self._fetch(leader, led, wait_seconds)
+            except (ApiError, Lost):
+                self._leading = None
+                raise
+
+        self._cluster.retried(attempt)
+        for answer in answers.values():
+            check(answer.error_code, None, "a fetch")
+            for topic in answer.responses:
+                for one in topic.partitions:
+                    yield from self._records((topic.topic, one.partition_index), one)
+
+    def _fetch(self, leader: int, led: Sequence[Partition], wait_seconds: float) -> FetchResponse:
+        request = FetchRequest(
+            max_wait_ms=int(wait_seconds * 1000),
+            min_bytes=1,
+            max_bytes=MAX_BYTES,
+            isolation_level=int(self._committed),
+            topics=[
+                FetchTopic(
+                    topic=topic,
+                    partitions=[
+                        FetchPartition(
+                            partition=index,
+                            fetch_offset=self.positions[topic, index],
+                            partition_max_bytes=PARTITION_BYTES,
+                        )
+                        for name, index in led
+                        if name == topic
+                    ],
+                )
+                for topic in sorted({topic for topic, _ in led})
+            ],
+            forgotten_topics_data=[],
+        )
+        return self._cluster.ask_node(
+            leader, request, FetchResponse, wait_seconds + self._cluster.settings.timeout_seconds
+        )
+
+    def _records(self, partition: Partition, found: PartitionData) -> Iterator[Found]:
+        name = "{}-{}".format(*partition)
+        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._come_back(partition)
+            return
+        try:
+            check(found.error_code, None, name)
+        except ApiError as error:
+            if not error.code.retriable:
+                raise
+            self._leading = None  # somebody else leads, or will soon
+            time.sleep(RETRY_SECONDS)
+            return
+        data = cast("Buffer", found.records or b"")  # what comes by the wire is no region of a file
+        aborted = _Aborted(found.aborted_transactions or ()) if self._committed else None
+        try:
+            for position, header in batches(data, may_be_cut=True):
+                void = aborted is not None and aborted.has(header, data, position)
+                for record in () if void or header.is_control else _records_of(data, position, header):
+                    if record.offset >= self.positions[partition]:
+                        self.positions[partition] = record.offset + 1
+                        yield Found(partition, record)
+                self.positions[partition] = max(self.positions[partition], header.next_offset)
+        except CorruptBatch as error:
+            at = self.positions[partition]
+            raise Failure(
+                f"{name} cannot be read at offset {at} ({error}): go on behind it with --from {at + 1}"
+            ) from error
+
+    def _come_back(self, partition: Partition) -> None:
+        """Go to the nearest offset that there is. ApiError, Failure."""
+        at = self.positions[partition]
+        first = find_offsets(self._cluster, {partition: EARLIEST})[partition]
+        self.positions[partition] = (
+            first if at < first else find_offsets(self._cluster, {partition: LATEST})[partition]
+        )
+        name = "{}-{}".format(*partition)
+        self._note(f"{name} has no offset {at} any more: going on at {self.positions[partition]}")
+
+
+def _records_of(data: Buffer, position: int, header: BatchHeader) -> Iterator[Record]:
+    return records(data, position, header, max_bytes=MAX_BATCH_BYTES)
+
+
+class _Aborted:
+    """Which batches of a fetched run are of transactions that are void.
+
+    The broker tells where each begins; each ends with its marker.
+    """
+
+    def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
+        self._coming = deque(sorted(transactions, key=lambda one: one.first_offset))
+        self._producers: set[int] = set()
+
+    def has(self, header: BatchHeader, data: Buffer, position: int) -> bool:
+        while self._coming and self._coming[0].first_offset <= header.last_offset:
+            self._producers.add(self._coming.popleft().producer_id)
+        if header.is_control:
+            marker = next(records(data, position, header), None)
+            if marker is not None and control_type(marker)[1] == ABORT:
+                self._producers.discard(header.producer_id)
+            return False
+        return header.is_transactional and header.producer_id in self._producers

@@ -1,0 +1,116 @@
+"""Batches to the leaders of partitions, each once: an idempotent producer (KIP-98), one request at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kwire.desk.cluster import Cluster
+from kwire.desk.failure import check
+from kwire.desk.offsets import leaders
+from kwire.wire.batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NewRecord, build
+from kwire.wire.compression import Codec
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kwire.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+ACKS: Final = {"all": -1, "0": 0, "1": 1}
+
+
+class Sending:
+    """What is written to one topic."""
+
+    def __init__(self, cluster: Cluster, topic: str, acks: int, codec: Codec) -> None:
+        """With acks of all replicas, a batch that is sent again is not written twice. ApiError, Failure."""
+        self._cluster = cluster
+        self._topic = topic
+        self._acks = acks
+        self._codec = codec
+        self._producer_id, self._producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        self._sequences: dict[int, int] = {}
+        self._counts: dict[int, int] = {}
+        self._first: dict[int, int] = {}
+        if acks == ACKS["all"]:
+            self._producer_id, self._producer_epoch = cluster.retried(self._identity)
+
+    @property
+    def count(self) -> int:
+        """How many records were sent."""
+        return sum(self._counts.values())
+
+    def sums(self) -> list[dict[str, object]]:
+        """What was sent to each partition; the first offset is not known without acknowledgements."""
+        return [
+            {"partition": partition, "records": count, "first_offset": self._first.get(partition)}
+            for partition, count in sorted(self._counts.items())
+        ]
+
+    def send(self, batches: Mapping[int, Sequence[NewRecord]]) -> None:
+        """Write a batch to each partition, and return when all are acknowledged. ApiError, Failure."""
+        missing = {
+            partition: build(
+                records,
+                codec=self._codec,
+                producer_id=self._producer_id,
+                producer_epoch=self._producer_epoch,
+                base_sequence=self._sequence(partition),
+            )
+            for partition, records in batches.items()
+        }
+
+        def attempt() -> None:
+            for leader, led in leaders(self._cluster, {(self._topic, one): None for one in missing}).items():
+                self._send_to(leader, [partition for _, partition in led], missing)
+
+        self._cluster.retried(attempt)
+        for partition, records in batches.items():
+            self._counts[partition] = self._counts.get(partition, 0) + len(records)
+            if self._producer_id >= 0:
+                sequence = self._sequences.get(partition, 0) + len(records)
+                self._sequences[partition] = sequence & MAX_SEQUENCE
+
+    def _send_to(self, leader: int, led: Sequence[int], missing: dict[int, bytearray]) -> None:
+        """Write what one broker leads, and take off what is written. ApiError, Lost."""
+        request = ProduceRequest(
+            acks=self._acks,
+            timeout_ms=self._cluster.settings.request_timeout_ms,
+            topic_data=[
+                TopicProduceData(
+                    name=self._topic,
+                    partition_data=[PartitionProduceData(index=one, records=missing[one]) for one in led],
+                )
+            ],
+        )
+        if not self._acks:
+            self._cluster.tell_node(leader, request)
+            for partition in led:
+                del missing[partition]
+            return
+        answer = self._cluster.ask_node(leader, request, ProduceResponse)
+        failed = None
+        for one in answer.responses[0].partition_responses:
+            # What is there twice was written before the first answer was lost.
+            if one.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                del missing[one.index]
+                if one.base_offset >= 0:
+                    self._first.setdefault(one.index, one.base_offset)
+            else:
+                failed = failed or one
+        if failed is not None:
+            why = [told.batch_index_error_message for told in failed.record_errors]
+            message = failed.error_message or next(filter(None, why), None)
+            check(failed.error_code, message, f"{self._topic}-{failed.index}")
+
+    def _sequence(self, partition: int) -> int:
+        return NO_SEQUENCE if self._producer_id < 0 else self._sequences.get(partition, 0)
+
+    def _identity(self) -> tuple[int, int]:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        answer = self._cluster.ask(request, InitProducerIdResponse)
+        check(answer.error_code, None, "a producer id")
+        return answer.producer_id, answer.producer_epoch

@@ -1,0 +1,46 @@
+"""What a Kafka answers to a test: records, and who reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Partition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Record(NamedTuple):
+    """A record, and where it is."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Member(NamedTuple):
+    """A member of a group."""
+
+    id: str
+    client_id: str
+    partitions: frozenset[Partition]
+    """What it is assigned."""
+
+
+class Group(NamedTuple):
+    """A group of consumers; one that nobody knows is "Dead", and has no members."""
+
+    state: str
+    members: list[Member]

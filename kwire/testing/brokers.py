@@ -1,0 +1,230 @@
+"""A cluster of brokers in this process, each in a thread of its own: who leads may crash, and others go on.
+
+    with Cluster() as cluster:
+        orders = cluster.new_topic("orders", partitions=3)
+        producer = KafkaProducer(bootstrap_servers=cluster.bootstrap_servers)
+        cluster.leader(orders).crash()
+        producer.send(orders, b"goes on").get(10)
+        cluster.isolate(2)      # it and the others do not reach each other, until `heal`; clients reach all
+
+Each is broker and controller. Topics have as many replicas as there are brokers, at most three, of which one
+may be missing. Time and faults are each broker's own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from kwire.testing.broker import Broker, reserved_port
+from kwire.testing.kafka import TIMEOUT_SECONDS, Kafka
+
+if TYPE_CHECKING:
+    import socket
+    from tempfile import TemporaryDirectory
+    from types import TracebackType
+    from typing import Self
+
+    from kwire.testing.cuts import Cuts
+
+HOST: Final = "127.0.0.1"
+MOST_REPLICAS: Final = 3
+IMPATIENT: Final = {
+    "broker.heartbeat.interval.ms": 200,
+    "broker.session.timeout.ms": 2_000,
+    "controller.quorum.election.timeout.ms": 500,
+    "controller.quorum.fetch.timeout.ms": 1_000,
+}
+"""Who is gone is missed soon: Kafka waits 9 s for a broker, and 2 s for a controller."""
+
+
+class _Node(Broker):
+    """One of them, whose ways to the others may be cut."""
+
+    def __init__(self, node_id: int, cuts: Cuts, overrides: Mapping[str, object], log_dir: str) -> None:
+        super().__init__(overrides, log_dir=log_dir, sync=False)
+        self._node_id, self._cuts = node_id, cuts
+
+    def start(self) -> None:
+        super().start()
+        self._cuts.stand_between(self._node_id, self._running)
+
+
+class Cluster(Kafka):
+    """See the module. What a test asks of it is what it asks of any `Kafka`."""
+
+    def __init__(
+        self,
+        size: int = 3,
+        overrides: Mapping[str, object] | None = None,
+        *,
+        log_dir: str | os.PathLike[str] | None = None,
+        timeout_s: float = TIMEOUT_SECONDS,
+    ) -> None:
+        """`overrides` are Kafka's keys for each of them. Data in `log_dir` stays; nothing is ever synced."""
+        if size < 1:
+            raise ValueError(f"a cluster of {size} brokers: ask for one at least")
+        super().__init__("", timeout_s=timeout_s)
+        self.brokers: dict[int, Broker] = {}
+        """By id, from 1 on, while it runs: those that have crashed, too."""
+        self._size = size
+        self._overrides = dict(overrides or {})
+        self._log_dir = None if log_dir is None else str(log_dir)
+        self._temporary: TemporaryDirectory[str] | None = None
+        self._reserved: list[socket.socket] = []
+        self._ports: dict[int, int] = {}
+        self._cuts: Cuts | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients connect: all of them, be they there or not."""
+        return ",".join(f"{HOST}:{port}" for port in self._ports.values())
+
+    @property
+    def log_dir(self) -> str:
+        """Where the directories of all of them are, while it runs."""
+        directory = self._log_dir or (self._temporary and self._temporary.name)
+        if not directory:
+            raise RuntimeError("the cluster does not run")
+        return directory
+
+    def start(self) -> None:
+        """Return once all of them serve. Raises what keeps one from that."""
+        if self.brokers:
+            raise RuntimeError("the cluster runs already")
+        if self._log_dir is None:
+            from tempfile import TemporaryDirectory
+
+            self._temporary = TemporaryDirectory(prefix="kwire-")
+        try:
+            self._make()
+            _at_once(broker.start for broker in self.brokers.values())
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End all of them at once, as if they were killed: no other one is to take over."""
+        self.close()
+        brokers, self.brokers, self._ports, self._cuts = self.brokers, {}, {}, None
+        try:
+            _at_once(broker.crash for broker in brokers.values())
+        finally:
+            for reserved in self._reserved:
+                reserved.close()
+            self._reserved.clear()
+            temporary, self._temporary = self._temporary, None
+            if temporary is not None:
+                temporary.cleanup()
+
+    def leader(self, topic: str, partition: int = 0) -> Broker:
+        """The broker that leads a partition. KeyError where the topic has none of that number."""
+        leaders = self._ask(lambda client: client.patiently(lambda: client.leaders(topic)))
+        return self._at(leaders[partition][1])
+
+    def coordinator(self, group: str) -> Broker:
+        """The broker that coordinates a group."""
+        return self._at(self._ask(lambda client: client.patiently(lambda: client.coordinator(group)))[1])
+
+    def move_leader(self, topic: str, to: int, partition: int = 0) -> None:
+        """Have another broker lead a partition, one that has a replica, and return when it does.
+
+        A group's coordinator moves with its partition of `__consumer_offsets`. LookupError where the broker
+        has no replica.
+        """
+        self._ask(lambda client: client.move_leader(topic, partition, to))
+
+    # --- the network between them
+
+    def cut(self, one: int, other: int) -> None:
+        """Neither of two brokers reaches the other, until `heal`."""
+        self._between.cut(one, other)
+
+    def isolate(self, broker_id: int) -> None:
+        """A broker and all others do not reach each other, until `heal`."""
+        for other in self.brokers.keys() - {broker_id}:
+            self._between.cut(broker_id, other)
+
+    def heal(self) -> None:
+        """All reach each other."""
+        self._between.heal()
+
+    @property
+    def _between(self) -> Cuts:
+        if self._cuts is None:
+            raise RuntimeError("the cluster does not run")
+        return self._cuts
+
+    def _at(self, port: int) -> Broker:
+        [node_id] = (node_id for node_id, known in self._ports.items() if known == port)
+        return self.brokers[node_id]
+
+    def _make(self) -> None:
+        from kwire.testing.cuts import Cuts
+        from kwire.testing.formatting import format_directory
+        from kwire.wire.primitives import Uuid, uuid_to_text
+
+        cluster_id = uuid_to_text(Uuid(os.urandom(16)))
+        ids = range(1, self._size + 1)
+        self._ports = {node_id: self._reserve() for node_id in ids}
+        controllers = {node_id: self._reserve() for node_id in ids}
+        self._cuts = Cuts({node_id: (self._ports[node_id], controllers[node_id]) for node_id in ids})
+        replicas = min(self._size, MOST_REPLICAS)
+        for node_id, port in self._ports.items():
+            settings: dict[str, object] = {
+                "node.id": node_id,
+                "process.roles": "broker,controller",
+                "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controllers[node_id]}",
+                "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+                "controller.listener.names": "CONTROLLER",
+                "controller.quorum.voters": ",".join(
+                    f"{other}@{HOST}:{voting}" for other, voting in controllers.items()
+                ),
+                "default.replication.factor": replicas,
+                "min.insync.replicas": max(1, replicas - 1),
+                "offsets.topic.replication.factor": replicas,
+                "offsets.topic.num.partitions": 4,
+                "transaction.state.log.replication.factor": replicas,
+                "transaction.state.log.min.isr": max(1, replicas - 1),
+                "transaction.state.log.num.partitions": 4,
+                **IMPATIENT,
+                **self._overrides,
+            }
+            directory = os.path.join(self.log_dir, str(node_id))
+            format_directory(directory, cluster_id, {key: str(value) for key, value in settings.items()})
+            self.brokers[node_id] = _Node(node_id, self._cuts, settings, directory)
+
+    def _reserve(self) -> int:
+        self._reserved.append(reserved_port())
+        port: int = self._reserved[-1].getsockname()[1]
+        return port
+
+
+def _at_once(calls: Iterable[Callable[[], None]]) -> None:
+    """All of them, each in a thread; raises what one of them raises."""
+    failures: list[BaseException] = []
+
+    def attempt(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=attempt, args=(call,), daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]

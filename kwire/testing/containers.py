@@ -1,0 +1,223 @@
+"""`KafkaContainer` for suites that were written for testcontainers' and have no container to start.
+
+    from kwire.testing.containers import KafkaContainer   # instead of testcontainers.kafka
+
+    with KafkaContainer() as kafka:
+        producer = KafkaProducer(bootstrap_servers=kafka.get_bootstrap_server())
+
+It has the methods and defaults of testcontainers 4, and runs a `Broker` in this process: `kafka.broker` is
+that, with all that a container cannot do. What is about the container itself makes no difference (an image, a
+name, what is waited for), and what could not be kept is refused with a sentence: networks, volumes, commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from kwire.testing.broker import Broker
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+HOST: Final = "127.0.0.1"
+PORT: Final = 9093
+"""Of the listener for clients in a container."""
+IMAGE: Final = "confluentinc/cp-kafka:7.6.0"
+ENVIRONMENT: Final = {
+    "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
+    "KAFKA_OFFSETS_TOPIC_NUM_PARTITIONS": "1",
+    "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+}
+OF_THE_CONTAINER: Final = {
+    "advertised.listeners",
+    "broker.id",
+    "control.plane.listener.name",
+    "controller.listener.names",
+    "controller.quorum.voters",
+    "inter.broker.listener.name",
+    "listener.security.protocol.map",
+    "listeners",
+    "log.dir",
+    "log.dirs",
+    "metadata.log.dir",
+    "node.id",
+    "process.roles",
+    "security.inter.broker.protocol",
+    "zookeeper.connect",
+}
+"""Settings of where things are in a container, which has no meaning here."""
+REFUSED: Final = {
+    "copy_from_container",
+    "copy_into_container",
+    "exec",
+    "get_docker_client",
+    "get_logs",
+    "get_wrapped_container",
+    "with_command",
+    "with_copy_into_container",
+    "with_network",
+    "with_network_aliases",
+    "with_tmpfs_mount",
+    "with_volume_mapping",
+}
+"""What there is no container for."""
+
+
+class KafkaContainer:
+    """See the module."""
+
+    def __init__(
+        self, image: str = IMAGE, port: int = PORT, *, env: Mapping[str, str] | None = None, **kwargs: object
+    ) -> None:
+        """`env` is as in Kafka's container images; other arguments are a container's, and have no effect."""
+        for name in ("network", "network_aliases", "command", "volumes"):
+            if kwargs.get(name):
+                raise NotImplementedError(_refusal(name))
+        self.image = image
+        self.port = port
+        self.env: dict[str, str] = {**ENVIRONMENT, **(env or {})}
+        self.kraft_enabled = False
+        self.cluster_id: str | None = None
+        self._bound: dict[int, int] = {}
+        self._directory: TemporaryDirectory[str] | None = None
+        self._broker: Broker | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name in REFUSED:
+            raise NotImplementedError(_refusal(name))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # --- what is to be started
+
+    def with_kraft(self) -> Self:
+        """There is no other way."""
+        self.kraft_enabled = True
+        return self
+
+    def with_cluster_id(self, cluster_id: str) -> Self:
+        """The id of the cluster, which is random otherwise."""
+        self.cluster_id = cluster_id
+        return self
+
+    def with_env(self, key: str, value: object) -> Self:
+        """A setting, as `KAFKA_NUM_PARTITIONS`; those of where things are in a container have no effect."""
+        self.env[key] = str(value)
+        return self
+
+    def with_envs(self, **variables: object) -> Self:
+        """Several settings."""
+        for key, value in variables.items():
+            self.with_env(key, value)
+        return self
+
+    def with_bind_ports(self, container: str | int, host: str | int | None = None) -> Self:
+        """Have the port be this one on this machine, and not a free one."""
+        if host is not None:
+            self._bound[int(str(container).partition("/")[0])] = int(host)
+        return self
+
+    def with_exposed_ports(self, *ports: str | int) -> Self:
+        """Its port is exposed as it is."""
+        return self
+
+    def with_name(self, name: str) -> Self:
+        """Nobody asks for it by its name."""
+        return self
+
+    def with_kwargs(self, **kwargs: object) -> Self:
+        """There is no engine to tell."""
+        return self
+
+    def waiting_for(self, strategy: object) -> Self:
+        """It serves when it is started."""
+        return self
+
+    def maybe_emulate_amd64(self) -> Self:
+        """It is of this machine."""
+        return self
+
+    # --- its life
+
+    def start(self, timeout: float = 30) -> Self:
+        """Return once it serves. ConfigError, BindError."""
+        settings = self._settings()
+        self._directory = TemporaryDirectory(prefix="kwire-")
+        broker = Broker(settings, log_dir=self._directory.name, sync=False)
+        try:
+            if self.cluster_id is not None:
+                from kwire.testing.formatting import format_directory
+
+                format_directory(self._directory.name, self.cluster_id)
+            broker.start()
+        except BaseException:
+            self.stop()
+            raise
+        self._broker = broker
+        return self
+
+    def stop(self, force: bool = True, delete_volume: bool = True) -> None:
+        """End it, and remove its data."""
+        broker, self._broker = self._broker, None
+        directory, self._directory = self._directory, None
+        try:
+            if broker is not None:
+                broker.stop()
+        finally:
+            if directory is not None:
+                directory.cleanup()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # --- where it is
+
+    @property
+    def broker(self) -> Broker:
+        """The broker, once it is started."""
+        if self._broker is None:
+            raise RuntimeError("start the container first")
+        return self._broker
+
+    @property
+    def status(self) -> str:
+        """As an engine would tell it."""
+        return "running" if self._broker is not None and self._broker.is_running else "not_started"
+
+    def get_bootstrap_server(self) -> str:
+        """Where clients connect."""
+        return f"{self.get_container_host_ip()}:{self.get_exposed_port(self.port)}"
+
+    def get_container_host_ip(self) -> str:
+        """The host of that."""
+        return HOST
+
+    def get_exposed_port(self, port: int) -> int:
+        """The port of that, which is the only one. ValueError for another one."""
+        if int(port) != self.port:
+            raise ValueError(f"port {port} is not exposed: ask for {self.port}")
+        return int(self.broker.bootstrap_servers.rpartition(":")[2])
+
+    def _settings(self) -> dict[str, str]:
+        from kwire.broker.config.broker_keys import BROKER_KEYS
+        from kwire.broker.config.properties import environment_settings
+
+        settings = {
+            name: value
+            for name, (_, value) in environment_settings(self.env).items()
+            if name in BROKER_KEYS and name not in OF_THE_CONTAINER
+        }
+        if self.port in self._bound:
+            settings["listeners"] = f"PLAINTEXT://{HOST}:{self._bound[self.port]}"
+        return settings
+
+
+def _refusal(name: str) -> str:
+    return f"{name}: there is no container, for the broker runs in this process; ask its `broker` instead"

@@ -1,0 +1,99 @@
+"""Which nodes of a cluster in one process do not reach each other: what stands before their sockets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kwire.broker.host.host import PeerAddress
+    from kwire.broker.net.loop import Loop
+    from kwire.broker.net.peer_link import Hears, Line
+    from kwire.broker.net.peers import PeerLinks
+    from kwire.broker.net.serve import RunningNode
+
+REASON = "cut off by the test"
+
+
+class Cuts:
+    """Cuts between pairs of nodes, in both directions. Called from any thread."""
+
+    def __init__(self, ports: Mapping[int, Iterable[int]]) -> None:
+        """`ports` are those on which each node listens."""
+        self._node_of = {port: node_id for node_id, several in ports.items() for port in several}
+        self._cut: set[frozenset[int]] = set()
+        self._gates: dict[int, _Gate] = {}
+        self._lock = threading.Lock()
+
+    def stand_between(self, node_id: int, running: RunningNode) -> None:
+        """A node has started: from now on what it sends to others goes past here."""
+        from kwire.broker.net.peers import PeerLinks
+
+        peers = running.loop.peers
+        assert isinstance(peers, PeerLinks)
+        with self._lock:
+            self._gates[node_id] = gate = _Gate(self, node_id, running.loop, peers)
+        running.loop.call_from_thread(gate.enter)
+
+    def cut(self, one: int, other: int) -> None:
+        """Neither reaches the other, and what they were saying to each other is lost."""
+        with self._lock:
+            self._cut.add(frozenset((one, other)))
+            gates = [self._gates[each] for each in (one, other) if each in self._gates]
+        for gate in gates:
+            gate.loop.call_from_thread(gate.shut)
+
+    def heal(self) -> None:
+        """All reach each other."""
+        with self._lock:
+            self._cut.clear()
+
+    def is_cut(self, node_id: int, to: PeerAddress) -> bool:
+        """Whether a node does not reach an address."""
+        with self._lock:
+            return frozenset((node_id, self._node_of.get(to.port, node_id))) in self._cut
+
+
+class _Gate:
+    """Between one node and all others; but for the construction in the thread of the node's loop."""
+
+    def __init__(self, cuts: Cuts, node_id: int, loop: Loop, peers: PeerLinks) -> None:
+        self.loop = loop
+        self._cuts = cuts
+        self._node_id = node_id
+        self._peers = peers
+        self._dial = peers.dial
+
+    def enter(self) -> None:
+        """Be asked for each connection from now on; those that there are may have to end."""
+        self._peers.dial = self._dial_if_whole
+        self.shut()
+
+    def shut(self) -> None:
+        """End the connections that are cut."""
+        self._peers.break_off(self._is_cut, REASON)
+
+    def _is_cut(self, to: PeerAddress) -> bool:
+        return self._cuts.is_cut(self._node_id, to)
+
+    def _dial_if_whole(self, to: PeerAddress, hears: Hears) -> Line:
+        return _Nowhere(self.loop, hears) if self._is_cut(to) else self._dial(to, hears)
+
+
+class _Nowhere:
+    """A connection that cannot be made."""
+
+    def __init__(self, loop: Loop, hears: Hears) -> None:
+        self._hears: Hears | None = hears
+        loop.call_soon(self._refuse)
+
+    def _refuse(self) -> None:
+        if self._hears is not None:
+            self._hears.closed(REASON)
+
+    def send(self, frame: bytes) -> None:
+        """Nothing is sent: it was never open."""
+
+    def close(self) -> None:
+        self._hears = None

@@ -1,0 +1,112 @@
+"""A broker's life from the configuration to its end, in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import trio
+
+    from kwire.broker.host.clock import Clock
+    from kwire.broker.net.serve import RunningNode
+    from kwire.testing.faults import Faults
+    from kwire.testing.recorder import Recorder
+    from kwire.testing.space import Space
+
+START_TIMEOUT_SECONDS = 60
+STOP_TIMEOUT_SECONDS = 60
+
+
+class BrokerThread(threading.Thread):
+    """See the module. What a broker is made of is imported by the first one."""
+
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        *,
+        clock: Clock,
+        recorder: Recorder,
+        faults: Faults,
+        space: Space,
+        syncs: bool,
+    ) -> None:
+        super().__init__(name="kwire broker", daemon=True)
+        self.running: RunningNode | None = None
+        self._properties = properties
+        self._clock = clock
+        self._recorder, self._faults, self._space = recorder, faults, space
+        self._syncs = syncs
+        self._started_or_ended = threading.Event()
+        self._failure: BaseException | None = None
+        self._stop_asked: trio.Event | None = None
+        self._may_close = threading.Event()
+        """Set when whoever has asked for the end is done with the loop, whose descriptors are closed then."""
+
+    def run(self) -> None:
+        try:
+            import trio
+
+            trio.run(self._serve)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._started_or_ended.set()
+
+    async def _serve(self) -> None:
+        import trio
+
+        from kwire.broker.config import load
+        from kwire.broker.net.serve import serve
+        from kwire.testing.interceptor import Interceptor
+        from kwire.testing.throwaway import EmbeddedDisk
+
+        self._stop_asked = trio.Event()
+        disk = EmbeddedDisk(self._space, syncs=self._syncs)
+        config = load(None, {}, self._properties)
+        async with serve(config, clock=self._clock, disk=disk, alone=True) as running:
+            Interceptor(running, self._recorder, self._faults)
+            self.running = running
+            self._started_or_ended.set()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._end_with, running)
+                await self._stop_asked.wait()
+                self._may_close.wait()
+                nursery.cancel_scope.cancel()
+
+    async def _end_with(self, running: RunningNode) -> None:
+        """End where the broker cannot go on, as its process would."""
+        await running.failure.happened.wait()
+        if not self._space.is_full:  # else it was asked for
+            self._failure = RuntimeError(f"the broker has ended: {running.failure.reason}")
+        self._end(is_killed=False)
+        self._may_close.set()
+
+    def wait_until_started(self) -> None:
+        """Raises what keeps it from serving."""
+        if not self._started_or_ended.wait(START_TIMEOUT_SECONDS):
+            raise TimeoutError(f"the broker did not start within {START_TIMEOUT_SECONDS} s")
+        if self._failure is not None:
+            self.join()
+            raise self._failure
+
+    def stop(self, *, is_killed: bool) -> None:
+        """End it, cleanly or not. Raises what has ended it before."""
+        if self.is_alive() and self.running is not None:
+            with suppress(OSError):  # it may be ending by itself just now, and its loop be closed
+                self.running.loop.call_from_thread(lambda: self._end(is_killed=is_killed))
+            self._may_close.set()
+        self.join(STOP_TIMEOUT_SECONDS)
+        if self.is_alive():
+            raise TimeoutError(f"the broker did not stop within {STOP_TIMEOUT_SECONDS} s")
+        if self._failure is not None:
+            raise self._failure
+
+    def _end(self, *, is_killed: bool) -> None:
+        assert self.running is not None
+        assert self._stop_asked is not None
+        self.running.is_killed = is_killed
+        self.running.loop.alone = False  # whoever waits to be told is another task
+        self._stop_asked.set()

@@ -1,0 +1,263 @@
+"""A request and its answer, as a person reads them.
+
+    15:23:14.952 Produce 12 from billing: {acks: -1, timeout_ms: 30000, topic_data: [{name: 'orders',
+    partition_data: [{index: 0, records: [0: 'customer 7' = 'first order']}]}]}
+        after 1.2 ms: {responses: [{name: 'orders', partition_responses: [{index: 0, base_offset: 17}]}]}
+
+Fields that hold their defaults are left out of the text, but for numbers that say something at zero. Topic
+ids read as names. Both messages are decoded when they are first looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+from kwire.testing.answers import Partition
+from kwire.wire.batch import CorruptBatch, Record, batches, records
+from kwire.wire.errors import ErrorCode, WireError
+from kwire.wire.primitives import ZERO_UUID, Buffer, Uuid, uuid_to_text
+from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_request, decode_response
+from kwire.wire.schema import Field, Message, fields_of
+
+Names = Mapping[Uuid, str]
+"""How topic ids read."""
+
+MOST_SHOWN: Final = 10
+"""Records that a text names, of each batch's partition."""
+LONGEST_SHOWN: Final = 200
+"""Characters of a key or a value."""
+LONGEST_MESSAGE: Final = 1_000
+"""Characters of a request or a response."""
+QUIET: Final = {"error_code", "throttle_time_ms", "session_id"}
+"""Numbers that say nothing at zero."""
+TOPIC_NAMES: Final = "topic", "topic_name", "name"
+PARTITION_NUMBERS: Final = "partition", "index", "partition_index", "partition_id"
+
+
+class Exchange:
+    """See the module. It is complete once `outcome` is not None."""
+
+    def __init__(self, at_s: float, header: RequestHeader, body: memoryview, names: Names) -> None:
+        """`at_s` is in seconds since 1970; `body` is the request behind its header."""
+        self.at_s = at_s
+        self.api = API_VERSIONS[header.api_key].name
+        """As Kafka's documentation calls it: Produce, Fetch, ..."""
+        self.version = header.api_version
+        self.client_id = header.client_id or ""
+        self.outcome: str | None = None
+        """What became of it, where that is no answer; empty for one, and None while it is under way."""
+        self.fault = ""
+        """What was done to it on purpose."""
+        self.took_ms = 0.0
+        self.answer_bytes = 0
+        self.header = header
+        self._body = body
+        self._answer: bytes | None = None
+        self._names = names
+
+    def ends(self, took_ms: float, answer: bytes | None, answer_bytes: int, outcome: str = "") -> None:
+        """It was answered with a frame (its size in front), or not. One too long to keep is only measured."""
+        self.took_ms, self._answer, self.answer_bytes = took_ms, answer, answer_bytes
+        self.outcome = outcome
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes to keep."""
+        return len(self._body) + len(self._answer or b"")
+
+    @cached_property
+    def request_message(self) -> Message:
+        """The request itself, in the classes of this project. WireError where it is none."""
+        message: Message = self.decoded()
+        return message
+
+    def decoded(self) -> Any:
+        """The request once more, to be changed."""
+        return decode_request(self.header, self._body, 0)
+
+    @cached_property
+    def response_message(self) -> Message | None:
+        """The response in the same classes, where there is one."""
+        if self._answer is None:
+            return None
+        response_class = API_VERSIONS[self.header.api_key].response_class
+        return decode_response(response_class, self.version, memoryview(self._answer)[4:])[1]
+
+    @property
+    def request(self) -> Mapping[str, Any]:
+        """The request's fields, under the names of Kafka's protocol in snake_case; records as tuples."""
+        return _plain(self.request_message, self.version, self._names)
+
+    @property
+    def response(self) -> Mapping[str, Any] | None:
+        """The response's fields. None where there is none, or none yet, or one too long to keep."""
+        message = self.response_message
+        return None if message is None else _plain(message, self.version, self._names)
+
+    def fetches(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """What a fetch asks for with what its session remembers."""
+        self.partitions = frozenset(Partition(*one) for one in partitions)
+
+    @cached_property
+    def partitions(self) -> frozenset[Partition]:
+        """The partitions that the request is for. Whoever names a topic alone names partition -1 of it."""
+        try:
+            return frozenset(partitions_of(self.request_message, self._names))
+        except WireError:
+            return frozenset()
+
+    def __str__(self) -> str:
+        at = time.strftime("%H:%M:%S", time.localtime(self.at_s)) + f".{self.at_s % 1:.3f}"[2:]
+        try:
+            request = self._text(self.request_message)
+        except WireError as error:
+            request = f"what cannot be read: {error}"
+        first = f"{at} {self.api} {self.version} from {self.client_id or 'nobody'}: {request}"
+        return f"{first}\n    {self._ending()}"
+
+    def _ending(self) -> str:
+        fault = f", on purpose: {self.fault}" if self.fault else ""
+        if self.outcome is None:
+            return f"not answered yet{fault}"
+        after = f"after {self.took_ms:.1f} ms{fault}: "
+        if self.outcome:
+            return after + self.outcome
+        message = self.response_message
+        if message is None:
+            return f"{after}{self.answer_bytes} bytes"
+        return after + self._text(message)
+
+    def _text(self, message: Message) -> str:
+        text = text_of(message, self.version, self._names)
+        return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}... ({len(text)} in all)"
+
+
+def partitions_of(message: Message, names: Names) -> Iterator[Partition]:
+    """The partitions that a message names anywhere, and -1 of topics that it names alone."""
+    if "Topic" in type(message).__name__:
+        name = _topic_named(message, names)
+        if name:
+            numbers = list(_numbers(message))
+            yield from (Partition(name, number) for number in numbers or [-1])
+    for one in fields_of(type(message)):
+        value = getattr(message, one.name)
+        for inner in value if isinstance(value, list) else [value]:
+            if isinstance(inner, Message):
+                yield from partitions_of(inner, names)
+
+
+def _topic_named(message: Message, names: Names) -> str:
+    for name in TOPIC_NAMES:
+        value = getattr(message, name, None)
+        if isinstance(value, str) and value:
+            return value
+    topic_id = getattr(message, "topic_id", ZERO_UUID)
+    return (names.get(topic_id) or "") if topic_id != ZERO_UUID else ""
+
+
+def _numbers(topic: Message) -> Iterator[int]:
+    for one in fields_of(type(topic)):
+        if one.is_list and "partition" in one.name:
+            for inner in getattr(topic, one.name) or ():
+                if isinstance(inner, int):
+                    yield inner
+                else:
+                    yield from (getattr(inner, name) for name in PARTITION_NUMBERS if hasattr(inner, name))
+
+
+def _plain(message: Message, version: int, names: Names) -> dict[str, Any]:
+    def plain(field: Field, value: Any) -> Any:
+        if isinstance(value, list):
+            return [plain(field, one) for one in value]
+        if isinstance(value, Message):
+            return _plain(value, version, names)
+        if field.element == "Uuid":
+            return names.get(value) or uuid_to_text(value)
+        if field.element == "Records":
+            return None if value is None else _records(value)
+        return _code(value) if field.name == "error_code" else value
+
+    return {one.name: plain(one, getattr(message, one.name)) for one in _fields(message, version)}
+
+
+def text_of(message: Message, version: int, names: Names) -> str:
+    """A message on one line, without what holds its default."""
+
+    def text(field: Field, value: Any) -> str:
+        if isinstance(value, list):
+            return f"[{', '.join(text(field, one) for one in value)}]"
+        if isinstance(value, Message):
+            return text_of(value, version, names)
+        if field.element == "Uuid":
+            return names.get(value) or uuid_to_text(value)
+        if field.element == "Records":
+            return _records_text(value)
+        if field.name == "error_code":
+            code = _code(value)
+            return code.name if isinstance(code, ErrorCode) else str(code)
+        return _shown(value) if isinstance(value, (bytes, memoryview, str)) else str(value)
+
+    told = [
+        f"{one.name}: {text(one, getattr(message, one.name))}"
+        for one in _fields(message, version)
+        if not _says_nothing(one, getattr(message, one.name))
+    ]
+    return f"{{{', '.join(told)}}}"
+
+
+def _fields(message: Message, version: int) -> list[Field]:
+    return [one for one in fields_of(type(message)) if version in one.versions]
+
+
+def _says_nothing(field: Field, value: Any) -> bool:
+    if isinstance(value, Message):
+        return bool(value == type(value)())
+    if value == 0 and type(value) is int:
+        return field.default == 0 and field.name in QUIET
+    return value is None or bool(value == field.default)
+
+
+def _code(value: int) -> ErrorCode | int:
+    try:
+        return ErrorCode(value)
+    except ValueError:
+        return value
+
+
+def _records(data: Buffer) -> list[Record]:
+    """The records of some batches, as far as they are whole."""
+    found: list[Record] = []
+    try:
+        for position, header in batches(data, may_be_cut=True):
+            if not header.is_control:
+                found += records(data, position, header)
+    except CorruptBatch:
+        pass  # a client may send what it likes, and its answer tells of that
+    return found
+
+
+def _records_text(data: Any) -> str:
+    if data is None or not len(data):
+        return "[]"
+    found = _records(data)
+    if not found:
+        return f"<{len(data)} bytes>"
+    shown = [f"{one.offset}: {_shown(one.key)} = {_shown(one.value)}" for one in found[:MOST_SHOWN]]
+    more = f", and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
+    return f"[{', '.join(shown)}{more}]"
+
+
+def _shown(value: bytes | memoryview | str | None) -> str:
+    """Text as text where it is some, and cut where it is long."""
+    if value is None:
+        return "null"
+    if not isinstance(value, str):
+        value = bytes(value)
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            return repr(value[:LONGEST_SHOWN])
+    return repr(value if len(value) <= LONGEST_SHOWN else value[:LONGEST_SHOWN] + "...")

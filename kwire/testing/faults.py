@@ -1,0 +1,217 @@
+"""What is to go wrong in a broker, on purpose: with the next requests of some kind, as many as are told.
+
+    broker.faults.refuse("Produce", "NOT_LEADER_OR_FOLLOWER", times=3, topic="orders")
+    broker.faults.delay("Fetch", 0.5, client_id="billing", times=None)
+    broker.faults.lose_answer("Produce")        # it is written, and the client cannot know
+
+A request meets the first fault that is for it, and no second one. A request that names several partitions has
+it for all of them where it names one that is meant.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from kwire.testing.recorder import names
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+Kind = Literal["refuse", "delay", "lose", "cut", "ignore"]
+
+
+class Meant(TypedDict, total=False):
+    """Which requests are meant, and how many of them: one, unless `times` says more, or None for all."""
+
+    times: int | None
+    client_id: str | None
+    topic: str | None
+    partition: int | None
+
+
+class Fault:
+    """One of them: how often it has been met, and how often it will be."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        api: str,
+        meant: Meant,
+        *,
+        error_code: int = 0,
+        delay_s: float = 0.0,
+        text: str,
+    ) -> None:
+        if unknown := sorted(meant.keys() - Meant.__annotations__.keys()):
+            raise TypeError(
+                f"a fault is narrowed down by {', '.join(Meant.__annotations__)}, not {unknown[0]}"
+            )
+        self.kind = kind
+        self.api = api
+        self.times = meant.get("times", 1)
+        """How many more requests will meet it; None is all."""
+        self.hits = 0
+        """How many have met it."""
+        self.client_id, self.topic, self.partition = (
+            meant.get("client_id"),
+            meant.get("topic"),
+            meant.get("partition"),
+        )
+        self.error_code = error_code
+        self.delay_s = delay_s
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"<{self.api}: {self.text}, {self.hits} times by now>"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody will meet it any more."""
+        return self.times == 0
+
+    def cancel(self) -> None:
+        """Let nobody meet it any more."""
+        self.times = 0
+
+    def is_for(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> bool:
+        return (
+            not self.is_over
+            and api == self.api
+            and self.client_id in (None, client_id)
+            and names(partitions, self.topic, self.partition)
+        )
+
+
+class Faults:
+    """See the module. `api` is as in Kafka's documentation: "Produce"; `times=None` lasts until cancelled.
+
+    `client_id`, `topic` and `partition` narrow down which requests are meant. For any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pending: list[Fault] = []
+
+    def refuse(
+        self,
+        api: str,
+        error: str | int,
+        **meant: Unpack[Meant],
+    ) -> Fault:
+        """Answer with an error, by Kafka's name or number, and do nothing."""
+        code, name = _error(error)
+        fault = Fault(
+            "refuse",
+            api,
+            meant,
+            error_code=code,
+            text=f"refused with {name}",
+        )
+        return self._add(fault)
+
+    def delay(
+        self,
+        api: str,
+        seconds: float,
+        **meant: Unpack[Meant],
+    ) -> Fault:
+        """Take the request up so much later (of the broker's time), and what comes behind it."""
+        fault = Fault(
+            "delay",
+            api,
+            meant,
+            delay_s=seconds,
+            text=f"delayed by {seconds:g} s",
+        )
+        return self._add(fault)
+
+    def lose_answer(
+        self,
+        api: str,
+        **meant: Unpack[Meant],
+    ) -> Fault:
+        """Do what is asked, and close the connection instead of answering."""
+        fault = Fault(
+            "lose",
+            api,
+            meant,
+            text="done, and its answer is lost",
+        )
+        return self._add(fault)
+
+    def cut_answer(
+        self,
+        api: str,
+        **meant: Unpack[Meant],
+    ) -> Fault:
+        """Do what is asked, send half of the answer, and close the connection."""
+        fault = Fault(
+            "cut",
+            api,
+            meant,
+            text="done, and its answer is cut in half",
+        )
+        return self._add(fault)
+
+    def ignore(
+        self,
+        api: str,
+        **meant: Unpack[Meant],
+    ) -> Fault:
+        """Do nothing, answer nothing, and take nothing more from the connection, which stays open."""
+        fault = Fault(
+            "ignore",
+            api,
+            meant,
+            text="ignored",
+        )
+        return self._add(fault)
+
+    def clear(self) -> None:
+        """Let nothing go wrong any more."""
+        with self._lock:
+            for fault in self._pending:
+                fault.cancel()
+            self._pending.clear()
+
+    @property
+    def are_pending(self) -> bool:
+        """Whether a request may meet one."""
+        return bool(self._pending)
+
+    def met(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
+        """The fault that a request meets, which is counted."""
+        with self._lock:
+            self._pending = [fault for fault in self._pending if not fault.is_over]
+            for fault in self._pending:
+                if fault.is_for(api, client_id, partitions):
+                    fault.hits += 1
+                    if fault.times is not None:
+                        fault.times -= 1
+                    return fault
+        return None
+
+    def _add(self, fault: Fault) -> Fault:
+        from kwire.wire.registry import API_VERSIONS
+
+        known = [api.name for api in API_VERSIONS.values()]
+        if fault.api not in known:
+            raise ValueError(f"there is no API {fault.api!r}: name one of {', '.join(sorted(known))}")
+        if fault.times is not None and fault.times < 1:
+            raise ValueError(f"times={fault.times}: say how many requests, or None for all")
+        with self._lock:
+            self._pending.append(fault)
+        return fault
+
+
+def _error(given: str | int) -> tuple[int, str]:
+    from kwire.wire.errors import ErrorCode
+
+    try:
+        code = ErrorCode[given] if isinstance(given, str) else ErrorCode(given)
+    except (KeyError, ValueError):
+        raise ValueError(f"{given!r} is no error of Kafka's: name one as in NOT_LEADER_OR_FOLLOWER") from None
+    if code is ErrorCode.NONE:
+        raise ValueError("NONE is no error: leave the request alone")
+    return int(code), code.name

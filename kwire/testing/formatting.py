@@ -1,0 +1,28 @@
+"""Directories that are to belong to a cluster before its brokers start."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Mapping
+
+from kwire.broker.config import load
+from kwire.broker.metadata.features import FEATURES
+from kwire.broker.node.format import Beginning, format_directories, needs_voters, standalone_voter
+from kwire.broker.storage.disk import RealDisk
+
+
+def format_directory(directory: str, cluster_id: str, settings: Mapping[str, str] | None = None) -> None:
+    """Format the directory for a broker with these settings. ConfigError, FormatError, StorageError."""
+    disk = RealDisk()
+    config = load(None, {}, {**(settings or {}), "log.dirs": directory})
+    rng, now_ms = random.Random(os.urandom(16)), time.time_ns() // 1_000_000
+    beginning = Beginning(
+        {name: 0 for name, feature in FEATURES.items() if not feature.is_served},
+        voters=[standalone_voter(config, rng)] if needs_voters(config) else [],
+    )
+    try:
+        format_directories(config, disk, rng, now_ms, cluster_id=cluster_id, beginning=beginning)
+    finally:
+        disk.close()

@@ -1,0 +1,287 @@
+"""Between a broker's connections and its node: records what passes, and has it go wrong where that is wanted.
+
+It takes the node's place in the server. Requests come by one at a time; answers are looked at when a turn has
+come to its end, before they are sent: whatever is complete by then has not left yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from kwire.broker.api.context import Channel, RequestContext, size_of
+from kwire.broker.storage.disk import FileRegion
+from kwire.testing.client import CLIENT_ID
+from kwire.testing.exchange import Exchange
+from kwire.wire.api_keys import ApiKey
+from kwire.wire.errors import ApiError, ErrorCode, WireError
+from kwire.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from kwire.wire.primitives import Buffer, Region, Uuid
+from kwire.wire.registry import (
+    API_VERSIONS,
+    decode_request_header,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+
+if TYPE_CHECKING:
+    from kwire.broker.metadata.image import MetadataImage
+    from kwire.broker.net.serve import RunningNode
+    from kwire.testing.faults import Fault, Faults
+    from kwire.testing.recorder import Recorder
+
+LONGEST_KEPT_BYTES: Final = 256 << 10
+"""Of an answer: beyond that only its size is recorded."""
+FULL_FETCHES: Final = -1, 0
+"""Session epochs of fetches that name all of their partitions. KIP-227."""
+
+FetchedTopic = tuple[str, Uuid]
+
+
+class _Awaited:
+    """A request whose answer is to be looked at."""
+
+    __slots__ = ("began_s", "context", "exchange", "fault")
+
+    def __init__(self, context: RequestContext, exchange: Exchange, fault: Fault | None) -> None:
+        self.context = context
+        self.exchange = exchange
+        self.fault = fault
+        self.began_s = time.perf_counter()
+
+
+class Interceptor:
+    """See the module. In the loop's thread."""
+
+    def __init__(self, running: RunningNode, recorder: Recorder, faults: Faults) -> None:
+        self._server = running.server
+        self._loop = running.loop
+        self._inner = running.server.node
+        self._node = running.node
+        self._image: MetadataImage | None = None
+        self._recorder = recorder
+        self._faults = faults
+        self._awaited: list[_Awaited] = []
+        self._stuck: dict[int, RequestContext] = {}
+        """By channel: what holds the place of a request that is delayed or ignored."""
+        self._fetched: dict[int, set[tuple[FetchedTopic, int]]] = {}
+        """By channel: the partitions of its fetch session."""
+        running.server.node = self
+
+    # --- what the server asks of a node
+
+    def must_wait(self, channel: Channel, frame: memoryview) -> bool:
+        return channel.id in self._stuck or self._inner.must_wait(channel, frame)
+
+    def handle_frame(self, channel: Channel, frame: memoryview) -> None:
+        header, position = decode_request_header(frame)
+        api = API_VERSIONS.get(header.api_key)
+        if (
+            api is None
+            or header.api_version not in api.request_class.VERSIONS
+            or header.client_id == CLIENT_ID
+        ):
+            self._pass_on(channel, frame)
+            return
+        self._learn_names()
+        exchange = Exchange(time.time(), header, frame[position:], self._recorder.topic_names)
+        if header.api_key == ApiKey.FETCH:
+            self._follow(channel, exchange)
+        self._recorder.begins(exchange)
+        fault = None
+        if self._faults.are_pending:
+            fault = self._faults.met(exchange.api, exchange.client_id, exchange.partitions)
+        if fault is None:
+            self._handle(channel, frame, exchange, None)
+            return
+        exchange.fault = fault.text
+        if fault.kind in ("delay", "ignore"):
+            self._stuck[channel.id] = slot = channel.open_slot(header, self._loop.now_ms())
+            if fault.kind == "delay":
+                again = partial(self._take_up, channel, slot, frame, exchange)
+                self._loop.schedule(int(fault.delay_s * 1000), again)
+        elif fault.kind == "refuse" and header.api_key != ApiKey.FETCH:
+            self._refuse(channel, frame, exchange, ErrorCode(fault.error_code))
+        else:
+            if fault.kind == "refuse":
+                frame = _at_once(exchange)
+            self._handle(channel, frame, exchange, fault)
+
+    def end_turn(self, answer: Callable[[], None] | None = None) -> None:
+        def look_and_answer() -> None:
+            self._look()
+            if answer is not None:
+                answer()
+
+        self._inner.end_turn(look_and_answer)
+        self._look()
+
+    def channel_closed(self, channel: Channel) -> None:
+        self._stuck.pop(channel.id, None)
+        self._fetched.pop(channel.id, None)
+        self._inner.channel_closed(channel)
+
+    def begin_shutdown(self) -> None:
+        for slot in self._stuck.values():
+            slot.close_connection()
+        self._stuck.clear()
+        self._inner.begin_shutdown()
+
+    # --- requests
+
+    def _pass_on(self, channel: Channel, frame: memoryview) -> None:
+        self._inner.handle_frame(channel, frame)
+        channel.repeated = None  # or the next heartbeats would be answered without coming by
+
+    def _handle(self, channel: Channel, frame: memoryview, exchange: Exchange, fault: Fault | None) -> None:
+        count = len(channel.slots)
+        try:
+            self._pass_on(channel, frame)
+        except WireError as error:
+            exchange.ends(0.0, None, 0, f"the connection is closed: {error}")
+            raise
+        if len(channel.slots) > count:
+            self._awaited.append(_Awaited(channel.slots[-1], exchange, fault))
+
+    def _take_up(self, channel: Channel, slot: RequestContext, frame: memoryview, exchange: Exchange) -> None:
+        """A request was delayed long enough."""
+        if channel.closed or self._stuck.get(channel.id) is not slot:
+            return
+        del self._stuck[channel.id]
+        channel.slots.remove(slot)
+        connection = self._server.connections[channel.id]
+        try:
+            self._handle(channel, frame, exchange, None)
+        except WireError as error:
+            self._server.refuse(connection, str(error))
+            return
+        connection.look_again()
+
+    def _refuse(self, channel: Channel, frame: memoryview, exchange: Exchange, code: ErrorCode) -> None:
+        interrupt = channel.interrupt
+        context = channel.open_slot(exchange.header, self._loop.now_ms(), len(frame))
+        self._awaited.append(_Awaited(context, exchange, None))
+        try:
+            context.request = exchange.request_message
+            context.refuse(ApiError(code))
+        except WireError:
+            context.close_connection()  # there is no place for an error, as in a Produce without acks
+        if interrupt is not None:
+            interrupt()
+
+    def _follow(self, channel: Channel, exchange: Exchange) -> None:
+        """Know what a consumer fetches that names only what has changed."""
+        try:
+            request: Any = exchange.request_message
+        except WireError:
+            return
+        fetched = self._fetched.setdefault(channel.id, set())
+        if request.session_epoch in FULL_FETCHES:
+            fetched.clear()
+        for topic in request.forgotten_topics_data:
+            fetched.difference_update(((topic.topic, topic.topic_id), index) for index in topic.partitions)
+        for topic in request.topics:
+            fetched.update(((topic.topic, topic.topic_id), one.partition) for one in topic.partitions)
+        names = self._recorder.topic_names
+        exchange.fetches((name or names.get(topic_id, ""), index) for (name, topic_id), index in fetched)
+
+    # --- answers
+
+    def _look(self) -> None:
+        if not self._awaited:
+            return
+        awaited, self._awaited = self._awaited, []
+        for one in awaited:
+            if one.context.completed or one.context.channel.closed:
+                self._answered(one)
+            else:
+                self._awaited.append(one)
+
+    def _answered(self, one: _Awaited) -> None:
+        context, exchange = one.context, one.exchange
+        took_ms = (time.perf_counter() - one.began_s) * 1000
+        if context.reply is None:
+            gone, closed = "the client has gone away", "the connection is closed"
+            outcome = (
+                closed if context.closes else gone if context.channel.closed else "nothing, as was asked"
+            )
+            exchange.ends(took_ms, None, 0, outcome)
+            return
+        if one.fault is not None and not context.channel.closed:
+            self._spoil(one.fault, context)
+        answer = None
+        if context.reply_bytes <= LONGEST_KEPT_BYTES:
+            answer = joined(context.reply)
+        exchange.ends(took_ms, answer, context.reply_bytes, _lost(one.fault, context.reply_bytes))
+        self._recorder.ends(len(answer or b""))
+
+    def _spoil(self, fault: Fault, context: RequestContext) -> None:
+        assert context.reply is not None
+        if fault.kind == "refuse":
+            self._replace(context, self._with_errors(context, ErrorCode(fault.error_code)))
+            return
+        half = joined(context.reply)[: context.reply_bytes // 2 if fault.kind == "cut" else 0]
+        self._replace(context, [half])
+        channel = context.channel
+        closing = RequestContext(context.header, channel, context.arrived_ms, 0)
+        channel.slots.insert(channel.slots.index(context) + 1, closing)
+        closing.close_connection()
+
+    def _with_errors(self, context: RequestContext, code: ErrorCode) -> list[Buffer | Region]:
+        """The answer to a fetch, with an error for each partition of its session instead of records."""
+        header, reply = context.header, context.reply
+        assert reply is not None
+        _, response = decode_response(FetchResponse, header.api_version, memoryview(joined(reply))[4:])
+        if response.error_code:
+            return reply
+        topics: dict[FetchedTopic, list[PartitionData]] = {}
+        for topic, index in sorted(self._fetched.get(context.channel.id, ())):
+            refused = PartitionData(
+                partition_index=index,
+                error_code=code,
+                high_watermark=-1,
+                aborted_transactions=[],
+                records=b"",
+            )
+            topics.setdefault(topic, []).append(refused)
+        response.responses = [
+            FetchableTopicResponse(topic=name, topic_id=topic_id, partitions=refused)
+            for (name, topic_id), refused in topics.items()
+        ]
+        return encode_response(header.api_key, header.api_version, header.correlation_id, response)
+
+    def _replace(self, context: RequestContext, reply: list[Buffer | Region]) -> None:
+        reply_bytes = sum(map(size_of, reply))
+        context.channel.queued_bytes += reply_bytes - context.reply_bytes
+        context.reply, context.reply_bytes = reply, reply_bytes
+
+    def _learn_names(self) -> None:
+        image = self._node.image
+        if image is not self._image:
+            self._image = image
+            self._recorder.topic_names.update((topic.topic_id, name) for name, topic in image.topics.items())
+
+
+def joined(pieces: list[Buffer | Region]) -> bytes:
+    """The bytes of a reply, those of files among them."""
+    return b"".join(
+        piece if isinstance(piece, Buffer) else cast(FileRegion, piece).read() for piece in pieces
+    )
+
+
+def _at_once(exchange: Exchange) -> memoryview:
+    """The frame of a fetch that does not wait for records: it will be refused, though in its session."""
+    request: FetchRequest = exchange.decoded()
+    request.max_wait_ms = 0
+    header = exchange.header
+    frame = encode_request(request, header.api_version, header.correlation_id, header.client_id)
+    return memoryview(bytearray(frame))[4:]
+
+
+def _lost(fault: Fault | None, sent_bytes: int) -> str:
+    if fault is None or fault.kind not in ("lose", "cut"):
+        return ""
+    return f"{sent_bytes} bytes, and the connection is closed"

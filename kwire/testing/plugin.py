@@ -1,0 +1,190 @@
+"""The pytest plugin: brokers as fixtures, with nothing to import.
+
+- `kwire`: one broker for all tests of the session (of each worker under pytest-xdist)
+- `kwire_broker`: a broker of the test's own; `@pytest.mark.kwire_broker({...})` gives it Kafka's keys
+- `kwire_cluster`: a cluster of the test's own; `@pytest.mark.kwire_cluster({...}, size=3)` does the same
+- `kwire_topic`, `kwire_group`: a topic and a group's name that no other test has, on the test's own broker
+  or cluster where it asks for one
+- `kwire_config`: to be overridden, with Kafka's keys for all of these brokers
+
+When a test fails that has a broker, its report tells what clients have asked since the test began, and what
+they were answered; and where the data is, which otherwise goes with the broker. The broker logs as any
+library does in its process: pytest's own section has what it warned of, and with `--log-level=INFO` more.
+
+It is loaded wherever kwire is installed: a suite that asks for none of these pays for this module alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kwire.testing.broker import Broker
+    from kwire.testing.brokers import Cluster
+    from kwire.testing.kafka import Kafka
+
+SMALL = {"offsets.topic.num.partitions": 4, "transaction.state.log.num.partitions": 4}
+"""What makes the first group and the first transaction come sooner: each has its partition made then."""
+LONGEST_PREFIX = 100
+MOST_SHOWN = 100
+"""The last requests that a report has."""
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
+
+
+class Kept(NamedTuple):
+    """Where the data of some brokers is, and which tests have failed that had them: it is kept then."""
+
+    directory: Path
+    brokers: dict[str, Broker]
+    """By what they are called in reports."""
+    failed: list[pytest.Item]
+
+
+SHARED = pytest.StashKey[Kept]()
+OWN = pytest.StashKey[list[Kept]]()
+BEGAN = pytest.StashKey[float]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "kwire_broker(config): Kafka's keys for this test's own broker, the fixture kwire_broker"
+    )
+    config.addinivalue_line(
+        "markers", "kwire_cluster(config, size=3): the same for its own cluster, the fixture kwire_cluster"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Add what the test's brokers have to tell, where it failed."""
+    shared = item.config.stash.get(SHARED, None) if "kwire" in getattr(item, "fixturenames", ()) else None
+    if call.when == "setup":
+        item.stash[BEGAN] = call.start
+    elif call.when == "teardown" and shared is not None:
+        _mend(shared.brokers[""])
+    if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
+        return
+    for kept in (*([shared] if shared is not None else []), *item.stash.get(OWN, [])):
+        if item in kept.failed:
+            continue  # told before: the teardown has failed, too
+        kept.failed.append(item)
+        for name, broker in kept.brokers.items():
+            requests = broker.requests.text(since_s=item.stash[BEGAN], most=MOST_SHOWN)
+            item.add_report_section(call.when, f"kwire requests{name}", requests)
+        item.add_report_section(call.when, "kwire data", f"is kept in {kept.directory}")
+
+
+@pytest.fixture(scope="session")
+def kwire_config() -> Mapping[str, object]:
+    """Kafka's keys for brokers of this suite: override it to give some."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kwire(
+    kwire_config: Mapping[str, object],
+    tmp_path_factory: pytest.TempPathFactory,
+    pytestconfig: pytest.Config,
+) -> Iterator[Broker]:
+    """A broker that all tests of the session share."""
+    from kwire.testing.broker import Broker
+
+    directory = tmp_path_factory.mktemp("kwire")
+    broker = Broker({**SMALL, **kwire_config}, log_dir=directory, sync=False)
+    kept = Kept(directory, {"": broker}, [])
+    with broker:
+        pytestconfig.stash[SHARED] = kept
+        yield broker
+    del pytestconfig.stash[SHARED]
+    _remove(kept)
+
+
+@pytest.fixture
+def kwire_broker(
+    kwire_config: Mapping[str, object],
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[Broker]:
+    """A broker that no other test has."""
+    from kwire.testing.broker import Broker
+
+    config, _ = _marked(request, "kwire_broker")
+    directory = tmp_path_factory.mktemp(f"kwire-{_name_of(request)}")
+    broker = Broker({**SMALL, **kwire_config, **config}, log_dir=directory, sync=False)
+    kept = Kept(directory, {"": broker}, [])
+    with broker:
+        request.node.stash.setdefault(OWN, []).append(kept)
+        yield broker
+    _remove(kept)
+
+
+@pytest.fixture
+def kwire_cluster(
+    kwire_config: Mapping[str, object],
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[Cluster]:
+    """A cluster of three brokers that no other test has."""
+    from kwire.testing.brokers import Cluster
+
+    config, others = _marked(request, "kwire_cluster")
+    directory = tmp_path_factory.mktemp(f"kwire-{_name_of(request)}")
+    with Cluster(overrides={**kwire_config, **config}, log_dir=directory, **others) as cluster:
+        brokers = {f" of broker {node_id}": broker for node_id, broker in cluster.brokers.items()}
+        kept = Kept(directory, brokers, [])
+        request.node.stash.setdefault(OWN, []).append(kept)
+        yield cluster
+    _remove(kept)
+
+
+@pytest.fixture
+def kwire_topic(request: pytest.FixtureRequest) -> str:
+    """A topic of one partition that no other test has, made for this one."""
+    return _kafka_of(request).new_topic(_name_of(request))
+
+
+@pytest.fixture
+def kwire_group(request: pytest.FixtureRequest) -> str:
+    """The name of a group that no other test has."""
+    return _kafka_of(request).new_name(_name_of(request))
+
+
+def _marked(request: pytest.FixtureRequest, name: str) -> tuple[Mapping[str, object], dict[str, Any]]:
+    """The keys, and what else a mark says."""
+    marker = request.node.get_closest_marker(name)
+    if marker is None:
+        return {}, {}
+    return marker.args[0] if marker.args else {}, marker.kwargs
+
+
+def _remove(kept: Kept) -> None:
+    if not kept.failed:
+        from shutil import rmtree
+
+        rmtree(kept.directory, ignore_errors=True)
+
+
+def _mend(broker: Broker) -> None:
+    """What a test has had go wrong is not for the next one."""
+    broker.faults.clear()
+    broker.resume()
+    broker.free_disk()
+    if not broker.is_running:
+        broker.start()
+
+
+def _kafka_of(request: pytest.FixtureRequest) -> Kafka:
+    own = [name for name in ("kwire_broker", "kwire_cluster") if name in request.fixturenames]
+    kafka: Kafka = request.getfixturevalue(own[0] if own else "kwire")
+    return kafka
+
+
+def _name_of(request: pytest.FixtureRequest) -> str:
+    return _NOT_IN_NAMES.sub("-", request.node.name)[:LONGEST_PREFIX]

@@ -1,0 +1,103 @@
+"""What clients have asked a broker, and what they were answered: the last of it, in order.
+
+[produced] = broker.requests.of("Produce", topic="orders")
+assert produced.request["acks"] == -1
+print(broker.requests)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kwire.testing.exchange import Exchange
+    from kwire.wire.primitives import Uuid
+
+MAX_EXCHANGES = 10_000
+MAX_BYTES = 16 << 20
+"""What is kept at most: what is oldest goes."""
+
+
+class Recorder:
+    """Of all clients but the test's own `Broker` methods. Kept across restarts; for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: deque[Exchange] = deque()
+        self._kept_bytes = 0
+        self.topic_names: dict[Uuid, str] = {}
+        """Of all topics that were seen: ids read as names when the topic is gone, too."""
+
+    def __iter__(self) -> Iterator[Exchange]:
+        with self._lock:
+            return iter(list(self._kept))
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def of(
+        self,
+        api: str,
+        *,
+        client_id: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        since_s: float = 0.0,
+    ) -> list[Exchange]:
+        """Those of one API, as "Produce", in order.
+
+        Perhaps only those of one client, for a topic or a partition, or since a time in seconds since 1970.
+        """
+        return [
+            one
+            for one in self
+            if one.api == api
+            and client_id in (None, one.client_id)
+            and names(one.partitions, topic, partition)
+            and one.at_s >= since_s
+        ]
+
+    def text(self, *, since_s: float = 0.0, most: int | None = None) -> str:
+        """All of them for a person, or the last ones of those since a time in seconds since 1970."""
+        found = [one for one in self if one.at_s >= since_s]
+        left_off = 0 if most is None else max(0, len(found) - most)
+        first = [f"({left_off} before)"] if left_off else []
+        return "\n".join([*first, *map(str, found[left_off:])])
+
+    def clear(self) -> None:
+        """Forget them all."""
+        with self._lock:
+            self._kept.clear()
+            self._kept_bytes = 0
+
+    def begins(self, exchange: Exchange) -> None:
+        """A request has come."""
+        with self._lock:
+            self._kept.append(exchange)
+            self._kept_bytes += exchange.size_bytes
+            self._trim()
+
+    def ends(self, answer_bytes: int) -> None:
+        """So many bytes of an answer are kept with one of them."""
+        with self._lock:
+            self._kept_bytes += answer_bytes
+            self._trim()
+
+    def _trim(self) -> None:
+        while self._kept and (self._kept_bytes > MAX_BYTES or len(self._kept) > MAX_EXCHANGES):
+            self._kept_bytes -= self._kept.popleft().size_bytes
+        if not self._kept:
+            self._kept_bytes = 0  # an answer may come to what is kept no more
+
+
+def names(partitions: frozenset[tuple[str, int]], topic: str | None, partition: int | None) -> bool:
+    """Whether what a request names has the topic, and that partition of it; None is any."""
+    if topic is None and partition is None:
+        return True
+    return any(topic in (None, of) and partition in (None, number) for of, number in partitions)

@@ -1,0 +1,138 @@
+"""A session's quiet partitions are passed over: that tells a consumer just what looking at them would."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from kwire.broker.api.records.fetch import _Fetch
+from kwire.broker.metadata.image import PartitionImage
+from kwire.broker.storage.log.log import Log
+from kwire.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tests.rig import Rig, produce_request
+
+VERSION, PARTITIONS, STEPS = 12, 4, 120
+
+
+def fetch(offsets: dict[int, int], epochs: dict[int, int], **fields: Any) -> FetchRequest:
+    asked = [
+        FetchPartition(
+            partition=index,
+            fetch_offset=offset,
+            partition_max_bytes=1 << 20,
+            current_leader_epoch=epochs.get(index, -1),
+        )
+        for index, offset in offsets.items()
+    ]
+    return FetchRequest(
+        **{"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20, **fields},
+        topics=[FetchTopic(topic="a", partitions=asked)] if asked else [],
+    )
+
+
+def told(answer: Any) -> list[tuple[Any, ...]]:
+    return [
+        (
+            one.partition_index,
+            one.error_code,
+            one.high_watermark,
+            one.log_start_offset,
+            len(one.records or b""),
+        )
+        for topic in answer.responses
+        for one in topic.partitions
+    ]
+
+
+class Story:
+    """A consumer in a session, and what happens to the partitions meanwhile."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.rig = Rig()
+        self.rig.create("a", partitions=PARTITIONS)
+        self.client = self.rig.connect()
+        self.isolation = self.rng.randrange(2)
+        self.position = dict.fromkeys(range(PARTITIONS), 0)
+        self.epochs: dict[int, int] = {}
+        self.ends = dict.fromkeys(range(PARTITIONS), 0)
+        self.transcript: list[Any] = []
+
+    def run(self) -> list[Any]:
+        session_id = self.ask(self.position, session_epoch=0, max_wait_ms=0).session_id
+        for epoch in range(1, STEPS):
+            if self.rng.random() < 0.3:
+                self.happen()
+            moved = {
+                index: self.moved(index)
+                for index in range(PARTITIONS)
+                if self.rng.random() < 0.3 or self.position[index] < self.ends[index]
+            }
+            self.ask(
+                moved, session_id=session_id, session_epoch=epoch, min_bytes=self.rng.choice((1, 1, 150))
+            )
+        return self.transcript
+
+    def moved(self, index: int) -> int:
+        chance = self.rng.random()
+        self.position[index] = self.ends[index] + (1 if chance < 0.05 else -1 if chance < 0.1 else 0)
+        return max(0, self.position[index])
+
+    def ask(self, offsets: dict[int, int], **fields: Any) -> Any:
+        self.client.send(VERSION, fetch(offsets, self.epochs, isolation_level=self.isolation, **fields))
+        answer = self.client.receive(VERSION, FetchRequest)
+        for passed_ms in range(0, 600, 100):
+            if answer is not None:
+                self.transcript.append((passed_ms, told(answer)))
+                return answer
+            self.happen()
+            self.rig.host.advance(100)
+            answer = self.client.receive(VERSION, FetchRequest)
+        raise AssertionError("no answer")
+
+    def happen(self) -> None:
+        index, chance = self.rng.randrange(PARTITIONS), self.rng.random()
+        partition = self.rig.node.partition("a", index)
+        assert partition is not None
+        if chance < 0.2:
+            self.rig.call(VERSION, produce_request("a", index))
+            self.ends[index] = partition.log.log_end_offset
+        elif chance < 0.25:
+            at = DeleteRecordsPartition(partition_index=index, offset=self.ends[index])
+            self.rig.call(2, DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="a", partitions=[at])]))
+        elif chance < 0.3:
+            epoch = partition.leader_epoch + 1
+            partition.lead(PartitionImage((1,), (1,), 1, leader_epoch=epoch, partition_epoch=epoch))
+            if self.rng.random() < 0.5:
+                self.epochs[index] = epoch
+        elif chance < 0.305:
+            self.rig.disk.broken[self.rig.directory_of("a", index)] = True
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_same_is_told_as_by_looking_at_each(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed_over = Story(seed).run()
+    monkeypatch.setattr(_Fetch, "_is_quiet", lambda self, partition, target: False)
+    assert Story(seed).run() == passed_over
+
+
+def test_nothing_is_read_of_a_quiet_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story(0)
+    session_id = story.ask(story.position, session_epoch=0, max_wait_ms=0).session_id
+    read: list[Log] = []
+    real = Log.read
+    monkeypatch.setattr(
+        Log, "read", lambda log, *asked, **limits: read.append(log) or real(log, *asked, **limits)
+    )
+    request = fetch({}, {}, session_id=session_id, session_epoch=1)
+    story.client.send(VERSION, request)
+    story.rig.produce("a", 2)
+    assert [index for index, *_ in told(story.client.receive(VERSION, FetchRequest))] == [2]
+    assert [log.partition for log in read] == [2]

@@ -1,0 +1,113 @@
+"""The flight recorder: what was asked last is there after a bad end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from kwire.broker.observe.flight import KEPT_FILES, PREFIX, FlightRecorder
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kwire.wire.registry import encode_request
+from tests.broker.observe.conftest import observed
+from tests.broker.observe.test_metrics import produce
+
+
+def lines_of(path: str | Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text("utf-8").splitlines()]
+
+
+async def test_the_last_requests_are_written_and_those_under_way() -> None:
+    async with observed() as node:
+        running = node.running
+        await trio.to_thread.run_sync(partial(produce, running.bootstrap, "orders", 1))
+        host, port = running.bootstrap.split(":")
+        async with await trio.open_tcp_stream(host, int(port)) as stream:
+            partition = FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=100)
+            poll = FetchRequest(
+                max_wait_ms=60_000,
+                min_bytes=1,
+                max_bytes=100,
+                topics=[FetchTopic(topic="orders", partitions=[partition])],
+            )
+            await stream.send_all(encode_request(poll, 12, 17, "poller"))
+            with trio.fail_after(5):
+                while not any(c.channel.slots for c in running.server.connections.values()):
+                    await trio.lowlevel.checkpoint()
+            path = FlightRecorder(running).write("made up", "by a test")
+            assert path is not None
+            head, *requests = lines_of(path)
+    assert head.pop("time").endswith("Z")
+    assert head == {"node": "node 1", "end": "made up", "trace": "by a test", "requests": len(requests)}
+    *answered, last = requests
+    produced = [told for told in answered if told["api"] == "Produce"]
+    assert produced[-1]["peer"] == "127.0.0.1"
+    assert produced[-1]["bytes"] > 100
+    assert produced[-1]["reply_bytes"] > 10
+    assert 0 < produced[-1]["ms"] < 10_000
+    assert last["under_way"] is True
+    assert (last["api"], last["version"], last["client"]) == ("Fetch", 12, "poller")
+    assert re.fullmatch(r"\d+-17", last["request"])
+    assert all(told["time"].endswith("Z") for told in requests)
+
+
+async def test_few_files_are_kept_and_where_none_can_be_written_that_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with observed() as node:
+        running = node.running
+        place = Path(running.node.config.log_dirs[0])
+        for number in range(KEPT_FILES + 3):
+            (place / f"{PREFIX}200{number}.jsonl").touch()
+        path = FlightRecorder(running).write("made up")
+        assert path is not None
+        kept = sorted(found.name for found in place.glob(f"{PREFIX}*"))
+        assert len(kept) == KEPT_FILES
+        assert kept[-1] == Path(path).name
+        caplog.clear()
+        recorder = FlightRecorder(running)
+        for directory in running.node.config.log_dirs:
+            Path(directory).rename(f"{directory}-gone")
+        assert recorder.write("made up") is None
+        assert "what was asked last cannot be written" in caplog.text
+        for directory in running.node.config.log_dirs:
+            Path(f"{directory}-gone").rename(directory)
+
+
+def test_a_broker_that_is_aborted_tells_what_it_was_asked_last(tmp_path: Path) -> None:
+    """As systemd ends one whose loop hangs."""
+    command = [sys.executable, "-m", "kwire", "serve", "--data", str(tmp_path), "--log-format", "json"]
+    with subprocess.Popen(
+        [*command, "--set", "listeners=PLAINTEXT://127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "KWIRE_SLOW_REQUEST_MS": "0"},
+    ) as broker:
+        assert broker.stdout is not None
+        assert broker.stderr is not None
+        found = re.search(r"serves on ([\d.:]+),", broker.stdout.readline())
+        assert found
+        produce(found[1], "orders", 1)
+        broker.send_signal(signal.SIGABRT)
+        logged = [json.loads(line) for line in broker.stderr.read().splitlines()]
+        assert broker.wait(30) == -signal.SIGABRT
+    [path] = tmp_path.glob(f"{PREFIX}*")
+    head, *requests = lines_of(path)
+    assert head["end"] == "SIGABRT"
+    assert "serve.py" in head["trace"]
+    assert "Produce" in [told["api"] for told in requests]
+    assert str(path) in logged[-1]["message"]
+    slow = [line for line in logged if line["message"].startswith("slow request: Produce")]
+    assert [line["request"] for line in slow] == [
+        told["request"] for told in requests if told["api"] == "Produce"
+    ]

@@ -1,0 +1,279 @@
+"""The page of metrics: the names that dashboards for Kafka look for, with what a client has done in them."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from prometheus_client.parser import text_string_to_metric_families
+
+from kwire.broker.api.answered import KEPT_REQUESTS, KEPT_TIMES, Answered
+from kwire.broker.observe.exposition import CONTENT_TYPE, Exposition, labels
+from kwire.broker.observe.metrics import SLICE, metrics
+from kwire.broker.observe.requests import request_metrics
+from kwire.desk.cluster import Cluster
+from kwire.desk.settings import ClientSettings
+from kwire.wire.registry import RequestHeader
+from tests.broker.observe.conftest import Series, observed
+from tests.broker.replication.test_two_brokers import Pair
+
+TOPIC = "kafka_server_brokertopicmetrics"
+REQUESTS = "kafka_network_requestmetrics"
+
+
+def produce(bootstrap: str, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    for _ in range(count):
+        producer.produce(topic, b"x" * 100)
+    assert producer.flush(10) == 0
+
+
+def consume(bootstrap: str, topic: str, count: int) -> None:
+    host, port = bootstrap.split(":")
+    with Cluster(ClientSettings(((host, int(port)),))) as cluster:
+        # Before librdkafka looks for it, which waits a second where there is none yet.
+        cluster.retried(lambda: cluster.coordinator("g"))
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "fetch.wait.max.ms": 10, "log_level": 0}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    for _ in range(count):
+        message = consumer.poll(10)
+        assert message is not None
+        assert message.error() is None
+    consumer.commit(asynchronous=False)
+    consumer.close()
+
+
+async def test_what_clients_did_is_in_the_metrics() -> None:
+    async with observed({"offsets.topic.num.partitions": "1"}) as node:
+        bootstrap = node.running.bootstrap
+        await trio.to_thread.run_sync(partial(produce, bootstrap, "orders", 20))
+        first = await node.metrics()
+        await trio.to_thread.run_sync(partial(consume, bootstrap, "orders", 20))
+        await trio.to_thread.run_sync(partial(produce, bootstrap, "orders", 5))
+        then = await node.metrics()
+    assert first.of(f"{TOPIC}_messagesin_total", topic="orders") == 20
+    assert first.of(f"{TOPIC}_bytesin_total", topic="orders") > 2_000
+    assert first.of(f"{TOPIC}_bytesout_total", topic="orders") == 0
+    assert then.of(f"{TOPIC}_messagesin_total", topic="orders") == 25
+    assert then.of(f"{TOPIC}_bytesout_total", topic="orders") == first.of(
+        f"{TOPIC}_bytesin_total", topic="orders"
+    )
+    assert then.of(f"{TOPIC}_messagesin_total") == sum(
+        value for (name, *told), value in then.items() if told and name == f"{TOPIC}_messagesin_total"
+    )
+    assert then.of(f"{TOPIC}_totalfetchrequests_total", topic="orders") >= 1
+    committed = then.of("kafka_server_raftmetrics_high_watermark")
+    assert 0 < committed <= then.of("kafka_log_log_logendoffset", topic="__cluster_metadata", partition="0")
+    assert then.of("kafka_log_log_logendoffset", topic="orders", partition="0") == 25
+    assert then.of("kafka_log_log_size", topic="orders", partition="0") == then.of(
+        f"{TOPIC}_bytesin_total", topic="orders"
+    )
+    assert then.of("kafka_coordinator_group_groupmetadatamanager_numgroups") == 1
+    assert then.of("kafka_coordinator_group_groupmetadatamanager_numgroupsempty") == 1
+    produced = [
+        value
+        for (name, *told), value in then.items()
+        if name == f"{REQUESTS}_requests_total" and ("request", "Produce") in told
+    ]
+    assert sum(produced) == then.of(f"{REQUESTS}_totaltimems_count", request="Produce") >= 2
+    quantiles = [
+        then.of(f"{REQUESTS}_totaltimems", request="Produce", quantile=told) for told in ("0.50", "0.99")
+    ]
+    assert 0 < quantiles[0] <= quantiles[1] < 10_000
+    assert then.of(f"{REQUESTS}_totaltimems_count", request="FetchConsumer") == then.of(
+        f"{REQUESTS}_totaltimems_count", request="Fetch"
+    )
+
+
+async def test_a_broker_for_itself_is_well() -> None:
+    async with observed({"num.partitions": "3"}) as node:
+        await trio.to_thread.run_sync(partial(produce, node.running.bootstrap, "orders", 1))
+        told = await node.metrics()
+        content_type = (await node.http.get("/metrics")).headers["content-type"]
+    assert content_type == CONTENT_TYPE
+    expected = {
+        "kafka_server_replicamanager_underreplicatedpartitions": 0,
+        "kafka_server_replicamanager_underminisrpartitioncount": 0,
+        "kafka_server_replicamanager_offlinereplicacount": 0,
+        "kafka_server_replicamanager_partitioncount": 3,
+        "kafka_server_replicamanager_leadercount": 3,
+        "kafka_server_kafkaserver_brokerstate": 3,
+        "kafka_controller_kafkacontroller_activecontrollercount": 1,
+        "kafka_controller_kafkacontroller_activebrokercount": 1,
+        "kafka_controller_kafkacontroller_fencedbrokercount": 0,
+        "kafka_controller_kafkacontroller_offlinepartitionscount": 0,
+        "kafka_controller_kafkacontroller_globaltopiccount": 1,
+        "kafka_controller_kafkacontroller_globalpartitioncount": 3,
+        "kafka_log_logmanager_offlinelogdirectorycount": 0,
+        "kafka_server_raftmetrics_current_leader": 1,
+        "kafka_server_raftmetrics_current_epoch": 1,
+    }
+    assert {name: told.of(name) for name in expected} == expected
+    assert told.of("process_resident_memory_bytes") > 1 << 20
+    assert told.of("process_virtual_memory_bytes") >= told.of("process_resident_memory_bytes")
+    assert 0 <= time.time() - told.of("process_start_time_seconds") < 24 * 3600
+    assert 0 < told.of("process_cpu_seconds_total") <= sum(os.times()[:2])
+    assert told.of("process_open_fds") >= 3
+
+
+async def test_a_partition_of_two_whose_follower_is_not_there_is_under_replicated() -> None:
+    async with observed({"min.insync.replicas": "2"}) as node:
+        await trio.to_thread.run_sync(partial(produce, node.running.bootstrap, "orders", 1))
+        running = node.running.node
+        partition = running.replicas.get("orders", 0)  # type: ignore[attr-defined]
+        image = running.image.topics["orders"].partitions[0]
+        partition.lead(image._replace(replicas=(running.node_id, 99)))
+        told = await node.metrics()
+    where = {"topic": "orders", "partition": "0"}
+    assert told.of("kafka_server_replicamanager_underreplicatedpartitions") == 1
+    assert told.of("kafka_server_replicamanager_underminisrpartitioncount") == 1
+    assert told.of("kafka_cluster_partition_underreplicated", **where) == 1
+    assert told.of("kafka_cluster_partition_replicascount", **where) == 2
+    assert told.of("kafka_cluster_partition_insyncreplicascount", **where) == 1
+
+
+async def test_what_a_deleted_topic_has_had_stays_in_the_total() -> None:
+    def delete(bootstrap: str) -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        admin.delete_topics(["orders"])["orders"].result(10)
+
+    async with observed() as node:
+        bootstrap = node.running.bootstrap
+        await trio.to_thread.run_sync(partial(produce, bootstrap, "orders", 7))
+        await trio.to_thread.run_sync(partial(delete, bootstrap))
+        told = await node.metrics()
+    assert told.of(f"{TOPIC}_messagesin_total") == 7
+    assert (f"{TOPIC}_messagesin_total", ("topic", "orders")) not in told
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "failed"),
+    [
+        ({"max.message.bytes": "100"}, KafkaError.MSG_SIZE_TOO_LARGE, 0),
+        ({"message.timestamp.before.max.ms": "1000"}, KafkaError.INVALID_TIMESTAMP, 1),
+    ],
+    ids=["too large", "too old"],
+)
+async def test_appends_are_counted_as_failed_where_kafka_counts_them(
+    config: dict[str, str], code: int, failed: int
+) -> None:
+    def refused(bootstrap: str) -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic("strict", num_partitions=1, config=config)])["strict"].result(10)
+        refusals = []
+        producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+        producer.produce(
+            "strict", os.urandom(1000), timestamp=1, on_delivery=lambda error, _: refusals.append(error)
+        )
+        producer.flush(10)
+        assert [error.code() for error in refusals] == [code]
+
+    async with observed() as node:
+        await trio.to_thread.run_sync(partial(refused, node.running.bootstrap))
+        told = await node.metrics()
+    assert told.of(f"{TOPIC}_totalproducerequests_total", topic="strict") == 1
+    assert told.of(f"{TOPIC}_failedproducerequests_total", topic="strict") == failed
+    assert told.of(f"{TOPIC}_messagesin_total", topic="strict") == 0
+
+
+def test_a_controller_alone_tells_of_no_partitions() -> None:
+    out = Exposition()
+    request_metrics(Answered(lambda: 0.0), out)
+    assert out.text() == ""
+
+
+# The parts.
+
+
+def test_labels_are_escaped_and_families_stand_together() -> None:
+    out = Exposition()
+    out.gauge("a", 1, labels(path='C:\\ "x"\ny'))
+    out.counter("b_total", 2)
+    out.gauge("a", 3)
+    assert out.text() == (
+        '# TYPE a gauge\na{path="C:\\\\ \\"x\\"\\ny"} 1\na 3\n# TYPE b_total counter\nb_total 2\n'
+    )
+    [first, _] = text_string_to_metric_families(out.text())
+    assert first.samples[0].labels == {"path": 'C:\\ "x"\ny'}
+
+
+@pytest.fixture
+def answered() -> Answered:
+    """Requests that took 1 to 100 ms, and fetches: 10 of a follower, 1 of a consumer."""
+    now = [0.0]
+    answered = Answered(lambda: now[0])
+    header = RequestHeader(0, 9, 1, "client")
+    for number in range(1, 101):
+        now[0] = number / 1000
+        answered.note(header, "10.0.0.9", 7, 10, 20, 0.0, False)
+    for number in range(11):
+        answered.note(RequestHeader(1, 12, 1, None), "10.0.0.9", 7, 10, 20, 0.0, number < 10)
+    return answered
+
+
+def test_quantiles_are_those_of_the_last_requests(answered: Answered) -> None:
+    out = Exposition()
+    request_metrics(answered, out)
+    told = Series(out.text())
+    assert told.of(f"{REQUESTS}_totaltimems", request="Produce", quantile="0.50") == 50
+    assert told.of(f"{REQUESTS}_totaltimems", request="Produce", quantile="0.99") == 99
+    counts = {
+        name: told.of(f"{REQUESTS}_totaltimems_count", request=name)
+        for name in ("Produce", "Fetch", "FetchFollower", "FetchConsumer")
+    }
+    assert counts == {"Produce": 100, "Fetch": 11, "FetchFollower": 10, "FetchConsumer": 1}
+
+
+def test_no_more_is_kept_than_there_is_room_for() -> None:
+    answered = Answered(lambda: 0.0)
+    header = RequestHeader(0, 9, 1, "client")
+    for _ in range(3 * max(KEPT_REQUESTS, KEPT_TIMES)):
+        answered.note(header, "10.0.0.9", 7, 10, 20, 0.0, False)
+    [times] = answered.apis.values()
+    assert times.count == 3 * max(KEPT_REQUESTS, KEPT_TIMES)
+    assert len(times.recent) == KEPT_TIMES
+    assert len(answered.last) == KEPT_REQUESTS
+
+
+def test_a_broker_that_follows_tells_of_its_fetchers_and_one_that_leads_of_its_followers() -> None:
+    pair = Pair()
+    pair.produce()
+    pair.settle()
+    pages = {}
+    for broker_id, around in pair.nodes.items():
+        server = SimpleNamespace(answered=Answered(lambda: 0.0), listeners=[], connections={})
+        running: Any = SimpleNamespace(node=around.node, server=server)
+        out = Exposition()
+        for _ in metrics(running, out):
+            pass
+        pages[broker_id] = Series(out.text())
+    leader, follower = pages[1], pages[2]
+    size_bytes = pair.log(1).size_bytes
+    assert leader.of(f"{TOPIC}_replicationbytesout_total") == size_bytes
+    assert follower.of(f"{TOPIC}_replicationbytesin_total") == size_bytes
+    where = {"topic": "t", "partition": "0"}
+    lag = "kafka_server_fetcherlagmetrics_consumerlag"
+    assert follower.of(lag, clientId="fetch-0-1", **where) == 0
+    assert lag not in leader.names
+    for page, leads in ((leader, 1), (follower, 0)):
+        assert page.of("kafka_server_replicamanager_leadercount") == leads
+        assert page.of("kafka_server_replicamanager_partitioncount") == 1
+        assert page.of("kafka_server_replicamanager_underreplicatedpartitions") == 0
+        assert page.of("kafka_cluster_partition_insyncreplicascount", **where) == 2 * leads
+
+
+def test_a_page_of_many_partitions_is_written_in_slices() -> None:
+    pair = Pair(partitions=2 * SLICE + 1)
+    server = SimpleNamespace(answered=Answered(lambda: 0.0), listeners=[], connections={})
+    running: Any = SimpleNamespace(node=pair.nodes[1].node, server=server)
+    assert sum(1 for _ in metrics(running, Exposition())) >= 4

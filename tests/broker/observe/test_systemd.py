@@ -1,0 +1,111 @@
+"""What systemd hears of a service, at a socket like its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from configparser import ConfigParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from kwire.broker.observe.systemd import READY, STOPPING, WATCHDOG, Notifier
+
+UNIT = Path(__file__).resolve().parents[3] / "docker" / "kwire.service"
+
+
+@pytest.fixture
+def heard(tmp_path: Path) -> Iterator[socket.socket]:
+    """Where systemd listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(str(tmp_path / "notify"))
+        sock.settimeout(30)
+        yield sock
+
+
+def test_a_service_says_when_it_is_ready_lives_and_stops(heard: socket.socket, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kwire", "serve", "--data", str(tmp_path / "data")]
+    with subprocess.Popen(
+        [*command, "--set", "listeners=PLAINTEXT://127.0.0.1:0", "--log-level", "error"],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "NOTIFY_SOCKET": heard.getsockname(), "WATCHDOG_USEC": "100000"},
+    ) as broker:
+        told: list[str] = []
+        while READY not in told:
+            told += heard.recv(1000).decode().split("\n")
+        assert any(line.startswith("STATUS=serves on 127.0.0.1:") for line in told)
+        for _ in range(2):
+            assert heard.recv(1000).decode() == WATCHDOG
+        broker.send_signal(signal.SIGTERM)
+        while (last := heard.recv(1000).decode()) == WATCHDOG:
+            pass
+        assert last == STOPPING
+        assert broker.wait(30) == 0
+
+
+def test_a_socket_may_be_abstract() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(f"\0kwire-test-{os.getpid()}")
+        sock.settimeout(10)
+        Notifier({"NOTIFY_SOCKET": f"@kwire-test-{os.getpid()}"}).tell(READY, "STATUS=well")
+        assert sock.recv(1000) == b"READY=1\nSTATUS=well"
+
+
+def test_without_systemd_nothing_is_told_and_nobody_watches() -> None:
+    for environ in ({}, {"WATCHDOG_USEC": "1000000"}, {"NOTIFY_SOCKET": "/no/such/socket"}):
+        notifier = Notifier(environ)
+        assert notifier.watchdog_seconds == 0
+        notifier.tell(READY)
+
+
+def test_a_watchdog_of_another_process_is_not_ours() -> None:
+    environ = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "1500000"}
+    assert Notifier({**environ, "WATCHDOG_PID": str(os.getpid())}).watchdog_seconds == 1.5
+    assert Notifier({**environ, "WATCHDOG_PID": "1"}).watchdog_seconds == 0
+    assert Notifier({**environ, "WATCHDOG_USEC": "soon"}).watchdog_seconds == 0
+
+
+async def test_a_loop_that_does_not_turn_is_not_said_to_live(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+    notifier = Notifier({"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "30000000"})
+    monkeypatch.setattr(notifier, "tell", told.append)
+    turns = [True]
+
+    class Loop:
+        def call_soon(self, callback: Any) -> None:
+            if turns[0]:
+                callback()
+
+    running: Any = type("Running", (), {"loop": Loop(), "failure": type("Failure", (), {"reason": ""})})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(notifier.keep_watchdog, running)
+        await trio.sleep(31)
+        assert told == [WATCHDOG] * 3
+        turns[0] = False
+        await trio.sleep(120)
+        assert told == [WATCHDOG] * 3
+        nursery.cancel_scope.cancel()
+
+
+def test_the_unit_asks_for_what_the_command_gives() -> None:
+    unit = ConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(UNIT.read_text())
+    service = unit["Service"]
+    assert service["Type"] == "notify"
+    assert int(service["WatchdogSec"]) > 0
+    command, *arguments = service["ExecStart"].split()
+    assert command.endswith("/kwire")
+    from kwire.broker.cli.main import _parser
+
+    options = _parser().parse_args(arguments)
+    assert (options.command, options.data) == ("serve", "/var/lib/" + service["StateDirectory"])

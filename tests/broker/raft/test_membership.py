@@ -1,0 +1,322 @@
+"""Voters that come, go and move, as their leader has it, and as they ask for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.broker.host.host import PeerTooOld, PeerUnreachable
+from kwire.broker.raft.outputs import AppendControls, Send, Unlead
+from kwire.broker.raft.roles import Role
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages import add_raft_voter as adding
+from kwire.wire.messages import update_raft_voter as updating
+from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey
+from kwire.wire.messages.fetch import FetchRequest
+from kwire.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from kwire.wire.primitives import ZERO_UUID
+from kwire.wire.stored.raft import KRaftVersionRecord, VotersRecord
+from tests.broker.raft.machine_rig import (
+    ADDRESSES,
+    FETCH_TIMEOUT_MS,
+    LISTENER,
+    Rig,
+    begun,
+    directory,
+    fetched,
+    key,
+)
+
+CODE = ErrorCode
+
+
+def leader(*, dynamic: bool = True, voters: tuple[int, ...] = (1, 2, 3)) -> Rig:
+    """One that has committed in its epoch."""
+    rig = Rig(dynamic=dynamic, voters=voters)
+    if len(voters) > 1:
+        rig.leads()
+    for node_id in voters[1:]:
+        rig.is_fetched(node_id)
+    return rig
+
+
+def add(node_id: int = 4, *, number: int = 1, **fields: Any) -> adding.AddRaftVoterRequest:
+    fields = {"cluster_id": "us", "timeout_ms": 1, "voter_directory_id": directory(node_id, number), **fields}
+    listeners = [adding.Listener(name=fields.pop("listener", LISTENER), host=f"n{node_id}", port=9093)]
+    return adding.AddRaftVoterRequest(voter_id=node_id, listeners=listeners, **fields)
+
+
+def remove(node_id: int = 3, *, number: int = 1, cluster_id: str = "us") -> RemoveRaftVoterRequest:
+    return RemoveRaftVoterRequest(
+        cluster_id=cluster_id, voter_id=node_id, voter_directory_id=directory(node_id, number)
+    )
+
+
+def update(
+    node_id: int, epoch: int, *, number: int = 1, host: str = "", versions: tuple[int, int] = (0, 1)
+) -> updating.UpdateRaftVoterRequest:
+    return updating.UpdateRaftVoterRequest(
+        cluster_id="us",
+        current_leader_epoch=epoch,
+        voter_id=node_id,
+        voter_directory_id=directory(node_id, number),
+        listeners=[updating.Listener(name=LISTENER, host=host or f"n{node_id}", port=9093)],
+        k_raft_version_feature=updating.KRaftVersionFeature(
+            min_supported_version=versions[0], max_supported_version=versions[1]
+        ),
+    )
+
+
+def knows(low: int = 0, high: int = 1) -> ApiVersionsResponse:
+    feature = SupportedFeatureKey(name="kraft.version", min_version=low, max_version=high)
+    return ApiVersionsResponse(api_keys=[], supported_features=[feature])
+
+
+def asked_versions(rig: Rig) -> Send:
+    [send] = [
+        one for one in rig.done if isinstance(one, Send) and isinstance(one.request, ApiVersionsRequest)
+    ]
+    return send
+
+
+class TestAdding:
+    def test_an_observer_that_has_everything_becomes_a_voter_once_that_is_committed(self) -> None:
+        rig = leader()
+        rig.is_fetched(4)
+        assert rig.asked(add()) is None
+        send = asked_versions(rig)
+        assert send.to == ADDRESSES[4]
+        rig.hears(send, knows())
+        assert rig.log.voters.ids == [1, 2, 3, 4]
+        assert rig.answers == []
+        rig.is_fetched(2)
+        assert rig.machine.high_watermark < rig.log.end_offset, "three of four have to have it"
+        rig.is_fetched(4)
+        assert rig.answers[-1] == adding.AddRaftVoterResponse(error_code=0, error_message=None)
+
+    def test_it_is_answered_before_that_where_it_is_asked_to(self) -> None:
+        rig = leader()
+        rig.is_fetched(4)
+        rig.asked(add(ack_when_committed=False))
+        rig.hears(asked_versions(rig), knows())
+        assert rig.answers[-1].error_code == CODE.NONE
+        assert rig.asked(remove()).error_code == CODE.REQUEST_TIMED_OUT, "it is not committed yet"
+        before = len(rig.answers)
+        rig.is_fetched(2)
+        rig.is_fetched(4)
+        assert len(rig.answers) == before, "it is answered once"
+
+    @pytest.mark.parametrize(
+        ("request_", "code"),
+        [
+            (add(cluster_id="them"), CODE.INCONSISTENT_CLUSTER_ID),
+            (add(-1), CODE.INVALID_REQUEST),
+            (add(voter_directory_id=ZERO_UUID), CODE.INVALID_REQUEST),
+            (add(listener="OTHER"), CODE.INVALID_REQUEST),
+            (add(3), CODE.DUPLICATE_VOTER),
+            (add(3, number=2), CODE.DUPLICATE_VOTER),
+        ],
+    )
+    def test_what_is_wrong_with_a_request(
+        self, request_: adding.AddRaftVoterRequest, code: ErrorCode
+    ) -> None:
+        assert leader().asked(request_).error_code == code
+
+    def test_only_a_leader_that_has_committed_does_it(self) -> None:
+        assert Rig(dynamic=True).asked(add()).error_code == CODE.NOT_LEADER_OR_FOLLOWER
+        assert Rig(dynamic=True).leads().asked(add()).error_code == CODE.REQUEST_TIMED_OUT
+        assert leader(dynamic=False).asked(add()).error_code == CODE.UNSUPPORTED_VERSION
+
+    @pytest.mark.parametrize(
+        ("answer", "code"),
+        [
+            (PeerUnreachable("down"), CODE.REQUEST_TIMED_OUT),
+            (ApiVersionsResponse(error_code=42, api_keys=[]), CODE.REQUEST_TIMED_OUT),
+            (ApiVersionsResponse(api_keys=[]), CODE.INVALID_REQUEST),
+            (knows(0, 0), CODE.INVALID_REQUEST),
+            (knows(), CODE.REQUEST_TIMED_OUT),
+        ],
+    )
+    def test_who_is_not_fit_is_not_added(self, answer: Any, code: ErrorCode) -> None:
+        rig = leader()
+        rig.is_fetched(4, 0)  # so it has not caught up
+        rig.asked(add())
+        rig.hears(asked_versions(rig), answer)
+        assert rig.answers[-1].error_code == code
+        assert rig.log.voters.ids == [1, 2, 3]
+
+    def test_one_change_is_made_at_a_time_and_given_up_after_a_while(self) -> None:
+        rig = leader()
+        rig.is_fetched(4)
+        rig.asked(add())
+        assert rig.asked(add(5)).error_code == CODE.REQUEST_TIMED_OUT
+        assert rig.asked(remove()).error_code == CODE.REQUEST_TIMED_OUT
+        rig.now_ms += rig.terms.request_timeout_ms
+        given_up = rig.asked(remove())
+        assert isinstance(given_up, adding.AddRaftVoterResponse)
+        assert given_up.error_code == CODE.REQUEST_TIMED_OUT
+        assert rig.log.voters.ids == [1, 2]
+
+    def test_whoever_waits_is_told_when_the_lead_is_lost(self) -> None:
+        rig = leader()
+        rig.is_fetched(4)
+        rig.asked(add())
+        rig.asked(begun(2, 9))
+        assert rig.answers[-2].error_code == CODE.NOT_LEADER_OR_FOLLOWER
+        assert rig.hears(asked_versions(rig), knows()) == []
+
+
+class TestRemoving:
+    def test_a_voter_votes_no_more_once_that_is_committed(self) -> None:
+        rig = leader()
+        assert rig.asked(remove()) is None
+        assert rig.log.voters.ids == [1, 2]
+        rig.is_fetched(2)
+        assert rig.answers[-1] == RemoveRaftVoterResponse(error_code=0, error_message=None)
+
+    @pytest.mark.parametrize(
+        ("request_", "code"),
+        [
+            (remove(cluster_id="them"), CODE.INCONSISTENT_CLUSTER_ID),
+            (remove(-1), CODE.INVALID_REQUEST),
+            (remove(9), CODE.VOTER_NOT_FOUND),
+            (remove(3, number=2), CODE.VOTER_NOT_FOUND),
+        ],
+    )
+    def test_what_is_wrong_with_a_request(self, request_: RemoveRaftVoterRequest, code: ErrorCode) -> None:
+        assert leader().asked(request_).error_code == code
+
+    def test_the_last_voter_stays(self) -> None:
+        assert leader(voters=(1,)).asked(remove(1)).error_code == CODE.VOTER_NOT_FOUND
+
+    def test_a_leader_that_leaves_leads_until_that_is_committed_and_does_not_count(self) -> None:
+        rig = leader()
+        rig.asked(remove(1))
+        rig.is_fetched(2)
+        assert rig.machine.role is Role.LEADER
+        rig.is_fetched(3)
+        assert rig.answers[-1].error_code == CODE.NONE
+        assert Unlead(CODE.NOT_CONTROLLER) in rig.tick()
+        assert rig.machine.role is Role.RESIGNED
+
+    def test_who_was_taken_out_may_stand_until_that_is_known_to_be_committed(self) -> None:
+        rig = leader()
+        rig.asked(remove(1))
+        rig.asked(begun(2, 9))
+        [send] = rig.sends()
+        rig.hears(send, fetched(2, 9))
+        assert len(rig.stands()) == 2
+        rig = leader()
+        rig.asked(remove(1))
+        rig.is_fetched(2)
+        rig.is_fetched(3)
+        rig.asked(begun(2, 9))
+        rig.passes(5 * FETCH_TIMEOUT_MS)
+        assert rig.machine.role is Role.FOLLOWER
+
+
+class TestUpdating:
+    def test_where_a_voter_is_stands_in_the_log(self) -> None:
+        rig = leader()
+        answer = rig.asked(update(3, rig.machine.epoch, host="moved"))
+        assert (answer.error_code, answer.current_leader.leader_id) == (CODE.NONE, 1)
+        assert answer.current_leader.host == "n1"
+        assert rig.log.voters.address(3, LISTENER) == ("moved", 9093)
+
+    @pytest.mark.parametrize(
+        ("request_", "code"),
+        [
+            (update(3, 0), CODE.FENCED_LEADER_EPOCH),
+            (update(3, 2), CODE.UNKNOWN_LEADER_EPOCH),
+            (update(-1, 1), CODE.INVALID_REQUEST),
+            (update(3, 1, versions=(1, 0)), CODE.INVALID_REQUEST),
+            (update(3, 1, versions=(0, 0)), CODE.INVALID_REQUEST),
+            (update(9, 1), CODE.VOTER_NOT_FOUND),
+            (update(3, 1, number=2), CODE.VOTER_NOT_FOUND),
+        ],
+    )
+    def test_what_is_wrong_with_a_request(
+        self, request_: updating.UpdateRaftVoterRequest, code: ErrorCode
+    ) -> None:
+        assert leader().asked(request_).error_code == code
+
+    def test_a_static_quorum_becomes_dynamic_once_every_voter_has_told_where_it_is(self) -> None:
+        rig = leader(dynamic=False)
+        with pytest.raises(ApiError, match="not every voter has told"):
+            rig.machine.raise_kraft_version(1, validate_only=False)
+        for node_id in (2, 3):
+            assert rig.asked(update(node_id, rig.machine.epoch)).error_code == CODE.NONE
+        assert rig.machine.raise_kraft_version(1, validate_only=True) == []
+        [controls] = rig.machine.raise_kraft_version(1, validate_only=False)
+        assert isinstance(controls, AppendControls)
+        assert [type(one) for _, one in controls.controls] == [KRaftVersionRecord, VotersRecord]
+        assert rig.machine.kraft_version == 1
+        assert rig.machine.raise_kraft_version(1, validate_only=False) == []
+        rig.do([controls])
+        assert rig.log.kraft_version == 1
+        assert [voter.key for voter in rig.log.voters] == [key(1), key(2), key(3)]
+        with pytest.raises(ApiError, match="can only be raised"):
+            rig.machine.raise_kraft_version(0, validate_only=False)
+        with pytest.raises(ApiError, match="no such version"):
+            rig.machine.raise_kraft_version(2, validate_only=False)
+
+    def test_only_the_leader_makes_it_dynamic(self) -> None:
+        with pytest.raises(ApiError) as caught:
+            Rig().machine.raise_kraft_version(1, validate_only=False)
+        assert caught.value.code == CODE.NOT_CONTROLLER
+
+
+class TestJoining:
+    @staticmethod
+    def asks_in_a_while(rig: Rig, leader_id: int = 2, epoch: int = 3) -> Any:
+        """What a follower asks that is no Fetch, when some of those have gone well."""
+        rig.follows(leader_id, epoch)
+        for _ in range(4):
+            [send] = rig.sends()
+            if not isinstance(send.request, FetchRequest):
+                return send
+            rig.hears(send, fetched(leader_id, epoch))
+            rig.now_ms += FETCH_TIMEOUT_MS // 2
+        return None
+
+    def test_a_voter_of_a_static_quorum_tells_each_leader_where_it_is(self) -> None:
+        rig = Rig()
+        send = self.asks_in_a_while(rig)
+        assert isinstance(send.request, updating.UpdateRaftVoterRequest)
+        told = updating.CurrentLeader(leader_id=2, leader_epoch=3, host="n2", port=9093)
+        rig.hears(send, updating.UpdateRaftVoterResponse(error_code=0, current_leader=told))
+        assert self.asks_in_a_while(rig) is None
+        send = self.asks_in_a_while(rig, 3, 4)
+        assert isinstance(send.request, updating.UpdateRaftVoterRequest)
+        rig.hears(send, PeerTooOld("no such API"))
+        assert self.asks_in_a_while(rig, 3, 4) is None
+
+    def test_a_voter_of_a_dynamic_quorum_tells_what_has_changed(self) -> None:
+        assert self.asks_in_a_while(Rig(dynamic=True)) is None
+        rig = Rig(dynamic=True)
+        moved = rig.log.voters.of_id(1)
+        assert moved is not None
+        endpoint = moved.endpoints[0]._replace(host="former")
+        rig.log.history.note(7, rig.log.voters.replaced(moved._replace(endpoints=(endpoint,))).record())
+        send = self.asks_in_a_while(rig)
+        assert isinstance(send.request, updating.UpdateRaftVoterRequest)
+        assert send.request.listeners[0].host == "n1"
+
+    def test_who_joins_by_itself_asks_for_it(self) -> None:
+        assert self.asks_in_a_while(Rig(4, dynamic=True)) is None
+        rig = Rig(4, dynamic=True, auto_join=True)
+        send = self.asks_in_a_while(rig)
+        assert isinstance(send.request, adding.AddRaftVoterRequest)
+        assert not send.request.ack_when_committed
+        rig.hears(send, adding.AddRaftVoterResponse(error_code=CODE.REQUEST_TIMED_OUT))
+        assert isinstance(rig.sends()[0].request, FetchRequest), "it goes on, and asks again in a while"
+
+    def test_who_has_lost_its_directory_takes_the_former_one_out_first(self) -> None:
+        rig = Rig(3, dynamic=True, auto_join=True)
+        former = rig.log.voters.of_id(3)
+        assert former is not None
+        rig.log.history.note(7, rig.log.voters.replaced(former._replace(key=key(3, 9))).record())
+        send = self.asks_in_a_while(rig)
+        assert isinstance(send.request, RemoveRaftVoterRequest)
+        assert send.request.voter_directory_id == directory(3, 9)

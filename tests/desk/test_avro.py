@@ -1,0 +1,121 @@
+"""Avro values: by the id of a registry, by the fingerprint of a file."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+
+from kwire.desk.avro import AvroValues
+from kwire.desk.failure import Failure, Misfit
+from tests.desk.running import Desk
+
+ITEM = {"type": "record", "name": "Item", "fields": [{"name": "n", "type": "long"}]}
+ORDER = {"type": "record", "name": "Order", "fields": [{"name": "item", "type": "Item"}]}
+ANSWERS: dict[str, Any] = {
+    "/schemas/ids/7": {
+        "schema": json.dumps(ORDER),
+        "references": [{"name": "Item", "subject": "the item", "version": 2}],
+    },
+    "/subjects/the%20item/versions/2": {"schema": json.dumps(ITEM)},
+    "/schemas/ids/8": {"schema": "x", "schemaType": "PROTOBUF"},
+    "/schemas/ids/9": {"schema": '{"type": "nothing"}'},
+}
+
+
+class _Registry(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        found = ANSWERS.get(self.path)
+        self.send_response(200 if found else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps(found or {"error_code": 40403}).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Registry) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def _written(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, value)
+    return out.getvalue()
+
+
+BY_ID = b"\0\0\0\0\x07" + _written(ITEM, {"n": 5})  # an order has nothing around its item
+
+
+def test_a_schema_is_asked_for_by_its_id_with_what_it_refers_to(registry: str) -> None:
+    values = AvroValues(registry, [])
+    assert values.read(BY_ID) == {"item": {"n": 5}}
+    assert values.read(BY_ID) == {"item": {"n": 5}}
+
+
+def test_a_schema_is_found_by_its_fingerprint(tmp_path: Path) -> None:
+    path = tmp_path / "int.avsc"
+    path.write_text('{"type": "int", "doc": "what is not canonical does not count"}')
+    # The specification's fingerprint of "int", 7275d51a3f395c8f, begins with its least byte here.
+    data = b"\xc3\x01" + bytes.fromhex("7275d51a3f395c8f")[::-1] + b"\x06"
+    values = AvroValues(None, [str(path)])
+    assert values.read(data) == 3
+    with pytest.raises(Misfit, match="no --schema has the fingerprint 0000000000000000"):
+        values.read(b"\xc3\x01" + bytes(8) + b"\x06")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"{}", "not with 7b 7d"),
+        (b"", "Avro begins with"),
+        (b"\0\0\0\0\x06x", "the registry has no schema 6"),
+        (b"\0\0\0\0\x08x", "not Avro, but PROTOBUF"),
+        (b"\0\0\0\0\x09x", "is no schema"),
+        (BY_ID + b"x", "1 bytes are left over"),
+        (BY_ID[:-1], "not of its schema"),
+    ],
+)
+def test_what_is_something_else_is_said(registry: str, data: bytes, why: str) -> None:
+    with pytest.raises(Misfit, match=why):
+        AvroValues(registry, []).read(data)
+
+
+def test_what_keeps_it_from_being_read_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="does not answer"):
+        AvroValues("http://127.0.0.1:1", []).read(BY_ID)
+    with pytest.raises(Failure, match="begins with http"):
+        AvroValues("file:///etc", [])
+    with pytest.raises(Failure, match="No such file"):
+        AvroValues(None, [str(tmp_path / "none")])
+    (tmp_path / "bad").write_text("{")
+    with pytest.raises(Failure, match="is no Avro schema"):
+        AvroValues(None, [str(tmp_path / "bad")])
+    with pytest.raises(Misfit, match="say where it is with --registry"):
+        AvroValues(None, []).read(BY_ID)
+
+
+def test_without_the_package_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kwire.desk.avro.find_spec", lambda name: None)
+    with pytest.raises(Failure, match="pip install fastavro"):
+        AvroValues("http://127.0.0.1:1", [])
+
+
+def test_values_are_shown_as_json(desk: Desk, registry: str) -> None:
+    desk("produce", "avro", BY_ID.hex(), "--value-format", "hex")
+    ran = desk("consume", "avro", "--from", "0", "-n", "1", "--values", "--value-format", "avro",
+               "--registry", registry)  # fmt: skip
+    assert json.loads(ran.out) == {"item": {"n": 5}}

@@ -1,0 +1,92 @@
+"""One connection: what is agreed on, and what is said of peers that are no brokers, or none any more."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kwire.desk.connection import Connection
+from kwire.desk.failure import Failure, Lost
+from kwire.testing import Broker
+from kwire.wire.api_keys import ApiKey
+from kwire.wire.errors import WireError
+from kwire.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
+from kwire.wire.registry import encode_response
+from tests.desk.running import Desk
+
+
+@contextmanager
+def answering(*answers: bytes) -> Iterator[int]:
+    """A peer that answers whatever it is asked with these bytes, and closes; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            peer, _ = server.accept()
+            with peer:
+                for answer in answers:
+                    peer.recv(65536)
+                    peer.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join(5)
+
+
+def _versions(correlation_id: int, version: int, response: ApiVersionsResponse) -> bytes:
+    return b"".join(bytes(piece) for piece in encode_response(18, version, correlation_id, response))  # type: ignore[arg-type]
+
+
+def _connect(port: int) -> Connection:
+    return Connection("127.0.0.1", port, "test", 5)
+
+
+def test_the_newest_version_that_both_speak_is_used(broker: Broker) -> None:
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    with Connection(host, int(port), "test", 5) as connection:
+        assert connection.version(ApiKey.METADATA) == 13
+        assert connection.version(ApiKey.FETCH) == 12  # topics by name
+        assert connection.ask(MetadataRequest(topics=[]), MetadataResponse).brokers[0].port == int(port)
+
+
+def test_an_old_broker_is_asked_in_its_own_versions() -> None:
+    old = ApiVersionsResponse(error_code=35, api_keys=[])
+    known = ApiVersionsResponse(api_keys=[ApiVersion(api_key=3, min_version=0, max_version=7)])
+    known.api_keys.append(ApiVersion(api_key=10, min_version=0, max_version=2))
+    with answering(_versions(1, 0, old), _versions(2, 0, known)) as port, _connect(port) as connection:
+        assert connection.version(ApiKey.METADATA) == 7
+        with pytest.raises(Failure, match="FindCoordinator in versions 0 to 2, and 4 to 6"):
+            connection.version(ApiKey.FIND_COORDINATOR)
+        with pytest.raises(Failure, match="DescribeCluster not at all"):
+            connection.version(ApiKey.DESCRIBE_CLUSTER)
+
+
+def test_what_is_no_broker_is_told() -> None:
+    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port, pytest.raises(WireError, match="PLAINTEXT"):
+        _connect(port)
+    with answering(b"\0\0\0\x10ab") as port, pytest.raises(Lost, match="closed the connection"):
+        _connect(port)
+
+
+def test_an_answer_to_something_else_is_not_taken() -> None:
+    with (
+        answering(_versions(7, 3, ApiVersionsResponse())) as port,
+        pytest.raises(WireError, match="request 7"),
+    ):
+        _connect(port)
+
+
+def test_where_nobody_listens_it_is_said_how_to_start_one(offline: Desk) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    ran = offline("topics", "list", "--bootstrap-server", f"127.0.0.1:{port}")
+    assert ran.status == 1
+    assert ran.sentence == (
+        f"kwire topics: no broker answers (127.0.0.1:{port}: connection refused): start one with 'kwire "
+        f"serve', or name another with --bootstrap-server"
+    )

@@ -1,0 +1,78 @@
+"""What all commands have in common: help, errors, exit statuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kwire.broker.cli.main import DESK
+from kwire.broker.cli.main import main as kwire
+from kwire.desk.main import COMMANDS, main, parser_of
+from kwire.testing import Broker
+from tests.desk.running import Desk
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _commands() -> Iterator[tuple[str, ...]]:
+    """Commands, and those of them that have actions with each of these."""
+    yield from _actions()
+    yield from {command[:1] for command in _actions() if len(command) > 1}
+
+
+def _actions() -> Iterator[tuple[str, ...]]:
+    for name in COMMANDS:
+        subparsers = [one for one in parser_of(name)._actions if one.dest == "action"]
+        yield from (
+            ((name, action) for action in subparsers[0].choices or ()) if subparsers else iter([(name,)])
+        )
+
+
+@pytest.mark.parametrize("command", sorted(_commands()), ids=" ".join)
+def test_help_has_a_sentence_and_an_example(command: tuple[str, ...], offline: Desk) -> None:
+    ran = offline(*command, "--help")
+    assert ran.status == 0
+    paragraphs = ran.out.split("\n\n")
+    assert paragraphs[0].startswith(f"usage: kwire {' '.join(command)} ")
+    assert paragraphs[1].endswith(".")
+    assert re.search(f"examples?:\n  kwire {' '.join(command)}", ran.out)
+    assert "--json" in ran.out or (command[0],) == command
+
+
+def test_every_command_is_a_command_of_kwire_and_in_the_documentation() -> None:
+    assert list(DESK) == list(COMMANDS)
+    page = (ROOT / "docs" / "desk.md").read_text()
+    for command in _actions():
+        assert f"`kwire {command[0]}`" in page
+        assert len(command) == 1 or f"`{command[1]}`" in page, command
+
+
+def test_kwire_runs_them(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert kwire(["topics", "list", "--json", "nothing-*", "-b", broker.bootstrap_servers]) == 1
+    assert "there is no topic 'nothing-*'" in capsys.readouterr().err
+
+
+def test_what_nobody_reads_any_more_is_no_error(broker: Broker, desk: Desk) -> None:
+    desk("topics", "create", "a-long-name" * 20)
+    command = [sys.executable, "-m", "kwire", "topics", "describe", "a-long*", "-b", broker.bootstrap_servers]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ran = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    finally:
+        os.close(writer)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_ctrl_c_ends_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kwire.desk.topics.run", interrupted)
+    assert main("topics", ["list"], {}) == 130

@@ -1,0 +1,118 @@
+"""`kwire produce`, and what a stock consumer finds."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from kwire.desk.partitioner import partition_of
+from kwire.desk.produce import lines_of
+from kwire.testing import Broker
+from tests.desk.running import Desk
+
+Read = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def read(broker: Broker) -> Read:
+    def read(topic: str, count: int, partitions: int = 1) -> list[Any]:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "reads"})
+        consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in range(partitions)])
+        found = consumer.consume(count, 5)
+        consumer.close()
+        assert len(found) == count
+        return found
+
+    return read
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    """Puts bytes on the standard input."""
+    return lambda data: monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+
+
+def test_arguments_are_records(desk: Desk, read: Read) -> None:
+    ran = desk(
+        "produce", "args", "one", "two", "--key", "k", "--header", "from=desk", "--compression", "zstd"
+    )
+    assert ran.out == "2 sent to args-0, from offset 0 on\n"
+    found = read("args", 2)
+    assert [(one.key(), one.value(), one.headers()) for one in found] == [
+        (b"k", b"one", [("from", b"desk")]),
+        (b"k", b"two", [("from", b"desk")]),
+    ]
+
+
+def test_lines_have_keys_which_lead_to_their_partitions(
+    desk: Desk, read: Read, typed: Callable[[bytes], None]
+) -> None:
+    desk("topics", "create", "keyed", "--partitions", "5")
+    typed(b"".join(b"%d:v%d\r\n" % (n, n) for n in range(20)) + b"20:-")
+    ran = desk("produce", "keyed", "--key-separator", ":", "--null-value", "-", "--json")
+    assert sum(row["records"] for row in ran.json) == 21
+    found = read("keyed", 21, 5)
+    assert {one.key(): one.value() for one in found} == {
+        **{b"%d" % n: b"v%d" % n for n in range(20)},
+        b"20": None,
+    }
+    assert all(one.partition() == partition_of(one.key(), 5) for one in found)
+
+
+def test_what_consume_gives_produce_takes(desk: Desk, read: Read, typed: Callable[[bytes], None]) -> None:
+    told = {"key": "00ff", "value": {"a": [1]}, "headers": [["h", "x"], ["n", None]], "timestamp": 1234}
+    typed(json.dumps(told).encode() + b"\n" + json.dumps({"value": "text"}).encode() + b"\n")
+    assert desk("produce", "whole", "--records", "--key-format", "hex", "--value-format", "json").status == 0
+    first, second = read("whole", 2)
+    assert (first.key(), first.value(), first.headers(), first.timestamp()[1]) == (
+        b"\x00\xff",
+        b'{"a":[1]}',
+        [("h", b"x"), ("n", None)],
+        1234,
+    )
+    assert (second.key(), second.value()) == (None, b'"text"')
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_acknowledgements(desk: Desk, read: Read, acks: str) -> None:
+    assert desk("produce", f"acks{acks}", "x", "--acks", acks).status == 0
+    assert read(f"acks{acks}", 1)[0].value() == b"x"
+
+
+def test_many_batches_are_each_written_once(
+    desk: Desk, read: Read, typed: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kwire.desk.produce.CHUNK_BYTES", 64)
+    typed(b"".join(b"%d\n" % n for n in range(500)))
+    assert desk("produce", "many", "--json").json == [{"partition": 0, "records": 500, "first_offset": 0}]
+    assert [one.value() for one in read("many", 500)] == [b"%d" % n for n in range(500)]
+
+
+def test_what_is_wrong_is_one_sentence(desk: Desk, typed: Callable[[bytes], None]) -> None:
+    desk("topics", "create", "wrong", "--config", "max.message.bytes=100")
+    assert "raise max.message.bytes" in desk("produce", "wrong", "x" * 200).sentence
+    assert "has partitions 0 to 0, and not 3" in desk("produce", "wrong", "x", "--partition", "3").sentence
+    assert "line 2: not JSON" in desk("produce", "wrong", "1", "{", "--value-format", "json").sentence
+    assert "not hexadecimal" in desk("produce", "wrong", "zz", "--value-format", "hex").sentence
+    typed(b"a:b\nc\n")
+    assert "line 2: no ':' parts a key" in desk("produce", "wrong", "--key-separator", ":").sentence
+    typed(b"[1]\n")
+    assert "not an object" in desk("produce", "wrong", "--records").sentence
+    assert desk("produce", "wrong", "--records", "--key", "k").status == 2
+    assert desk("topics", "describe", "wrong", "--offsets", "--json").json[0]["end"] == 0
+
+
+def test_lines_are_given_as_they_come() -> None:
+    class Slowly(io.RawIOBase):
+        parts = [b"a\nb", b"c\nd\n", b"e"]
+
+        def read1(self, size: int) -> bytes:
+            return self.parts.pop(0) if self.parts else b""
+
+    assert list(lines_of(Slowly())) == [["a"], ["bc", "d"], ["e"]]  # type: ignore[arg-type]

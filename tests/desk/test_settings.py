@@ -1,0 +1,66 @@
+"""How a cluster is reached: options, and a client's properties file."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kwire.desk.failure import Failure, UsageError
+from kwire.desk.settings import ClientSettings, servers_of, settings_of
+
+
+def _settings(**options: Any) -> ClientSettings:
+    return settings_of(
+        Namespace(**{"bootstrap_server": None, "command_config": None, "timeout": None, **options})
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "servers"),
+    [
+        ("a", (("a", 9092),)),
+        ("a:1, b:2", (("a", 1), ("b", 2))),
+        ("[::1]:9093", (("::1", 9093),)),
+        ("PLAINTEXT://a:1", (("a", 1),)),
+    ],
+)
+def test_servers(text: str, servers: object) -> None:
+    assert servers_of(text) == servers
+
+
+@pytest.mark.parametrize("text", ["", ",", "a:b", "a:0", "a:99999", "::1"])
+def test_what_are_no_servers_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected HOST:PORT"):
+        servers_of(text)
+
+
+def test_a_file_is_what_kafkas_tools_take(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers=there:1\nclient.id=me\ndefault.api.timeout.ms=1500\nacks=1\n")
+    found = _settings(command_config=str(path))
+    assert found[:3] == ((("there", 1),), "me", 1.5)
+    assert found.properties["acks"] == "1"
+    assert _settings(command_config=str(path), bootstrap_server="here:2", timeout=3)[:3] == (
+        (("here", 2),),
+        "me",
+        3,
+    )
+    assert _settings().servers == (("127.0.0.1", 9092),)
+    assert _settings(timeout=2).request_timeout_ms == 1800
+
+
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    with pytest.raises(Failure, match="No such file"):
+        _settings(command_config=str(path))
+    path.write_text("security.protocol=SASL_SSL")
+    with pytest.raises(Failure, match=r"SASL_SSL in .* is not supported yet"):
+        _settings(command_config=str(path))
+    path.write_text("default.api.timeout.ms=soon")
+    with pytest.raises(Failure, match="expected milliseconds"):
+        _settings(command_config=str(path))
+    with pytest.raises(UsageError):
+        _settings(timeout=0)

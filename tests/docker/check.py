@@ -1,0 +1,121 @@
+"""Build the image from its Dockerfile and run its compose files, without a container engine: docker/check.
+
+It takes root, and a Linux that lets it have namespaces (mounts, network, processes) for itself; nothing
+outside of them is changed, and all of it ends with them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.docker.client import exchange
+from tests.docker.compose import OURS, THEIRS, Service, read
+from tests.docker.container import make_network, running
+from tests.docker.image import TOP, Image, build
+
+WITHIN = "KWIRE_CHECK_WITHIN"
+NAMESPACES = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+STOP_SECONDS = 60
+TIMEOUT_SECONDS = 900
+
+
+def compose_files() -> list[Path]:
+    return [*sorted(OURS.glob("compose*.yaml")), *sorted(THEIRS.rglob("*.yaml"))]
+
+
+def refusal() -> str | None:
+    """Why this machine cannot do it, in one sentence, if it cannot."""
+    if os.geteuid() != 0:
+        return "an image is built by root alone, who may have namespaces: run docker/check as root"
+    try:
+        ran = subprocess.run(
+            [*NAMESPACES, "ip", "link", "set", "lo", "up"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+    except OSError as error:
+        return f"{error.filename} is needed, and is not here: install util-linux and iproute2"
+    return f"this machine gives no namespaces: {ran.stderr.strip()}" if ran.returncode else None
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="docker/check",
+        description="Build the image from its Dockerfile, in a root of its own, and run compose files.",
+    )
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="compose.yaml", help="default: all of this project"
+    )
+    options = parser.parse_args(arguments)
+    if WITHIN in os.environ:
+        files = [path.resolve() for path in options.files] or compose_files()
+        return check(files, Path(os.environ[WITHIN]))
+    reason = refusal()
+    if reason is not None:
+        print(f"docker/check: {reason}; tests/docker/test_compose.py does without", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as home:
+        os.chmod(home, 0o755)
+        try:
+            return subprocess.run(
+                [*NAMESPACES, sys.executable, "-m", "tests.docker.check", *arguments],
+                env={**os.environ, WITHIN: home, "PYTHONPATH": str(TOP)},
+                check=False,
+                timeout=TIMEOUT_SECONDS,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            print(f"docker/check: not done within {TIMEOUT_SECONDS} s", file=sys.stderr)
+            return 1
+
+
+def check(files: list[Path], home: Path) -> int:
+    """Within the namespaces: build, and run each file."""
+    (home / "root").mkdir()
+    began = time.monotonic()
+    make_network()
+    image = build(home / "root")
+    print(f"built the image from docker/Dockerfile in {time.monotonic() - began:.1f} s", flush=True)
+    for number, path in enumerate(files):
+        began = time.monotonic()
+        place = home / f"run{number}"
+        place.mkdir()
+        run(path, image, place)
+        shown = path.relative_to(TOP) if path.is_relative_to(TOP) else path
+        print(f"{shown}: served, and stopped, in {time.monotonic() - began:.1f} s", flush=True)
+    return 0
+
+
+def run(path: Path, image: Image, place: Path) -> None:
+    """Start the services of a file, use them through the ports they publish, stop those that can leave."""
+    services = read(path)
+    for service in services:
+        if not service.is_node and not service.is_errand:
+            print(
+                f"{path.name}: {service.name} is left out, for {service.image} is not built here", flush=True
+            )
+    (place / "volumes").mkdir()
+    with running(services, image, place / "containers", place / "volumes", path.parent) as containers:
+        for container in containers:
+            assert container.check_health() == 0, f"{container.service.name} is not healthy"
+        exchange([f"localhost:{one.port}" for service in services for one in service.published])
+        by_name = {container.service.name: container for container in containers}
+        for name in leaving([container.service for container in containers]):
+            assert by_name[name].stop(STOP_SECONDS) == 0, by_name[name].said()
+
+
+def leaving(services: list[Service]) -> list[str]:
+    """Who can leave in an orderly way, for the controllers that stay are a majority."""
+    brokers = [one.name for one in services if one.environment.get("KAFKA_PROCESS_ROLES") == "broker"]
+    return brokers or [services[-1].name]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,177 @@
+"""Compose files: that they are such, and that what they run does what is promised.
+
+No container engine is needed: each service is a process that gets its environment, with ports and paths of
+this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from kwire.broker.cli.container import DEFAULT_CLUSTER_ID
+from kwire.broker.config.broker import HONOURED
+from kwire.broker.config.broker_keys import BROKER_KEYS
+from kwire.broker.config.properties import environment_settings
+from tests.docker.check import leaving
+from tests.docker.client import CLIENT_SECONDS, exchange
+from tests.docker.compose import OURS, THEIRS, Service, read
+
+START_TIMEOUT_SECONDS = 60
+STOP_TIMEOUT_SECONDS = 60
+UNFENCED = "Transitioning from RECOVERY to RUNNING"
+"""What testcontainers wait for."""
+
+ADDRESS = re.compile(r"(?<=[/@])([\w.-]*):(\d+)")
+
+FILES = [*sorted(OURS.glob("compose*.yaml")), *sorted(THEIRS.glob("*.yaml"))]
+
+
+def nodes(path: Path) -> list[Service]:
+    return [service for service in read(path) if service.is_node]
+
+
+class Moved:
+    """Where the ports of all containers are on this machine."""
+
+    def __init__(self, services: list[Service]) -> None:
+        self._services = services
+        self._ports: dict[tuple[str, int], int] = {}
+        self._held = ExitStack()
+
+    def port(self, name: str, container_port: int) -> int:
+        """A port that nobody else gets meanwhile."""
+        if (name, container_port) not in self._ports:
+            held = self._held.enter_context(socket.socket())
+            held.bind(("127.0.0.1", 0))
+            self._ports[name, container_port] = held.getsockname()[1]
+        return self._ports[name, container_port]
+
+    def release(self) -> None:
+        self._held.close()
+
+    def text(self, service: Service, text: str) -> str:
+        """A setting of a service with each address in it moved."""
+
+        def moved(match: re.Match[str]) -> str:
+            host, port = match[1], int(match[2])
+            if host == "localhost":
+                (port,) = (one.container_port for one in service.published if one.port == port)
+            elif host not in ("", service.hostname):
+                assert host in {one.hostname for one in self._services}, f"{host} is no service"
+            name = host if host not in ("", "localhost") else service.hostname
+            return f"127.0.0.1:{self.port(name, port)}"
+
+        return ADDRESS.sub(moved, text)
+
+
+@contextmanager
+def running(path: Path, place: Path) -> Iterator[list[str]]:
+    """The services of a file as processes. Gives the addresses of its brokers."""
+    services = nodes(path)
+    moved = Moved(services)
+    clients = []
+    environments = {}
+    for service in services:
+        home = place / service.name
+        mounted = home / "mounted"
+        mounted.mkdir(parents=True)
+        environment = {
+            variable: moved.text(service, value) for variable, value in service.environment.items()
+        }
+        for volume in service.volumes:
+            if volume.target == "/mnt/shared/config":
+                for file in (path.parent / volume.source).iterdir():
+                    text = re.sub("(?m)^log.dirs=.*", f"log.dirs={home / 'data'}", file.read_text())
+                    (mounted / file.name).write_text(moved.text(service, text))
+        if "KAFKA_LOG_DIRS" in environment:
+            environment["KAFKA_LOG_DIRS"] = str(home / "data")
+        environments[service.name] = {
+            "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",  # nobody else will join
+            **environment,
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(OURS.parent),
+        }
+        clients += [
+            f"127.0.0.1:{moved.port(service.hostname, one.container_port)}" for one in service.published
+        ]
+    moved.release()
+    logs = ExitStack()
+    processes = {
+        name: subprocess.Popen(
+            [sys.executable, "-m", "kwire", "container", "run", *places(place / name)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=logs.enter_context((place / name / "log").open("w")),
+            text=True,
+        )
+        for name, environment in environments.items()
+    }
+    try:
+        for name, process in processes.items():
+            said = process.stdout.readline()
+            assert said.startswith("formatted "), (place / name / "log").read_text()
+            said = process.stdout.readline()
+            assert said.startswith("kwire serves on "), (place / name / "log").read_text()
+            assert healthy(place / name, environments[name]).returncode == 0
+            says_so = "broker" in environments[name]["KAFKA_PROCESS_ROLES"]
+            if "KAFKA_LOG4J_ROOT_LOGLEVEL" not in environments[name]:
+                assert (UNFENCED in (place / name / "log").read_text()) == says_so
+        yield clients
+        for name in leaving(services):
+            processes[name].send_signal(signal.SIGTERM)
+            assert processes[name].wait(STOP_TIMEOUT_SECONDS) == 0
+            told = healthy(place / name, environments[name])
+            assert told.returncode == 1
+            assert told.stderr.startswith("kwire: not healthy: ")
+            assert told.stderr.count("\n") == 1
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        logs.close()
+
+
+def places(home: Path) -> list[str]:
+    return ["--mounted-configs-dir", str(home / "mounted"), "--default-configs-dir", str(OURS)]
+
+
+def healthy(home: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kwire", "container", "healthy", *places(home)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=START_TIMEOUT_SECONDS,
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_setting_is_one_of_kafkas_that_counts(path: Path) -> None:
+    for service in nodes(path):
+        for name, (variable, _) in environment_settings(service.environment).items():
+            assert name in BROKER_KEYS, f"{path.name}: {service.name} has {variable}"
+            assert name in HONOURED, f"{path.name}: {service.name} has {variable}, which is not honoured"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_what_is_produced_to_the_services_is_consumed(path: Path, tmp_path: Path) -> None:
+    with running(path, tmp_path) as addresses:
+        exchange(addresses)
+        admin = AdminClient({"bootstrap.servers": ",".join(addresses)})
+        told = admin.describe_cluster().result(CLIENT_SECONDS)
+        assert {f"{node.host}:{node.port}" for node in told.nodes} == set(addresses)
+        named = {service.environment.get("CLUSTER_ID", DEFAULT_CLUSTER_ID) for service in nodes(path)}
+        assert {told.cluster_id} == named

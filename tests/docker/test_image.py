@@ -1,0 +1,46 @@
+"""What `docker/check` reads of a Dockerfile, and says where it cannot build: that takes root, and minutes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.docker.check import main
+from tests.docker.dockerfile import Context, read_steps
+from tests.docker.image import DOCKERFILE, TOP
+
+
+def test_who_may_not_build_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert main([]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("docker/check: an image is built by root alone")
+    assert told.count("\n") == 1
+
+
+def test_a_dockerfile_is_read_step_by_step() -> None:
+    text = (
+        'FROM a\n# no step\nCOPY --chown=u:g a b/ /c/\nRUN one \\\n  # neither\n  && two\nCMD ["x", "y z"]\n'
+    )
+    steps = read_steps(text)
+    assert [step.instruction for step in steps] == ["FROM", "COPY", "RUN", "CMD"]
+    assert (steps[1].options, steps[1].words) == ({"chown": "u:g"}, ["a", "b/", "/c/"])
+    assert steps[2].text.split() == ["one", "&&", "two"]
+    assert steps[3].words == ["x", "y z"]
+    with pytest.raises(ValueError, match="ADD is no instruction"):
+        read_steps("ADD a b")
+
+
+def test_the_build_has_what_is_copied_and_not_what_was_built_before() -> None:
+    context = Context(TOP, DOCKERFILE.with_name("Dockerfile.dockerignore").read_text())
+    for step in read_steps(DOCKERFILE.read_text()):
+        if step.instruction == "COPY":
+            for source in step.words[:-1]:
+                assert context.find(source).exists()
+    for name in (".venv", "tests/docker", "docker/README.md", "kwire/broker/__pycache__"):
+        assert context.leaves_out(name), name
+    with pytest.raises(FileNotFoundError, match="the context has no such file"):
+        context.find("tests")

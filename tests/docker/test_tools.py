@@ -1,0 +1,47 @@
+"""The scripts that the image has by the names of Apache Kafka's: what they hand to `kwire`."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.docker.compose import OURS
+
+TOPICS = OURS / "bin/kafka-topics.sh"
+
+
+def ran(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The script, where `kwire` is a script that prints what it is given, a line each."""
+    kwire = place / "kwire"
+    kwire.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    kwire.chmod(0o755)
+    path = f"{place}:/usr/bin:/bin"
+    return subprocess.run(
+        [TOPICS, *arguments], env={"PATH": path}, capture_output=True, text=True, check=False, timeout=10
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "handed"),
+    [
+        ("--list", "list"),
+        ("--bootstrap-server a:1,b:2 --list --exclude-internal", "list --bootstrap-server a:1,b:2"),
+        ("--create --topic t --partitions 3", "create t --partitions 3"),
+        ("--topic=t --create --config a=b --config c=d", "create t --config a=b --config c=d"),
+        ("--describe --topic t --command-config f", "describe t --command-config f"),
+        ("--delete --topic t --if-exists", "delete t --if-exists"),
+        ("--alter --topic t --partitions 4", "alter t --partitions 4"),
+    ],
+)
+def test_the_options_of_kafka_topics_become_those_of_kwire(given: str, handed: str, tmp_path: Path) -> None:
+    told = ran(tmp_path, *given.split())
+    assert told.stdout.splitlines() == ["topics", *handed.split()]
+
+
+def test_without_an_action_it_says_which_there_are(tmp_path: Path) -> None:
+    told = ran(tmp_path, "--topic", "a b", "--bootstrap-server", "a:1")
+    assert told.returncode == 1
+    assert told.stderr.startswith("kafka-topics.sh: give one of --list")
+    assert ran(tmp_path, "--describe", "--topic", "a b").stdout == "topics\ndescribe\na b\n"

@@ -1,0 +1,84 @@
+"""Several brokers in one process, of which one crashes."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from kwire.broker.config import ConfigError
+from kwire.testing.broker import Broker
+from kwire.testing.brokers import Cluster
+from kwire.testing.client import Client
+
+PATIENCE_SECONDS = 60
+
+
+def leader_by(broker: Broker, topic: str) -> str:
+    """Where a broker says that a topic is led."""
+    with closing(Client(broker.bootstrap_servers, PATIENCE_SECONDS)) as client:
+        host, port = client.patiently(lambda: client.leaders(topic))[0]
+    return f"{host}:{port}"
+
+
+def test_others_lead_and_coordinate_what_a_broker_did_that_crashed(tmp_path: Path) -> None:
+    with Cluster(log_dir=tmp_path, timeout_s=PATIENCE_SECONDS) as cluster:
+        topic, group = cluster.new_topic("orders", partitions=2), cluster.new_name("group")
+        cluster.produce(topic, "before")
+        leader = cluster.leader(topic)
+        assert cluster.coordinator(group) in cluster.brokers.values()
+        leader.crash()
+        cluster.produce(topic, "after")
+        other = cluster.leader(topic)
+        assert other is not leader
+        assert cluster.coordinator(group) is not leader
+        leader.start()
+        assert [record.value for record in cluster.records(topic)] == [b"before", b"after"]
+        assert len(cluster.bootstrap_servers.split(",")) == 3
+    assert cluster.brokers == {}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "3"]
+
+
+def test_one_broker_is_a_cluster_and_its_data_goes_with_it() -> None:
+    with Cluster(1, {"num.partitions": 2}) as cluster:
+        cluster.produce("made", "x")
+        assert len(cluster.end_offsets("made")) == 2
+        directory = Path(cluster.log_dir)
+        assert directory.is_dir()
+    assert not directory.exists()
+
+
+def test_what_cannot_be_is_said_and_leaves_nothing_behind() -> None:
+    with pytest.raises(ValueError, match="ask for one at least"):
+        Cluster(0)
+    cluster = Cluster(2, {"num.partitions": "many"})
+    with pytest.raises(ConfigError, match=r"num\.partitions"):
+        cluster.start()
+    assert cluster.brokers == {}
+    with pytest.raises(RuntimeError, match="does not run"):
+        _ = cluster.log_dir
+
+
+def test_who_is_cut_off_leads_no_more_and_leads_again_when_it_is_asked_to() -> None:
+    with Cluster(timeout_s=PATIENCE_SECONDS) as cluster:
+        topic = cluster.new_topic("orders")
+        cluster.produce(topic, "before")
+        leader = cluster.leader(topic)
+        [leader_id] = (node_id for node_id, broker in cluster.brokers.items() if broker is leader)
+        others = [broker for broker in cluster.brokers.values() if broker is not leader]
+        cluster.isolate(leader_id)
+        cluster.wait_until(
+            lambda: leader_by(others[0], topic) != leader.bootstrap_servers, timeout_s=PATIENCE_SECONDS
+        )
+        others[0].produce(topic, "meanwhile")
+        assert leader_by(leader, topic) == leader.bootstrap_servers, "it has not heard of that"
+        cluster.heal()
+        cluster.move_leader(topic, leader_id)
+        assert cluster.leader(topic) is leader
+        assert [record.value for record in cluster.records(topic)] == [b"before", b"meanwhile"]
+        stranger = cluster.new_topic("alone", replication_factor=1)
+        holder = cluster.leader(stranger)
+        elsewhere = next(each for each, broker in cluster.brokers.items() if broker is not holder)
+        with pytest.raises(LookupError, match="has no replica"):
+            cluster.move_leader(stranger, elsewhere)

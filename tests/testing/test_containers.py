@@ -1,0 +1,67 @@
+"""`KafkaContainer`, as suites that were written for testcontainers' use it."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from kwire.broker.config import ConfigError
+from kwire.testing.containers import KafkaContainer
+from kwire.wire.messages.metadata import MetadataRequest
+from tests.testing.peer import Peer
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of kafka-python's, while it is imported
+def test_a_client_connects_where_it_says() -> None:
+    from kafka import KafkaConsumer, KafkaProducer
+
+    with KafkaContainer().with_kraft() as kafka:
+        address = kafka.get_bootstrap_server()
+        assert address == f"{kafka.get_container_host_ip()}:{kafka.get_exposed_port(9093)}"
+        producer = KafkaProducer(bootstrap_servers=address)
+        producer.send("test", b"hello").get(10)
+        producer.close()
+        consumer = KafkaConsumer("test", bootstrap_servers=address, auto_offset_reset="earliest")
+        assert next(consumer).value == b"hello"
+        consumer.close()
+        assert kafka.status == "running"
+        assert kafka.broker.topics() == ["test"]
+    assert kafka.status == "not_started"
+
+
+def test_settings_and_the_id_of_the_cluster_are_kept_and_those_of_places_are_not() -> None:
+    cluster_id = "MkU3OEVBNTcwNTJENDM2Qg"
+    kafka = KafkaContainer("apache/kafka:4.3.1", port=9092, env={"KAFKA_NUM_PARTITIONS": "2"})
+    kafka.with_env("KAFKA_LISTENERS", "PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9094")
+    kafka.with_env("KAFKA_LOG_DIRS", "/nowhere/kafka").with_envs(CLUSTER_ID="other").with_env("X", 1)
+    kafka.with_cluster_id(cluster_id).with_name("kafka").with_exposed_ports(9092).with_kwargs(hostname="h")
+    with kafka, Peer(kafka.broker) as peer:
+        assert peer.ask(MetadataRequest(topics=[]), 12).cluster_id == cluster_id
+        kafka.broker.produce("made", "x")
+        assert len(kafka.broker.end_offsets("made")) == 2
+
+
+def test_a_port_is_bound_as_is_asked() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with KafkaContainer().with_bind_ports("9093/tcp", port) as kafka:
+        assert kafka.get_exposed_port(9093) == port
+        assert kafka.broker.topics() == []
+
+
+def test_what_there_is_no_container_for_is_refused_with_a_sentence() -> None:
+    kafka = KafkaContainer()
+    with pytest.raises(NotImplementedError, match="with_network: there is no container"):
+        kafka.with_network("of other containers")
+    with pytest.raises(NotImplementedError, match="volumes: there is no container"):
+        KafkaContainer(volumes=[("/a", "/b", "ro")])
+    with pytest.raises(AttributeError, match="with_zebras"):
+        _ = kafka.with_zebras
+    with pytest.raises(RuntimeError, match="start the container first"):
+        kafka.get_bootstrap_server()
+    with pytest.raises(ValueError, match="port 80 is not exposed: ask for 9093"):
+        kafka.get_exposed_port(80)
+    with pytest.raises(ConfigError, match=r"num\.partitions"):
+        kafka.with_env("KAFKA_NUM_PARTITIONS", "many").start()
+    assert kafka.status == "not_started"

@@ -1,0 +1,172 @@
+"""What goes wrong in a broker on purpose, as its peers see it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kwire.testing import Broker, Faults
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kwire.wire.messages.metadata import MetadataRequest
+from tests.testing.peer import Peer, produced
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(shared: Broker) -> Iterator[Broker]:
+    shared.requests.clear()
+    yield shared
+    shared.faults.clear()
+
+
+def code_of(answer: Any) -> ErrorCode:
+    [told] = answer.responses[0].partition_responses
+    return ErrorCode(told.error_code)
+
+
+def test_so_many_requests_are_refused_as_were_told(broker: Broker) -> None:
+    topic = broker.new_topic()
+    fault = broker.faults.refuse("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)
+    with Peer(broker) as peer:
+        codes = [code_of(peer.ask(produced(topic), 9)) for _ in range(3)]
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2 + [ErrorCode.NONE]
+    assert (fault.hits, fault.is_over) == (2, True)
+    assert len(broker.records(topic)) == 1
+    assert "on purpose: refused with NOT_LEADER_OR_FOLLOWER" in str(broker.requests)
+
+
+def test_only_those_that_are_meant_are_refused(broker: Broker) -> None:
+    topic, other = broker.new_topic(), broker.new_topic()
+    by_topic = broker.faults.refuse("Produce", "INVALID_RECORD", topic=topic, partition=0, times=None)
+    by_partition = broker.faults.refuse("Produce", "INVALID_RECORD", topic=other, partition=1)
+    by_client = broker.faults.refuse("Produce", ErrorCode.CORRUPT_MESSAGE, client_id="billing", times=None)
+    with Peer(broker) as peer, Peer(broker, "billing") as billing:
+        assert code_of(peer.ask(produced(topic), 9)) is ErrorCode.INVALID_RECORD
+        assert code_of(peer.ask(produced(other), 9)) is ErrorCode.NONE
+        assert code_of(billing.ask(produced(other), 9)) is ErrorCode.CORRUPT_MESSAGE
+        by_topic.cancel()
+        assert code_of(peer.ask(produced(topic), 9)) is ErrorCode.NONE
+    assert (by_topic.hits, by_partition.hits, by_client.hits) == (1, 0, 1)
+    # What the test itself asks is not what it tests.
+    broker.faults.refuse("Produce", "INVALID_RECORD", times=None)
+    broker.produce(topic, "x")
+
+
+def fetch(topic: str, session_id: int, session_epoch: int) -> FetchRequest:
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topics = [FetchTopic(topic=topic, partitions=[partition])] if not session_epoch else []
+    return FetchRequest(
+        max_wait_ms=60_000,
+        min_bytes=1 << 20,
+        max_bytes=1 << 20,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=topics,
+    )
+
+
+def test_a_fetch_is_refused_at_once_by_partition_and_in_its_session(broker: Broker) -> None:
+    topic = broker.new_topic()
+    broker.produce(topic, "x")
+    broker.faults.refuse("Fetch", "OFFSET_OUT_OF_RANGE", topic=topic, times=2)
+    with Peer(broker) as peer:
+        session_id = 0
+        for epoch in range(2):
+            answer = peer.ask(fetch(topic, session_id, epoch), 12)
+            [told] = answer.responses[0].partitions
+            assert (told.error_code, told.records) == (ErrorCode.OFFSET_OUT_OF_RANGE, b"")
+            session_id = answer.session_id
+        request = fetch(topic, session_id, 2)
+        request.min_bytes = 1
+        [told] = peer.ask(request, 12).responses[0].partitions
+        assert told.error_code == ErrorCode.NONE
+        assert told.records
+
+
+def test_a_delay_holds_what_comes_behind_it_and_is_of_the_brokers_time(broker: Broker) -> None:
+    topic = broker.new_topic()
+    broker.faults.delay("Produce", 60)
+    with Peer(broker) as peer, Peer(broker) as other:
+        peer.send(produced(topic, b"first"), 9)
+        peer.send(produced(topic, b"second"), 9)
+        broker.wait_until(lambda: broker.requests.of("Produce"))
+        other.ask(produced(topic, b"of another"), 9)
+        assert [one.value for one in broker.records(topic)] == [b"of another"]
+        broker.advance(60_000)
+        for _ in range(2):
+            assert code_of(peer.answer(produced(topic), 9)) is ErrorCode.NONE
+    assert [one.value for one in broker.records(topic)] == [b"of another", b"first", b"second"]
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_an_answer_is_lost_or_cut_and_what_was_asked_is_done(broker: Broker, is_cut: bool) -> None:
+    topic = broker.new_topic()
+    (broker.faults.cut_answer if is_cut else broker.faults.lose_answer)("Produce")
+    with Peer(broker) as peer:
+        peer.send(MetadataRequest(topics=[]), 12)
+        peer.send(produced(topic), 9)
+        peer.send(MetadataRequest(topics=[]), 12)
+        peer.answer(MetadataRequest(), 12)
+        received = peer.receive(1000)
+    if is_cut:
+        size = int.from_bytes(received[:4], "big") + 4
+        assert len(received) == size // 2
+    else:
+        assert received == b""
+    assert len(broker.records(topic)) == 1
+    assert "and the connection is closed" in str(broker.requests)
+
+
+def test_who_is_ignored_waits_and_keeps_nobody_from_stopping() -> None:
+    began = time.monotonic()
+    with Broker() as broker:
+        topic = broker.new_topic()
+        broker.faults.ignore("Produce")
+        peer = Peer(broker)
+        peer.send(produced(topic), 9)
+        broker.wait_until(lambda: broker.requests.of("Produce"))
+        peer.sock.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            peer.receive(1)
+        assert broker.records(topic) == []
+    assert time.monotonic() - began < 5, "it waited for the client"
+    peer.sock.close()
+
+
+def test_a_produce_that_asks_for_no_answer_is_refused_by_closing(broker: Broker) -> None:
+    topic = broker.new_topic()
+    broker.faults.refuse("Produce", "INVALID_RECORD")
+    with Peer(broker) as peer:
+        peer.send(produced(topic, acks=0), 9)
+        assert peer.receive(1) == b""
+    assert broker.records(topic) == []
+
+
+@pytest.mark.parametrize(
+    ("api", "error", "times", "said"),
+    [
+        ("Prodce", "INVALID_RECORD", 1, "there is no API 'Prodce': name one of .*Produce"),
+        ("Produce", "BAD_LUCK", 1, "'BAD_LUCK' is no error of Kafka's"),
+        ("Produce", 4711, 1, "4711 is no error of Kafka's"),
+        ("Produce", "NONE", 1, "NONE is no error"),
+        ("Produce", "INVALID_RECORD", 0, "say how many requests"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_sentence(api: str, error: Any, times: int, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Broker().faults.refuse(api, error, times=times)
+
+
+def test_what_narrows_nothing_down_is_refused() -> None:
+    mistyped: dict[str, Any] = {"tpoic": "orders"}
+    with pytest.raises(TypeError, match="times, client_id, topic, partition, not tpoic"):
+        Faults().lose_answer("Produce", **mistyped)

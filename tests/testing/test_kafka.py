@@ -1,0 +1,77 @@
+"""What a test asks of a Kafka by itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from kwire.testing import Broker, Kafka, wait_until
+from kwire.wire.errors import ApiError, ErrorCode
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker({"offsets.topic.num.partitions": 1}) as broker:
+        yield broker
+
+
+def test_any_kafka_is_asked_by_its_address(broker: Broker) -> None:
+    with Kafka(broker.bootstrap_servers) as kafka:
+        topic = kafka.new_topic("elsewhere", partitions=3, config={"cleanup.policy": "compact"})
+        assert kafka.produce(topic, "v", key="k", partition=2, headers={"h": b"x"}, timestamp_ms=5) == (
+            broker.records(topic)
+        )
+        assert kafka.end_offsets(topic) == {0: 0, 1: 0, 2: 1}
+        assert topic in broker.topics()
+        assert kafka.new_topic("elsewhere") != topic
+
+
+def test_records_are_read_from_where_one_says(broker: Broker) -> None:
+    topic = broker.new_topic(partitions=2)
+    broker.produce(topic, "a", "b", None)
+    broker.produce(topic, "c", partition=1)
+    assert [one.value for one in broker.records(topic)] == [b"a", b"b", None, b"c"]
+    assert [one.value for one in broker.records(topic, partition=0, offset=1)] == [b"b", None]
+
+
+def test_more_or_fewer_records_than_expected_are_told(broker: Broker) -> None:
+    topic = broker.new_topic()
+    broker.produce(topic, "a", "b")
+    with pytest.raises(AssertionError, match=r"has 2 records, and not 1:\n.*-0 at 0: None = b'a'"):
+        broker.records(topic, count=1)
+    with pytest.raises(AssertionError, match="has 2 records after 0 s, and not 3"):
+        broker.records(topic, count=3, timeout_s=0)
+
+
+def test_what_is_refused_raises_its_code(broker: Broker) -> None:
+    topic = broker.new_topic()
+    with pytest.raises(ApiError) as refused:
+        broker.create_topic(topic)
+    assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+    with pytest.raises(LookupError, match="1 partitions, and so no 7"):
+        broker.produce(topic, "x", partition=7)
+    with pytest.raises(ValueError, match="at least one value"):
+        broker.produce(topic)
+
+
+def test_an_address_that_is_none_or_nobodys_is_told() -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        Kafka("localhost").topics()
+    with pytest.raises(OSError):
+        Kafka("127.0.0.1:1", timeout_s=0.05).topics()
+
+
+def test_a_broker_that_is_started_again_is_asked_at_its_new_address() -> None:
+    broker = Broker()
+    for _ in range(2):
+        with broker:
+            assert broker.topics() == []
+
+
+def test_waiting_gives_what_came_and_says_what_did_not() -> None:
+    numbers = itertools.count()
+    assert wait_until(lambda: next(numbers) > 2 and "three", timeout_s=10) == "three"
+    with pytest.raises(AssertionError, match="waited 0 s for the billing, and had 0 in the end"):
+        wait_until(lambda: 0, timeout_s=0, what="the billing")

@@ -1,0 +1,212 @@
+"""The pytest plugin, as suites of users run it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+PLUGIN = ("-p", "kwire.testing.plugin", "-p", "no:cacheprovider")
+
+
+@pytest.fixture(autouse=True)
+def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor this one by its entry point, which is there where kwire is installed: it cannot be loaded twice."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
+    """Run a suite of one module, in a process of its own: in this one modules would be imported twice."""
+    pytester.makepyfile(source)
+    return pytester.runpytest_subprocess(*PLUGIN, *options)
+
+
+def kept(base: Path) -> list[str]:
+    return sorted(path.name for path in base.glob("kwire*") if not path.is_symlink())
+
+
+def test_fixtures_are_there_without_an_import_and_names_are_fresh(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        seen = set()
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_shared(kwire, kwire_topic, kwire_group, number):
+            seen.add((kwire.bootstrap_servers, kwire_topic, kwire_group))
+            kwire.produce(kwire_topic, "one", "two")
+            assert [record.value for record in kwire.records(kwire_topic, count=2)] == [b"one", b"two"]
+
+        def test_own(kwire, kwire_broker, kwire_topic):
+            assert kwire_broker.bootstrap_servers != kwire.bootstrap_servers
+            assert kwire_broker.topics() == [kwire_topic]
+
+        def test_what_was_seen():
+            addresses, topics, groups = zip(*seen)
+            assert len(set(addresses)) == 1
+            assert len(set(topics)) == len(set(groups)) == 2
+        """,
+    )
+    result.assert_outcomes(passed=4)
+
+
+def test_keys_come_from_the_suite_and_from_the_mark(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def kwire_config():
+            return {"num.partitions": 2}
+
+        def partitions(broker):
+            broker.produce("made", "by this")
+            return len(broker.end_offsets("made"))
+
+        @pytest.mark.kwire_broker({"num.partitions": 5})
+        def test_marked(kwire_broker):
+            assert partitions(kwire_broker) == 5
+
+        def test_unmarked(kwire_broker):
+            assert partitions(kwire_broker) == 2
+        """,
+        "--strict-markers",
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_what_goes_wrong_with_the_shared_broker_ends_with_the_test(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        def test_faulty(kwire, kwire_topic):
+            kwire.produce(kwire_topic, "x")
+            kwire.faults.refuse("Produce", "INVALID_RECORD", times=None)
+            kwire.hang()
+
+        def test_crashed(kwire):
+            assert not kwire.faults.are_pending
+            assert len(kwire.topics()) == 1
+            kwire.crash()
+            kwire.fill_disk()
+
+        def test_next(kwire, kwire_topic):
+            kwire.produce(kwire_topic, "y")
+            assert len(kwire.topics()) == 2
+        """,
+    )
+    result.assert_outcomes(passed=3)
+
+
+def test_a_failure_has_the_log_and_keeps_the_data(pytester: pytest.Pytester) -> None:
+    base = pytester.path / "base"
+    result = run(
+        pytester,
+        """
+        import socket
+
+        def test_before(kwire_broker):
+            kwire_broker.create_topic("forgotten")
+
+        def test_failing(kwire, kwire_broker, caplog):
+            kwire_broker.create_topic("remembered")
+            host, port = kwire_broker.bootstrap_servers.split(":")
+            with socket.create_connection((host, int(port))) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1")
+                kwire_broker.wait_until(lambda: caplog.records)
+            with socket.create_connection((host, int(port))) as client:
+                client.sendall(bytes([0, 0, 0, 16, 0, 18, 0, 0, 0, 0, 0, 7, 0, 6]) + b"tester")
+                assert client.recv(4)
+            assert kwire_broker.records("remembered", count=1, timeout_s=0)
+        """,
+        f"--basetemp={base}",
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*AssertionError: remembered has 0 records after 0 s, and not 1*",
+            "*Captured log call*",
+            "*is closed: a frame's size is*",
+            "*Captured kwire data call*",
+            "is kept in *kwire0",
+            "*Captured kwire requests call*",
+            "* ApiVersions 0 from tester: {}",
+            "    after * ms: {api_keys: *",
+            "*Captured kwire data call*",
+            "is kept in *kwire-test_failing0",
+        ],
+        consecutive=False,
+    )
+    # The shared one goes on in other tests, so its data is kept as well.
+    assert kept(base) == ["kwire-test_failing0", "kwire0"]
+    assert (base / "kwire-test_failing0" / "remembered-0").is_dir()
+
+
+def test_a_cluster_has_the_size_that_its_mark_says_and_reports_by_broker(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import socket
+
+        import pytest
+
+        @pytest.mark.kwire_cluster({"num.partitions": 2}, size=1)
+        def test_it(kwire_cluster, kwire_topic):
+            kwire_cluster.produce("made", "x")
+            assert len(kwire_cluster.end_offsets("made")) == 2
+            assert kwire_cluster.leader(kwire_topic) is kwire_cluster.brokers[1]
+            host, port = kwire_cluster.bootstrap_servers.split(":")
+            with socket.create_connection((host, int(port))) as client:
+                client.sendall(bytes([0, 0, 0, 16, 0, 18, 0, 0, 0, 0, 0, 7, 0, 6]) + b"tester")
+                assert client.recv(4)
+            assert len(kwire_cluster.brokers) == 3
+        """,
+        "--strict-markers",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*assert 1 == 3*", "*Captured kwire requests of broker 1 call*", "* ApiVersions 0 from tester: {}"]
+    )
+
+
+def test_data_of_tests_that_pass_is_removed(pytester: pytest.Pytester) -> None:
+    base = pytester.path / "base"
+    result = run(pytester, "def test_it(kwire, kwire_broker): kwire_broker.new_topic()", f"--basetemp={base}")
+    result.assert_outcomes(passed=1)
+    assert kept(base) == []
+
+
+def test_workers_of_xdist_have_a_broker_each(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("number", range(2))
+        def test_it(kwire, kwire_topic, number):
+            kwire.produce(kwire_topic, "x")
+            assert len(kwire.records(kwire_topic)) == 1
+        """
+    )
+    result = pytester.runpytest_subprocess(*PLUGIN, "-p", "xdist", "-n2")
+    result.assert_outcomes(passed=2)
+
+
+def test_a_suite_that_asks_for_no_broker_imports_none(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_it():
+            print(*sorted(name for name in sys.modules if name.partition(".")[0] in ("kwire", "trio")))
+        """
+    )
+    result = pytester.run(sys.executable, "-m", "pytest", *PLUGIN, "-s")
+    result.assert_outcomes(passed=1)
+    ours = [line for line in result.outlines if "kwire.testing.plugin" in line][-1].split()
+    assert {"kwire.testing.client", "kwire.testing.interceptor", "kwire.broker", "trio"}.isdisjoint(ours)

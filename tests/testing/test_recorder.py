@@ -1,0 +1,129 @@
+"""What a broker tells of the requests of its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kwire.testing import Broker, Partition, Recorder
+from kwire.testing.exchange import Exchange
+from kwire.testing.recorder import MAX_BYTES, MAX_EXCHANGES
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kwire.wire.messages.heartbeat import HeartbeatRequest
+from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kwire.wire.registry import RequestHeader
+from tests.testing.peer import Peer, produced
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(shared: Broker) -> Broker:
+    shared.requests.clear()
+    return shared
+
+
+def fetch(topic: str, *, session_id: int = 0, session_epoch: int = -1) -> FetchRequest:
+    topics = []
+    if session_epoch <= 0:
+        partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        topics = [FetchTopic(topic=topic, partitions=[partition])]
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=topics,
+    )
+
+
+def test_an_exchange_has_its_fields_and_reads_as_text(broker: Broker) -> None:
+    topic = broker.new_topic()
+    with Peer(broker, "billing") as peer:
+        peer.ask(produced(topic, b"first"), 9)
+        peer.ask(fetch(topic), 12)
+    [one] = broker.requests.of("Produce")
+    assert (one.version, one.client_id, one.outcome) == (9, "billing", "")
+    assert one.request["acks"] == -1
+    [data] = one.request["topic_data"][0]["partition_data"]
+    assert [record.value for record in data["records"]] == [b"first"]
+    assert one.response is not None
+    [told] = one.response["responses"][0]["partition_responses"]
+    assert (told["error_code"], told["base_offset"]) == (ErrorCode.NONE, 0)
+    text = str(broker.requests)
+    assert f"Produce 9 from billing: {{acks: -1, timeout_ms: 1000, topic_data: [{{name: '{topic}'" in text
+    assert "records: [0: null = 'first']" in text.splitlines()[0]
+    assert "records: [0: null = 'first']" in text.splitlines()[3], "what was fetched comes from a file"
+
+
+def test_they_are_found_by_client_and_by_what_they_are_for(broker: Broker) -> None:
+    one, other = broker.new_topic("one"), broker.new_topic("other")
+    with Peer(broker, "a") as a, Peer(broker, "b") as b:
+        a.ask(produced(one), 9)
+        b.ask(produced(other), 9)
+        # Of a session, the second fetch names nothing.
+        told = a.ask(fetch(one, session_epoch=0), 12)
+        a.ask(fetch(one, session_id=told.session_id, session_epoch=1), 12)
+        [topic] = b.ask(MetadataRequest(topics=[MetadataRequestTopic(name=one)]), 12).topics
+        b.ask(MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=topic.topic_id)]), 12)
+    requests = broker.requests
+    assert [found.client_id for found in requests.of("Produce")] == ["a", "b"]
+    assert [found.client_id for found in requests.of("Produce", topic=other)] == ["b"]
+    assert requests.of("Produce", topic=other, partition=1) == []
+    assert requests.of("Produce", client_id="a", partition=0)[0].partitions == {Partition(one, 0)}
+    assert len(requests.of("Fetch", topic=one)) == 2
+    assert len(requests.of("Metadata", topic=one)) == 2
+    assert requests.of("Fetch", topic=other) == []
+
+
+def test_each_heartbeat_is_there_though_they_are_alike(broker: Broker) -> None:
+    with Peer(broker) as peer:
+        for _ in range(3):
+            peer.ask(HeartbeatRequest(group_id="none", member_id="nobody"), 4)
+    told = [found.response for found in broker.requests.of("Heartbeat")]
+    assert len(told) == 3
+    assert None not in told
+
+
+def test_what_is_not_answered_is_told(broker: Broker) -> None:
+    topic = broker.new_topic()
+    with Peer(broker) as peer:
+        peer.send(produced(topic, acks=0), 9)
+        broker.records(topic, count=1)
+        waiting = fetch(topic)
+        waiting.max_wait_ms, waiting.min_bytes = 60_000, 1 << 20
+        peer.send(waiting, 12)
+        broker.wait_until(lambda: broker.requests.of("Fetch"))
+        assert "not answered yet" in str(broker.requests)
+    broker.wait_until(lambda: "the client has gone away" in str(broker.requests))
+    assert "nothing, as was asked" in str(broker.requests)
+
+
+def test_what_is_kept_is_bounded_and_the_last_of_it() -> None:
+    recorder = Recorder()
+    header = RequestHeader(3, 12, 0, "x")
+    for number in range(MAX_EXCHANGES + 1):
+        recorder.begins(Exchange(number, header, memoryview(b"\x01\x00\x00\x00"), {}))
+    kept = list(recorder)
+    assert (len(kept), kept[0].at_s) == (MAX_EXCHANGES, 1)
+    assert recorder.text(most=1).startswith(f"({MAX_EXCHANGES - 1} before)")
+    last = Exchange(0, header, memoryview(bytes(MAX_BYTES)), {})
+    recorder.begins(last)
+    assert list(recorder) == [last]
+
+
+def test_a_long_message_is_cut_and_a_code_of_a_newer_kafka_is_a_number(broker: Broker) -> None:
+    topics = [MetadataRequestTopic(name=f"a-rather-long-name-{number}") for number in range(100)]
+    with Peer(broker) as peer:
+        peer.ask(MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
+    first, second = str(broker.requests).splitlines()
+    assert first.endswith(" in all)")
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in second
+    assert len(first) < 1200
