@@ -1,0 +1,119 @@
+"""What the documentation's site has beyond the pages in docs/: those that follow from the code.
+
+MkDocs calls these while it builds (`hooks` in mkdocs.yml); nothing is written into the repository.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from kwire.broker.api.table import SERVED, By, Served
+from kwire.broker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
+from kwire.broker.config.client_metrics_keys import CLIENT_METRICS_KEYS
+from kwire.broker.config.definition import REQUIRED, Key, Update
+from kwire.broker.config.group_keys import GROUP_KEYS
+from kwire.broker.config.topic_keys import TOPIC_KEYS
+from kwire.wire.registry import API_VERSIONS
+
+WHO = {
+    By.BROKER: "broker",
+    By.EACH: "broker, controller",
+    By.CONTROLLER: "controller; brokers forward it",
+    By.CONTROLLER_ALONE: "controller, for other nodes",
+}
+CHANGES = {Update.READ_ONLY: "no", Update.PER_BROKER: "per broker", Update.CLUSTER_WIDE: "cluster-wide"}
+OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?!decisions/)[^)]*\)")
+"""A link to what is in the repository and not in docs/, as pages and decisions have them."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that follow from the code."""
+    for name, text in (("keys.md", keys_page()), ("apis.md", apis_page())):
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links that lead out of docs/ become their texts: the site is read without the repository."""
+
+    def text_of(link: re.Match[str]) -> str:
+        target = link[0].rsplit("(", 1)[1]
+        is_kept = page.file.src_uri.startswith("decisions/") and not target.startswith("../../")
+        return link[0] if is_kept else f"`{link[1].strip('`').removeprefix('../')}`"
+
+    return OUTSIDE.sub(text_of, markdown)
+
+
+def keys_page() -> str:
+    """Every configuration key, with its type, its default and what it does."""
+    return "\n".join(
+        [
+            "# Every configuration key",
+            "",
+            "Types, defaults and ranges are those of Apache Kafka 4.3.1.",
+            "[Configurations](configurations.md) tells which of them kwire honours, and why.",
+            "",
+            "## Of a topic",
+            *_keys_table(TOPIC_KEYS),
+            "",
+            "## Of a group",
+            *_keys_table(GROUP_KEYS),
+            "",
+            "## Of a subscription to clients' metrics",
+            *_keys_table(CLIENT_METRICS_KEYS),
+            "",
+            "## Of a broker",
+            *_keys_table(BROKER_KEYS.values(), dynamic=DYNAMIC_KEYS),
+            "",
+        ]
+    )
+
+
+def _keys_table(keys: Iterable[Key], dynamic: Mapping[str, Key] | None = None) -> Iterator[str]:
+    yield ""
+    yield "| Key | Type | Default | What it does |" + (
+        " Changes at run time |" if dynamic is not None else ""
+    )
+    yield "|---|---|---|---|" + ("---|" if dynamic is not None else "")
+    for key in sorted(keys, key=lambda key: key.name):
+        if key.internal:
+            continue
+        default = {None: "none", REQUIRED: "must be set", "": "empty"}.get(key.default, f"`{key.default}`")
+        cells = [f"`{key.name}`", key.kind.name.lower(), default, key.doc]
+        if dynamic is not None:
+            cells.append(CHANGES[key.update if key.name in dynamic else Update.READ_ONLY])
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def apis_page() -> str:
+    """Every API of Kafka's protocol, and what kwire has of it."""
+    rows = [
+        f"| {key} | {api.name} | {_versions(served)} | {WHO[served.by] if served is not None else ''} |"
+        for key, api in sorted(API_VERSIONS.items())
+        for served in [SERVED.get(key)]
+    ]
+    return "\n".join(
+        [
+            "# Every API",
+            "",
+            "What kwire answers of Kafka's protocol, as ApiVersions advertises it. A version is advertised",
+            "only when its whole behaviour is there.",
+            "",
+            "| Key | API | Versions | Answered by |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def _versions(served: Served | None) -> str:
+    if served is None:
+        return "not served"
+    lowest = max(served.min_version, served.refused_below)
+    return f"{lowest}" if lowest == served.max_version else f"{lowest} to {served.max_version}"
