@@ -56,17 +56,22 @@ class Download:
             self._file = None
 
     def install(self) -> None:
-        """All of it is there: make it durable, in a worker, and begin the log behind it."""
+        """All of it is there: make it durable and look at it, in a worker, and begin the log behind it."""
         file = self._file
         assert file is not None
+
+        def sync() -> None:
+            file.sync()
+            file.check()
 
         def synced(result: object) -> None:
             if file is not self._file:
                 return
             try:
+                if isinstance(result, CorruptMetadata):
+                    raise result
                 if isinstance(result, BaseException):
                     raise StorageError(str(result)) from result
-                file.check()
                 sync_name = file.publish()
             except CorruptMetadata as error:
                 self._logger.error("metadata: the snapshot that was fetched is refused: %s", error)
@@ -92,4 +97,4 @@ class Download:
                 return
             self._tell.installed(succeeded=True)
 
-        self._host.run_in_worker(file.sync, synced)
+        self._host.run_in_worker(sync, synced)

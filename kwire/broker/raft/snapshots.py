@@ -135,16 +135,19 @@ class SnapshotFile:
         return lambda: self._disk.sync_directory(self._directory)
 
     def check(self) -> None:
-        """See that it is a whole snapshot. CorruptMetadata."""
+        """See that it is a whole snapshot. CorruptMetadata. May run in any thread.
+
+        Its records are not decoded: whoever reads the snapshot does that.
+        """
         data, kinds = self._disk.read(self._part), [-1]
         try:
             for position, header in batches(data):
                 if not crc_is_valid(data, position, header):
                     raise CorruptMetadata(f"{self.snapshot.name}: a batch has a wrong CRC")
-                kinds += [
-                    control_type(record.key) if header.is_control else -1
-                    for record in records(data, position, header)
-                ]
+                if header.is_control:
+                    kinds += [control_type(record.key) for record in records(data, position, header)]
+                else:
+                    kinds.append(-1)
         except CorruptBatch as error:
             raise CorruptMetadata(f"{self.snapshot.name}: {error}") from error
         if kinds[1:2] != [HEADER_TYPE] or kinds[-1] != FOOTER_TYPE:
