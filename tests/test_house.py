@@ -59,10 +59,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kwire.broker.node": WIRED,
     "kwire.broker.net": WIRED,
     "kwire.broker.observe": SHELL,
-    "kwire.desk": {*KNOWN, "kwire.broker.raft.quorum_state"},  # the files, and what is in them
-    "kwire.broker.cli": {*SHELL, "kwire.broker.observe", "kwire.desk", "kwire.pipeline.cli"},  # one for all
+    "kwire.client": {"kwire.wire"},
+    # The files, and what is in them.
+    "kwire.desk": {*KNOWN, "kwire.broker.raft.quorum_state", "kwire.client"},
+    "kwire.broker.cli": {
+        *SHELL,
+        "kwire.broker.observe",
+        "kwire.client",
+        "kwire.desk",
+        "kwire.pipeline.cli",
+    },  # one for all
     "kwire.__main__": {"kwire.broker.cli"},
-    "kwire.testing": SHELL,
+    "kwire.testing": {*SHELL, "kwire.client"},
     "kwire.testing.plugin": {"kwire.testing"},  # pytest's, which alone imports it
     # Strangers: they speak the wire, or read the files.
     "interop": {"interop.cluster"},
@@ -123,6 +131,7 @@ TOUCHES_WORLD = {
     "kwire.broker.host.clock",
     "kwire.broker.observe",
     "kwire.broker.cli",
+    "kwire.client",
     "kwire.desk",
     "kwire.testing",
     *STRANGERS,

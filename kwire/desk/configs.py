@@ -6,8 +6,9 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from kwire.client.failure import check
 from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Failure, UsageError, check
+from kwire.desk.failure import Failure, UsageError
 from kwire.desk.options import Actions, command_parser
 from kwire.desk.output import Output, Row, plural
 from kwire.desk.settings import pairs, settings_of
@@ -179,9 +180,9 @@ def _check_name(cluster: Cluster, options: Namespace) -> None:
     if options.kind == "topic":
         cluster.topics([options.name])
     elif options.kind in ("broker", "logger") and options.name:
-        known = sorted(cluster.brokers())
-        if not options.name.isdecimal() or int(options.name) not in known:
-            raise Failure(f"there is no broker {options.name}: the cluster has {', '.join(map(str, known))}")
+        if not options.name.isdecimal():
+            raise UsageError(f"{options.kind} {options.name}: expected a broker's id, which is a number")
+        cluster.broker(int(options.name))
 
 
 def _list(cluster: Cluster, output: Output) -> None:

@@ -6,14 +6,15 @@ import time
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
+from kwire.client.cluster import Partition
+from kwire.client.failure import NoPartition
+from kwire.client.reading import Found, Reader
 from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Failure, Misfit, UsageError
+from kwire.desk.failure import Misfit, UsageError
 from kwire.desk.forms import Decode, add_forms, as_json, decoders, text_of, written
-from kwire.desk.offsets import Partition
 from kwire.desk.options import add_json, add_wire, command_parser
 from kwire.desk.output import CYAN, DIM, Output, time_text
 from kwire.desk.places import END, PLACES, offsets_of
-from kwire.desk.reading import Found, Reader
 from kwire.desk.settings import settings_of
 
 COMMITTED: Final = "read_committed"
@@ -87,7 +88,7 @@ def _partitions(cluster: Cluster, options: Namespace) -> list[Partition]:
         there = sorted(one.partition_index for one in topic.partitions)
         for index in options.partition or ():
             if index not in there:
-                raise Failure(f"topic {topic.name} has partitions 0 to {there[-1]}, and not {index}")
+                raise NoPartition(topic.name or "", index, len(there))
         found += [(topic.name or "", index) for index in options.partition or there]
     return found
 

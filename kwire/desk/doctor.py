@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from kwire.broker.config import BrokerConfig, ConfigError, ListenerEndpoint, load
+from kwire.client.connection import Connection
+from kwire.client.failure import Lost
 from kwire.desk import directories, machine
-from kwire.desk.connection import Connection
-from kwire.desk.failure import Failure, Lost
+from kwire.desk.failure import Failure
 from kwire.desk.finding import GOOD, PROBLEM, WARNING, Finding, good, problem, warning
 from kwire.desk.options import add_json, command_parser
 from kwire.desk.output import GREEN, RED, YELLOW, Output, plural

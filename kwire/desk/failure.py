@@ -10,7 +10,6 @@ from kwire.wire.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-OTHER_RELEASE: Final = "ask a broker of another release"
 ADVICE: Final = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists lets it be",
     ErrorCode.INVALID_REPLICATION_FACTOR: "ask for no more replicas than there are brokers",
@@ -29,7 +28,7 @@ ADVICE: Final = {
     ErrorCode.RECORD_LIST_TOO_LARGE: "raise segment.bytes of the topic, or send less at once",
     ErrorCode.NOT_ENOUGH_REPLICAS: "start the brokers that are missing, or lower min.insync.replicas",
     ErrorCode.OFFSET_OUT_OF_RANGE: "'kwire topics describe --offsets' tells which offsets there are",
-    ErrorCode.UNSUPPORTED_VERSION: OTHER_RELEASE,
+    ErrorCode.UNSUPPORTED_VERSION: "ask a broker of another release, or leave options off",
     ErrorCode.LEADER_NOT_AVAILABLE: "start the broker that has the partition, and ask again",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "the cluster has no coordinator yet: ask again in a moment",
     ErrorCode.CONCURRENT_TRANSACTIONS: "a transaction is being ended just now: ask again in a moment",
@@ -50,16 +49,6 @@ class Misfit(ValueError):
     """Bytes that are not what they were taken for; the message says why."""
 
 
-class Lost(Exception):
-    """A connection that could not be made, or has ended; the request may be tried again."""
-
-
-def check(code: int, message: str | None, about: str) -> None:
-    """Nothing where all went well. ApiError with what was asked for otherwise."""
-    if code:
-        raise ApiError(_known(code), f"{about}: {message}" if message else about)
-
-
 def sentence_of(error: ApiError) -> str:
     """What a broker has refused, for a person."""
     told = error.message or "the request"
@@ -73,10 +62,3 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """A name that was perhaps meant, as the end of a sentence; empty where none is near."""
     near = get_close_matches(name, list(known), 1)
     return f", did you mean '{near[0]}'?" if near else ""
-
-
-def _known(code: int) -> ErrorCode:
-    try:
-        return ErrorCode(code)
-    except ValueError:  # of a newer release
-        return ErrorCode.UNKNOWN_SERVER_ERROR

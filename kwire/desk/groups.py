@@ -7,10 +7,12 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from kwire.client.cluster import Partition
+from kwire.client.failure import NoPartition, check
+from kwire.client.groups import Group, committed_offsets, group_of, listed
+from kwire.client.offsets import EARLIEST, LATEST, find_offsets
 from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Failure, UsageError, check, suggestion
-from kwire.desk.group_members import Group, group_of, listed
-from kwire.desk.offsets import EARLIEST, LATEST, Partition, find_offsets
+from kwire.desk.failure import Failure, UsageError, suggestion
 from kwire.desk.options import Actions, command_parser
 from kwire.desk.output import YELLOW, Output, Row, plural
 from kwire.desk.places import PLACES, offsets_of
@@ -27,11 +29,6 @@ from kwire.wire.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
-)
-from kwire.wire.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchResponse,
 )
 
 CURRENT: Final = "current"
@@ -162,7 +159,7 @@ def _members(group: Group) -> Iterable[Row]:
 
 
 def _offsets(cluster: Cluster, group: Group) -> Iterable[Row]:
-    committed = _committed(cluster, group.name)
+    committed = committed_offsets(cluster, group.name)
     owners = {one: member for member in group.members for one in member.partitions}
     there = _existing(cluster, {*committed, *owners})
     ends = find_offsets(cluster, dict.fromkeys(there, LATEST))
@@ -195,26 +192,6 @@ def _existing(cluster: Cluster, partitions: Iterable[Partition]) -> list[Partiti
     return sorted(wanted & led)
 
 
-def _committed(cluster: Cluster, name: str) -> dict[Partition, int]:
-    """All offsets that a group has committed. ApiError, Failure."""
-    request = OffsetFetchRequest(
-        groups=[OffsetFetchRequestGroup(group_id=name, topics=None)], topics=[], require_stable=False
-    )
-
-    def attempt() -> dict[Partition, int]:
-        group = cluster.ask_coordinator(name, request, OffsetFetchResponse).groups[0]
-        check(group.error_code, None, f"group {name}")
-        found = {}
-        for topic in group.topics:
-            for one in topic.partitions:
-                check(one.error_code, None, f"group {name}, {topic.name}-{one.partition_index}")
-                if one.committed_offset >= 0:
-                    found[topic.name, one.partition_index] = one.committed_offset
-        return found
-
-    return cluster.retried(attempt)
-
-
 def _chosen(cluster: Cluster, options: Namespace, committed: Mapping[Partition, int]) -> list[Partition]:
     """The partitions that the options name; all that the group has offsets of where they name none."""
     if not options.topic:
@@ -230,7 +207,7 @@ def _chosen(cluster: Cluster, options: Namespace, committed: Mapping[Partition, 
         except ValueError:
             raise UsageError(f"--topic {text}: expected TOPIC, or TOPIC:0,1 for some partitions") from None
         if missing := wanted - there:
-            raise Failure(f"topic {topic} has no partition {min(missing)}: its last is {max(there)}")
+            raise NoPartition(topic, min(missing), len(there))
         chosen += [(topic, number) for number in sorted(wanted)]
     return list(dict.fromkeys(chosen))
 
@@ -239,7 +216,7 @@ def _reset(cluster: Cluster, options: Namespace, output: Output) -> None:
     if (options.to is None) == (options.by is None):
         raise UsageError("say where the group is to go on: either --to PLACE or --by N")
     _check_empty(cluster, options.group)
-    committed = _committed(cluster, options.group)
+    committed = committed_offsets(cluster, options.group)
     partitions = _chosen(cluster, options, committed)
     firsts = find_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
     ends = find_offsets(cluster, dict.fromkeys(partitions, LATEST))
@@ -304,7 +281,7 @@ def _commit(cluster: Cluster, name: str, offsets: Mapping[Partition, int]) -> No
 
 
 def _delete_offsets(cluster: Cluster, options: Namespace, output: Output) -> None:
-    committed = _committed(cluster, options.group)
+    committed = committed_offsets(cluster, options.group)
     partitions = [one for one in _chosen(cluster, options, committed) if one in committed]
     if options.execute and partitions:
         request = OffsetDeleteRequest(

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Final
 
+from kwire.client.failure import check
 from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Failure, check
+from kwire.desk.failure import Failure
 from kwire.desk.options import Actions, command_parser
 from kwire.desk.output import RED, YELLOW, Output, Row, size_text
 from kwire.desk.settings import settings_of
@@ -113,12 +114,9 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
 
 
 def _directories(cluster: Cluster, options: Namespace) -> list[tuple[int, DescribeLogDirsResult]]:
-    brokers = sorted(cluster.brokers())
-    for node_id in options.broker or ():
-        if node_id not in brokers:
-            raise _unknown_broker(node_id, brokers)
+    chosen = [cluster.broker(node_id) for node_id in options.broker or sorted(cluster.brokers())]
     found = []
-    for node_id in options.broker or brokers:
+    for node_id in chosen:
 
         def attempt(node_id: int = node_id) -> list[DescribeLogDirsResult]:
             answer = cluster.ask_node(node_id, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
@@ -130,9 +128,7 @@ def _directories(cluster: Cluster, options: Namespace) -> list[tuple[int, Descri
 
 
 def _move(cluster: Cluster, options: Namespace, output: Output) -> None:
-    brokers = sorted(cluster.brokers())
-    if options.broker not in brokers:
-        raise _unknown_broker(options.broker, brokers)
+    cluster.broker(options.broker)
     request = AlterReplicaLogDirsRequest(
         dirs=[
             AlterReplicaLogDir(
@@ -152,10 +148,6 @@ def _move(cluster: Cluster, options: Namespace, output: Output) -> None:
 
     cluster.retried(attempt)
     output.say(f"{name} is on its way to {options.to}: 'kwire logs describe {options.topic}' tells how far")
-
-
-def _unknown_broker(node_id: int, brokers: list[int]) -> Failure:
-    return Failure(f"there is no broker {node_id}: the cluster has {', '.join(map(str, brokers))}")
 
 
 _ACTIONS: Final[dict[str, Callable[[Cluster, Namespace, Output], None]]] = {

@@ -10,8 +10,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kwire.desk.failure import Failure, Lost, UsageError, sentence_of
+from kwire.client.failure import Lost, NoBroker, NoPartition
+from kwire.desk.failure import Failure, UsageError, sentence_of
 from kwire.desk.output import standard_output
+from kwire.wire.batch import CorruptBatch
 from kwire.wire.errors import ApiError, WireError
 
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
@@ -43,7 +45,15 @@ def main(name: str, arguments: Sequence[str], environ: Mapping[str, str] = os.en
         return result
     except UsageError as error:
         return _fail(name, str(error), WRONG_USE)
-    except (Failure, Lost, WireError) as error:
+    except NoBroker as error:
+        return _fail(
+            name,
+            f"no broker answers ({error}): start one with 'kwire serve', or name another with "
+            f"--bootstrap-server",
+        )
+    except Lost as error:
+        return _fail(name, f"{error}: start that broker, or give it more time by --timeout")
+    except (Failure, NoPartition, CorruptBatch, WireError) as error:
         return _fail(name, str(error))
     except ApiError as error:
         return _fail(name, sentence_of(error))

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
+from kwire.client.cluster import Partition
+from kwire.client.offsets import EARLIEST, LATEST, NONE, find_offsets
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import UsageError
-from kwire.desk.offsets import EARLIEST, LATEST, NONE, Partition, find_offsets
 
 BEGINNING, END = "beginning", "end"
 PLACES: Final = "'beginning', 'end', an offset, -5 for the last five, 10m for ten minutes ago, or a time"

@@ -10,13 +10,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final, NamedTuple
 
+from kwire.client.failure import NoPartition, check
+from kwire.client.sending import ACKS, Sending
 from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Failure, Misfit, UsageError, check
+from kwire.desk.failure import Failure, Misfit, UsageError
 from kwire.desk.forms import JSON, TEXT, WRITTEN, encode
 from kwire.desk.options import add_json, add_wire, command_parser
 from kwire.desk.output import Output
 from kwire.desk.partitioner import partition_of
-from kwire.desk.sending import ACKS, Sending
 from kwire.desk.settings import pairs, settings_of
 from kwire.wire.batch import NewRecord
 from kwire.wire.compression import Codec
@@ -84,9 +85,7 @@ def run(options: Namespace, output: Output) -> int:
     with Cluster(settings) as cluster:
         partitions = _partitions(cluster, options.topic)
         if options.partition is not None and options.partition not in partitions:
-            raise Failure(
-                f"topic {options.topic} has partitions 0 to {partitions[-1]}, and not {options.partition}"
-            )
+            raise NoPartition(options.topic, options.partition, len(partitions))
         acks = options.acks or settings.properties.get("acks", "all")
         codec = options.compression or settings.properties.get("compression.type", "none")
         if acks not in ACKS or codec.upper() not in Codec.__members__:
@@ -121,7 +120,7 @@ def _partition(line: Line, options: Namespace, partitions: Sequence[int], any_pa
         return int(options.partition)
     if line.partition is not None:
         if line.partition not in partitions:
-            raise Failure(f"topic {options.topic} has no partition {line.partition}: leave it off")
+            raise NoPartition(options.topic, line.partition, len(partitions))
         return line.partition
     return any_partition if line.key is None else partition_of(line.key, len(partitions))
 

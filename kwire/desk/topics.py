@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
+from kwire.client.cluster import Partition
+from kwire.client.failure import NoPartition, check
+from kwire.client.offsets import EARLIEST, LATEST, find_offsets
 from kwire.desk.cluster import Cluster
 from kwire.desk.configs import TOPIC, alter_configs, described
-from kwire.desk.failure import Failure, UsageError, check, suggestion
-from kwire.desk.offsets import EARLIEST, LATEST, Partition, find_offsets
+from kwire.desk.failure import Failure, UsageError, suggestion
 from kwire.desk.options import Actions, command_parser
 from kwire.desk.output import RED, YELLOW, Output, Row, plural
 from kwire.desk.settings import pairs, settings_of
@@ -192,7 +194,7 @@ def _create(cluster: Cluster, options: Namespace, output: Output) -> None:
         ],
     )
     request = CreateTopicsRequest(
-        topics=[topic], timeout_ms=cluster.settings.request_timeout_ms, validate_only=options.dry_run
+        topics=[topic], timeout_ms=cluster.request_timeout_ms, validate_only=options.dry_run
     )
 
     def attempt() -> str:
@@ -249,7 +251,7 @@ def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
     if options.partitions is not None:
         request = CreatePartitionsRequest(
             topics=[CreatePartitionsTopic(name=options.topic, count=options.partitions, assignments=None)],
-            timeout_ms=cluster.settings.request_timeout_ms,
+            timeout_ms=cluster.request_timeout_ms,
             validate_only=options.dry_run,
         )
 
@@ -270,9 +272,7 @@ def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
         near = suggestion(missing[0], filter(None, there))
         raise Failure(f"there is no topic '{missing[0]}'{near}; nothing is deleted")
     for name in (name for name in options.topics if name in there):
-        request = DeleteTopicsRequest(
-            topic_names=[name], topics=[], timeout_ms=cluster.settings.request_timeout_ms
-        )
+        request = DeleteTopicsRequest(topic_names=[name], topics=[], timeout_ms=cluster.request_timeout_ms)
 
         def attempt(name: str = name, request: DeleteTopicsRequest = request) -> None:
             for result in cluster.ask_controller(request, DeleteTopicsResponse).responses:
@@ -287,7 +287,7 @@ def _trim(cluster: Cluster, options: Namespace, output: Output) -> None:
     topic = cluster.topics([options.topic])[0]
     there = sorted(one.partition_index for one in topic.partitions)
     if options.partition is not None and options.partition not in there:
-        raise Failure(f"topic {options.topic} has partitions 0 to {there[-1]}: name one of them")
+        raise NoPartition(options.topic, options.partition, len(there))
     offset = -1
     if options.before != END:
         if not options.before.isdecimal():
@@ -302,7 +302,7 @@ def _trim(cluster: Cluster, options: Namespace, output: Output) -> None:
                     partitions=[DeleteRecordsPartition(partition_index=partition, offset=offset)],
                 )
             ],
-            timeout_ms=cluster.settings.request_timeout_ms,
+            timeout_ms=cluster.request_timeout_ms,
         )
 
         def attempt(partition: int = partition, request: DeleteRecordsRequest = request) -> int:

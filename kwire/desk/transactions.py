@@ -7,9 +7,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kwire.desk.cluster import TRANSACTION, Cluster
-from kwire.desk.failure import Failure, UsageError, check
-from kwire.desk.offsets import Partition, leaders
+from kwire.client.cluster import TRANSACTION, Partition
+from kwire.client.failure import check
+from kwire.desk.cluster import Cluster
+from kwire.desk.failure import Failure, UsageError
 from kwire.desk.options import Actions, command_parser
 from kwire.desk.output import RED, YELLOW, Output, time_text
 from kwire.desk.places import timestamp_of
@@ -200,7 +201,7 @@ def _producers(cluster: Cluster, options: Namespace, output: Output) -> None:
 
 def _writers(cluster: Cluster, partitions: Sequence[Partition]) -> Iterator[Writer]:
     """Who writes to some partitions, by their names. ApiError, Failure."""
-    for leader, led in sorted(leaders(cluster, dict.fromkeys(sorted(partitions))).items()):
+    for leader, led in sorted(cluster.leaders(sorted(partitions)).items()):
         request = DescribeProducersRequest(
             topics=[
                 TopicRequest(name=topic, partition_indexes=[index for name, index in led if name == topic])

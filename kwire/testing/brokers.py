@@ -129,13 +129,12 @@ class Cluster(Kafka):
                 temporary.cleanup()
 
     def leader(self, topic: str, partition: int = 0) -> Broker:
-        """The broker that leads a partition. KeyError where the topic has none of that number."""
-        leaders = self._ask(lambda client: client.patiently(lambda: client.leaders(topic)))
-        return self._at(leaders[partition][1])
+        """The broker that leads a partition. LookupError where the topic has none of that number."""
+        return self.brokers[self._ask(lambda client: client.leader(topic, partition))]
 
     def coordinator(self, group: str) -> Broker:
         """The broker that coordinates a group."""
-        return self._at(self._ask(lambda client: client.patiently(lambda: client.coordinator(group)))[1])
+        return self.brokers[self._ask(lambda client: client.coordinator(group))]
 
     def move_leader(self, topic: str, to: int, partition: int = 0) -> None:
         """Have another broker lead a partition, one that has a replica, and return when it does.
@@ -165,10 +164,6 @@ class Cluster(Kafka):
         if self._cuts is None:
             raise RuntimeError("the cluster does not run")
         return self._cuts
-
-    def _at(self, port: int) -> Broker:
-        [node_id] = (node_id for node_id, known in self._ports.items() if known == port)
-        return self.brokers[node_id]
 
     def _make(self) -> None:
         from kwire.testing.cuts import Cuts

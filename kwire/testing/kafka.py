@@ -169,11 +169,14 @@ class Kafka:
         return found
 
     def _records(self, topic: str, partition: int | None, offset: int, uncommitted: bool) -> list[Record]:
-        return self._ask(lambda client: list(client.records(topic, partition, offset, int(not uncommitted))))
+        return self._ask(
+            lambda client: list(client.records(topic, partition, offset, committed=not uncommitted))
+        )
 
     def end_offsets(self, topic: str) -> dict[int, int]:
         """By partition the offset that its next record gets."""
-        return self._ask(lambda client: client.offsets(topic, -1, 0))
+        ends = self._ask(lambda client: client.end_offsets(topic))
+        return {one.partition: end for one, end in ends.items()}
 
     # --- groups
 
@@ -183,16 +186,7 @@ class Kafka:
 
     def lag(self, group: str, topic: str) -> int:
         """How many offsets of the topic the group has not committed yet, all that is there where none is."""
-
-        def ask(client: Client) -> int:
-            committed = client.committed(group)
-            first = client.offsets(topic, -2, 0)
-            return sum(
-                end - max(first[index], committed.get(Partition(topic, index), 0))
-                for index, end in client.offsets(topic, -1, 0).items()
-            )
-
-        return self._ask(ask)
+        return self._ask(lambda client: client.lag(group, topic))
 
     def group(self, name: str) -> Group:
         """The state of a group, of either protocol, with its members and what they are assigned."""

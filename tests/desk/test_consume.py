@@ -131,7 +131,7 @@ def test_wrong_use(desk: Desk, shop: str) -> None:
     assert "did you mean 'shop'?" in desk("consume", "shopp").sentence
     assert "expected 'beginning', 'end'" in desk("consume", shop, "--from", "soon").sentence
     assert desk("consume", shop, "--from", "soon").status == 2
-    assert "has partitions 0 to 0, and not 4" in desk("consume", shop, "--partition", "4").sentence
+    assert "has partition 0 alone, and no 4" in desk("consume", shop, "--partition", "4").sentence
     assert "--registry" in desk("consume", shop, "--value-format", "avro").sentence
     assert desk("consume", shop, "--values", "--json").status == 2
     assert desk("consume", shop, "--max", "0").status == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -76,3 +77,14 @@ def test_ctrl_c_ends_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("kwire.desk.topics.run", interrupted)
     assert main("topics", ["list"], {}) == 130
+
+
+def test_where_nobody_listens_it_is_said_how_to_start_one(offline: Desk) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    ran = offline("topics", "list", "--bootstrap-server", f"127.0.0.1:{port}")
+    assert ran.status == 1
+    assert ran.sentence == (
+        f"kwire topics: no broker answers (127.0.0.1:{port}: connection refused): start one with 'kwire "
+        f"serve', or name another with --bootstrap-server"
+    )

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import KafkaException, Producer
 
+from kwire.client.connection import NEWEST
 from kwire.desk.cluster import Cluster
-from kwire.desk.connection import BY_NAME
 from kwire.desk.settings import ClientSettings, servers_of
 from kwire.testing import Broker
 from kwire.wire.api_keys import ApiKey
@@ -101,7 +101,7 @@ def _hang(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
                 TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
             ],
         )
-        monkeypatch.setitem(BY_NAME, ApiKey.PRODUCE, 11)  # from 12 on it begins a transaction (KIP-890)
+        monkeypatch.setitem(NEWEST, ApiKey.PRODUCE, 11)  # from 12 on it begins a transaction (KIP-890)
         answer = cluster.ask(request, ProduceResponse)
         assert answer.responses[0].partition_responses[0].error_code == 0
 
@@ -116,6 +116,6 @@ def test_what_is_wrong_is_one_sentence(desk: Desk) -> None:
         in desk("transactions", "abort", "no-txn", "--partition", "0", "--start-offset", "0").sentence
     )
     assert (
-        "no partition 5"
+        "partition 0 alone, and no 5"
         in desk("transactions", "abort", "no-txn", "--partition", "5", "--start-offset", "0").sentence
     )

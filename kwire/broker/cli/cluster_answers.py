@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from kwire.broker.cli.cluster_folder import ClusterNode
 from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
-from kwire.desk.connection import Connection
-from kwire.desk.failure import Failure, Lost
-from kwire.wire.errors import WireError
+from kwire.client.connection import Connection
+from kwire.client.failure import Lost
+from kwire.wire.errors import ApiError, WireError
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from kwire.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -20,7 +20,7 @@ from kwire.wire.messages.describe_quorum import (
 )
 from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
 
-UNANSWERED: Final = (Failure, Lost, WireError)
+UNANSWERED: Final = (ApiError, Lost, WireError)
 ASK_SECONDS: Final = 5
 FORWARDED_SECONDS: Final = 1
 """How long a broker may take to ask a controller; where none leads it waits for one."""

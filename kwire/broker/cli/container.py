@@ -138,8 +138,8 @@ def _format(config: BrokerConfig, cluster_id: str) -> None:
 
 def _tell_health(properties: str, environ: Mapping[str, str]) -> int:
     """Ask the node of this container which APIs it serves: 0 where it answers, otherwise Failure."""
-    from kwire.desk.connection import Connection
-    from kwire.desk.failure import Lost
+    from kwire.client.connection import Connection
+    from kwire.client.failure import Lost
     from kwire.wire.errors import WireError
 
     host, port = address(properties, environ)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Final, TypeVar
 
-from kwire.desk.failure import Failure, Lost
+from kwire.client.failure import Lost
 from kwire.wire.api_keys import ApiKey
-from kwire.wire.errors import ErrorCode, NotInVersion, WireError
+from kwire.wire.errors import ApiError, ErrorCode, NotInVersion, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 from kwire.wire.schema import Message
@@ -19,16 +19,17 @@ MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 FIRST_VERSION: Final = 3
 """Of ApiVersions: whoever does not know it says in version 0 what it knows instead (KIP-511)."""
 
-BY_NAME: Final[dict[int, int]] = {
+NEWEST: Final[Mapping[int, int]] = {
+    # Those in which topics are told by their names, as people have them (KIP-516).
     ApiKey.PRODUCE: 12,
     ApiKey.FETCH: 12,
     ApiKey.OFFSET_COMMIT: 9,
-    ApiKey.OFFSET_FETCH: 9,
     ApiKey.DELETE_TOPICS: 5,
+    # Those of one key and one group, which every release knows: many at once came later (KIP-699, KIP-709).
+    ApiKey.FIND_COORDINATOR: 3,
+    ApiKey.OFFSET_FETCH: 7,
 }
-"""The newest versions in which topics are told by their names, as people have them (KIP-516)."""
-LEAST: Final[Mapping[int, int]] = {ApiKey.FIND_COORDINATOR: 4, ApiKey.OFFSET_FETCH: 8}
-"""The oldest versions that are spoken here, of those that are declared: Apache Kafka 3.0 has them."""
+"""The newest versions that are spoken here, where newer ones are declared."""
 
 A = TypeVar("A", bound=Message)
 
@@ -42,10 +43,8 @@ class Connection:
         self._client_id = client_id
         self._timeout_seconds = timeout_seconds
         self._asked = 0
-        try:
+        with self._losing():
             self._socket = socket.create_connection((host, port), timeout_seconds)
-        except OSError as error:
-            raise Lost(f"{self.address}: {_reason(error)}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stream = self._socket.makefile("rb")
         try:
@@ -68,32 +67,34 @@ class Connection:
             self._socket.close()
 
     def version(self, api_key: int) -> int:
-        """In which version a request is sent. Failure where there is none that both sides speak."""
+        """In which version a request is sent. ApiError where there is none that both sides speak."""
         api = API_VERSIONS[api_key]
-        least = max(api.min_version, LEAST.get(api_key, 0))
-        most = min(api.max_version, BY_NAME.get(api_key, api.max_version))
+        most = min(api.max_version, NEWEST.get(api_key, api.max_version))
         served = self._ranges.get(api_key)
-        if served is None or served[1] < least or served[0] > most:
+        if served is None or served[1] < api.min_version or served[0] > most:
             there = "not at all" if served is None else f"in versions {served[0]} to {served[1]}"
-            raise Failure(
-                f"the broker at {self.address} answers {api.name} {there}, and {least} to {most} are known "
-                f"here: ask a broker of another release"
+            known = f"{api.min_version} to {most} are known here"
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the broker at {self.address} answers {api.name} {there}, and {known}",
             )
         return min(most, served[1])
 
     def ask(self, request: Message, kind: type[A], seconds: float | None = None) -> A:
-        """A request's answer. Failure for an API that is not served, Lost, WireError.
+        """A request's answer. ApiError for an API that is not served, Lost, WireError.
 
         `seconds` is for requests that the broker may let wait, such as a fetch.
         """
         return self._exchange(request, kind, self.version(request.API_KEY), seconds)
 
     def tell(self, request: Message) -> None:
-        """Send a request that is not answered: a Produce without acknowledgements. Failure, Lost."""
-        self._send(request, self.version(request.API_KEY))
+        """Send a request that is not answered: a Produce without acknowledgements. ApiError, Lost."""
+        version = self.version(request.API_KEY)
+        with self._losing():
+            self._send(request, version)
 
     def _negotiate(self) -> dict[int, tuple[int, int]]:
-        request = ApiVersionsRequest(client_software_name="kwire", client_software_version="desk")
+        request = ApiVersionsRequest(client_software_name="kwire", client_software_version="client")
         answer = self._exchange(request, ApiVersionsResponse, FIRST_VERSION)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
             answer = self._exchange(ApiVersionsRequest(), ApiVersionsResponse, 0)
@@ -102,7 +103,7 @@ class Connection:
         return {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
 
     def _exchange(self, request: Message, kind: type[A], version: int, seconds: float | None = None) -> A:
-        try:
+        with self._losing():
             self._socket.settimeout(self._timeout_seconds if seconds is None else seconds)
             self._send(request, version)
             size = int.from_bytes(self._read(4), "big", signed=True)
@@ -111,9 +112,6 @@ class Connection:
                     f"{self.address} does not answer as Kafka does: name a listener that is PLAINTEXT"
                 )
             correlation_id, answer = decode_response(kind, version, self._read(size))
-        except OSError as error:
-            self.close()
-            raise Lost(f"{self.address}: {_reason(error)}") from error
         if correlation_id != self._asked:
             raise WireError(f"{self.address} answers request {correlation_id} instead of {self._asked}")
         return answer
@@ -122,20 +120,25 @@ class Connection:
         self._asked += 1
         try:
             self._socket.sendall(encode_request(request, version, self._asked, self._client_id))
-        except OSError as error:
-            raise Lost(f"{self.address}: {_reason(error)}") from error
         except NotInVersion as error:
-            raise Failure(
-                f"the broker at {self.address} is too old to be asked that ({error}): leave the option "
-                f"off, or ask a broker of a newer release"
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the broker at {self.address} is too old to be asked that ({error})",
             ) from error
 
     def _read(self, size: int) -> bytes:
-        """So many bytes. Lost, OSError."""
         data = self._stream.read(size)
         if len(data) < size:
-            raise Lost(f"{self.address}: closed the connection")
+            raise ConnectionError("closed the connection")
         return data
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        """What a socket fails with, as Lost."""
+        try:
+            yield
+        except OSError as error:
+            raise Lost(f"{self.address}: {_reason(error)}") from error
 
 
 def _reason(error: OSError) -> str:

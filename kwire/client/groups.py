@@ -1,12 +1,11 @@
-"""Groups of both protocols, and their members, in one form."""
+"""Groups of both protocols, their members and their offsets, in one form."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kwire.desk.cluster import Cluster
-from kwire.desk.failure import check
-from kwire.desk.offsets import Partition
+from kwire.client.cluster import Cluster, Partition
+from kwire.client.failure import check
 from kwire.wire.codegen import decode
 from kwire.wire.errors import WireError
 from kwire.wire.messages.consumer_group_describe import (
@@ -16,9 +15,10 @@ from kwire.wire.messages.consumer_group_describe import (
 from kwire.wire.messages.consumer_protocol import ConsumerProtocolAssignment
 from kwire.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kwire.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kwire.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 
-CONSUMER: Final = "consumer"
-DESCRIBED: Final = ("classic", CONSUMER, "")
+CLASSIC, CONSUMER = "classic", "consumer"
+DESCRIBED: Final = (CLASSIC, CONSUMER, "")
 """Kinds of groups whose members are asked for; old brokers know one kind alone, and do not name it."""
 
 
@@ -44,7 +44,7 @@ class Group(NamedTuple):
 
 
 def listed(cluster: Cluster) -> dict[str, ListedGroup]:
-    """All groups of all coordinators, by their names. ApiError, Failure."""
+    """All groups of all coordinators, by their names. ApiError, Lost."""
 
     def attempt(node_id: int) -> list[ListedGroup]:
         answer = cluster.ask_node(node_id, ListGroupsRequest(), ListGroupsResponse)
@@ -60,17 +60,18 @@ def listed(cluster: Cluster) -> dict[str, ListedGroup]:
 
 
 def group_of(cluster: Cluster, known: ListedGroup) -> Group:
-    """A group with its members. ApiError, Failure."""
+    """A group with its members. ApiError, Lost."""
     if known.group_type.lower() not in DESCRIBED:
         node_id = cluster.retried(lambda: cluster.coordinator(known.group_id))
         return Group(known.group_id, known.group_type, known.group_state, node_id, "", ())
-    describe = _consumer if known.group_type.lower() == CONSUMER else _classic
-    return cluster.retried(lambda: describe(cluster, known))
+    if known.group_type.lower() == CONSUMER:
+        return cluster.retried(lambda: consumer_group(cluster, known.group_id))
+    found = cluster.retried(lambda: classic_group(cluster, known.group_id))
+    return found._replace(type=known.group_type or found.type)
 
 
-def _consumer(cluster: Cluster, known: ListedGroup) -> Group:
-    """Of the protocol of KIP-848."""
-    name = known.group_id
+def consumer_group(cluster: Cluster, name: str) -> Group:
+    """A group of the protocol of KIP-848, asked for once. ApiError, Lost."""
     node_id = cluster.coordinator(name)
     request = ConsumerGroupDescribeRequest(group_ids=[name])
     found = cluster.ask_node(node_id, request, ConsumerGroupDescribeResponse).groups[0]
@@ -89,8 +90,8 @@ def _consumer(cluster: Cluster, known: ListedGroup) -> Group:
     return Group(name, CONSUMER, found.group_state, node_id, found.assignor_name, members)
 
 
-def _classic(cluster: Cluster, known: ListedGroup) -> Group:
-    name = known.group_id
+def classic_group(cluster: Cluster, name: str) -> Group:
+    """A group of the protocol before that, asked for once. ApiError, Lost."""
     node_id = cluster.coordinator(name)
     found = cluster.ask_node(node_id, DescribeGroupsRequest(groups=[name]), DescribeGroupsResponse).groups[0]
     check(found.error_code, found.error_message, f"group {name}")
@@ -104,9 +105,25 @@ def _classic(cluster: Cluster, known: ListedGroup) -> Group:
         )
         for member in found.members
     )
-    return Group(
-        name, known.group_type or "classic", found.group_state, node_id, found.protocol_data, members
-    )
+    return Group(name, CLASSIC, found.group_state, node_id, found.protocol_data, members)
+
+
+def committed_offsets(cluster: Cluster, name: str) -> dict[Partition, int]:
+    """All offsets that a group has committed. ApiError, Lost."""
+    request = OffsetFetchRequest(group_id=name, topics=None)
+
+    def attempt() -> dict[Partition, int]:
+        answer = cluster.ask_coordinator(name, request, OffsetFetchResponse)
+        check(answer.error_code, None, f"group {name}")
+        found = {}
+        for topic in answer.topics:
+            for one in topic.partitions:
+                check(one.error_code, None, f"group {name}, {topic.name}-{one.partition_index}")
+                if one.committed_offset >= 0:
+                    found[topic.name, one.partition_index] = one.committed_offset
+        return found
+
+    return cluster.retried(attempt)
 
 
 def _assigned(data: bytes) -> tuple[Partition, ...]:

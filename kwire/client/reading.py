@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, cast
 
-from kwire.desk.cluster import RETRY_SECONDS, Cluster
-from kwire.desk.failure import Failure, Lost, check
-from kwire.desk.offsets import EARLIEST, LATEST, Partition, find_offsets, leaders
+from kwire.client.cluster import Cluster, Partition
+from kwire.client.failure import Lost, check
+from kwire.client.offsets import EARLIEST, LATEST, find_offsets
 from kwire.wire.batch import BatchHeader, CorruptBatch, Record, batches, control_type, records
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
@@ -62,7 +61,7 @@ class Reader:
     def read(self, partitions: Sequence[Partition] | None = None) -> Iterator[Found]:
         """What there is next of partitions, or of all; nothing where no record came for a while.
 
-        ApiError, Failure.
+        ApiError, Lost, NoPartition; CorruptBatch.
         """
         places = {one: self.positions[one] for one in (partitions or self.positions)}
         answers: dict[int, FetchResponse] = {}
@@ -72,7 +71,7 @@ class Reader:
                 if self._leading is None or set(places) != {
                     one for led in self._leading.values() for one in led
                 }:
-                    self._leading = leaders(self._cluster, places)
+                    self._leading = self._cluster.leaders(places)
                 wait_seconds = WAIT_SECONDS / len(self._leading)
                 for leader, led in self._leading.items():
                     if leader not in answers:
@@ -83,12 +82,12 @@ class Reader:
 
         self._cluster.retried(attempt)
         for answer in answers.values():
-            check(answer.error_code, None, "a fetch")
             for topic in answer.responses:
                 for one in topic.partitions:
                     yield from self._records((topic.topic, one.partition_index), one)
 
     def _fetch(self, leader: int, led: Sequence[Partition], wait_seconds: float) -> FetchResponse:
+        """What a leader answers for all of its partitions. ApiError, Lost."""
         request = FetchRequest(
             max_wait_ms=int(wait_seconds * 1000),
             min_bytes=1,
@@ -111,22 +110,19 @@ class Reader:
             ],
             forgotten_topics_data=[],
         )
-        return self._cluster.ask_node(
-            leader, request, FetchResponse, wait_seconds + self._cluster.settings.timeout_seconds
+        answer = self._cluster.ask_node(
+            leader, request, FetchResponse, wait_seconds + self._cluster.timeout_seconds
         )
+        check(answer.error_code, None, "a fetch")
+        for topic in answer.responses:
+            for one in topic.partitions:
+                if one.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                    check(one.error_code, None, f"{topic.topic}-{one.partition_index}")
+        return answer
 
     def _records(self, partition: Partition, found: PartitionData) -> Iterator[Found]:
-        name = "{}-{}".format(*partition)
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._come_back(partition)
-            return
-        try:
-            check(found.error_code, None, name)
-        except ApiError as error:
-            if not error.code.retriable:
-                raise
-            self._leading = None  # somebody else leads, or will soon
-            time.sleep(RETRY_SECONDS)
             return
         data = cast("Buffer", found.records or b"")  # what comes by the wire is no region of a file
         aborted = _Aborted(found.aborted_transactions or ()) if self._committed else None
@@ -140,19 +136,22 @@ class Reader:
                 self.positions[partition] = max(self.positions[partition], header.next_offset)
         except CorruptBatch as error:
             at = self.positions[partition]
-            raise Failure(
-                f"{name} cannot be read at offset {at} ({error}): go on behind it with --from {at + 1}"
+            raise CorruptBatch(
+                f"{_name(partition)} cannot be read at offset {at} ({error}): go on behind it, at {at + 1}"
             ) from error
 
     def _come_back(self, partition: Partition) -> None:
-        """Go to the nearest offset that there is. ApiError, Failure."""
+        """Go to the nearest offset that there is. ApiError, Lost."""
         at = self.positions[partition]
         first = find_offsets(self._cluster, {partition: EARLIEST})[partition]
         self.positions[partition] = (
             first if at < first else find_offsets(self._cluster, {partition: LATEST})[partition]
         )
-        name = "{}-{}".format(*partition)
-        self._note(f"{name} has no offset {at} any more: going on at {self.positions[partition]}")
+        self._note(f"{_name(partition)} has no offset {at} any more: going on at {self.positions[partition]}")
+
+
+def _name(partition: Partition) -> str:
+    return "{}-{}".format(*partition)
 
 
 def _records_of(data: Buffer, position: int, header: BatchHeader) -> Iterator[Record]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
-from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Failure, check
-from kwire.wire.errors import ApiError, ErrorCode
+from kwire.client.cluster import Cluster, Partition
+from kwire.client.failure import check
 from kwire.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -21,39 +19,19 @@ EARLIEST: Final = -2
 NONE: Final = -1
 """The offset where no record is as young as was asked for."""
 
-Partition = tuple[str, int]
-"""A topic, and the number of one of its partitions."""
-
-
-def leaders(cluster: Cluster, partitions: Mapping[Partition, object]) -> dict[int, list[Partition]]:
-    """Which broker leads which partitions. Failure for one that is not there, ApiError where none leads."""
-    found: dict[int, list[Partition]] = defaultdict(list)
-    topics = {
-        topic.name or "": {one.partition_index: one.leader_id for one in topic.partitions}
-        for topic in cluster.topics(sorted({topic for topic, _ in partitions}))
-    }
-    for topic, index in partitions:
-        leader = topics[topic].get(index)
-        if leader is None:
-            raise Failure(f"topic {topic} has no partition {index}: see 'kwire topics describe {topic}'")
-        if leader < 0:
-            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{index}")
-        found[leader].append((topic, index))
-    return found
-
 
 def find_offsets(
     cluster: Cluster, timestamps: Mapping[Partition, int], *, committed: bool = False
 ) -> dict[Partition, int]:
     """The first offset at or after each timestamp, or LATEST or EARLIEST; NONE where there is no such record.
 
-    `committed` ends partitions where the first open transaction begins. ApiError, Failure.
+    `committed` ends partitions where the first open transaction begins. ApiError, Lost, NoPartition.
     """
     found: dict[Partition, int] = {}
 
     def attempt() -> None:
         missing = {partition: at for partition, at in timestamps.items() if partition not in found}
-        for leader, led in leaders(cluster, missing).items():
+        for leader, led in cluster.leaders(missing).items():
             request = ListOffsetsRequest(
                 replica_id=-1,
                 isolation_level=int(committed),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kwire.desk.cluster import Cluster
-from kwire.desk.failure import check
-from kwire.desk.offsets import leaders
+from kwire.client.cluster import Cluster
+from kwire.client.failure import check
 from kwire.wire.batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NewRecord, build
 from kwire.wire.compression import Codec
 from kwire.wire.errors import ErrorCode
@@ -25,8 +24,18 @@ ACKS: Final = {"all": -1, "0": 0, "1": 1}
 class Sending:
     """What is written to one topic."""
 
-    def __init__(self, cluster: Cluster, topic: str, acks: int, codec: Codec) -> None:
-        """With acks of all replicas, a batch that is sent again is not written twice. ApiError, Failure."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        acks: int = ACKS["all"],
+        codec: Codec = Codec.NONE,
+        *,
+        idempotent: bool = True,
+    ) -> None:
+        """With acks of all replicas, a batch that is sent again is not written twice: unless that is not
+        asked for, which needs no producer id. ApiError, Lost.
+        """
         self._cluster = cluster
         self._topic = topic
         self._acks = acks
@@ -35,13 +44,17 @@ class Sending:
         self._sequences: dict[int, int] = {}
         self._counts: dict[int, int] = {}
         self._first: dict[int, int] = {}
-        if acks == ACKS["all"]:
+        if idempotent and acks == ACKS["all"]:
             self._producer_id, self._producer_epoch = cluster.retried(self._identity)
 
     @property
     def count(self) -> int:
         """How many records were sent."""
         return sum(self._counts.values())
+
+    def first_offset(self, partition: int) -> int:
+        """Where the first record is that was sent to a partition. KeyError where that was not told."""
+        return self._first[partition]
 
     def sums(self) -> list[dict[str, object]]:
         """What was sent to each partition; the first offset is not known without acknowledgements."""
@@ -51,7 +64,10 @@ class Sending:
         ]
 
     def send(self, batches: Mapping[int, Sequence[NewRecord]]) -> None:
-        """Write a batch to each partition, and return when all are acknowledged. ApiError, Failure."""
+        """Write a batch to each partition, and return when all are acknowledged.
+
+        ApiError, Lost, NoPartition.
+        """
         missing = {
             partition: build(
                 records,
@@ -64,7 +80,7 @@ class Sending:
         }
 
         def attempt() -> None:
-            for leader, led in leaders(self._cluster, {(self._topic, one): None for one in missing}).items():
+            for leader, led in self._cluster.leaders((self._topic, one) for one in missing).items():
                 self._send_to(leader, [partition for _, partition in led], missing)
 
         self._cluster.retried(attempt)
@@ -78,7 +94,7 @@ class Sending:
         """Write what one broker leads, and take off what is written. ApiError, Lost."""
         request = ProduceRequest(
             acks=self._acks,
-            timeout_ms=self._cluster.settings.request_timeout_ms,
+            timeout_ms=self._cluster.request_timeout_ms,
             topic_data=[
                 TopicProduceData(
                     name=self._topic,

@@ -1,0 +1,34 @@
+"""How a question fails: `ApiError` where a broker refuses, and what is here where nobody could answer."""
+
+from __future__ import annotations
+
+from kwire.wire.errors import ApiError, ErrorCode
+
+
+class Lost(OSError):
+    """A connection that could not be made, or has ended; the request may be tried again."""
+
+
+class NoBroker(Lost):
+    """No broker of the cluster was reached yet."""
+
+
+class NoPartition(LookupError):
+    """A topic has no partition of that number."""
+
+    def __init__(self, topic: str, index: int, count: int) -> None:
+        there = "partition 0 alone" if count == 1 else f"partitions 0 to {count - 1}"
+        super().__init__(f"topic {topic} has {there}, and no {index}")
+
+
+def check(code: int, message: str | None, about: str) -> None:
+    """Nothing where all went well. ApiError with what was asked for otherwise."""
+    if code:
+        raise ApiError(_known(code), f"{about}: {message}" if message else about)
+
+
+def _known(code: int) -> ErrorCode:
+    try:
+        return ErrorCode(code)
+    except ValueError:  # of a newer release
+        return ErrorCode.UNKNOWN_SERVER_ERROR

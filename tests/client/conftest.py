@@ -1,0 +1,15 @@
+"""One broker for all: each test uses names of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kwire.testing import Broker
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    with Broker({"offsets.topic.num.partitions": 2}) as running:
+        yield running

@@ -1,0 +1,128 @@
+"""A cluster whose brokers come and go."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from kwire.client.cluster import Cluster
+from kwire.client.failure import Lost, NoBroker, NoPartition
+from kwire.client.sending import ACKS, Sending
+from kwire.testing import Broker
+from kwire.wire.compression import Codec
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from tests.client.asking import cluster_at
+
+
+def free_address() -> str:
+    """Where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+class Clock:
+    """Time that passes where one sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def waiting(clock: Clock, **options: bool) -> Cluster:
+    return Cluster(
+        (), client_id="test", timeout_seconds=1, now=lambda: clock.now, sleep=clock.sleep, **options
+    )
+
+
+def test_what_passes_is_tried_again_until_the_time_is_over() -> None:
+    clock = Clock()
+    cluster = waiting(clock)
+    errors: list[Exception] = [Lost("away"), ApiError(ErrorCode.NOT_CONTROLLER)]
+
+    def attempt() -> str:
+        if errors:
+            raise errors.pop()
+        return "done"
+
+    assert cluster.retried(attempt) == "done"
+    assert clock.now == pytest.approx(0.2)
+    _fails(cluster, Lost("a:1: refused"))
+    assert clock.now > 1
+    _fails(cluster, ApiError(ErrorCode.NOT_CONTROLLER))
+    before = clock.now
+    _fails(cluster, ApiError(ErrorCode.INVALID_CONFIG))
+    assert clock.now == before
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_first_broker_is_waited_for_where_that_is_asked_for(waits: bool) -> None:
+    clock = Clock()
+    _fails(waiting(clock, waits_for_first=waits), NoBroker("a:1: refused"))
+    assert (clock.now >= 1) == waits
+
+
+def _fails(cluster: Cluster, error: Exception) -> None:
+    def attempt() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        cluster.retried(attempt)
+    assert raised.value is error
+
+
+def test_servers_that_are_down_are_passed_over(broker: Broker) -> None:
+    with cluster_at(f"{free_address()},{broker.bootstrap_servers}") as cluster:
+        assert list(cluster.brokers()) == [1]
+        answer = cluster.ask_node(1, DescribeClusterRequest(), DescribeClusterResponse)
+        assert answer.brokers[0].broker_id == 1
+        with pytest.raises(ApiError, match="broker 9 is not in the cluster"):
+            cluster.ask_node(9, DescribeClusterRequest(), DescribeClusterResponse)
+
+
+def test_where_none_was_ever_there_that_is_told() -> None:
+    address = free_address()
+    with cluster_at(address) as cluster, pytest.raises(NoBroker, match=f"^{address}: connection refused$"):
+        cluster.metadata([])
+
+
+def test_who_has_not_heard_of_a_change_is_not_asked_for_ever(broker: Broker) -> None:
+    topic = broker.new_topic()
+    with Broker() as other, cluster_at(f"{other.bootstrap_servers},{broker.bootstrap_servers}") as cluster:
+        with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            cluster.leader(topic, 0)
+        assert cluster.retried(lambda: cluster.leader(topic, 0)) == 1
+
+
+def test_a_partition_that_is_not_there_is_told_with_those_that_are(broker: Broker) -> None:
+    one, three = broker.new_topic(), broker.new_topic(partitions=3)
+    with cluster_at(broker.bootstrap_servers) as cluster:
+        assert cluster.leaders([(three, 2), (one, 0), (three, 0)]) == {1: [(three, 2), (one, 0), (three, 0)]}
+        with pytest.raises(NoPartition, match=f"topic {one} has partition 0 alone, and no 1"):
+            cluster.leader(one, 1)
+        with pytest.raises(NoPartition, match=f"topic {three} has partitions 0 to 2, and no 3"):
+            cluster.leaders([(three, 0), (three, 3)])
+
+
+@pytest.mark.parametrize("acks", ["all", "1"])
+def test_a_broker_that_is_away_for_a_moment_is_waited_for(tmp_path: Path, acks: str) -> None:
+    address = free_address()
+    settings = {"listeners": f"PLAINTEXT://{address}", "advertised.listeners": f"PLAINTEXT://{address}"}
+    broker = Broker(settings, log_dir=tmp_path)
+    broker.start()
+    topic = broker.new_topic()
+    with cluster_at(address) as cluster:
+        sending = Sending(cluster, topic, ACKS[acks], Codec.NONE)
+        sending.send({0: [(1, None, b"before", [])]})
+        broker.stop()
+        back = threading.Timer(0.2, broker.start)
+        back.start()
+        sending.send({0: [(1, None, b"after", [])]})
+        back.join()
+        assert sending.sums() == [{"partition": 0, "records": 2, "first_offset": 0}]
+    broker.stop()

@@ -1,0 +1,23 @@
+"""What is written, and how often."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.client.sending import Sending
+from kwire.testing import Broker
+from tests.client.asking import cluster_at
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_an_answer_that_is_lost_writes_twice_only_where_nobody_has_an_id(
+    broker: Broker, idempotent: bool
+) -> None:
+    topic = broker.new_topic()
+    with cluster_at(broker.bootstrap_servers) as cluster:
+        sending = Sending(cluster, topic, idempotent=idempotent)
+        broker.faults.lose_answer("Produce", topic=topic)
+        sending.send({0: [(1, None, b"first", [])]})
+        sending.send({0: [(1, None, b"then", [])]})
+    times = 1 if idempotent else 2
+    assert [one.value for one in broker.records(topic)] == [b"first"] * times + [b"then"]
