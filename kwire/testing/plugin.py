@@ -3,6 +3,8 @@
 - `kwire`: one broker for all tests of the session (of each worker under pytest-xdist)
 - `kwire_broker`: a broker of the test's own; `@pytest.mark.kwire_broker({...})` gives it Kafka's keys
 - `kwire_cluster`: a cluster of the test's own; `@pytest.mark.kwire_cluster({...}, size=3)` does the same
+- `kwire_simulation`: a simulated cluster of the test's own, once for each of some seeds;
+  `@pytest.mark.kwire_simulation({...}, seeds=20, size=3, trouble=True)`, or `--kwire-seeds=1000`
 - `kwire_topic`, `kwire_group`: a topic and a group's name that no other test has, on the test's own broker
   or cluster where it asks for one
 - `kwire_config`: to be overridden, with Kafka's keys for all of these brokers
@@ -16,7 +18,9 @@ It is loaded wherever kwire is installed: a suite that asks for none of these pa
 
 from __future__ import annotations
 
+import os
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,12 +32,16 @@ if TYPE_CHECKING:
     from kwire.testing.broker import Broker
     from kwire.testing.brokers import Cluster
     from kwire.testing.kafka import Kafka
+    from kwire.testing.simulated import SimulatedCluster
 
 SMALL = {"offsets.topic.num.partitions": 4, "transaction.state.log.num.partitions": 4}
 """What makes the first group and the first transaction come sooner: each has its partition made then."""
 LONGEST_PREFIX = 100
 MOST_SHOWN = 100
 """The last requests that a report has."""
+
+SEEDS = 10
+"""With how many a test is simulated that does not say."""
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
 
@@ -49,7 +57,18 @@ class Kept(NamedTuple):
 
 SHARED = pytest.StashKey[Kept]()
 OWN = pytest.StashKey[list[Kept]]()
+SIMULATED = pytest.StashKey["SimulatedCluster"]()
+"""While it has not failed."""
 BEGAN = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--kwire-seeds",
+        metavar="SEEDS",
+        type=_seeds,
+        help="the seeds of tests with kwire_simulation: how many, or from one to another as in 100-199",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,6 +78,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "kwire_cluster(config, size=3): the same for its own cluster, the fixture kwire_cluster"
     )
+    config.addinivalue_line(
+        "markers",
+        f"kwire_simulation(config, seeds={SEEDS}, size=3, trouble=True): the same for a simulated cluster, "
+        "the fixture kwire_simulation, once for each of so many seeds, or of these",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Once for each seed, by which a failure is seen again."""
+    if "kwire_simulation" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("kwire_simulation")
+        marked = SEEDS if marker is None else marker.kwargs.get("seeds", SEEDS)
+        given = metafunc.config.getoption("--kwire-seeds")
+        seeds = list(given or (range(marked) if isinstance(marked, int) else marked))
+        metafunc.parametrize("kwire_simulation", seeds, indirect=True, ids=[f"seed-{each}" for each in seeds])
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -71,6 +105,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         _mend(shared.brokers[""])
     if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
         return
+    simulated = item.stash.get(SIMULATED, None)
+    if simulated is not None:
+        del item.stash[SIMULATED]
+        item.add_report_section(call.when, "kwire simulation", f"{simulated.report()}\n{_again(item)}")
     for kept in (*([shared] if shared is not None else []), *item.stash.get(OWN, [])):
         if item in kept.failed:
             continue  # told before: the teardown has failed, too
@@ -145,6 +183,24 @@ def kwire_cluster(
 
 
 @pytest.fixture
+def kwire_simulation(request: pytest.FixtureRequest) -> Iterator[SimulatedCluster]:
+    """A simulated cluster that no other test has, whose promises are checked when the test has ended."""
+    from kwire.testing.simulated import SimulatedCluster
+
+    config, others = _marked(request, "kwire_simulation")
+    others.pop("seeds", None)
+    cluster = SimulatedCluster(request.param, config, **others)
+    request.node.stash[SIMULATED] = cluster
+    try:
+        cluster.start()
+        yield cluster
+        if SIMULATED in request.node.stash:
+            cluster.check()
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
 def kwire_topic(request: pytest.FixtureRequest) -> str:
     """A topic of one partition that no other test has, made for this one."""
     return _kafka_of(request).new_topic(_name_of(request))
@@ -161,7 +217,27 @@ def _marked(request: pytest.FixtureRequest, name: str) -> tuple[Mapping[str, obj
     marker = request.node.get_closest_marker(name)
     if marker is None:
         return {}, {}
-    return marker.args[0] if marker.args else {}, marker.kwargs
+    return marker.args[0] if marker.args else {}, dict(marker.kwargs)
+
+
+def _seeds(wanted: str) -> range:
+    """How many, or from where to where."""
+    first, is_range, last = wanted.partition("-")
+    try:
+        return range(int(first), int(last) + 1) if is_range else range(int(wanted))
+    except ValueError:
+        raise ArgumentTypeError(f"{wanted!r}: say how many seeds, or which as in 100-199") from None
+
+
+def _again(item: pytest.Item) -> str:
+    """What to type to see a seed again: the order of Python's sets of strings has a seed of its own."""
+    hash_seed = os.environ.get("PYTHONHASHSEED", "random")
+    again = f"pytest {item.nodeid!r}"
+    if hash_seed == "random":
+        return (
+            f"see it again: {again}; where it then passes, find it with PYTHONHASHSEED=0 in the environment"
+        )
+    return f"see it again: PYTHONHASHSEED={hash_seed} {again}"
 
 
 def _remove(kept: Kept) -> None:

@@ -216,3 +216,61 @@ def test_a_suite_that_asks_for_no_broker_imports_none(pytester: pytest.Pytester)
         "kwire.broker",
         "trio",
     }.isdisjoint(ours)
+
+
+SIMULATED = """
+    import asyncio
+    import pytest
+
+    async def connect(servers):
+        host, _, port = servers.split(",")[0].partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.close()
+
+    @pytest.mark.kwire_simulation(seeds=[3, 4], size=1, trouble=False)
+    def test_simulated(kwire_simulation):
+        kwire_simulation.run(connect(kwire_simulation.bootstrap_servers))
+        assert kwire_simulation.seed != 4
+"""
+
+
+def test_a_seed_that_fails_says_how_to_see_it_again(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "5")
+    result = run(pytester, SIMULATED, "--strict-markers")
+    result.assert_outcomes(passed=1, failed=1)
+    again = "test_a_seed_that_fails_says_how_to_see_it_again.py::test_simulated[seed-4]"
+    result.stdout.fnmatch_lines(
+        [
+            "*kwire simulation*",
+            "kwire simulated this with seed 4:",
+            "*--- a program begins",
+            f"see it again: PYTHONHASHSEED=5 pytest '{again.replace('[', '[[]')}'",
+        ]
+    )
+    run(pytester, SIMULATED, again).assert_outcomes(failed=1)
+
+
+def test_seeds_may_be_others_than_the_mark_says(pytester: pytest.Pytester) -> None:
+    run(pytester, SIMULATED, "--kwire-seeds=2").assert_outcomes(passed=2)
+    run(pytester, SIMULATED, "--kwire-seeds=4-6").assert_outcomes(passed=2, failed=1)
+    result = run(pytester, SIMULATED, "--kwire-seeds=many")
+    result.stderr.fnmatch_lines(["*'many': say how many seeds, or which as in 100-199"])
+
+
+def test_promises_are_checked_when_a_simulated_test_has_ended(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.mark.kwire_simulation(seeds=1, trouble=False)
+        def test_broken(monkeypatch, kwire_simulation):
+            name = "kwire.testing.simulated.cluster.differences"
+            monkeypatch.setattr(name, lambda world: ["orders-0 differs"])
+            kwire_simulation.create_topic("orders")
+        """,
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*Broken: orders-0 differs", "kwire simulated this with seed 0:"])

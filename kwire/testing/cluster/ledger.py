@@ -13,6 +13,10 @@ from typing import NamedTuple
 
 from kwire.broker.host.host import PeerAddress
 from kwire.testing.simulation.promises import Broken
+from kwire.wire.batch import BatchHeader, Record
+
+EpochLed = Callable[["Place", PeerAddress], int | None]
+"""In which epoch a broker really leads a partition now, and knows it."""
 
 
 class Place(NamedTuple):
@@ -89,9 +93,9 @@ class Committed:
 class Ledger:
     """See the module."""
 
-    def __init__(self, epoch_led: Callable[[Place, PeerAddress], int | None]) -> None:
-        """`epoch_led` tells in which epoch a broker really leads a partition now, and knows it: no client can
-        tell that, but who is told something by a leader of before may be told what was so before."""
+    def __init__(self, epoch_led: EpochLed) -> None:
+        """No client can tell `epoch_led`, but who is told something by a leader of before may be told what
+        was so before."""
         self.epoch_led = epoch_led
         self.sent: dict[bytes, Sent] = {}
         self.committed: dict[Place, Committed] = {}
@@ -102,6 +106,31 @@ class Ledger:
         if found is None:
             found = self.committed[place] = Committed()
         return found
+
+    def forget(self, place: Place) -> None:
+        """Its topic is deleted."""
+        self.committed.pop(place, None)
+
+    # --- what becomes of partitions
+
+    def commits(self, place: Place, header: BatchHeader, found: Iterable[Record]) -> None:
+        """A batch is committed. Broken where nobody wrote what is in it."""
+        if header.is_control:
+            return
+        committed = self.of(place)
+        for record in found:
+            value = record.value or b""
+            sent = self.sent.get(value)
+            if sent is None or sent.place != place:
+                raise Broken(f"{value!r} is committed in {place}, where nobody wrote it")
+            committed.values[record.offset] = value
+
+    def starts(self, place: Place, offset: int, name: str) -> None:
+        """A replica of it begins there. Broken where nobody has deleted so much."""
+        if offset > self.of(place).start:
+            raise Broken(
+                f"{name} begins {place} at {offset}: records were deleted before {self.of(place).start}"
+            )
 
     # --- what clients do
 

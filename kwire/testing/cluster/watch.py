@@ -26,6 +26,7 @@ from kwire.testing.cluster.nodes import ClusterNode
 from kwire.testing.cluster.quorum_watch import QuorumWatch
 from kwire.testing.simulation.promises import Broken
 from kwire.wire.batch import batches, records
+from kwire.wire.primitives import Uuid
 
 READ_BYTES: Final = 1 << 24
 
@@ -63,6 +64,8 @@ class Watch:
         """The life of each controller, and how far its metadata went when it was last looked at."""
         self._nodes = nodes
         self.places = places
+        """The partitions to look at: these, and those that the controller has made."""
+        self._topic_ids: dict[str, Uuid] = {}
         self._ledger = ledger
         self._min_insync_replicas = min_insync_replicas
         self._note = note
@@ -118,6 +121,7 @@ class Watch:
             if self._brokers.get(broker_id) != told:
                 self._brokers[broker_id] = told
                 self._note(f"controller: broker {broker_id} is {told}")
+        self._follow_topics(image)
         for place in self.places:
             topic = image.topics.get(place.topic)
             if topic is None or place.partition >= len(topic.partitions):
@@ -134,6 +138,30 @@ class Watch:
             if now.leader not in (NO_LEADER, before.leader, *before.isr, *before.elr):
                 self._elected_uncleanly(place, before, now)
             self._check_isr(place)
+
+    def _follow_topics(self, image: MetadataImage) -> None:
+        """Know those that there are, and forget those that are gone: another one may have the name."""
+        for name in [each for each in self._topic_ids if each not in image.topics]:
+            self._forget(name)
+        for name, topic in image.topics.items():
+            if self._topic_ids.get(name, topic.topic_id) != topic.topic_id:
+                self._forget(name)
+            self._topic_ids[name] = topic.topic_id
+            for place in (Place(name, index) for index in range(len(topic.partitions))):
+                if place not in self.places:
+                    self.places.append(place)
+
+    def _forget(self, topic: str) -> None:
+        del self._topic_ids[topic]
+        for place in [each for each in self._partitions if each.topic == topic]:
+            self._note(f"controller: {place} is deleted")
+            self.places.remove(place)
+            del self._partitions[place]
+            self._ledger.forget(place)
+        for place, epoch in [each for each in self._leaders if each[0].topic == topic]:
+            del self._leaders[place, epoch]
+        for node_id, place in [each for each in self._seen if each[1].topic == topic]:
+            del self._seen[node_id, place]
 
     def _check_caught_up(self, broker: BrokerImage) -> None:
         """Who is unfenced knows at least of its own registration, and what was before it."""
@@ -186,6 +214,8 @@ class Watch:
         log = partition.log
         if log.failure is not None or partition.role is Role.OFFLINE:
             return
+        if self._topic_ids.get(place.topic) != partition.topic_id:
+            return  # it is of one that was deleted, or that nobody has made yet
         key = (node.node_id, place)
         seen = self._seen.get(key)
         if seen is None or seen.life != node.lives:
@@ -232,11 +262,7 @@ class Watch:
             raise Broken(f"{node.name} goes back in {place} from epoch {seen.leader_epoch} to {epoch}")
         if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
             raise Broken(f"{node.name} has the high watermark {log.high_watermark} of {log!r}")
-        if log.log_start_offset > self._ledger.of(place).start:
-            raise Broken(
-                f"{node.name} begins {place} at {log.log_start_offset}: records were deleted "
-                f"before {self._ledger.of(place).start}"
-            )
+        self._ledger.starts(place, log.log_start_offset, node.name)
         if partition.role is Role.LEADER:
             leader = self._leaders.setdefault((place, epoch), node.node_id)
             if leader != node.node_id:
@@ -288,14 +314,8 @@ class Watch:
             if header.base_offset < committed.end or header.base_offset >= high_watermark:
                 continue
             committed.crcs[header.base_offset] = (header.next_offset, header.crc, header.leader_epoch)
-            if header.is_control or place.topic.startswith("__"):
-                continue
-            for record in records(content, at, header):
-                value = record.value or b""
-                sent = self._ledger.sent.get(value)
-                if sent is None or sent.place != place:
-                    raise Broken(f"{value!r} is committed in {place}, where nobody wrote it")
-                committed.values[record.offset] = value
+            if not place.topic.startswith("__"):
+                self._ledger.commits(place, header, records(content, at, header))
         committed.end = high_watermark
         self._check_isr(place)
         self._check_replicas(place, high_watermark)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.replication.roles import Role
 from kwire.testing.cluster.client import Client
-from kwire.testing.cluster.ledger import Ledger, Place
+from kwire.testing.cluster.ledger import EpochLed, Ledger, Place
 from kwire.testing.cluster.nodes import DIRECTORIES, RIGHT, ClusterNode, Drift, address_of, settings
 from kwire.testing.cluster.watch import Watch, told_of
 from kwire.testing.network import Faults, Network
@@ -45,6 +45,8 @@ class Shape(NamedTuple):
     """Whether its topics prefer any leader to none (unclean.leader.election.enable)."""
     drifts: Mapping[int, Drift] = {}
     """Of nodes whose clocks are wrong."""
+    config: Mapping[str, str] = {}
+    """Kafka's keys for all nodes."""
 
     @property
     def brokers(self) -> list[int]:
@@ -76,7 +78,14 @@ class WatchedEvents(Events):
 class World:
     """See the module."""
 
-    def __init__(self, rng: random.Random, shape: Shape, faults: Faults, topics: dict[str, int]) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        shape: Shape,
+        faults: Faults,
+        topics: dict[str, int],
+        ledger: Callable[[EpochLed], Ledger] = Ledger,
+    ) -> None:
         """`topics` are those to be created, with their numbers of partitions."""
         self.transcript: list[str] = []
         self.shape = shape
@@ -84,7 +93,7 @@ class World:
         self.events = WatchedEvents()
         self._began_ms = self.events.clock.monotonic_ms()
         self.network = Network(self.events, random.Random(rng.getrandbits(64)), faults, self.note)
-        self.ledger = Ledger(self._epoch_led)
+        self.ledger = ledger(self._epoch_led)
         self.clients: list[Client] = []
         self.topics = topics
         self.places = [Place(topic, index) for topic, count in topics.items() for index in range(count)]
@@ -122,6 +131,7 @@ class World:
                 has_racks=shape.has_racks,
                 directories=DIRECTORIES[: shape.directories],
             )
+            own |= shape.config
             self.nodes[node_id] = ClusterNode(
                 own,
                 rng=random.Random(rng.getrandbits(64)),
@@ -212,14 +222,18 @@ class World:
         client.start()
         return client
 
-    def create_topics(self) -> None:
-        """Once all brokers are there. Broken where that takes too long."""
+    def await_brokers(self) -> None:
+        """Let time pass until all are there. Broken where that takes too long."""
 
         def all_are_there() -> bool:
             known = self.watch.image.brokers
             return all(each in known and not known[each].fenced for each in self.shape.brokers)
 
         self.advance_until(all_are_there, START_MS, lambda: "not all brokers are unfenced")
+
+    def create_topics(self) -> None:
+        """Once all brokers are there. Broken where that takes too long."""
+        self.await_brokers()
         unclean = CreatableTopicConfig(name="unclean.leader.election.enable", value="true")
         topics = [
             CreatableTopic(

@@ -1,0 +1,164 @@
+"""What programs were told by a simulated cluster, as it went over their connections: the oracle of it.
+
+Programs write what they like. What counts is what each Produce with acks=all was answered: its records are
+committed where that says, at once, and from then on the same on all replicas; and what a producer with a
+producer id has sent stands once, in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from kwire.broker.metadata.image import MetadataImage
+from kwire.testing import answers
+from kwire.testing.cluster.ledger import Ledger, Place
+from kwire.testing.simulation.promises import Broken
+from kwire.wire.api_keys import ApiKey
+from kwire.wire.batch import BatchHeader, Record, batches, control_type, records
+from kwire.wire.errors import WireError
+from kwire.wire.messages.produce import ProduceResponse
+from kwire.wire.registry import decode_request, decode_request_header, decode_response
+
+ALL: Final = -1
+COMMIT: Final = 1
+SEQUENCES: Final = 1 << 31
+"""After the last one comes 0 again."""
+
+
+class Acknowledged(Ledger):
+    """See the module."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._sequences: dict[tuple[Place, int, int], int] = {}
+        """By partition, producer id and epoch: the next one."""
+        self._gone: set[Place] = set()
+        """Partitions of topics that were deleted: programs may hear of them still."""
+        self._records: dict[Place, dict[int, Record]] = {}
+        """By partition and offset: what is committed, but for what is of transactions."""
+        self._pending: dict[tuple[Place, int], list[Record]] = {}
+        """What is of a transaction, by partition and producer id, until it ends."""
+
+    def commits(self, place: Place, header: BatchHeader, found: Iterable[Record]) -> None:
+        found = list(found)
+        count = self._records.setdefault(place, {})
+        transaction = place, header.producer_id
+        if header.is_control:
+            of_it = self._pending.pop(transaction, [])
+            if control_type(found[0])[1] == COMMIT:
+                count.update((record.offset, record) for record in of_it)
+            return
+        if header.producer_id >= 0:
+            self._follow(place, header)
+        if header.is_transactional:
+            self._pending.setdefault(transaction, []).extend(found)
+        else:
+            count.update((record.offset, record) for record in found)
+        self.of(place).values.update((record.offset, record.value or b"") for record in found)
+
+    def _follow(self, place: Place, header: BatchHeader) -> None:
+        key = place, header.producer_id, header.producer_epoch
+        expected = self._sequences.get(key, header.base_sequence)
+        if header.base_sequence != expected:
+            raise Broken(
+                f"{place} has number {header.base_sequence} at {header.base_offset} of producer "
+                f"{header.producer_id} in epoch {header.producer_epoch}, and not {expected}"
+            )
+        self._sequences[key] = (expected + header.records_count) % SEQUENCES
+
+    def records(self, topic: str) -> list[answers.Record]:
+        """All records of a topic that count, partition by partition."""
+        return [
+            answers.Record(*place, one.offset, one.timestamp, one.key, one.value, one.headers)
+            for place, found in sorted(self._records.items())
+            if place.topic == topic
+            for one in (found[offset] for offset in sorted(found))
+            if one.offset >= self.of(place).start
+        ]
+
+    def starts(self, place: Place, offset: int, name: str) -> None:
+        """Programs may delete, and so may time."""
+        committed = self.of(place)
+        committed.start = max(committed.start, offset)
+
+    def forget(self, place: Place) -> None:
+        super().forget(place)
+        self._records.pop(place, None)
+        self._pending = {key: found for key, found in self._pending.items() if key[0] != place}
+        self._gone.add(place)
+        self._sequences = {key: next_one for key, next_one in self._sequences.items() if key[0] != place}
+
+    def told(self, place: Place, base_offset: int, values: list[bytes]) -> None:
+        """A program was told that these are there from then on. Broken where they are not."""
+        committed = self.of(place)
+        for offset, value in enumerate(values, max(base_offset, 0)):
+            if offset < committed.start or place in self._gone:
+                continue
+            found = committed.values.get(offset)
+            if found != value:
+                there = "nothing" if found is None else repr(found)
+                raise Broken(
+                    f"{value!r} was acknowledged at {offset} of {place}, where {there} is committed, up to "
+                    f"{committed.end}"
+                )
+
+
+class Conversation:
+    """One connection of a program: what is asked there, and answered in the same order."""
+
+    def __init__(self, ledger: Acknowledged, image: Callable[[], MetadataImage]) -> None:
+        self._ledger = ledger
+        self._image = image
+        self._awaited: dict[int, tuple[int, list[tuple[Place, list[bytes]]]]] = {}
+        """By correlation id: the version, and what is to be where."""
+
+    def asks(self, frame: bytes) -> None:
+        """A request is sent, its size in front."""
+        view = memoryview(frame)[4:]
+        if int.from_bytes(view[:2], "big") != ApiKey.PRODUCE:
+            return
+        try:
+            header, position = decode_request_header(view)
+            request = decode_request(header, view, position)
+        except WireError:
+            return  # it will be told by the broker
+        if request.acks == ALL:
+            image = self._image()
+            self._awaited[header.correlation_id] = (
+                header.api_version,
+                [
+                    (
+                        Place(topic.name or image.name_of(topic.topic_id) or "", one.index),
+                        _values(one.records),
+                    )
+                    for topic in request.topic_data
+                    for one in topic.partition_data
+                ],
+            )
+
+    def hears(self, frame: memoryview) -> None:
+        """An answer has come, without its size. Broken."""
+        awaited = self._awaited.pop(int.from_bytes(frame[:4], "big", signed=True), None)
+        if awaited is None:
+            return
+        version, sent = awaited
+        _, answer = decode_response(ProduceResponse, version, frame)
+        image = self._image()
+        told = {
+            Place(topic.name or image.name_of(topic.topic_id) or "", one.index): one
+            for topic in answer.responses
+            for one in topic.partition_responses
+        }
+        for place, values in sent:
+            one = told.get(place)
+            if one is not None and not one.error_code and one.base_offset >= 0:
+                self._ledger.told(place, one.base_offset, values)
+
+
+def _values(content: Any) -> list[bytes]:
+    return [
+        record.value or b""
+        for position, header in batches(content or b"")
+        for record in records(content, position, header)
+    ]

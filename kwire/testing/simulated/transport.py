@@ -1,0 +1,175 @@
+"""A program's end of a simulated connection, as asyncio has them: bytes, which come in any pieces.
+
+The network carries frames of Kafka's protocol: what was written of one waits here for the rest of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from kwire.broker.host.host import PeerAddress
+from kwire.testing.network import Connection, Network
+
+SIZE_BYTES: Final = 4
+TORN: Final = 0.2
+"""How likely an answer comes in two pieces."""
+CLOSED: Final = "the peer closed the connection"
+REFUSED: Final = "connections are refused"
+
+
+class Overhears(Protocol):
+    """Who listens to what passes on one connection."""
+
+    def asks(self, frame: bytes) -> None:
+        """A request is sent, its size in front."""
+
+    def hears(self, frame: memoryview) -> None:
+        """An answer has come, without its size."""
+
+
+class Transport(asyncio.Transport):
+    """See the module. To the network it is a `kwire.broker.net.peer_link.Hears`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        network: Network,
+        to: PeerAddress,
+        program: str,
+        rng: random.Random,
+        conversation: Overhears,
+        on_closed: Callable[[Transport], object],
+    ) -> None:
+        """Connect: `ready` tells when that is done, or raises what keeps it from that."""
+        super().__init__({"peername": (to.host, to.port), "sockname": (program, 0)})
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self._loop = loop
+        self._to = to
+        self._rng = rng
+        self._conversation = conversation
+        self._on_closed = on_closed
+        self._protocol: asyncio.BaseProtocol | None = None
+        self._written = bytearray()
+        self._come: deque[bytes] = deque()
+        self._end: str | None = None
+        """Why the other end has closed it, once it has."""
+        self._is_paused = self._is_closing = self._is_told = False
+        self._line = Connection(network, to, self, program, self._call)
+
+    def _call(self, call: Callable[[], None]) -> None:
+        if not self._loop.is_closed():  # else there is nobody to hear it
+            self._loop.call_soon(call)
+
+    def begin(self, protocol: asyncio.BaseProtocol) -> None:
+        """Once it is ready: tell this one what comes."""
+        self._protocol = protocol
+        protocol.connection_made(self)
+        self._loop.call_soon(self._tell)
+
+    # --- what the network tells
+
+    def opened(self) -> None:
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+    def received(self, frame: memoryview) -> None:
+        if not self._is_closing:
+            self._conversation.hears(frame)
+        answer = len(frame).to_bytes(SIZE_BYTES, "big") + frame
+        cut = self._rng.randrange(len(answer)) if self._rng.random() < TORN else 0
+        self._come += [piece for piece in (answer[:cut], answer[cut:]) if piece]
+        self._tell()
+
+    def closed(self, reason: str) -> None:
+        self._end = reason
+        if not self.ready.done():
+            kind = ConnectionRefusedError if reason == REFUSED else ConnectionResetError
+            self.ready.set_exception(kind(f"{self._to}: {reason}"))
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell the program the next thing that has come, and that it is over behind the last one."""
+        protocol = self._protocol
+        if protocol is None or self._is_closing or self._is_paused:
+            return
+        if self._come:
+            assert isinstance(protocol, asyncio.Protocol)
+            protocol.data_received(self._come.popleft())
+            self._loop.call_soon(self._tell)
+        elif self._end == CLOSED:
+            if isinstance(protocol, asyncio.Protocol) and not protocol.eof_received():
+                self.close()
+        elif self._end is not None:
+            self._close(ConnectionResetError(f"{self._to}: {self._end}"))
+
+    def _close(self, error: ConnectionError | None) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            self._line.close()
+            self._loop.call_soon(self._lost, error)
+
+    def hang_up(self) -> None:
+        """Close it, and tell nobody here."""
+        self._is_closing = True
+        self._line.close()
+
+    def _lost(self, error: ConnectionError | None) -> None:
+        protocol, self._protocol = self._protocol, None
+        self._on_closed(self)
+        if protocol is not None:
+            protocol.connection_lost(error)
+
+    # --- asyncio.Transport
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._is_closing:
+            return
+        written = self._written
+        written += data
+        while len(written) >= SIZE_BYTES:
+            end = SIZE_BYTES + int.from_bytes(written[:SIZE_BYTES], "big")
+            if len(written) < end:
+                return
+            frame = bytes(written[:end])
+            del written[:end]
+            self._conversation.asks(frame)
+            self._line.send(frame)
+
+    def close(self) -> None:
+        self._close(None)
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        assert self._protocol is not None, "the connection is over"
+        return self._protocol
+
+    def is_reading(self) -> bool:
+        return not self._is_paused and not self._is_closing
+
+    def pause_reading(self) -> None:
+        self._is_paused = True
+
+    def resume_reading(self) -> None:
+        self._is_paused = False
+        self._loop.call_soon(self._tell)
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        """The network takes everything."""
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """None are met."""

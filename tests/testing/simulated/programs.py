@@ -1,0 +1,60 @@
+"""What programs of users look like: stock aiokafka, and asyncio by hand."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kwire.testing.history import History
+from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
+from kwire.wire.registry import decode_response, encode_request
+
+METADATA_VERSION = 12
+
+
+async def produce(bootstrap_servers: str, history: History, count: int) -> None:
+    """Send so many orders, each once the one before it is acknowledged."""
+    from aiokafka import AIOKafkaProducer
+
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap_servers, enable_idempotence=True) as producer:
+        for number in range(count):
+            value = f"order {number}".encode()
+            history.sends("billing", ("orders", 0), value)
+            told = await producer.send_and_wait("orders", value, partition=0)
+            history.acknowledged(value, told.offset)
+            await asyncio.sleep(0.05)
+
+
+async def consume(bootstrap_servers: str, history: History, count: int) -> None:
+    """Read until so many have come."""
+    from aiokafka import AIOKafkaConsumer
+
+    async with AIOKafkaConsumer(
+        "orders", bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest"
+    ) as consumer:
+        history.starts("reader", ("orders", 0), 0)
+        for _ in range(count):
+            one = await consumer.getone()
+            history.polled("reader", [((one.topic, one.partition), one.offset, one.value)])
+
+
+async def metadata(host: str, port: int) -> MetadataResponse:
+    """Ask by hand what there is."""
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(encode_request(MetadataRequest(topics=None), METADATA_VERSION, 1, "by hand"))
+    await writer.drain()
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    answer = memoryview(await reader.readexactly(size))
+    writer.close()
+    await writer.wait_closed()
+    response: MetadataResponse = decode_response(MetadataResponse, METADATA_VERSION, answer)[1]
+    return response
+
+
+async def transact(bootstrap_servers: str, value: bytes, *, commits: bool) -> None:
+    """Send a value in a transaction, and end it."""
+    from aiokafka import AIOKafkaProducer
+
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap_servers, transactional_id="one") as producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait("orders", value, partition=0)
+        await (producer.commit_transaction() if commits else producer.abort_transaction())

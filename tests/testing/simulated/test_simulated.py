@@ -1,0 +1,181 @@
+"""Programs of users in a simulated cluster: they run as they are, and a seed decides everything."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+
+import pytest
+
+from kwire.testing.cluster.breakage import BREAKAGES
+from kwire.testing.history import History
+from kwire.testing.simulated import SimulatedCluster
+from kwire.testing.simulation.promises import Broken
+from kwire.wire.errors import ApiError
+from tests.testing.simulated.programs import consume, metadata, produce, transact
+
+ORDERS = 40
+
+
+def lived(seed: int) -> tuple[list[str], float]:
+    """A history of a stock client under trouble, held to what it was told."""
+    with SimulatedCluster(seed) as cluster:
+        history = History(lambda: cluster.now_s)
+        servers = cluster.bootstrap_servers
+        cluster.create_topic("orders")
+        cluster.run(produce(servers, history, ORDERS))
+        cluster.run(consume(servers, history, ORDERS))
+        cluster.calm()
+        history.reads_all("reader")
+        history.ends_with(cluster.records("orders"))
+        history.check()
+        return cluster.report().splitlines(), cluster.now_s
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stock_client_runs_as_it_is_and_loses_nothing(seed: int) -> None:
+    lived(seed)
+
+
+def test_a_seed_decides_everything() -> None:
+    assert lived(5) == lived(5)
+
+
+def test_what_is_of_an_aborted_transaction_does_not_count() -> None:
+    with SimulatedCluster(1, size=1, trouble=False) as cluster:
+        cluster.create_topic("orders")
+        cluster.run(transact(cluster.bootstrap_servers, b"kept", commits=True))
+        cluster.run(transact(cluster.bootstrap_servers, b"dropped", commits=False))
+        assert [(record.offset, record.value) for record in cluster.records("orders")] == [(0, b"kept")]
+
+
+def test_a_topic_may_be_deleted_and_made_again() -> None:
+    async def delete(bootstrap_servers: str) -> None:
+        from aiokafka.admin import AIOKafkaAdminClient
+
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+        await admin.start()
+        await admin.delete_topics(["orders"])
+        await admin.close()
+
+    with SimulatedCluster(1, trouble=False) as cluster:
+        history = History(lambda: cluster.now_s)
+        cluster.create_topic("orders")
+        cluster.run(produce(cluster.bootstrap_servers, history, 3))
+        cluster.run(delete(cluster.bootstrap_servers))
+        cluster.advance(5_000)
+        assert cluster.records("orders") == []
+        cluster.create_topic("orders", partitions=2)
+        cluster.run(transact(cluster.bootstrap_servers, b"new", commits=True))
+        cluster.calm()
+        assert [record.value for record in cluster.records("orders")] == [b"new"]
+        with pytest.raises(ApiError, match="already exists"):
+            cluster.create_topic("orders")
+
+
+def test_a_broken_promise_is_told_with_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    [breakage] = [each for each in BREAKAGES if each.name == "acknowledged when written"]
+    breakage.make(monkeypatch.setattr)
+    found = []
+    for seed in range(40):
+        try:
+            lived(seed)
+        except Broken as error:
+            found.append(error)
+            break
+    assert "was acknowledged at" in str(found[0])
+    assert f"kwire simulated this with seed {seed}:" in found[0].__notes__[0]
+    assert "a program begins" in found[0].__notes__[0]
+
+
+def test_bytes_come_in_pieces() -> None:
+    with SimulatedCluster(3, trouble=False) as cluster:
+        cluster.create_topic("orders")
+        host, _, port = cluster.bootstrap_servers.split(",")[0].rpartition(":")
+        for _ in range(20):
+            answer = cluster.run(metadata(host, int(port)))
+            assert answer is not None
+            assert [topic.name for topic in answer.topics] == ["orders"]
+
+
+def test_who_is_not_there_refuses_and_who_is_killed_comes_back() -> None:
+    with SimulatedCluster(3, trouble=False) as cluster:
+        with pytest.raises(ConnectionRefusedError, match="nobody:9092"):
+            cluster.run(metadata("nobody", 9092))
+        cluster.kill(2)
+        with pytest.raises(ConnectionRefusedError, match="n2:9092: connections are refused"):
+            cluster.run(metadata("n2", 9092))
+        cluster.begin(2)
+        cluster.advance(5_000)
+        answer = cluster.run(metadata("n2", 9092))
+        assert answer is not None
+        assert len(answer.brokers) == 3
+        cluster.isolate(1)
+        with pytest.raises(TimeoutError, match="has not ended in time"):
+            cluster.run(metadata("n1", 9092), within_s=10)
+        cluster.heal()
+        cluster.run(metadata("n1", 9092), within_s=10)
+        with pytest.raises(KeyError, match="no broker 4: name one of 1, 2, 3"):
+            cluster.kill(4)
+
+
+def test_a_program_that_is_killed_does_nothing_more() -> None:
+    with SimulatedCluster(3, trouble=False) as cluster:
+        history = History(lambda: cluster.now_s)
+        cluster.create_topic("orders")
+        began_s = cluster.now_s
+        assert cluster.run(produce(cluster.bootstrap_servers, history, 1_000), kill_after_s=2) is None
+        count = len(cluster.records("orders"))
+        assert 10 < count < 100
+        assert history.acknowledged_count in (count, count - 1)
+        assert cluster.now_s - began_s < 70
+        cluster.advance(1_000)
+        assert len(cluster.records("orders")) == count
+
+
+def test_time_and_chance_are_the_programs() -> None:
+    elsewhere: list[float] = []
+
+    async def program() -> list[object]:
+        began_s, began_ns, wall_s = time.monotonic(), time.monotonic_ns(), time.time()
+        await asyncio.sleep(3_600)
+        assert time.monotonic() - began_s == pytest.approx(3_600)
+        assert time.monotonic_ns() - began_ns == 3_600_000_000_000
+        assert time.time() - wall_s == pytest.approx(3_600)
+        for _ in range(5_000):
+            await asyncio.sleep(0)
+        thread = threading.Thread(target=lambda: elsewhere.append(time.monotonic()))
+        thread.start()
+        thread.join()
+        here = await asyncio.to_thread(threading.get_ident)
+        assert here == threading.get_ident(), "what is for a thread is done at once"
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.to_thread(lambda: 1 // 0)
+        return [random.random(), list({asyncio.sleep(0, n) for n in ()})]
+
+    state, real_s = random.getstate(), time.monotonic()
+    drawn = []
+    for _ in range(2):
+        with SimulatedCluster(3, size=1, trouble=False) as cluster:
+            drawn.append(cluster.run(program(), within_s=4_000))
+    assert drawn[0] == drawn[1]
+    assert random.getstate() == state
+    assert real_s < elsewhere[0] < time.monotonic() < real_s + 60
+
+
+def test_what_cannot_be_simulated_is_refused_with_a_sentence() -> None:
+    async def serve() -> None:
+        await asyncio.start_server(lambda reader, writer: None, "here", 1)
+
+    async def encrypt() -> None:
+        await asyncio.open_connection("n1", 9092, ssl=True)
+
+    with SimulatedCluster(3, size=1, trouble=False) as cluster:
+        with pytest.raises(NotImplementedError, match="the servers of its cluster, and no others"):
+            cluster.run(serve())
+        with pytest.raises(NotImplementedError, match="without TLS"):
+            cluster.run(encrypt())
+    with pytest.raises(ValueError, match="ask for one at least"):
+        SimulatedCluster(3, size=0)
