@@ -33,6 +33,14 @@ A = TypeVar("A", bound=Message)
 T = TypeVar("T")
 
 
+def by_topic(partitions: Iterable[Partition]) -> list[tuple[str, list[int]]]:
+    """Partitions as requests name them: each topic once, with the numbers of its partitions."""
+    found: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        found.setdefault(topic, []).append(index)
+    return list(found.items())
+
+
 class Cluster:
     """Connections to the brokers of a cluster, made when they are needed. For one thread at a time."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kwire.client.cluster import Cluster, Partition
+from kwire.client.cluster import Cluster, Partition, by_topic
 from kwire.client.failure import check
 from kwire.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -40,11 +40,10 @@ def find_offsets(
                         name=topic,
                         partitions=[
                             ListOffsetsPartition(partition_index=index, timestamp=timestamps[topic, index])
-                            for name, index in led
-                            if name == topic
+                            for index in indexes
                         ],
                     )
-                    for topic in sorted({topic for topic, _ in led})
+                    for topic, indexes in by_topic(led)
                 ],
             )
             for topic_answer in cluster.ask_node(leader, request, ListOffsetsResponse).topics:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, cast
 
-from kwire.client.cluster import Cluster, Partition
+from kwire.client.cluster import Cluster, Partition, by_topic
 from kwire.client.failure import Lost, check
 from kwire.client.offsets import EARLIEST, LATEST, find_offsets
 from kwire.wire.batch import BatchHeader, CorruptBatch, Record, batches, control_type, records
@@ -102,11 +102,10 @@ class Reader:
                             fetch_offset=self.positions[topic, index],
                             partition_max_bytes=PARTITION_BYTES,
                         )
-                        for name, index in led
-                        if name == topic
+                        for index in indexes
                     ],
                 )
-                for topic in sorted({topic for topic, _ in led})
+                for topic, indexes in by_topic(led)
             ],
             forgotten_topics_data=[],
         )

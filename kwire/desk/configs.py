@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kwire.client.failure import check
+from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import Failure, UsageError
-from kwire.desk.options import Actions, command_parser
+from kwire.desk.options import command_parser
 from kwire.desk.output import Output, Row, plural
-from kwire.desk.settings import pairs, settings_of
+from kwire.desk.settings import pairs
 from kwire.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -133,9 +134,12 @@ def alter_configs(
 def parser(name: str) -> ArgumentParser:
     parser = command_parser(name, "Look at what topics, brokers and groups are configured to, and change it.")
     actions = Actions(parser)
-    actions.add("list", "List what has configuration of its own.", "kwire configs list")
+    actions.add("list", _list, "List what has configuration of its own.", "kwire configs list")
     describe = actions.add(
-        "describe", "Tell how something is configured.", "kwire configs describe topic orders --all"
+        "describe",
+        _describe,
+        "Tell how something is configured.",
+        "kwire configs describe topic orders --all",
     )
     _add_resource(describe)
     describe.add_argument("--all", action="store_true", help="also what is as by default")
@@ -143,6 +147,7 @@ def parser(name: str) -> ArgumentParser:
     describe.add_argument("--docs", action="store_true", help="with what each key does")
     alter = actions.add(
         "alter",
+        _alter,
         "Change how something is configured; what is not named stays.",
         "kwire configs alter topic orders --set retention.ms=86400000 --delete segment.ms",
     )
@@ -163,16 +168,6 @@ def _add_resource(parser: ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", default="", metavar="NAME", help="without one, all brokers")
 
 
-def run(options: Namespace, output: Output) -> int:
-    with Cluster(settings_of(options)) as cluster:
-        if options.action == "list":
-            _list(cluster, output)
-            return 0
-        _check_name(cluster, options)
-        (_describe if options.action == "describe" else _alter)(cluster, options, output)
-    return 0
-
-
 def _check_name(cluster: Cluster, options: Namespace) -> None:
     """Failure, UsageError where there is no such thing: brokers say so less clearly, or not at all."""
     if not options.name and options.kind != "broker":
@@ -185,7 +180,7 @@ def _check_name(cluster: Cluster, options: Namespace) -> None:
         cluster.broker(int(options.name))
 
 
-def _list(cluster: Cluster, output: Output) -> None:
+def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
     # Named, so that a broker which knows of one kind alone is not taken for one that has no others.
     request = ListConfigResourcesRequest(resource_types=list(NAMES))
     answer = cluster.retried(lambda: cluster.ask(request, ListConfigResourcesResponse))
@@ -198,6 +193,7 @@ def _list(cluster: Cluster, output: Output) -> None:
 
 
 def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
+    _check_name(cluster, options)
     changed_only = not options.all and not options.key and options.kind != "logger"
     rows = list(
         described(
@@ -222,6 +218,7 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
 
 
 def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
+    _check_name(cluster, options)
     set_ = pairs(options.set, "--set")
     appended, subtracted = pairs(options.append, "--append"), pairs(options.subtract, "--subtract")
     keys = [*set_, *options.delete, *appended, *subtracted]

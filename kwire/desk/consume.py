@@ -26,6 +26,7 @@ def parser(name: str) -> ArgumentParser:
         "Show the records of topics, and those that come, until Ctrl-C or what --until and --max say.",
         "kwire consume orders --from beginning --until end --value-format json\n"
         "  kwire consume orders --from 10m --json | jq .value",
+        run,
     )
     parser.add_argument("topics", nargs="+", metavar="TOPIC")
     parser.add_argument(

@@ -32,6 +32,7 @@ def parser(name: str) -> ArgumentParser:
         name,
         "Check a broker's configuration and the machine that it is to run on, and say what to change.",
         "kwire doctor server.properties",
+        run,
     )
     parser.add_argument(
         "properties", nargs="?", metavar="server.properties", help="as 'kwire serve' would be given it"

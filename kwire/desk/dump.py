@@ -53,6 +53,7 @@ def parser(name: str) -> ArgumentParser:
         "Show what is in the files of a data directory, and check them; no broker is asked, nothing changed.",
         "kwire dump kwire-data/orders-0\n"
         "  kwire dump kwire-data/__consumer_offsets-3/00000000000000000000.log --records",
+        run,
     )
     parser.add_argument(
         "paths", nargs="+", metavar="PATH", help="a file, the directory of a partition, or a data directory"

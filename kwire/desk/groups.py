@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kwire.client.cluster import Partition
+from kwire.client.cluster import Partition, by_topic
 from kwire.client.failure import NoPartition, check
 from kwire.client.groups import Group, committed_offsets, group_of, listed
 from kwire.client.offsets import EARLIEST, LATEST, find_offsets
+from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import Failure, UsageError, suggestion
-from kwire.desk.options import Actions, command_parser
+from kwire.desk.options import command_parser
 from kwire.desk.output import YELLOW, Output, Row, plural
 from kwire.desk.places import PLACES, offsets_of
-from kwire.desk.settings import settings_of
 from kwire.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kwire.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -38,12 +38,15 @@ NOT_DONE: Final = "nothing is changed: --execute does it"
 def parser(name: str) -> ArgumentParser:
     parser = command_parser(name, "Look at consumer groups, and move them.")
     actions = Actions(parser)
-    list_ = actions.add("list", "List the groups.", "kwire groups list --state Stable")
+    list_ = actions.add("list", _list, "List the groups.", "kwire groups list --state Stable")
     list_.add_argument("--names", action="store_true", help="nothing but names, a line each")
     list_.add_argument("--state", action="append", default=[], metavar="STATE", help="may be repeated")
     list_.add_argument("--type", action="append", default=[], metavar="TYPE", help="classic, consumer, ...")
     describe = actions.add(
-        "describe", "Tell how far groups have come, and who reads what.", "kwire groups describe readers"
+        "describe",
+        _describe,
+        "Tell how far groups have come, and who reads what.",
+        "kwire groups describe readers",
     )
     describe.add_argument("groups", nargs="*", metavar="GROUP", help="(default: all)")
     what = describe.add_mutually_exclusive_group()
@@ -51,6 +54,7 @@ def parser(name: str) -> ArgumentParser:
     what.add_argument("--state", action="store_true", help="the state, the coordinator and the assignor")
     reset = actions.add(
         "reset",
+        _reset,
         "Tell where a group would go on, and with --execute let it.",
         "kwire groups reset readers --topic orders --to beginning --execute",
     )
@@ -60,12 +64,15 @@ def parser(name: str) -> ArgumentParser:
     reset.add_argument("--by", type=int, metavar="N", help="so many records forward, or back where negative")
     delete_offsets = actions.add(
         "delete-offsets",
+        _delete_offsets,
         "Tell which offsets a group would forget, and with --execute let it.",
         "kwire groups delete-offsets readers --topic orders --execute",
     )
     delete_offsets.add_argument("group", metavar="GROUP")
     _add_topics(delete_offsets)
-    delete = actions.add("delete", "Delete groups that have no members.", "kwire groups delete readers")
+    delete = actions.add(
+        "delete", _delete, "Delete groups that have no members.", "kwire groups delete readers"
+    )
     delete.add_argument("groups", nargs="+", metavar="GROUP")
     return parser
 
@@ -78,16 +85,9 @@ def _add_topics(parser: ArgumentParser) -> None:
         metavar="TOPIC[:N,...]",
         help="a topic, or some of its partitions; may be repeated (default: all that it has offsets of)",
     )
-    parser.add_argument("--execute", action="store_true", help="do it, and not only tell")
-    parser.add_argument("--dry-run", action="store_true", help="only tell: the default")
-
-
-def run(options: Namespace, output: Output) -> int:
-    if getattr(options, "execute", False) and options.dry_run:
-        raise UsageError("--execute and --dry-run exclude each other")
-    with Cluster(settings_of(options)) as cluster:
-        _ACTIONS[options.action](cluster, options, output)
-    return 0
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--execute", action="store_true", help="do it, and not only tell")
+    which.add_argument("--dry-run", action="store_true", help="only tell: the default")
 
 
 def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
@@ -268,7 +268,7 @@ def _commit(cluster: Cluster, name: str, offsets: Mapping[Partition, int]) -> No
                     for index in indexes
                 ],
             )
-            for topic, indexes in _by_topic(offsets)
+            for topic, indexes in by_topic(offsets)
         ],
     )
 
@@ -291,7 +291,7 @@ def _delete_offsets(cluster: Cluster, options: Namespace, output: Output) -> Non
                     name=topic,
                     partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
                 )
-                for topic, indexes in _by_topic(partitions)
+                for topic, indexes in by_topic(partitions)
             ],
         )
 
@@ -312,13 +312,6 @@ def _delete_offsets(cluster: Cluster, options: Namespace, output: Output) -> Non
         output.note(NOT_DONE)
 
 
-def _by_topic(partitions: Iterable[Partition]) -> Sequence[tuple[str, list[int]]]:
-    found: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        found.setdefault(topic, []).append(index)
-    return list(found.items())
-
-
 def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
     for name in options.groups:
 
@@ -330,12 +323,3 @@ def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
 
         cluster.retried(attempt)
         output.say(f"group {name} is deleted")
-
-
-_ACTIONS: Final[dict[str, Callable[[Cluster, Namespace, Output], None]]] = {
-    "list": _list,
-    "describe": _describe,
-    "reset": _reset,
-    "delete-offsets": _delete_offsets,
-    "delete": _delete,
-}

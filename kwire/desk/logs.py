@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Final
 
 from kwire.client.failure import check
+from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import Failure
-from kwire.desk.options import Actions, command_parser
+from kwire.desk.options import command_parser
 from kwire.desk.output import RED, YELLOW, Output, Row, size_text
-from kwire.desk.settings import settings_of
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -30,9 +28,10 @@ from kwire.wire.messages.describe_log_dirs import (
 def parser(name: str) -> ArgumentParser:
     parser = command_parser(name, "Look at the log directories of brokers, and move replicas between them.")
     actions = Actions(parser)
-    list_ = actions.add("list", "List the log directories of brokers.", "kwire logs list --broker 1")
+    list_ = actions.add("list", _list, "List the log directories of brokers.", "kwire logs list --broker 1")
     describe = actions.add(
         "describe",
+        _describe,
         "Tell where the replicas of topics lie, and how large they are.",
         "kwire logs describe orders",
     )
@@ -43,6 +42,7 @@ def parser(name: str) -> ArgumentParser:
         )
     move = actions.add(
         "move",
+        _move,
         "Begin to move a replica to another log directory of its broker.",
         "kwire logs move orders --partition 0 --broker 1 --to /mnt/disk2",
     )
@@ -51,12 +51,6 @@ def parser(name: str) -> ArgumentParser:
     move.add_argument("--broker", type=int, required=True, metavar="ID")
     move.add_argument("--to", required=True, metavar="DIR", help="as the broker's log.dirs has it")
     return parser
-
-
-def run(options: Namespace, output: Output) -> int:
-    with Cluster(settings_of(options)) as cluster:
-        _ACTIONS[options.action](cluster, options, output)
-    return 0
 
 
 def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
@@ -148,10 +142,3 @@ def _move(cluster: Cluster, options: Namespace, output: Output) -> None:
 
     cluster.retried(attempt)
     output.say(f"{name} is on its way to {options.to}: 'kwire logs describe {options.topic}' tells how far")
-
-
-_ACTIONS: Final[dict[str, Callable[[Cluster, Namespace, Output], None]]] = {
-    "list": _list,
-    "describe": _describe,
-    "move": _move,
-}

@@ -29,18 +29,16 @@ COMMANDS: Final[Mapping[str, str]] = {
     "dump": "kwire.desk.dump",
     "doctor": "kwire.desk.doctor",
 }
-"""Each command's module, whose `parser(name)` knows its options and `run(options, output)` does it."""
+"""Each command's module, whose `parser(name)` knows its options, and which function does what they say."""
 
 
 def main(name: str, arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run the command of this name, and give its exit status."""
     gc.enable()
-    command = importlib.import_module(COMMANDS[name])
-    parser: argparse.ArgumentParser = command.parser(name)
-    options = parser.parse_args(arguments)
+    options = parser_of(name).parse_args(arguments)
     output = standard_output(as_json=getattr(options, "json", False), environ=environ)
     try:
-        result: int = command.run(options, output)
+        result: int = options.run(options, output)
         sys.stdout.flush()
         return result
     except UsageError as error:
@@ -66,7 +64,7 @@ def main(name: str, arguments: Sequence[str], environ: Mapping[str, str] = os.en
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """What a command takes, for whoever completes it."""
+    """What a command takes."""
     parser: argparse.ArgumentParser = importlib.import_module(COMMANDS[name]).parser(name)
     return parser
 

@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from typing import TypedDict
 
+from kwire.desk.output import Output
 from kwire.desk.settings import DEFAULT_SERVER
 
-
-def command_parser(name: str, description: str, example: str = "") -> argparse.ArgumentParser:
-    """The parser of a command; one with actions has the example of the first."""
-    return argparse.ArgumentParser(
-        prog=f"kwire {name}",
-        description=description,
-        epilog=_epilog(example),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+Run = Callable[[argparse.Namespace, Output], int]
+"""Does what options say, and gives an exit status. ApiError, Failure, Lost, WireError."""
 
 
-class Actions:
-    """The actions of a command, such as `list` of `topics`."""
+class Description(TypedDict):
+    """Arguments of argparse's parsers."""
 
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self._parser = parser
-        self._actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+    description: str
+    epilog: str | None
+    formatter_class: type[argparse.HelpFormatter]
+    allow_abbrev: bool
 
-    def add(self, name: str, description: str, example: str) -> argparse.ArgumentParser:
-        """An action, which speaks to a cluster."""
-        self._parser.epilog = self._parser.epilog or _epilog(example)
-        action = self._actions.add_parser(
-            name,
-            help=description.rstrip("."),
-            description=description,
-            epilog=_epilog(example),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        add_wire(action)
-        add_json(action)
-        return action
+
+def command_parser(
+    name: str, description: str, example: str = "", run: Run | None = None
+) -> argparse.ArgumentParser:
+    """The parser of a command; of one with actions, these tell an example and what to do."""
+    parser = argparse.ArgumentParser(prog=f"kwire {name}", **help_parts(description, example))
+    parser.set_defaults(run=run)
+    return parser
+
+
+def help_parts(description: str, example: str) -> Description:
+    """What a parser is made with."""
+    several = "s" if "\n" in example else ""
+    return {
+        "description": description,
+        "epilog": f"example{several}:\n  {example}" if example else None,
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+        "allow_abbrev": False,
+    }
 
 
 def add_wire(parser: argparse.ArgumentParser) -> None:
@@ -57,8 +58,3 @@ def add_wire(parser: argparse.ArgumentParser) -> None:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="for programs")
-
-
-def _epilog(example: str) -> str | None:
-    several = "s" if "\n" in example else ""
-    return f"example{several}:\n  {example}" if example else None

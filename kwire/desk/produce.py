@@ -48,6 +48,7 @@ def parser(name: str) -> ArgumentParser:
         "Write each line of standard input, or each VALUE, into a topic as a record.",
         "kwire produce orders --key-separator : < orders.txt\n"
         "  kwire produce orders --key 17 '{\"amount\": 3}' --header source=desk",
+        run,
     )
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("values", nargs="*", metavar="VALUE", help="instead of standard input")

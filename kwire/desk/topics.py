@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
 from kwire.client.cluster import Partition
 from kwire.client.failure import NoPartition, check
 from kwire.client.offsets import EARLIEST, LATEST, find_offsets
+from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
 from kwire.desk.configs import TOPIC, alter_configs, described
 from kwire.desk.failure import Failure, UsageError, suggestion
-from kwire.desk.options import Actions, command_parser
+from kwire.desk.options import command_parser
 from kwire.desk.output import RED, YELLOW, Output, Row, plural
-from kwire.desk.settings import pairs, settings_of
+from kwire.desk.settings import pairs
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -45,12 +46,13 @@ END: Final = "end"
 def parser(name: str) -> ArgumentParser:
     parser = command_parser(name, "Look at the topics of a cluster, and change them.")
     actions = Actions(parser)
-    list_ = actions.add("list", "List the topics.", "kwire topics list 'orders-*'")
+    list_ = actions.add("list", _list, "List the topics.", "kwire topics list 'orders-*'")
     list_.add_argument("patterns", nargs="*", metavar="PATTERN", help="names, with * and ? as in a shell")
     list_.add_argument("--names", action="store_true", help="nothing but names, a line each")
     list_.add_argument("--internal", action="store_true", help="also those that brokers keep for themselves")
     describe = actions.add(
         "describe",
+        _describe,
         "Tell which brokers lead and have the partitions of topics.",
         "kwire topics describe orders --offsets",
     )
@@ -62,6 +64,7 @@ def parser(name: str) -> ArgumentParser:
     )
     create = actions.add(
         "create",
+        _create,
         "Create a topic.",
         "kwire topics create orders --partitions 12 --replication-factor 3 --config cleanup.policy=compact",
     )
@@ -78,6 +81,7 @@ def parser(name: str) -> ArgumentParser:
     create.add_argument("--dry-run", action="store_true", help="only tell whether it could be done")
     alter = actions.add(
         "alter",
+        _alter,
         "Give a topic more partitions, or other configurations.",
         "kwire topics alter orders --partitions 24 --config retention.ms=86400000",
     )
@@ -88,11 +92,14 @@ def parser(name: str) -> ArgumentParser:
         "--delete-config", action="append", default=[], metavar="KEY", help="back to the default; repeatable"
     )
     alter.add_argument("--dry-run", action="store_true", help="only tell whether it could be done")
-    delete = actions.add("delete", "Delete topics, and all that is in them.", "kwire topics delete orders")
+    delete = actions.add(
+        "delete", _delete, "Delete topics, and all that is in them.", "kwire topics delete orders"
+    )
     delete.add_argument("topics", nargs="+", metavar="TOPIC")
     delete.add_argument("--if-exists", action="store_true", help="let it be where there is none")
     trim = actions.add(
         "trim",
+        _trim,
         "Delete the records of a partition that are before an offset.",
         "kwire topics trim orders --partition 0 --before 1000",
     )
@@ -100,12 +107,6 @@ def parser(name: str) -> ArgumentParser:
     trim.add_argument("--partition", type=int, metavar="N", help="only of this one (default: of each)")
     trim.add_argument("--before", required=True, metavar="OFFSET", help="the first that stays, or 'end'")
     return parser
-
-
-def run(options: Namespace, output: Output) -> int:
-    with Cluster(settings_of(options)) as cluster:
-        _ACTIONS[options.action](cluster, options, output)
-    return 0
 
 
 def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
@@ -340,13 +341,3 @@ def _colour(row: Row) -> str | None:
     if "leader" in row and row["leader"] is None:
         return RED
     return YELLOW if row["under_replicated"] else None
-
-
-_ACTIONS: Final[dict[str, Callable[[Cluster, Namespace, Output], None]]] = {
-    "list": _list,
-    "describe": _describe,
-    "create": _create,
-    "alter": _alter,
-    "delete": _delete,
-    "trim": _trim,
-}

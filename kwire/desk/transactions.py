@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kwire.client.cluster import TRANSACTION, Partition
+from kwire.client.cluster import TRANSACTION, Partition, by_topic
 from kwire.client.failure import check
+from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import Failure, UsageError
-from kwire.desk.options import Actions, command_parser
+from kwire.desk.options import command_parser
 from kwire.desk.output import RED, YELLOW, Output, time_text
 from kwire.desk.places import timestamp_of
-from kwire.desk.settings import settings_of
 from kwire.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -54,22 +54,29 @@ class Writer(NamedTuple):
 def parser(name: str) -> ArgumentParser:
     parser = command_parser(name, "Look at transactions, and end those that hang.")
     actions = Actions(parser)
-    list_ = actions.add("list", "List the transactional ids.", "kwire transactions list --state Ongoing")
+    list_ = actions.add(
+        "list", _list, "List the transactional ids.", "kwire transactions list --state Ongoing"
+    )
     list_.add_argument("--state", action="append", default=[], metavar="STATE", help="may be repeated")
     list_.add_argument("--older-than", metavar="10m", help="only those whose transaction is open for so long")
     describe = actions.add(
         "describe",
+        _describe,
         "Tell the state of transactional ids, and their partitions.",
         "kwire transactions describe pay",
     )
     describe.add_argument("ids", nargs="+", metavar="ID")
     producers = actions.add(
-        "producers", "Tell who writes to the partitions of topics.", "kwire transactions producers orders"
+        "producers",
+        _producers,
+        "Tell who writes to the partitions of topics.",
+        "kwire transactions producers orders",
     )
     producers.add_argument("topics", nargs="+", metavar="TOPIC")
     producers.add_argument("--partition", type=int, metavar="N", help="only of this one")
     hanging = actions.add(
         "find-hanging",
+        _find_hanging,
         "Find transactions that are open in a partition, and of which no coordinator knows any more.",
         "kwire transactions find-hanging orders",
     )
@@ -79,6 +86,7 @@ def parser(name: str) -> ArgumentParser:
     )
     abort = actions.add(
         "abort",
+        _abort,
         "Tell which open transaction begins at an offset, and with --execute end it by a marker.",
         "kwire transactions abort orders --partition 0 --start-offset 17 --execute",
     )
@@ -88,17 +96,12 @@ def parser(name: str) -> ArgumentParser:
     abort.add_argument("--execute", action="store_true", help="do it, and not only tell")
     end = actions.add(
         "terminate",
+        _terminate,
         "End the open transaction of a transactional id, whose producer is fenced.",
         "kwire transactions terminate pay",
     )
     end.add_argument("id", metavar="ID")
     return parser
-
-
-def run(options: Namespace, output: Output) -> int:
-    with Cluster(settings_of(options)) as cluster:
-        _ACTIONS[options.action](cluster, options, output)
-    return 0
 
 
 def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
@@ -203,10 +206,7 @@ def _writers(cluster: Cluster, partitions: Sequence[Partition]) -> Iterator[Writ
     """Who writes to some partitions, by their names. ApiError, Failure."""
     for leader, led in sorted(cluster.leaders(sorted(partitions)).items()):
         request = DescribeProducersRequest(
-            topics=[
-                TopicRequest(name=topic, partition_indexes=[index for name, index in led if name == topic])
-                for topic in sorted({topic for topic, _ in led})
-            ]
+            topics=[TopicRequest(name=topic, partition_indexes=indexes) for topic, indexes in by_topic(led)]
         )
         answer = cluster.ask_node(leader, request, DescribeProducersResponse)
         for topic in answer.topics:
@@ -319,13 +319,3 @@ def _terminate(cluster: Cluster, options: Namespace, output: Output) -> None:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-_ACTIONS: Final[dict[str, Callable[[Cluster, Namespace, Output], None]]] = {
-    "list": _list,
-    "describe": _describe,
-    "producers": _producers,
-    "find-hanging": _find_hanging,
-    "abort": _abort,
-    "terminate": _terminate,
-}

@@ -9,22 +9,19 @@ Importing this costs next to nothing: what a broker is made of is imported by th
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kwire.testing.embedded import START_TIMEOUT_SECONDS, BrokerThread
 from kwire.testing.faults import Faults
-from kwire.testing.kafka import TIMEOUT_SECONDS, Kafka
+from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.testing.recorder import Recorder
+from kwire.testing.running import Running
 from kwire.testing.space import Space
 
 if TYPE_CHECKING:
     import os
-    from tempfile import TemporaryDirectory
-    from types import TracebackType
-    from typing import Self
 
     from kwire.broker.host.clock import Clock
     from kwire.broker.net.serve import RunningNode
@@ -33,7 +30,7 @@ LOOK_SECONDS = 1
 """How often whoever waits for a broker looks whether it is still there."""
 
 
-class Broker(Kafka):
+class Broker(Running):
     """A broker in a thread of this process. It may be started again after it was stopped.
 
     What a test asks of it beside its clients, topics and records and groups, is what it asks of any `Kafka`.
@@ -53,44 +50,24 @@ class Broker(Kafka):
         unless `sync` is false. Without one it goes when the broker stops, and nothing waits for the disk.
         `timeout_s` is how long each question of the test's own may take.
         """
-        super().__init__("", timeout_s=timeout_s)
+        super().__init__(log_dir, timeout_s)
         self.requests = Recorder()
         """What clients have asked, and what they were answered."""
         self.faults = Faults()
         """What is to go wrong with their requests."""
         self._overrides = {key: _text(value) for key, value in (overrides or {}).items()}
-        self._given_log_dir = None if log_dir is None else str(log_dir)
         self._sync = log_dir is not None if sync is None else sync
-        self._temporary: TemporaryDirectory[str] | None = None
         self._thread: BrokerThread | None = None
         self._advancing = threading.Lock()
-        self._reserved: socket.socket | None = None
-        """Bound to the broker's port, so that nobody else gets it while the broker is away."""
+        self._port = 0
         self._hanging: threading.Event | None = None
         self._clock: Clock | None = None
         self._space = Space()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def bootstrap_servers(self) -> str:
         """Where clients connect: host:port of each listener, with commas between them."""
         return self._running.bootstrap
-
-    @property
-    def log_dir(self) -> str:
-        """Where its data is, while it runs."""
-        directory = self._given_log_dir or (self._temporary and self._temporary.name)
-        if not directory:
-            raise RuntimeError("the broker does not run")
-        return directory
 
     @property
     def is_running(self) -> bool:
@@ -104,14 +81,10 @@ class Broker(Kafka):
         """
         if self.is_running:
             raise RuntimeError("the broker runs already")
-        if self._given_log_dir is None and self._temporary is None:
-            from tempfile import TemporaryDirectory
-
-            self._temporary = TemporaryDirectory(prefix="kwire-")
-        if self._reserved is None and "listeners" not in self._overrides:
-            self._reserved = reserved_port()
-        port = self._reserved.getsockname()[1] if self._reserved is not None else 0
-        address = f"PLAINTEXT://127.0.0.1:{port}"
+        self._take_directory()
+        if not self._port and "listeners" not in self._overrides:
+            self._port = self._reserve_port()
+        address = f"PLAINTEXT://127.0.0.1:{self._port}"
         properties = {
             "listeners": address,
             "advertised.listeners": address,
@@ -234,21 +207,8 @@ class Broker(Kafka):
 
     def _forget(self) -> None:
         """Give up what an end by a crash leaves for the next start."""
-        reserved, self._reserved = self._reserved, None
-        if reserved is not None:
-            reserved.close()
-        temporary, self._temporary = self._temporary, None
-        if temporary is not None:
-            temporary.cleanup()
-        self._clock = None
-
-
-def reserved_port() -> socket.socket:
-    """A socket that keeps others from a free port, and lets a broker listen on it."""
-    reserved = socket.socket()
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reserved.bind(("127.0.0.1", 0))
-    return reserved
+        self._leave()
+        self._port, self._clock = 0, None
 
 
 def _text(value: object) -> str:

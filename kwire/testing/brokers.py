@@ -18,15 +18,11 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from kwire.testing.broker import Broker, reserved_port
-from kwire.testing.kafka import TIMEOUT_SECONDS, Kafka
+from kwire.testing.broker import Broker
+from kwire.testing.kafka import TIMEOUT_SECONDS
+from kwire.testing.running import Running
 
 if TYPE_CHECKING:
-    import socket
-    from tempfile import TemporaryDirectory
-    from types import TracebackType
-    from typing import Self
-
     from kwire.testing.cuts import Cuts
 
 HOST: Final = "127.0.0.1"
@@ -52,7 +48,7 @@ class _Node(Broker):
         self._cuts.stand_between(self._node_id, self._running)
 
 
-class Cluster(Kafka):
+class Cluster(Running):
     """See the module. What a test asks of it is what it asks of any `Kafka`."""
 
     def __init__(
@@ -66,47 +62,24 @@ class Cluster(Kafka):
         """`overrides` are Kafka's keys for each of them. Data in `log_dir` stays; nothing is ever synced."""
         if size < 1:
             raise ValueError(f"a cluster of {size} brokers: ask for one at least")
-        super().__init__("", timeout_s=timeout_s)
+        super().__init__(log_dir, timeout_s)
         self.brokers: dict[int, Broker] = {}
         """By id, from 1 on, while it runs: those that have crashed, too."""
         self._size = size
         self._overrides = dict(overrides or {})
-        self._log_dir = None if log_dir is None else str(log_dir)
-        self._temporary: TemporaryDirectory[str] | None = None
-        self._reserved: list[socket.socket] = []
         self._ports: dict[int, int] = {}
         self._cuts: Cuts | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def bootstrap_servers(self) -> str:
         """Where clients connect: all of them, be they there or not."""
         return ",".join(f"{HOST}:{port}" for port in self._ports.values())
 
-    @property
-    def log_dir(self) -> str:
-        """Where the directories of all of them are, while it runs."""
-        directory = self._log_dir or (self._temporary and self._temporary.name)
-        if not directory:
-            raise RuntimeError("the cluster does not run")
-        return directory
-
     def start(self) -> None:
         """Return once all of them serve. Raises what keeps one from that."""
         if self.brokers:
             raise RuntimeError("the cluster runs already")
-        if self._log_dir is None:
-            from tempfile import TemporaryDirectory
-
-            self._temporary = TemporaryDirectory(prefix="kwire-")
+        self._take_directory()
         try:
             self._make()
             _at_once(broker.start for broker in self.brokers.values())
@@ -121,12 +94,7 @@ class Cluster(Kafka):
         try:
             _at_once(broker.crash for broker in brokers.values())
         finally:
-            for reserved in self._reserved:
-                reserved.close()
-            self._reserved.clear()
-            temporary, self._temporary = self._temporary, None
-            if temporary is not None:
-                temporary.cleanup()
+            self._leave()
 
     def leader(self, topic: str, partition: int = 0) -> Broker:
         """The broker that leads a partition. LookupError where the topic has none of that number."""
@@ -172,8 +140,8 @@ class Cluster(Kafka):
 
         cluster_id = uuid_to_text(Uuid(os.urandom(16)))
         ids = range(1, self._size + 1)
-        self._ports = {node_id: self._reserve() for node_id in ids}
-        controllers = {node_id: self._reserve() for node_id in ids}
+        self._ports = {node_id: self._reserve_port() for node_id in ids}
+        controllers = {node_id: self._reserve_port() for node_id in ids}
         self._cuts = Cuts({node_id: (self._ports[node_id], controllers[node_id]) for node_id in ids})
         replicas = min(self._size, MOST_REPLICAS)
         for node_id, port in self._ports.items():
@@ -199,11 +167,6 @@ class Cluster(Kafka):
             directory = os.path.join(self.log_dir, str(node_id))
             format_directory(directory, cluster_id, {key: str(value) for key, value in settings.items()})
             self.brokers[node_id] = _Node(node_id, self._cuts, settings, directory)
-
-    def _reserve(self) -> int:
-        self._reserved.append(reserved_port())
-        port: int = self._reserved[-1].getsockname()[1]
-        return port
 
 
 def _at_once(calls: Iterable[Callable[[], None]]) -> None:

@@ -75,7 +75,7 @@ def test_ctrl_c_ends_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kwire.desk.topics.run", interrupted)
+    monkeypatch.setattr("kwire.desk.topics._list", interrupted)
     assert main("topics", ["list"], {}) == 130
 
 

@@ -173,6 +173,7 @@ def test_importing_it_imports_no_broker() -> None:
         "kwire.testing.faults",
         "kwire.testing.kafka",
         "kwire.testing.recorder",
+        "kwire.testing.running",
         "kwire.testing.space",
     ]
 
