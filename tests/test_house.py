@@ -62,6 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kwire.client": {"kwire.wire"},
     # The files, and what is in them.
     "kwire.desk": {*KNOWN, "kwire.broker.raft.quorum_state", "kwire.client"},
+    "kwire.console": {*KNOWN, "kwire.client", "kwire.desk"},  # a process of its own, which no room imports
     "kwire.broker.cli": {
         *SHELL,
         "kwire.broker.observe",
@@ -100,7 +101,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.coordinator": {"re2", "xxhash"},
     "kwire.desk": {"fastavro"},  # where it is there
     "kwire.broker.net": {"trio"},
-    "kwire.broker.observe": {"hypercorn", "starlette", "trio"},
+    "kwire.broker.observe": {"h11", "hypercorn", "starlette", "trio"},
+    "kwire.console": {"hypercorn", "jinja2", "starlette", "trio"},
     "kwire.broker.cli": {"trio"},
     "kwire.testing": {"trio"},
     "kwire.testing.plugin": {"pytest"},
@@ -132,6 +134,7 @@ TOUCHES_WORLD = {
     "kwire.broker.observe",
     "kwire.broker.cli",
     "kwire.client",
+    "kwire.console",
     "kwire.desk",
     "kwire.testing",
     *STRANGERS,

@@ -129,6 +129,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar="[HOST:]PORT",
         help="tell of health and metrics there over HTTP (default: not at all; without HOST on 127.0.0.1)",
     )
+    serve.add_argument(
+        "--console",
+        action="store_true",
+        help="pages for a browser on topics, messages, groups and the cluster, at /console/ of the HTTP port "
+        "(which is on 127.0.0.1:8080 where --http does not say)",
+    )
+    serve.add_argument(
+        "--console-writes",
+        action="store_true",
+        help="let everybody who reaches the console produce and reset offsets, also where --http is not on "
+        "loopback",
+    )
     format_ = commands.add_parser(
         "format",
         help="prepare the data directories of a broker",

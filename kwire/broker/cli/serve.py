@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
+CONSOLE_PORT: Final = "8080"
+"""Where the console is, if nobody says where the HTTP port is to be: on loopback."""
 GC_THRESHOLDS: Final = (10_000, 20, 50)
 """Rarer than Python's own, and never over what was there at the start: no pause above a millisecond or so."""
 
@@ -54,7 +56,7 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
     crash = _Crash()
     try:
         prepare(config)
-        http = _http_port(options.http, config)
+        http = _http_port(options, config)
         failure = trio.run(_serve, config, http, slow_seconds, crash)
     except (NoOwner, StartRefused) as error:
         raise Failure(str(error)) from error
@@ -104,14 +106,21 @@ def _slow_seconds(options: argparse.Namespace) -> float:
     return int(given) / 1000
 
 
-def _http_port(address: str | None, config: BrokerConfig) -> HttpPort | None:
+def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | None:
     """The HTTP port that was asked for, bound. BindError, Failure."""
-    if address is None:
+    if options.http is None and not options.console:
         return None
+    if options.console and not config.is_broker:
+        raise Failure("--console needs a broker: give it to a node that has broker in its process.roles")
     from kwire.broker.observe.http import HttpPort, NoHttp
 
     try:
-        return HttpPort(address, settings_of(config))
+        return HttpPort(
+            options.http or CONSOLE_PORT,
+            settings_of(config),
+            console=options.console,
+            console_writes=options.console_writes,
+        )
     except NoHttp as error:
         raise Failure(str(error)) from error
 
@@ -138,6 +147,8 @@ async def _serve(config: BrokerConfig, http: HttpPort | None, slow_seconds: floa
             f"Ctrl-C or SIGTERM stops it",
             flush=True,
         )
+        if http is not None and http.console_url:
+            print(f"the console is at {http.console_url}", flush=True)
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()

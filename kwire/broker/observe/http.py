@@ -19,6 +19,7 @@ from kwire.broker.net.serve import RunningNode
 from kwire.broker.net.settings import Settings
 
 MADE_OF: Final = ("hypercorn", "starlette")
+OF_CONSOLE: Final = ("jinja2",)
 LOOPBACK: Final = "127.0.0.1"
 READ_TIMEOUT_SECONDS: Final = 30
 """A client that is silent in the middle of its request is let go."""
@@ -40,15 +41,24 @@ def http_address(text: str) -> tuple[str, int]:
 class HttpPort:
     """A socket that is bound, and the pages behind it once a node runs."""
 
-    def __init__(self, address: str, settings: Settings) -> None:
-        """Bind to `[HOST:]PORT`. BindError, NoHttp."""
-        missing = [name for name in MADE_OF if find_spec(name) is None]
+    def __init__(
+        self, address: str, settings: Settings, *, console: bool = False, console_writes: bool = False
+    ) -> None:
+        """Bind to `[HOST:]PORT`. BindError, NoHttp.
+
+        `console`: with the console, which changes things on loopback, and elsewhere where `console_writes`.
+        """
+        made_of = (*MADE_OF, *OF_CONSOLE) if console else MADE_OF
+        missing = [name for name in made_of if find_spec(name) is None]
         if missing:
-            raise NoHttp(f"--http needs {' and '.join(missing)}: pip install 'kwire[console]'")
+            option = "--console" if console else "--http"
+            raise NoHttp(f"{option} needs {' and '.join(missing)}: pip install 'kwire[console]'")
         host, port = http_address(address)
         self._listener = bind("--http", host, port, settings)
         self.url = f"http://{self._listener.address}"
         self._is_local = ip_address(self._listener.host.partition("%")[0]).is_loopback
+        self.console_url = f"{self.url}/console/" if console else ""
+        self._may_write = console_writes or self._is_local
 
     async def serve(self, running: RunningNode) -> None:
         """Answer until cancelled. Gives the socket back at the end."""
@@ -56,6 +66,7 @@ class HttpPort:
         from hypercorn.trio import serve
 
         from kwire.broker.observe.app import pages
+        from kwire.broker.observe.console import ConsoleProcess
 
         config = Config()
         # Hypercorn owns the descriptor that it is given, and closes it.
@@ -64,7 +75,13 @@ class HttpPort:
         config.read_timeout = READ_TIMEOUT_SECONDS
         config.include_server_header = False
         running.loop.logger("kwire.http").info("answering on %s", self.url)
-        await serve(pages(running, only_local_names=self._is_local), config)  # type: ignore[arg-type]
+        console = ConsoleProcess(running, may_write=self._may_write) if self.console_url else None
+        app = pages(running, only_local_names=self._is_local, console=console)
+        try:
+            await serve(app, config)  # type: ignore[arg-type]
+        finally:
+            if console is not None:
+                console.close()
 
     def close(self) -> None:
         """Give the socket back, if nobody came to serve it."""

@@ -56,14 +56,20 @@ class Series(dict[tuple[object, ...], float]):
 
 
 @asynccontextmanager
-async def observed(settings: dict[str, str] | None = None, address: str = "0") -> AsyncIterator[Observed]:
+async def observed(
+    settings: dict[str, str] | None = None,
+    address: str = "0",
+    *,
+    console: bool = False,
+    console_writes: bool = False,
+) -> AsyncIterator[Observed]:
     """A broker, and its HTTP port until the block ends."""
     with TemporaryDirectory(prefix="kwire-") as place:
         logs = str(Path(place) / "data")
         config = load(None, {}, {**SETTINGS, "log.dirs": logs, **(settings or {})})
-        port = HttpPort(address, settings_of(config))
+        port = HttpPort(address, settings_of(config), console=console, console_writes=console_writes)
         async with (
-            httpx.AsyncClient(base_url=port.url, trust_env=False) as client,
+            httpx.AsyncClient(base_url=port.url, trust_env=False, timeout=20) as client,
             serve(config, beside=[port.serve]) as running,
         ):
             yield Observed(running, client)

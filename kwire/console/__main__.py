@@ -1,0 +1,54 @@
+"""The process of a console: it serves a socket that it is handed, until who started it closes its input."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+import threading
+from collections.abc import Sequence
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve
+
+from kwire.console.app import Console
+from kwire.console.asked import Place
+
+NICENESS = 10
+"""Whoever reads what brokers have written can wait for who writes."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m kwire.console", description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="a socket that listens")
+    parser.add_argument("--bootstrap-server", required=True)
+    parser.add_argument("--node-id", type=int, default=-1)
+    parser.add_argument("--log-dir", action="append", default=[])
+    parser.add_argument("--read-only", action="store_true")
+    options = parser.parse_args(arguments)
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    os.nice(NICENESS)
+    place = Place(
+        options.bootstrap_server, options.node_id, tuple(options.log_dir), may_write=not options.read_only
+    )
+    config = Config()
+    config.bind = [f"fd://{options.fd}"]
+    config.include_server_header = config.include_date_header = False  # whoever passes it on says so
+    config.loglevel = "WARNING"
+    trio.run(_serve, place, config)
+
+
+async def _serve(place: Place, config: Config) -> None:
+    console = Console(place, secrets.token_urlsafe(24))
+    await serve(console.app(), config)  # type: ignore[arg-type]
+
+
+def _end_with_input() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,182 @@
+"""The console as an application for a server: which address is which page, and what becomes of errors.
+
+A page is a function that blocks (`kwire.console.asked`), and runs in one of few threads.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote
+
+import trio
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from kwire.client.failure import Lost, NoBroker, NoPartition
+from kwire.console.asked import Asked, Page, PageFunction, Place, Redirect
+from kwire.console.guard import TOKEN_FIELD, Guarded, why_not_read, why_not_write
+from kwire.console.messages import find_key, message_page, messages_page
+from kwire.console.producing import produce
+from kwire.console.rates import Rates
+from kwire.console.shown import visible
+from kwire.console.topics import topic_page, topics_page
+from kwire.desk.cluster import Cluster
+from kwire.desk.failure import Failure, UsageError, sentence_of
+from kwire.desk.output import plural, size_text, time_text
+from kwire.desk.settings import ClientSettings, servers_of
+from kwire.wire.errors import ApiError, WireError
+
+PREFIX: Final = "/console"
+HERE: Final = Path(__file__).parent
+CLIENT_ID: Final = "kwire-console"
+TIMEOUT_SECONDS: Final = 10.0
+"""How long a page tries to reach brokers."""
+MAX_PAGES_AT_ONCE: Final = 8
+MAX_FORM_BYTES: Final = 1024 * 1024
+MAX_FIELDS: Final = 50
+
+GET: Final[Mapping[str, PageFunction]] = {
+    "/": topics_page,
+    "/topics/{topic}": topic_page,
+    "/topics/{topic}/key": find_key,
+    "/topics/{topic}/{partition:int}": messages_page,
+    "/topics/{topic}/{partition:int}/{offset:int}": message_page,
+}
+POST: Final[Mapping[str, PageFunction]] = {
+    "/topics/{topic}/messages": produce,
+}
+
+
+class Console:
+    """The pages of one console."""
+
+    def __init__(self, place: Place, token: str) -> None:
+        """`token` is what forms have to bring, a secret of this process."""
+        self.place = place
+        self._token = token
+        self._settings = ClientSettings(
+            servers_of(place.bootstrap_servers), CLIENT_ID, timeout_seconds=TIMEOUT_SECONDS
+        )
+        self._rates = Rates(time.monotonic)
+        self._threads = trio.CapacityLimiter(MAX_PAGES_AT_ONCE)
+        self._templates = _templates()
+        self._templates.globals |= {"place": place, "token": token, "prefix": PREFIX}
+
+    def app(self) -> ASGIApp:
+        """What a server serves."""
+        routes: list[Route | Mount] = [
+            Route(path, self._endpoint(page), methods=["GET"]) for path, page in GET.items()
+        ]
+        routes += [Route(path, self._endpoint(page), methods=["POST"]) for path, page in POST.items()]
+        routes.append(Mount("/static", StaticFiles(directory=HERE / "static")))
+        app = Starlette(
+            routes=[
+                Route(PREFIX, lambda request: RedirectResponse(f"{PREFIX}/")),
+                Mount(PREFIX, routes=routes),
+            ],
+            exception_handlers={HTTPException: self._no_page, Exception: self._failed},
+        )
+        return Guarded(app)
+
+    def _endpoint(self, page: PageFunction) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            if reason := why_not_read(request.headers):
+                return self._sorry(403, reason)
+            form: dict[str, str] = {}
+            if request.method == "POST":
+                form = await _form(request)
+                if not self.place.may_write:
+                    return self._sorry(403, "this console shows and does not change: see --console-writes")
+                if reason := why_not_write(request.headers, form.get(TOKEN_FIELD, ""), self._token):
+                    return self._sorry(403, reason)
+            work = functools.partial(
+                self._answer, page, request.path_params, dict(request.query_params), form, request.url.path
+            )
+            return await trio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
+
+        return endpoint
+
+    def _answer(
+        self,
+        page: PageFunction,
+        path: Mapping[str, Any],
+        query: Mapping[str, str],
+        form: Mapping[str, str],
+        url_path: str,
+    ) -> Response:
+        """The page, or a sentence on why there is none. In a thread."""
+        try:
+            with Cluster(self._settings) as cluster:
+                now_ms = time.time_ns() // 1_000_000
+                answer = page(Asked(self.place, cluster, self._rates, path, query, form, now_ms))
+        except UsageError as error:
+            return self._sorry(400, str(error))
+        except (Failure, NoPartition) as error:
+            return self._sorry(404, str(error))
+        except NoBroker as error:
+            return self._sorry(502, f"no broker answers ({error}): look whether the broker still runs")
+        except ApiError as error:
+            return self._sorry(502, sentence_of(error))
+        except (Lost, WireError) as error:
+            return self._sorry(502, str(error))
+        if isinstance(answer, Redirect):
+            return RedirectResponse(f"{PREFIX}/{answer.path}", 303)
+        return self._page(answer)
+
+    def _page(self, page: Page, status: int = 200) -> HTMLResponse:
+        return HTMLResponse(self._templates.get_template(page.template).render(page.values), status)
+
+    def _sorry(self, status: int, sentence: str) -> HTMLResponse:
+        return self._page(Page("sorry.html", {"status": status, "sentence": sentence}), status)
+
+    async def _no_page(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return self._sorry(error.status_code, str(error.detail))
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        return self._sorry(500, "this page failed, and the broker's log says how")
+
+
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "size": size_text,
+        "time": lambda timestamp_ms: time_text(timestamp_ms) or "none",
+        "number": lambda number: f"{number:,}",
+        "rate": lambda rate: f"{rate:,.1f}" if rate < 10 else f"{rate:,.0f}",
+        "plural": plural,
+        "visible": visible,
+        "part": lambda text: quote(str(text), safe=""),
+    }
+    return environment
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form as browsers send it; the last of those with the same name. HTTPException."""
+    body = b""
+    async with aclosing(request.stream()) as stream:
+        async for part in stream:
+            body += part
+            if len(body) > MAX_FORM_BYTES:
+                raise HTTPException(413, f"a form of more than {MAX_FORM_BYTES} bytes: send less at once")
+    try:
+        return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS))
+    except ValueError:
+        raise HTTPException(400, "this is no form of the console's") from None

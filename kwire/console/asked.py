@@ -1,0 +1,75 @@
+"""What a page is asked, and what it answers: plain values, so that a page is a function that blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kwire.console.rates import Rates
+from kwire.desk.cluster import Cluster
+from kwire.desk.failure import UsageError
+
+MAX_NUMBER = (1 << 63) - 1
+
+
+class Place(NamedTuple):
+    """Where a console stands."""
+
+    bootstrap_servers: str
+    node_id: int
+    """The broker beside which it runs; -1 where it stands alone."""
+    log_dirs: tuple[str, ...]
+    """That broker's directories, which the console reads."""
+    may_write: bool
+    """Whether it produces, and resets offsets."""
+
+
+class Asked(NamedTuple):
+    """One request for a page."""
+
+    place: Place
+    cluster: Cluster
+    rates: Rates
+    path: Mapping[str, Any]
+    """What the path names: topic, partition, offset."""
+    query: Mapping[str, str]
+    form: Mapping[str, str]
+    now_ms: int
+
+    @property
+    def topic(self) -> str:
+        return str(self.path["topic"])
+
+    @property
+    def partition(self) -> int:
+        return int(self.path["partition"])
+
+    def text(self, name: str) -> str:
+        """A field of the query, or of the form that was sent; empty where it is not there."""
+        return (self.form.get(name) or self.query.get(name) or "").strip()
+
+    def number(self, name: str) -> int | None:
+        """A field that is a whole number from 0 on; None where it is empty. UsageError."""
+        text = self.text(name)
+        if not text:
+            return None
+        if not text.isascii() or not text.isdigit() or int(text[:20]) > MAX_NUMBER:
+            raise UsageError(f"{name} is {text[:40]!r}: expected a whole number from 0 on")
+        return int(text)
+
+
+class Page(NamedTuple):
+    """A page: its template, and what is filled in."""
+
+    template: str
+    values: Mapping[str, Any]
+
+
+class Redirect(NamedTuple):
+    """Where what was asked for is to be seen: an address below the console's."""
+
+    path: str
+
+
+Answer = Page | Redirect
+PageFunction = Callable[[Asked], Answer]

@@ -1,0 +1,174 @@
+"""The messages of a partition, by offset, time and key; and one message with all that it has."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+from kwire.console.asked import Answer, Asked, Page, Redirect
+from kwire.console.reading import Bounds, Fate, Message, bounds_of, messages
+from kwire.console.shown import LIST_BYTES, PAGE_BYTES, shown, visible
+from kwire.desk.failure import Failure, Misfit, UsageError
+from kwire.desk.forms import as_json, encode
+from kwire.desk.partitioner import partition_of
+from kwire.desk.places import offsets_of
+from kwire.desk.stored import KINDS, control, said_by
+from kwire.wire.errors import ApiError, ErrorCode
+
+AT_ONCE: Final = 50
+"""Messages of a page."""
+SEARCHED_BYTES: Final = 8 * 1024 * 1024
+"""How much a search for a key reads before it asks whether to go on."""
+MAX_HEADERS: Final = 100
+FORMS: Final = ("text", "hex")
+
+
+def messages_page(asked: Asked) -> Answer:
+    """Where to begin is an offset, a place in words, or nothing: then at the newest."""
+    topic, partition = asked.topic, asked.partition
+    key_text, form = asked.text("key"), asked.text("form") or "text"
+    key = _key(key_text, form)
+    bounds = bounds_of(asked.cluster, topic, partition)
+    at, note = _offset(asked, bounds, forwards=key is not None)
+    found, next_offset, bounds = _read(asked, at, key)
+    return Page(
+        "messages.html",
+        {
+            "topic": topic,
+            "partition": partition,
+            "partitions": _count(asked),
+            "bounds": bounds,
+            "rows": [row_of(topic, message) for message in found],
+            "at": at,
+            "next": next_offset if next_offset < bounds.high_watermark else None,
+            "previous": max(bounds.log_start, at - AT_ONCE) if at > bounds.log_start else None,
+            "key": key_text,
+            "form": form,
+            "is_search": key is not None,
+            "searched_to": next_offset,
+            "note": note,
+            "fate": Fate,
+        },
+    )
+
+
+def find_key(asked: Asked) -> Answer:
+    """From a topic's page to the partition that a key goes to, as Java's producer has it."""
+    key_text, form = asked.text("key"), asked.text("form") or "text"
+    key = _key(key_text, form)
+    if key is None:
+        raise UsageError("which key? Type one that messages may have")
+    partition = partition_of(key, _count(asked))
+    return Redirect(
+        f"topics/{asked.topic}/{partition}?from=beginning&form={form}&key={quote(key_text, safe='')}"
+    )
+
+
+def message_page(asked: Asked) -> Answer:
+    """One message. Failure where the offset has none."""
+    topic, partition, offset = asked.topic, asked.partition, int(asked.path["offset"])
+    try:
+        found, _, bounds = messages(asked.cluster, topic, partition, offset, 1)
+    except ApiError as error:
+        if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise
+        found = []
+    if not found or found[0].record.offset != offset:
+        raise Failure(
+            f"{topic}-{partition} has no message at offset {offset}: it may have been compacted away"
+        )
+    message = found[0]
+    header = message.batch.header
+    return Page(
+        "message.html",
+        {
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "is_last": offset + 1 >= bounds.high_watermark,
+            "row": row_of(topic, message, PAGE_BYTES, dump=True),
+            "headers": [
+                (visible(name[:LIST_BYTES]), shown(value))
+                for name, value in message.record.headers[:MAX_HEADERS]
+            ],
+            "headers_left": max(0, len(message.record.headers) - MAX_HEADERS),
+            "batch": header,
+            "codec": header.codec.name.lower(),
+            "fate": message.batch.fate,
+            "is_written": bool(asked.text("written")),
+        },
+    )
+
+
+def row_of(
+    topic: str, message: Message, most_bytes: int = LIST_BYTES, *, dump: bool = False
+) -> dict[str, Any]:
+    """What a list, or a page, shows of a message."""
+    record, batch = message
+    row: dict[str, Any] = {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": shown(record.key, most_bytes, dump=dump),
+        "value": shown(record.value, most_bytes, dump=dump),
+        "headers": len(record.headers),
+        "fate": batch.fate,
+        "said": None,
+    }
+    kind = KINDS.get(topic)
+    try:
+        if batch.fate is Fate.CONTROL:
+            told = control(record)
+        elif kind is not None:
+            told = said_by(kind, record)
+        else:
+            return row
+    except Misfit:
+        return row
+    row["said"] = shown(as_json(told).encode(), most_bytes)
+    return row
+
+
+def _read(asked: Asked, at: int, key: bytes | None) -> tuple[list[Message], int, Bounds]:
+    def wanted(message: Message) -> bool:
+        return message.record.key == key and message.batch.fate is not Fate.CONTROL
+
+    topic, partition = asked.topic, asked.partition
+    if key is None:
+        return messages(asked.cluster, topic, partition, at, AT_ONCE)
+    return messages(asked.cluster, topic, partition, at, AT_ONCE, wanted=wanted, most_bytes=SEARCHED_BYTES)
+
+
+def _offset(asked: Asked, bounds: Bounds, *, forwards: bool) -> tuple[int, str]:
+    """Where to begin, and what to say of it. UsageError."""
+    given = asked.text("from")
+    if not given:
+        return bounds.log_start if forwards else max(bounds.log_start, bounds.high_watermark - AT_ONCE), ""
+    one = asked.topic, asked.partition
+    at = offsets_of(asked.cluster, given, [one], asked.now_ms, "from")[one]
+    if at < bounds.log_start:
+        return (
+            bounds.log_start,
+            f"Offset {at} is gone: this begins at {bounds.log_start}, the first there is.",
+        )
+    if at > bounds.high_watermark:
+        return (
+            bounds.high_watermark,
+            f"Offset {at} is not there yet: the next one is {bounds.high_watermark}.",
+        )
+    return at, ""
+
+
+def _key(text: str, form: str) -> bytes | None:
+    """The bytes of a key that was typed. UsageError."""
+    if form not in FORMS:
+        raise UsageError(f"form is {form[:20]!r}: expected {' or '.join(FORMS)}")
+    if not text:
+        return None
+    try:
+        return encode(text, form)
+    except Misfit as misfit:
+        raise UsageError(f"the key is {misfit}") from misfit
+
+
+def _count(asked: Asked) -> int:
+    return len(asked.cluster.topics([asked.topic])[0].partitions)

@@ -1,0 +1,210 @@
+"""Messages of a partition with what became of them: in which transaction, committed or void, control records.
+
+Fetch gives the void transactions only to those who read what is committed (KIP-98), so a read asks for that
+first, and goes on uncommitted behind the last stable offset, where what is open begins. Each is bounded in
+bytes, messages and batches; unpacked batches too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from typing import Final, NamedTuple, cast
+
+from kwire.client.failure import check
+from kwire.client.offsets import EARLIEST, LATEST, find_offsets
+from kwire.desk.cluster import Cluster
+from kwire.desk.failure import Failure
+from kwire.wire.batch import BatchHeader, CorruptBatch, Record, batches, control_type, records
+from kwire.wire.messages.fetch import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from kwire.wire.primitives import Buffer
+
+FETCH_BYTES: Final = 256 * 1024
+MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
+"""Of what a compressed batch may come to."""
+ABORT: Final = 0
+"""The type of the control record that ends a transaction which is void."""
+
+
+class Fate(Enum):
+    """What became of a batch."""
+
+    PLAIN = "not transactional"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    OPEN = "undecided"
+    """Behind the last stable offset, nothing is known but that."""
+    CONTROL = "control"
+
+
+class Batch(NamedTuple):
+    """A batch, and what became of it."""
+
+    header: BatchHeader
+    fate: Fate
+    data: Buffer
+    position: int
+
+    def records(self) -> Iterator[Record]:
+        """Failure."""
+        try:
+            yield from records(self.data, self.position, self.header, max_bytes=MAX_BATCH_BYTES)
+        except CorruptBatch as error:
+            raise Failure(
+                f"the batch at offset {self.header.base_offset} cannot be read ({error}): go on behind it, "
+                f"at {self.header.next_offset}"
+            ) from error
+
+
+class Message(NamedTuple):
+    """A record, and the batch that it came in."""
+
+    record: Record
+    batch: Batch
+
+
+class Bounds(NamedTuple):
+    """The offsets of a partition that Kafka has names for."""
+
+    log_start: int
+    last_stable: int
+    high_watermark: int
+
+
+class Fetched(NamedTuple):
+    """What a fetch has brought."""
+
+    bounds: Bounds
+    batches: Sequence[Batch]
+
+
+def bounds_of(cluster: Cluster, topic: str, partition: int) -> Bounds:
+    """Where a partition begins and ends. Failure, ApiError."""
+    one = topic, partition
+    return Bounds(
+        find_offsets(cluster, {one: EARLIEST})[one],
+        find_offsets(cluster, {one: LATEST}, committed=True)[one],
+        find_offsets(cluster, {one: LATEST})[one],
+    )
+
+
+def fetch(
+    cluster: Cluster, topic: str, partition: int, offset: int, *, size_bytes: int = FETCH_BYTES
+) -> Fetched:
+    """The batches from an offset on, the one that has it first: at least one, where there is one.
+
+    Failure, ApiError; OFFSET_OUT_OF_RANGE among them.
+    """
+
+    def attempt() -> Fetched:
+        leader = cluster.leader(topic, partition)
+        committed = _ask(cluster, leader, topic, partition, offset, size_bytes, isolation_level=1)
+        bounds = Bounds(committed.log_start_offset, committed.last_stable_offset, committed.high_watermark)
+        found = list(_batches(committed, offset, committed.aborted_transactions or ()))
+        at = found[-1].header.next_offset if found else offset
+        if bounds.last_stable <= at < bounds.high_watermark and _size(found) < size_bytes:
+            rest = _ask(cluster, leader, topic, partition, at, size_bytes, isolation_level=0)
+            found += [_undecided(batch, bounds.last_stable) for batch in _batches(rest, at, ())]
+        return Fetched(bounds, found)
+
+    return cluster.retried(attempt)
+
+
+def messages(
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    offset: int,
+    most: int,
+    *,
+    wanted: Callable[[Message], bool] = lambda message: True,
+    most_bytes: int = FETCH_BYTES,
+) -> tuple[list[Message], int, Bounds]:
+    """At most so many messages from an offset on, where to go on, and the partition's bounds.
+
+    `wanted` chooses among them, and `most_bytes` ends the search. Failure, ApiError.
+    """
+    found: list[Message] = []
+    left_bytes = most_bytes
+    while True:
+        fetched = fetch(cluster, topic, partition, offset)
+        for batch in fetched.batches:
+            for record in batch.records():
+                if record.offset < offset:
+                    continue
+                if len(found) == most:
+                    return found, record.offset, fetched.bounds
+                message = Message(record, batch)
+                if wanted(message):
+                    found.append(message)
+            offset = max(offset, batch.header.next_offset)
+        left_bytes -= _size(fetched.batches)
+        if left_bytes <= 0 or not fetched.batches or len(found) == most:
+            return found, offset, fetched.bounds
+
+
+def _size(found: Sequence[Batch]) -> int:
+    return sum(batch.header.size_bytes for batch in found)
+
+
+def _undecided(batch: Batch, last_stable: int) -> Batch:
+    if batch.header.base_offset >= last_stable and batch.fate is Fate.COMMITTED:
+        return batch._replace(fate=Fate.OPEN)
+    return batch
+
+
+def _ask(
+    cluster: Cluster,
+    leader: int,
+    topic: str,
+    partition: int,
+    offset: int,
+    size_bytes: int,
+    *,
+    isolation_level: int,
+) -> PartitionData:
+    asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=size_bytes)
+    request = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=size_bytes,
+        isolation_level=isolation_level,
+        topics=[FetchTopic(topic=topic, partitions=[asked])],
+        forgotten_topics_data=[],
+    )
+    answer = cluster.ask_node(leader, request, FetchResponse)
+    check(answer.error_code, None, "a fetch")
+    found = answer.responses[0].partitions[0]
+    check(found.error_code, None, f"{topic}-{partition} at offset {offset}")
+    return found
+
+
+def _batches(found: PartitionData, offset: int, aborted: Sequence[AbortedTransaction]) -> Iterator[Batch]:
+    """The batches of an answer that has been asked for `offset`. Failure."""
+    data = cast("Buffer", found.records or b"")  # what comes by the wire is no region of a file
+    begins = sorted((one.first_offset, one.producer_id) for one in aborted)
+    void: set[int] = set()
+    try:
+        for position, header in batches(data, may_be_cut=True):
+            if header.next_offset <= offset:
+                continue
+            while begins and begins[0][0] <= header.last_offset:
+                void.add(begins.pop(0)[1])
+            batch = Batch(header, Fate.CONTROL, data, position)
+            if header.is_control:
+                if any(control_type(record)[1] == ABORT for record in batch.records()):
+                    void.discard(header.producer_id)
+            elif header.is_transactional:
+                batch = batch._replace(fate=Fate.ABORTED if header.producer_id in void else Fate.COMMITTED)
+            else:
+                batch = batch._replace(fate=Fate.PLAIN)
+            yield batch
+    except CorruptBatch as error:
+        raise Failure(f"what is at offset {offset} cannot be read: {error}") from error

@@ -1,0 +1,161 @@
+"""Topics and their partitions: who has them, how large they are, how fast they grow."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kwire.client.cluster import Partition
+from kwire.client.failure import Lost
+from kwire.client.offsets import EARLIEST, LATEST, find_offsets
+from kwire.console.asked import Answer, Asked, Page
+from kwire.desk.cluster import Cluster
+from kwire.wire.errors import ApiError
+from kwire.wire.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from kwire.wire.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+
+AT_ONCE: Final = 100
+"""Topics, or partitions, of a page."""
+
+Sizes = Mapping[tuple[str, int, int], int]
+"""Bytes by topic, partition and broker."""
+
+
+def topics_page(asked: Asked) -> Answer:
+    """Topics by name, those that brokers keep for themselves where they are asked for."""
+    pattern, internal = asked.text("q"), bool(asked.text("internal"))
+    topics = [
+        topic
+        for topic in sorted(asked.cluster.metadata(None).topics, key=lambda topic: topic.name or "")
+        if (internal or not topic.is_internal) and pattern.lower() in (topic.name or "").lower()
+    ]
+    at = min(asked.number("at") or 0, max(0, len(topics) - 1))
+    chosen = topics[at : at + AT_ONCE]
+    firsts, ends = offsets(asked.cluster, chosen)
+    sizes, silent = replica_sizes(asked.cluster, chosen)
+    rates = asked.rates.seen(ends)
+    return Page(
+        "topics.html",
+        {
+            "rows": [_topic_row(topic, firsts, ends, sizes, rates) for topic in chosen],
+            "count": len(topics),
+            "at": at,
+            "at_once": AT_ONCE,
+            "q": pattern,
+            "internal": internal,
+            "silent": silent,
+        },
+    )
+
+
+def topic_page(asked: Asked) -> Answer:
+    """The partitions of a topic, and a form to write into it. Failure."""
+    (topic,) = asked.cluster.topics([asked.topic])
+    partitions = sorted(topic.partitions, key=lambda one: one.partition_index)
+    at = min(asked.number("at") or 0, max(0, len(partitions) - 1))
+    topic.partitions = partitions[at : at + AT_ONCE]
+    firsts, ends = offsets(asked.cluster, [topic])
+    sizes, silent = replica_sizes(asked.cluster, [topic])
+    rates = asked.rates.seen(ends)
+    rows = [
+        {
+            "partition": one.partition_index,
+            "leader": one.leader_id,
+            "epoch": one.leader_epoch,
+            "replicas": [
+                (broker, broker in one.isr_nodes, sizes.get((asked.topic, one.partition_index, broker)))
+                for broker in one.replica_nodes
+            ],
+            "lacks": lacks(one),
+            "first": firsts.get((asked.topic, one.partition_index)),
+            "end": ends.get((asked.topic, one.partition_index)),
+            "rate": rates.get((asked.topic, one.partition_index)),
+            "size": sizes.get((asked.topic, one.partition_index, one.leader_id)),
+        }
+        for one in topic.partitions
+    ]
+    return Page(
+        "topic.html",
+        {
+            "topic": asked.topic,
+            "is_internal": topic.is_internal,
+            "rows": rows,
+            "count": len(partitions),
+            "at": at,
+            "at_once": AT_ONCE,
+            "silent": silent,
+        },
+    )
+
+
+def lacks(partition: MetadataResponsePartition) -> bool:
+    """Whether a partition lacks replicas that are in sync, or a leader."""
+    return partition.leader_id < 0 or len(partition.isr_nodes) < len(partition.replica_nodes)
+
+
+def offsets(
+    cluster: Cluster, topics: Iterable[MetadataResponseTopic]
+) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    """First offsets and ends of the partitions that somebody leads."""
+    led = [
+        (topic.name or "", one.partition_index)
+        for topic in topics
+        for one in topic.partitions
+        if one.leader_id >= 0
+    ]
+    return find_offsets(cluster, dict.fromkeys(led, EARLIEST)), find_offsets(
+        cluster, dict.fromkeys(led, LATEST)
+    )
+
+
+def replica_sizes(cluster: Cluster, topics: Sequence[MetadataResponseTopic]) -> tuple[Sizes, list[int]]:
+    """How large replicas are, and which brokers do not say."""
+    asked: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for topic in topics:
+        for one in topic.partitions:
+            for broker in one.replica_nodes:
+                asked[broker][topic.name or ""].append(one.partition_index)
+    sizes: dict[tuple[str, int, int], int] = {}
+    silent = []
+    for broker, named in sorted(asked.items()):
+        request = DescribeLogDirsRequest(
+            topics=[DescribableLogDirTopic(topic=name, partitions=indexes) for name, indexes in named.items()]
+        )
+        try:
+            answer = cluster.ask_node(broker, request, DescribeLogDirsResponse)
+        except (ApiError, Lost):
+            silent.append(broker)
+            continue
+        for directory in answer.results:
+            for found in directory.topics:
+                for each in found.partitions:
+                    if not each.is_future_key:
+                        sizes[found.name, each.partition_index, broker] = each.partition_size
+    return sizes, silent
+
+
+def _topic_row(
+    topic: MetadataResponseTopic,
+    firsts: Mapping[Partition, int],
+    ends: Mapping[Partition, int],
+    sizes: Sizes,
+    rates: Mapping[Partition, float],
+) -> dict[str, Any]:
+    name = topic.name or ""
+    known = [(name, one.partition_index) for one in topic.partitions]
+    grown = [rates[one] for one in known if one in rates]
+    return {
+        "name": name,
+        "is_internal": topic.is_internal,
+        "partitions": len(topic.partitions),
+        "replicas": max((len(one.replica_nodes) for one in topic.partitions), default=0),
+        "lacking": sum(map(lacks, topic.partitions)),
+        "messages": sum(ends[one] - firsts.get(one, 0) for one in known if one in ends),
+        "size": sum(sizes.get((name, one.partition_index, one.leader_id), 0) for one in topic.partitions),
+        "rate": sum(grown) if grown else None,
+    }

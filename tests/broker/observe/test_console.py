@@ -1,0 +1,121 @@
+"""The console behind the HTTP port: a process that the first who asks starts, and that ends with the node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from kwire.broker.cli.main import main
+from kwire.broker.observe.app import is_name_of
+from tests.broker.observe.conftest import observed
+
+MEBIBYTE = 1024 * 1024
+
+
+def consoles() -> set[int]:
+    """The consoles that this process has started, by their process ids."""
+    listed = subprocess.run(
+        ["ps", "--ppid", str(os.getpid()), "-o", "pid=,args="], capture_output=True, text=True, check=False
+    )
+    return {int(line.split()[0]) for line in listed.stdout.splitlines() if "kwire.console" in line}
+
+
+async def test_the_first_who_asks_starts_it_and_it_ends_with_its_node() -> None:
+    async with observed(console=True) as node:
+        assert not consoles()
+        assert "/console/" in await node.text("/")
+        page = await node.text("/console/")
+        assert "There are no topics" in page
+        assert node.running.bootstrap in page
+        (pid,) = consoles()
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
+        assert "--accent" in await node.text("/console/static/console.css")
+        assert consoles() == {pid}
+    assert not consoles()
+
+
+async def test_one_that_has_died_is_started_again() -> None:
+    async with observed(console=True) as node:
+        await node.text("/console/")
+        (pid,) = consoles()
+        os.kill(pid, signal.SIGKILL)
+        with trio.fail_after(20):
+            while (answer := await node.http.get("/console/")).status_code != 200:
+                assert answer.text == "the console has ended: load the page again\n"
+        assert consoles() - {pid}
+
+
+def test_it_ends_where_its_broker_is_killed() -> None:
+    """Nobody is left to end it then: it hears of that by its input, which ends."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("")
+        listener.listen()
+        command = [sys.executable, "-m", "kwire.console", "--fd", str(listener.fileno())]
+        process = subprocess.Popen(
+            [*command, "--bootstrap-server", "127.0.0.1:1"],
+            stdin=subprocess.PIPE,
+            pass_fds=[listener.fileno()],
+        )
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(20) == 0
+
+
+async def test_to_others_than_this_machine_it_only_shows_and_asks_for_a_name_of_the_host() -> None:
+    async with observed(address="0.0.0.0:0", console=True) as node:
+        assert "This console shows, and changes nothing" in await node.text("/console/")
+        for host, status in (("10.1.2.3:8080", 200), ("127.0.0.1", 200), ("rebound.example", 421)):
+            answer = await node.http.get("/console/", headers={"Host": host})
+            assert answer.status_code == status
+        headers = {"Host": "rebound.example"}
+        assert (await node.http.get("/healthz", headers=headers)).status_code == 200
+    async with observed(address="0.0.0.0:0", console=True, console_writes=True) as node:
+        assert "changes nothing" not in await node.text("/console/")
+
+
+async def test_a_form_that_is_too_large_is_not_read_to_its_end() -> None:
+    async with observed(console=True) as node:
+        for size, status in ((MEBIBYTE + 1, 413), (MEBIBYTE, 403)):
+            answer = await node.http.post("/console/topics/x/messages", content=bytes(size))
+            assert answer.status_code == status
+
+
+async def test_without_the_option_there_is_none() -> None:
+    async with observed() as node:
+        assert await node.text("/console/", 404)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [
+        ("10.0.0.1:8080", True),
+        ("[fe80::1]:8080", True),
+        ("localhost", True),
+        ("Broker-1.example:80", True),
+        ("broker-1.example.evil.example", False),
+        ("", False),
+    ],
+)
+def test_which_hosts_are_ours(host: str, is_ours: bool) -> None:
+    assert is_name_of(host, {"broker-1.Example"}) == is_ours
+
+
+def test_a_controller_alone_has_no_console(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    settings = {
+        "process.roles": "controller",
+        "node.id": "1",
+        "listeners": "CONTROLLER://127.0.0.1:0",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": "1@127.0.0.1:9093",
+        "log.dirs": str(tmp_path),
+    }
+    overrides = [text for key, value in settings.items() for text in ("--set", f"{key}={value}")]
+    assert main(["serve", "--console", *overrides]) == 1
+    assert "--console needs a broker" in capsys.readouterr().err

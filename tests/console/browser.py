@@ -1,0 +1,226 @@
+"""Chromium as a person has it: pages, keys, a screen of some size, in light or dark.
+
+It is driven by its own protocol over a pipe (`--remote-debugging-pipe`: JSON, each message ended by NUL), for
+which the standard library is enough. Keys are real ones, which go where the focus is.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
+TIMEOUT_SECONDS: Final = 60.0
+OPTIONS: Final = (
+    "--headless=new",
+    "--remote-debugging-pipe",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--hide-scrollbars",
+    "--force-prefers-reduced-motion",
+)
+READ_FD, WRITE_FD = 3, 4
+"""Where it reads commands, and writes answers."""
+KEYS: Final = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " "), "Escape": (27, "")}
+"""Codes, and the text that they type."""
+
+Event = dict[str, Any]
+
+
+def chromium() -> str | None:
+    """Where it is, if it is there."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Browser:
+    """A process of Chromium with a profile of its own. For one thread."""
+
+    def __init__(self, path: str) -> None:
+        self._home = TemporaryDirectory(prefix="kwire-browser-", ignore_cleanup_errors=True)
+        commands, self._commands = os.pipe()
+        self._answers, answers = os.pipe()
+        # Only root's browser has to do without its sandbox, which needs another user.
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+        spares = [os.dup(commands), os.dup(answers)]  # in case one of them has the other's number
+        actions = [
+            (os.POSIX_SPAWN_DUP2, spares[0], READ_FD),
+            (os.POSIX_SPAWN_DUP2, spares[1], WRITE_FD),
+            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),  # where it misses a desktop
+        ]
+        self._pid = os.posix_spawn(
+            path,
+            [path, *OPTIONS, *sandbox, f"--user-data-dir={self._home.name}", "about:blank"],
+            {**os.environ, "HOME": self._home.name},
+            file_actions=actions,
+            setpgroup=0,
+        )
+        for fd in (commands, answers, *spares):
+            os.close(fd)
+        self._buffer = b""
+        self._asked = 0
+        self._events: list[Event] = []
+
+    def close(self) -> None:
+        os.killpg(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        os.close(self._commands)
+        os.close(self._answers)
+        self._home.cleanup()
+
+    def tab(self, width: int = 1280, height: int = 800, *, dark: bool = False) -> Tab:
+        context = self.ask("Target.createBrowserContext")["browserContextId"]
+        target = self.ask("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        return Tab(self, session, target, width, height, dark=dark)
+
+    def ask(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+        """What a command is answered. RuntimeError with what the browser has against it."""
+        self._asked += 1
+        number = self._asked
+        message: Event = {"id": number, "method": method, "params": params}
+        if session is not None:
+            message["sessionId"] = session
+        data = json.dumps(message).encode() + b"\0"
+        while data:
+            data = data[os.write(self._commands, data) :]
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while (found := self._next(deadline)).get("id") != number:
+            self._events.append(found)
+        if "error" in found:
+            raise RuntimeError(f"{method}: {found['error']['message']}")
+        result: dict[str, Any] = found["result"]
+        return result
+
+    def events(self, session: str) -> list[Event]:
+        """What has happened in a tab since this was asked last."""
+        while select.select([self._answers], [], [], 0)[0]:
+            self._events.append(self._next(time.monotonic() + TIMEOUT_SECONDS))
+        mine = [event for event in self._events if event.get("sessionId") == session]
+        self._events = [event for event in self._events if event.get("sessionId") != session]
+        return mine
+
+    def _next(self, deadline: float) -> Event:
+        while b"\0" not in self._buffer:
+            if not select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise TimeoutError("the browser does not answer")
+            part = os.read(self._answers, 1 << 20)
+            if not part:
+                raise RuntimeError("the browser has ended")
+            self._buffer += part
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        event: Event = json.loads(message)
+        return event
+
+
+class Tab:
+    """A page that is looked at."""
+
+    def __init__(
+        self, browser: Browser, session: str, target: str, width: int, height: int, *, dark: bool
+    ) -> None:
+        self._browser = browser
+        self._session = session
+        self._target = target
+        self.complaints: list[str] = []
+        """Errors of scripts, and what the browser has refused to load or run, as of the last look."""
+        self._loads = 0
+        for domain in ("Page", "Runtime", "Log", "Network", "DOM", "Accessibility"):
+            self.ask(f"{domain}.enable")
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.ask("Emulation.setEmulatedMedia", features=[scheme])
+
+    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        return self._browser.ask(method, self._session, **params)
+
+    def close(self) -> None:
+        self._browser.ask("Target.closeTarget", targetId=self._target)
+
+    def go(self, url: str) -> None:
+        """Load a page, and wait for it."""
+        self.loads(lambda: self.ask("Page.navigate", url=url))
+
+    def loads(self, act: Callable[[], object]) -> None:
+        """Do what has another page loaded, and wait for that."""
+        self.look()
+        before = self._loads
+        act()
+        self.until(lambda: (self.look(), self._loads)[1] > before)
+
+    def until(self, is_so: Callable[[], object]) -> None:
+        """Wait for something to be so. TimeoutError."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while not is_so():
+            if time.monotonic() > deadline:
+                raise TimeoutError("what was waited for has not come about")
+            time.sleep(0.02)
+
+    def run(self, expression: str) -> Any:
+        """The value of an expression of the page's language. RuntimeError for what it throws."""
+        answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(answer["exceptionDetails"]["exception"].get("description", "an exception"))
+        return answer["result"].get("value")
+
+    def press(self, key: str, *, shift: bool = False) -> None:
+        """A key with a name."""
+        code, text = KEYS[key]
+        told = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
+        self.ask("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **told, text=text)
+        self.ask("Input.dispatchKeyEvent", type="keyUp", **told)
+
+    def type(self, text: str) -> None:
+        """Text, into what has the focus."""
+        for letter in text:
+            self.ask("Input.dispatchKeyEvent", type="char", text=letter)
+
+    def text(self) -> str:
+        """What is to be read on the page."""
+        return str(self.run("document.body.innerText"))
+
+    def screenshot(self, path: Path) -> None:
+        """A picture of what is to be seen without scrolling."""
+        data = self.ask("Page.captureScreenshot", format="png")["data"]
+        path.write_bytes(base64.b64decode(data))
+
+    def read_out(self) -> list[dict[str, Any]]:
+        """What a screen reader is given: role and name of each node, in their order."""
+        nodes = self.ask("Accessibility.getFullAXTree")["nodes"]
+        return [
+            {"role": node["role"]["value"], "name": node.get("name", {}).get("value", "")}
+            for node in nodes
+            if not node["ignored"]
+        ]
+
+    def look(self) -> list[str]:
+        """The complaints up to now."""
+        for event in self._browser.events(self._session):
+            params = event["params"]
+            match event["method"]:
+                case "Page.loadEventFired":
+                    self._loads += 1
+                case "Runtime.exceptionThrown":
+                    self.complaints.append(params["exceptionDetails"]["text"])
+                case "Log.entryAdded" if params["entry"]["level"] == "error":
+                    self.complaints.append(params["entry"]["text"])
+        return self.complaints

@@ -1,0 +1,74 @@
+"""One broker for all pages, and the console on it: each test uses topics of its own."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from kwire.console.app import Console
+from kwire.console.asked import Place
+from kwire.testing import Broker
+
+TOKEN = "a-token"
+BASE = "http://127.0.0.1:8080"
+
+
+class Client(NamedTuple):
+    """Who asks a console for pages."""
+
+    http: httpx.AsyncClient
+
+    async def page(self, path: str, status: int = 200) -> str:
+        """What is to be read on a page."""
+        return text_of(await self.source(path, status))
+
+    async def source(self, path: str, status: int = 200) -> str:
+        answer = await self.http.get(f"/console{path}")
+        assert answer.status_code == status, text_of(answer.text)
+        return answer.text
+
+    async def send(self, path: str, **fields: str) -> httpx.Response:
+        """Send a form as a page of the console's own does."""
+        headers = {"origin": BASE, "sec-fetch-site": "same-origin"}
+        return await self.http.post(f"/console{path}", data={"token": TOKEN, **fields}, headers=headers)
+
+    async def sent(self, path: str, **fields: str) -> str:
+        """Where a form that was sent leads to."""
+        answer = await self.send(path, **fields)
+        assert answer.status_code == 303, text_of(answer.text)
+        return answer.headers["location"].removeprefix("/console")
+
+
+def text_of(page: str) -> str:
+    """A page without its tags, a blank between any two pieces."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    with Broker({"num.partitions": 2, "offsets.topic.num.partitions": 2}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+
+
+@pytest.fixture(scope="session")
+def producer(broker: Broker) -> Producer:
+    return Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
+
+
+@pytest.fixture
+async def console(broker: Broker) -> AsyncIterator[Client]:
+    app = Console(Place(broker.bootstrap_servers, 1, (str(broker.log_dir),), may_write=True), TOKEN).app()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as client:
+        yield Client(client)

@@ -1,0 +1,153 @@
+"""Topics and their messages, beside a stock producer."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kwire.desk.partitioner import partition_of
+from kwire.testing import Broker
+from tests.console.conftest import Client
+
+
+def written(broker: Broker, admin: AdminClient, producer: Producer, topic: str, count: int) -> None:
+    """A topic of two partitions whose first has so many messages."""
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(10)
+    for number in range(count):
+        producer.produce(
+            topic, f"value {number}", f"key {number % 3}", partition=0, timestamp=1_000_000 + number
+        )
+    producer.flush(10)
+
+
+async def test_a_topic_is_listed_with_its_shape(
+    console: Client, broker: Broker, admin: AdminClient, producer: Producer
+) -> None:
+    written(broker, admin, producer, "shape", 7)
+    assert "shape 2 1 7" in await console.page("/")
+    assert "shape" not in await console.page("/?q=nothing")
+    assert "There are no topics with nothing in their name" in await console.page("/?q=nothing")
+    assert "__consumer_offsets" not in await console.page("/")
+    page = await console.page("/topics/shape")
+    assert "Partitions" in page
+    assert "0 0 7" in page
+
+
+async def test_a_topic_that_is_not_there_is_said_so(console: Client, admin: AdminClient) -> None:
+    admin.create_topics([NewTopic("there", 1, 1)])["there"].result(10)
+    assert "there is no topic 'ther', did you mean 'there'?" in await console.page("/topics/ther", 404)
+    assert "topic there has partition 0 alone, and no 7" in await console.page("/topics/there/7", 404)
+    assert "has no message at offset 3" in await console.page("/topics/there/0/3", 404)
+    assert "Not Found" in await console.page("/elsewhere", 404)
+
+
+async def test_messages_by_page(
+    console: Client, broker: Broker, admin: AdminClient, producer: Producer
+) -> None:
+    written(broker, admin, producer, "paged", 120)
+    newest = await console.page("/topics/paged/0")
+    assert "value 119" in newest
+    assert "value 69" not in newest
+    first = await console.source("/topics/paged/0?from=beginning")
+    assert "value 49" in first
+    assert "value 50" not in first
+    assert "?from=50" in first
+    assert "Offset 500 is not there yet: the next one is 120" in await console.page(
+        "/topics/paged/0?from=500"
+    )
+    assert "expected 'beginning'" in await console.page("/topics/paged/0?from=x", 400)
+    assert "There are no messages" in await console.page("/topics/paged/1")
+
+
+async def test_messages_by_time(
+    console: Client, broker: Broker, admin: AdminClient, producer: Producer
+) -> None:
+    written(broker, admin, producer, "timed", 10)
+    page = await console.page("/topics/timed/0?from=1970-01-01T00:16:40.004")
+    assert "value 4" in page
+    assert "value 3" not in page
+
+
+async def test_messages_by_key(
+    console: Client, broker: Broker, admin: AdminClient, producer: Producer
+) -> None:
+    written(broker, admin, producer, "keyed", 10)
+    page = await console.page("/topics/keyed/0?from=beginning&key=key%201")
+    assert [f"value {number}" in page for number in range(10)] == [number % 3 == 1 for number in range(10)]
+    in_hex = await console.page(f"/topics/keyed/0?from=beginning&form=hex&key={b'key 1'.hex()}")
+    assert "value 4" in in_hex
+    assert "No message with this key from offset 0 to 10" in await console.page("/topics/keyed/0?key=none")
+    assert "not hexadecimal digits" in await console.page("/topics/keyed/0?form=hex&key=xy", 400)
+    found = await console.http.get("/console/topics/keyed/key?key=key%201&form=text")
+    partition = partition_of(b"key 1", 2)
+    assert found.headers["location"].startswith(f"/console/topics/keyed/{partition}?")
+
+
+async def test_a_search_stops_and_offers_to_go_on(
+    console: Client, admin: AdminClient, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.create_topics([NewTopic("long", 1, 1)])["long"].result(10)
+    for _ in range(8):
+        producer.produce("long", b"x" * 200_000, "other")
+        producer.flush(10)
+    monkeypatch.setattr("kwire.console.messages.SEARCHED_BYTES", 500_000)
+    page = await console.page("/topics/long/0?from=beginning&key=mine")
+    assert "No message with this key from offset 0 to 3" in page
+    assert "Search on from 3" in page
+
+
+async def test_what_is_produced_is_there(console: Client, admin: AdminClient, broker: Broker) -> None:
+    admin.create_topics([NewTopic("typed", 2, 1)])["typed"].result(10)
+    place = await console.sent(
+        "/topics/typed/messages", key="k", value="two\r\nlines", headers="a=1\r\nb=x=y", partition="1"
+    )
+    assert place == "/topics/typed/1/0?written=1"
+    page = await console.page(place)
+    assert "The message is written" in page
+    (record,) = broker.records("typed")
+    assert (record.partition, record.key, record.value) == (1, b"k", b"two\nlines")
+    assert list(record.headers) == [("a", b"1"), ("b", b"x=y")]
+    place = await console.sent("/topics/typed/messages", key="00ff", key_form="hex", null="1")
+    number = partition_of(b"\x00\xff", 2)
+    assert place.startswith(f"/topics/typed/{number}/")
+    assert [one.value for one in broker.records("typed") if one.key == b"\x00\xff"] == [None]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"value": "{", "value_form": "json"}, "the value is not JSON"),
+        ({"key": "xy", "key_form": "hex"}, "the key is not hexadecimal digits"),
+        ({"partition": "9"}, "has partitions 0 to 1, and not 9"),
+        ({"partition": "-1"}, "expected a whole number"),
+        ({"headers": "no equals"}, "expected NAME=TEXT"),
+        ({"value_form": "avro"}, "expected text, json, hex"),
+    ],
+)
+async def test_what_cannot_be_produced_is_said(
+    console: Client, admin: AdminClient, broker: Broker, fields: dict[str, str], sentence: str
+) -> None:
+    if "refused" not in admin.list_topics().topics:
+        admin.create_topics([NewTopic("refused", 2, 1)])["refused"].result(10)
+    answer = await console.send("/topics/refused/messages", **fields)
+    assert answer.status_code == 400
+    assert sentence in answer.text.replace("&#39;", "'")
+    assert broker.records("refused") == []
+
+
+async def test_internal_topics_are_read_and_not_written(
+    console: Client, broker: Broker, admin: AdminClient, producer: Producer
+) -> None:
+    from confluent_kafka import Consumer
+
+    written(broker, admin, producer, "committed", 1)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "readers"})
+    consumer.commit(offsets=[TopicPartition("committed", 0, 1)], asynchronous=False)
+    consumer.close()
+    pages = [await console.page(f"/topics/__consumer_offsets/{number}") for number in range(2)]
+    assert any('"type": "OffsetCommitKey", "group": "readers"' in page for page in pages)
+    assert "Produce a message" not in await console.page("/topics/__consumer_offsets")
+    answer = await console.send("/topics/__consumer_offsets/messages", value="x")
+    assert answer.status_code == 404
+    assert "kept by brokers" in answer.text

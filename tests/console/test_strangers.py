@@ -1,0 +1,188 @@
+"""What other sites, and strangers' messages, try on a console: nothing comes of it."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kwire.console.app import Console
+from kwire.console.asked import Place
+from kwire.console.shown import shown, visible
+from kwire.testing import Broker
+from tests.console.conftest import BASE, TOKEN, Client, text_of
+
+OWN = {"origin": BASE, "sec-fetch-site": "same-origin"}
+WRITE = "/console/topics/mine/messages"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def topic(admin: AdminClient) -> None:
+    admin.create_topics([NewTopic("mine", 1, 1)])["mine"].result(10)
+
+
+@pytest.mark.parametrize(
+    ("headers", "token", "sentence"),
+    [
+        ({"sec-fetch-site": "cross-site"}, TOKEN, "another site has"),
+        ({"sec-fetch-site": "same-site"}, TOKEN, "another site has"),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}, TOKEN, "another site has sent"),
+        ({"origin": "https://evil.example"}, TOKEN, "a page of https://evil.example has sent"),
+        ({"origin": "http://127.0.0.1:9999"}, TOKEN, "a page of http://127.0.0.1:9999 has sent"),
+        ({"origin": "null"}, TOKEN, "a page of null has sent"),
+        (OWN, "", "from before the console was started"),
+        (OWN, "guessed", "from before the console was started"),
+        (OWN, "ümlaut", "from before the console was started"),
+    ],
+)
+async def test_forms_of_others_change_nothing(
+    console: Client, broker: Broker, headers: dict[str, str], token: str, sentence: str
+) -> None:
+    answer = await console.http.post(WRITE, data={"token": token, "value": "evil"}, headers=headers)
+    assert answer.status_code == 403
+    assert sentence in text_of(answer.text)
+    assert broker.records("mine") == []
+
+
+async def test_forms_of_another_kind_change_nothing(console: Client, broker: Broker) -> None:
+    for content_type, content in (
+        ("text/plain", f"token={TOKEN}\r\nvalue=x".encode() + b"\xff"),
+        ("application/json", b"\xff\xfe"),
+        ("application/x-www-form-urlencoded", b"&".join(b"f%d=1" % n for n in range(51))),
+    ):
+        headers = {**OWN, "content-type": content_type}
+        answer = await console.http.post(WRITE, content=content, headers=headers)
+        assert answer.status_code == 400, text_of(answer.text)
+    assert broker.records("mine") == []
+
+
+async def test_nothing_changes_by_looking(console: Client) -> None:
+    assert (await console.http.get(WRITE)).status_code == 405
+
+
+async def test_pages_are_not_embedded_by_others(console: Client) -> None:
+    for mode in ("no-cors", "cors"):
+        headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": mode}
+        assert (await console.http.get("/console/", headers=headers)).status_code == 403
+    followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    answer = await console.http.get("/console/", headers=followed)
+    assert answer.status_code == 200
+    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+    assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "path", ["/console/", "/console/static/console.css", "/console/none", "/console/topics/no"]
+)
+async def test_every_answer_forbids_what_is_not_ours(console: Client, path: str) -> None:
+    headers = (await console.http.get(path)).headers
+    assert headers["content-security-policy"].startswith("default-src 'none';")
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_console_that_only_shows_has_no_forms_and_takes_none(broker: Broker) -> None:
+    app = Console(Place(broker.bootstrap_servers, 1, (), may_write=False), TOKEN).app()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as http:
+        assert 'method="post"' not in (await http.get("/console/topics/mine")).text
+        answer = await http.post(WRITE, data={"token": TOKEN, "value": "x"}, headers=OWN)
+        assert answer.status_code == 403
+        assert "shows and does not change" in answer.text
+    assert broker.records("mine") == []
+
+
+SCRIPTS = (
+    b"<script>alert(1)</script>",
+    b"<img src=x onerror=alert(2)>",
+    b"'\"><svg/onload=alert(3)>",
+    b"{{ 7*7 }}{% include 'base.html' %}",
+    b"</td></table><h1>Free</h1>",
+)
+
+
+async def test_what_messages_contain_stays_text(
+    console: Client, admin: AdminClient, producer: Producer
+) -> None:
+    admin.create_topics([NewTopic("scripts", 1, 1)])["scripts"].result(10)
+    for script in SCRIPTS:
+        producer.produce("scripts", script, script, headers={script.decode(): script})
+    producer.flush(10)
+    for path in ("/topics/scripts/0", *(f"/topics/scripts/0/{offset}" for offset in range(len(SCRIPTS)))):
+        source = await console.source(path)
+        for wrong in ("<script>", "<img", "<svg/", "<h1>Free", "onerror=alert(2)>"):
+            assert wrong not in source
+    page = await console.source("/topics/scripts/0")
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 2
+    assert "{{ 7*7 }}" in page
+
+
+@pytest.mark.parametrize(
+    "name", ["<script>alert(1)<%2Fscript>", "%22onfocus%3Dalert(1)%20x%3D%22", "..%2F..%2Fx"]
+)
+async def test_what_addresses_contain_stays_text(console: Client, name: str) -> None:
+    for path in (
+        f"/topics/{name}",
+        f"/topics/mine/0?key={name}",
+        f"/?q={name}",
+        f"/topics/mine/0?from={name}",
+    ):
+        source = (await console.http.get(f"/console{path}")).text
+        assert "<script>alert" not in source
+        assert '"onfocus' not in source
+
+
+async def test_huge_and_binary_messages_are_cut(
+    console: Client, admin: AdminClient, producer: Producer
+) -> None:
+    admin.create_topics([NewTopic("huge", 1, 1)])["huge"].result(10)
+    for value in (b"x" * 900_000, bytes(range(256)) * 3_000, b"\xff" * 900_000, b"y" * 900_000):
+        producer.produce("huge", value, value[:10_000])
+        producer.flush(10)
+    assert len(await console.source("/topics/huge/0")) < 20_000
+    for offset in range(4):
+        assert len(await console.source(f"/topics/huge/0/{offset}")) < 200_000
+    assert "878.9 KiB, text; the first 64.0 KiB are shown" in await console.page("/topics/huge/0/0")
+    assert "000010 10 11 12" in await console.page("/topics/huge/0/1")
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4", "snappy"])
+async def test_a_batch_that_unpacks_to_much_is_refused(
+    console: Client, broker: Broker, admin: AdminClient, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.create_topics([NewTopic(f"bomb-{codec}", 1, 1)])[f"bomb-{codec}"].result(10)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": codec})
+    producer.produce(f"bomb-{codec}", bytes(900_000))
+    producer.flush(10)
+    monkeypatch.setattr("kwire.console.reading.MAX_BATCH_BYTES", 100_000)
+    page = await console.page(f"/topics/bomb-{codec}/0", 404)
+    assert "the batch at offset 0 cannot be read" in page
+    assert "go on behind it, at 1" in page
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "text"),
+    [
+        (None, "null", ""),
+        (b"", "empty", ""),
+        (b"plain", "text", "plain"),
+        ("Grüße, 日本語".encode(), "text", "Grüße, 日本語"),
+        (b"tab\tand\nline", "text", "tab\tand\nline"),
+        ("gpj\u202etxt.exe".encode(), "text", "gpj\\u{202e}txt.exe"),
+        (b"one \x07 bell in a long text", "text", "one \\u{7} bell in a long text"),
+        (b"\x00\x01\x02", "binary", "00 01 02"),
+        (b"\xc3\x28", "binary", "c3 28"),
+    ],
+)
+def test_what_hides_is_shown(data: bytes | None, kind: str, text: str) -> None:
+    found = shown(data)
+    assert (found.kind, found.text) == (kind, text)
+
+
+def test_a_character_that_the_end_cuts_is_left_out() -> None:
+    assert shown("aé".encode(), 2).text == "a"
+    assert shown("ab€".encode() + b"x", 4).text == "ab"
+    assert shown(b"ab\xe2\x82", 9).kind == "binary"
+    assert re.fullmatch(r"\\u\{2066\}", visible("\u2066"))
