@@ -5,6 +5,7 @@ Those for Spark run in interop, where there is one; decisions quote code that go
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -24,17 +25,58 @@ EXAMPLES = {
     )
     if "spark" not in code
 }
+TESTS = re.compile(r"^(import|from) .*^def test_", re.DOTALL | re.MULTILINE)
+"""What is for pytest, and says all that it needs."""
+EARLY = "            consumer.commit()\n"
+LATE = "            history.polled("
+PLANTED = next(name for name, code in EXAMPLES.items() if EARLY in code)
+"""It shows a bug, which its test is to find."""
+
+
+def told_by_pytest(code: str, place: Path) -> subprocess.CompletedProcess[str]:
+    """Run an example as a suite of its own, with kwire's fixtures alone."""
+    (place / "test_example.py").write_text(code)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "kwire.testing.plugin", "-p", "no:cacheprovider", "."],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=place,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
 
 
 def test_there_are_examples() -> None:
     assert any(name.startswith("start.md") for name in EXAMPLES)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != PLANTED])
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
+    if TESTS.search(EXAMPLES[name]):
+        told = told_by_pytest(EXAMPLES[name], tmp_path)
+        assert told.returncode == 0, told.stdout
+        return
     with Broker() as broker:
         code = EXAMPLES[name].replace(ADDRESS, broker.bootstrap_servers)
         told = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path
         )
     assert told.returncode == 0, told.stderr
+
+
+def test_a_planted_bug_is_found_in_the_words_that_are_shown(tmp_path: Path) -> None:
+    told = told_by_pytest(EXAMPLES[PLANTED], tmp_path)
+    assert re.search("^1 failed", told.stdout, re.MULTILINE)
+    words = (
+        r"unread: billing was not given orders-0 at \[0\] \(1 in all\): b'order 1' \(number 1 of shop, sent"
+    )
+    assert re.search(words, told.stdout), told.stdout
+    assert re.search(words, (DOCS / "testing.md").read_text())
+
+
+def test_without_the_planted_bug_the_same_test_passes(tmp_path: Path) -> None:
+    first, _, rest = EXAMPLES[PLANTED].partition(EARLY)
+    before, polled, behind = rest.partition(LATE)
+    line, _, after = behind.partition("\n")
+    told = told_by_pytest(f"{first}{before}{polled}{line}\n{EARLY}{after}", tmp_path)
+    assert told.returncode == 0, told.stdout

@@ -355,10 +355,12 @@ class History:
             for place, records in sorted(self._final.items()):
                 unread = [offset for offset, _ in records if (place, offset) not in given]
                 if unread:
+                    first = dict(records)[unread[0]]
                     yield Finding(
                         "unread",
-                        f"{' and '.join(readers)} were not given {_named(place)} at {unread[:SHOWN]} "
-                        f"({len(unread)} in all)",
+                        f"{' and '.join(readers)} {'were' if len(readers) > 1 else 'was'} not given "
+                        f"{_named(place)} at {unread[:SHOWN]} ({len(unread)} in all): "
+                        f"{self._sent.get(first) or _shown(first)}",
                     )
 
     def _of_commits(self) -> Iterator[Finding]:
