@@ -25,6 +25,11 @@ EXAMPLES = {
     )
     if "spark" not in code
 }
+CONTAINER = (
+    "from testcontainers.kafka import KafkaContainer",
+    "from kwire.testing.containers import KafkaContainer",
+)
+"""The line that a suite changes which moves, before and after."""
 TESTS = re.compile(r"^(import|from) .*^def test_", re.DOTALL | re.MULTILINE)
 """What is for pytest, and says all that it needs."""
 EARLY = "            consumer.commit()\n"
@@ -35,7 +40,7 @@ PLANTED = next(name for name, code in EXAMPLES.items() if EARLY in code)
 
 def told_by_pytest(code: str, place: Path) -> subprocess.CompletedProcess[str]:
     """Run an example as a suite of its own, with kwire's fixtures alone."""
-    (place / "test_example.py").write_text(code)
+    (place / "test_example.py").write_text(code.replace(*CONTAINER))
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "kwire.testing.plugin", "-p", "no:cacheprovider", "."],
         capture_output=True,
@@ -62,6 +67,13 @@ def test_an_example_runs(name: str, tmp_path: Path) -> None:
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path
         )
     assert told.returncode == 0, told.stderr
+
+
+def test_a_suite_moves_by_the_line_that_is_shown() -> None:
+    before, after = CONTAINER
+    page = (DOCS / "moving.md").read_text()
+    assert f"-{before}\n+{after}\n" in page
+    assert page.count(before) == 2, "in the suite as it is, and in the change"
 
 
 def test_a_planted_bug_is_found_in_the_words_that_are_shown(tmp_path: Path) -> None:

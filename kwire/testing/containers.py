@@ -12,6 +12,7 @@ name, what is waited for), and what could not be kept is refused with a sentence
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 HOST: Final = "127.0.0.1"
 PORT: Final = 9093
 """Of the listener for clients in a container."""
+PROTOCOL: Final = "PLAINTEXT"
 IMAGE: Final = "confluentinc/cp-kafka:7.6.0"
 ENVIRONMENT: Final = {
     "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
@@ -70,9 +72,21 @@ class KafkaContainer:
     """See the module."""
 
     def __init__(
-        self, image: str = IMAGE, port: int = PORT, *, env: Mapping[str, str] | None = None, **kwargs: object
+        self,
+        image: str = IMAGE,
+        port: int = PORT,
+        wait_strategy_check_string: str = "",
+        listener_name: str = PROTOCOL,
+        security_protocol: str = PROTOCOL,
+        *,
+        env: Mapping[str, str] | None = None,
+        **kwargs: object,
     ) -> None:
         """`env` is as in Kafka's container images; other arguments are a container's, and have no effect."""
+        if security_protocol != PROTOCOL:
+            raise NotImplementedError(
+                f"security_protocol={security_protocol!r}: the broker has {PROTOCOL} alone"
+            )
         for name in ("network", "network_aliases", "command", "volumes"):
             if kwargs.get(name):
                 raise NotImplementedError(_refusal(name))
@@ -111,6 +125,15 @@ class KafkaContainer:
         """Several settings."""
         for key, value in variables.items():
             self.with_env(key, value)
+        return self
+
+    def with_env_file(self, env_file: str | os.PathLike[str]) -> Self:
+        """Settings from a file of lines as `KAFKA_NUM_PARTITIONS=3`. OSError."""
+        with open(env_file, encoding="utf-8") as lines:
+            for line in lines:
+                key, is_setting, value = line.strip().removeprefix("export ").partition("=")
+                if is_setting and not key.startswith("#"):
+                    self.with_env(key.strip(), value.strip().strip("\"'"))
         return self
 
     def with_bind_ports(self, container: str | int, host: str | int | None = None) -> Self:
@@ -168,6 +191,9 @@ class KafkaContainer:
         finally:
             if directory is not None:
                 directory.cleanup()
+
+    def reload(self) -> None:
+        """There is no engine that could know more."""
 
     def __enter__(self) -> Self:
         return self.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,15 @@ def test_settings_and_the_id_of_the_cluster_are_kept_and_those_of_places_are_not
         assert len(kafka.broker.end_offsets("made")) == 2
 
 
+def test_settings_may_be_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "kafka.env"
+    path.write_text("# of orders\n\nexport KAFKA_NUM_PARTITIONS='3'\nKAFKA_LOG_DIRS=/nowhere\n")
+    with KafkaContainer().with_env_file(path) as kafka:
+        kafka.reload()
+        kafka.broker.produce("made", "x")
+        assert len(kafka.broker.end_offsets("made")) == 3
+
+
 def test_a_port_is_bound_as_is_asked() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -56,6 +66,8 @@ def test_what_there_is_no_container_for_is_refused_with_a_sentence() -> None:
         kafka.with_network("of other containers")
     with pytest.raises(NotImplementedError, match="volumes: there is no container"):
         KafkaContainer(volumes=[("/a", "/b", "ro")])
+    with pytest.raises(NotImplementedError, match="security_protocol='SSL': the broker has PLAINTEXT alone"):
+        KafkaContainer(security_protocol="SSL")
     with pytest.raises(AttributeError, match="with_zebras"):
         _ = kafka.with_zebras
     with pytest.raises(RuntimeError, match="start the container first"):
