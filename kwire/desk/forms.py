@@ -10,8 +10,9 @@ from typing import Final
 from kwire.desk.failure import Misfit, UsageError
 
 TEXT, JSON, HEX, AVRO = "text", "json", "hex", "avro"
-FORMS: Final = (TEXT, JSON, HEX, AVRO)
 WRITTEN: Final = (TEXT, JSON, HEX)
+"""Those that need no schema."""
+FORMS: Final = (*WRITTEN, AVRO)
 
 Decode = Callable[[bytes], object]
 """Bytes to what JSON can say. Misfit where they are something else."""
@@ -19,13 +20,7 @@ Decode = Callable[[bytes], object]
 
 def add_forms(parser: ArgumentParser) -> None:
     """The options that say what is in keys and values, for those who read them."""
-    for what in ("key", "value"):
-        parser.add_argument(
-            f"--{what}-format", choices=FORMS, default=TEXT, help=f"what a {what} is (default: text)"
-        )
-    parser.add_argument(
-        "--registry", metavar="URL", help="where Avro schemas are found by their ids (Confluent's format)"
-    )
+    _add_formats(parser)
     parser.add_argument(
         "--schema",
         action="append",
@@ -33,6 +28,23 @@ def add_forms(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="an Avro schema, found by its fingerprint in values of Avro's own format; may be repeated",
     )
+
+
+def add_written_forms(parser: ArgumentParser) -> None:
+    """The options that say how keys and values are written."""
+    _add_formats(parser)
+    for what in ("key", "value"):
+        parser.add_argument(
+            f"--{what}-schema", metavar="FILE", help=f"the Avro schema of a {what}, instead of the registry's"
+        )
+
+
+def _add_formats(parser: ArgumentParser) -> None:
+    for what in ("key", "value"):
+        parser.add_argument(
+            f"--{what}-format", choices=FORMS, default=TEXT, help=f"what a {what} is (default: text)"
+        )
+    parser.add_argument("--registry", metavar="URL", help="where Avro schemas are, in Confluent's format")
 
 
 def decoders(options: Namespace, properties: Mapping[str, str]) -> tuple[Decode, Decode]:
@@ -52,7 +64,7 @@ def _decoder(form: str, options: Namespace, properties: Mapping[str, str]) -> De
         return bytes.hex
     from kwire.desk.avro import AvroValues
 
-    url = options.registry or properties.get("schema.registry.url")
+    url = _registry(options, properties)
     if not url and not options.schema:
         raise UsageError("Avro needs its schemas: say where they are with --registry URL or --schema FILE")
     return AvroValues(url, options.schema).read
@@ -73,18 +85,71 @@ def _text_of_other(value: object) -> str:
 
 
 def encode(text: str, form: str) -> bytes:
-    """The bytes of what somebody has written. Misfit."""
+    """The bytes of what somebody has written, in a form that needs no schema. Misfit."""
     if form == HEX:
         try:
             return bytes.fromhex(text)
         except ValueError:
             raise Misfit(f"not hexadecimal digits: {text[:80]!r}") from None
     if form == JSON:
-        try:
-            json.loads(text)
-        except ValueError as error:
-            raise Misfit(f"not JSON ({error}): {text[:80]!r}") from None
+        _loaded(text)
     return text.encode("utf-8", "surrogateescape")
+
+
+def _loaded(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Misfit(f"not JSON ({error}): {text[:80]!r}") from None
+
+
+class Encoder:
+    """How the keys or the values of records are written."""
+
+    def __init__(self, form: str, avro: Callable[[object], bytes] | None = None) -> None:
+        """`avro` writes what JSON has said, where the form is that."""
+        self._form = form
+        self._avro = avro
+
+    def of_text(self, text: str) -> bytes:
+        """The bytes of what somebody has written. Misfit."""
+        return encode(text, self._form) if self._avro is None else self._avro(_loaded(text))
+
+    def of_json(self, told: object) -> bytes | None:
+        """The bytes of what stands in an object, None for null. Misfit."""
+        if told is None:
+            return None
+        if self._avro is not None:
+            return self._avro(told)
+        if isinstance(told, str) and self._form != JSON:
+            return encode(told, self._form)
+        return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def encoders(options: Namespace, properties: Mapping[str, str]) -> tuple[Encoder, Encoder]:
+    """How to write the keys and values of a topic. Failure, UsageError."""
+    registry = _registry(options, properties)
+    return (
+        _encoder(options.key_format, options.key_schema, registry, f"{options.topic}-key"),
+        _encoder(options.value_format, options.value_schema, registry, f"{options.topic}-value"),
+    )
+
+
+def _encoder(form: str, path: str | None, registry: str | None, subject: str) -> Encoder:
+    if form != AVRO:
+        return Encoder(form)
+    from kwire.desk.avro import file_writer, subject_writer
+
+    if path is not None:
+        return Encoder(form, file_writer(path))
+    if not registry:
+        what = subject.rpartition("-")[2]
+        raise UsageError(f"Avro needs a schema: say where it is with --registry URL or --{what}-schema FILE")
+    return Encoder(form, subject_writer(registry, subject))
+
+
+def _registry(options: Namespace, properties: Mapping[str, str]) -> str | None:
+    return options.registry or properties.get("schema.registry.url")
 
 
 def text_of(data: bytes) -> str:

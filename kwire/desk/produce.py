@@ -14,7 +14,7 @@ from kwire.client.failure import NoPartition, check
 from kwire.client.sending import ACKS, Sending
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import Failure, Misfit, UsageError
-from kwire.desk.forms import JSON, TEXT, WRITTEN, encode
+from kwire.desk.forms import Encoder, add_written_forms, encoders
 from kwire.desk.options import add_json, add_wire, command_parser
 from kwire.desk.output import Output
 from kwire.desk.partitioner import partition_of
@@ -59,10 +59,7 @@ def parser(name: str) -> ArgumentParser:
         action="store_true",
         help="each line is an object with key, value, headers, partition, timestamp, as of consume --json",
     )
-    for what in ("key", "value"):
-        parser.add_argument(
-            f"--{what}-format", choices=WRITTEN, default=TEXT, help=f"how a {what} is written (default: text)"
-        )
+    add_written_forms(parser)
     parser.add_argument(
         "--null-value", metavar="TEXT", help="the line, or value, that stands for none at all"
     )
@@ -83,6 +80,7 @@ def run(options: Namespace, output: Output) -> int:
     if options.key_separator == "":
         raise UsageError("--key-separator is empty: give the text that parts keys from values")
     settings = settings_of(options)
+    key, value = encoders(options, settings.properties)
     with Cluster(settings) as cluster:
         partitions = _partitions(cluster, options.topic)
         if options.partition is not None and options.partition not in partitions:
@@ -96,7 +94,7 @@ def run(options: Namespace, output: Output) -> int:
         if not options.values and sys.stdin.buffer.isatty():
             output.note(f"each line is sent to {options.topic} when it ends; Ctrl-D ends the command")
         with output.progress("records sent") as progress:
-            for lines in _chunks(options, sys.stdin.buffer):
+            for lines in _chunks(options, sys.stdin.buffer, key, value):
                 # Without a key, records that come together go together, as with Java's producer.
                 any_partition = spread.choice(partitions)
                 batches: dict[int, list[NewRecord]] = {}
@@ -141,16 +139,16 @@ def _partitions(cluster: Cluster, topic: str) -> list[int]:
     return cluster.retried(attempt)
 
 
-def _chunks(options: Namespace, stream: BinaryIO) -> Iterator[list[Line]]:
+def _chunks(options: Namespace, stream: BinaryIO, key: Encoder, value: Encoder) -> Iterator[list[Line]]:
     """The records of what is given, as many at once as are there. Failure."""
-    headers = [(name, value.encode()) for name, value in pairs(options.header, "--header").items()]
+    headers = [(name, text.encode()) for name, text in pairs(options.header, "--header").items()]
     number = 0
     for chunk in [options.values] if options.values else lines_of(stream):
         lines = []
         for text in chunk:
             number += 1
             try:
-                line = _object(text, options) if options.records else _line(text, options)
+                line = _object(text, key, value) if options.records else _line(text, options, key, value)
             except Misfit as misfit:
                 raise Failure(f"line {number}: {misfit}") from misfit
             lines.append(line._replace(headers=[*line.headers, *headers]))
@@ -176,17 +174,22 @@ def _decoded(line: bytes) -> str:
     return line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
 
 
-def _line(text: str, options: Namespace) -> Line:
-    key = options.key
+def _line(text: str, options: Namespace, key: Encoder, value: Encoder) -> Line:
+    named = options.key
     if options.key_separator is not None:
-        key, separator, text = text.partition(options.key_separator)
+        named, separator, text = text.partition(options.key_separator)
         if not separator:
-            raise Misfit(f"no {options.key_separator!r} parts a key from a value in {key[:80]!r}")
-    value = NULL if text == options.null_value else encode(text, options.value_format)
-    return Line(None if key is None else encode(key, options.key_format), value, (), None, None)
+            raise Misfit(f"no {options.key_separator!r} parts a key from a value in {named[:80]!r}")
+    return Line(
+        None if named is None else key.of_text(named),
+        NULL if text == options.null_value else value.of_text(text),
+        (),
+        None,
+        None,
+    )
 
 
-def _object(text: str, options: Namespace) -> Line:
+def _object(text: str, key: Encoder, value: Encoder) -> Line:
     """A line that is a whole record. Misfit."""
     try:
         told = json.loads(text)
@@ -201,21 +204,13 @@ def _object(text: str, options: Namespace) -> Line:
     except (TypeError, ValueError):
         raise Misfit("headers are an object, or an array of names and values") from None
     for name in ("partition", "timestamp"):
-        value = told.get(name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        number = told.get(name)
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
             raise Misfit(f"{name} is no whole number")
     return Line(
-        _bytes(told.get("key"), options.key_format),
-        _bytes(told.get("value"), options.value_format),
+        key.of_json(told.get("key")),
+        value.of_json(told.get("value")),
         named,
         told.get("partition"),
         told.get("timestamp"),
     )
-
-
-def _bytes(value: Any, form: str) -> bytes | None:
-    if value is None:
-        return None
-    if isinstance(value, str) and form != JSON:
-        return encode(value, form)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
@@ -49,3 +51,9 @@ def offline(capsys: pytest.CaptureFixture[str]) -> Desk:
 def desk(broker: Broker, offline: Desk) -> Desk:
     """Run a command against the broker."""
     return lambda *arguments: offline(*arguments, "--bootstrap-server", broker.bootstrap_servers)
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    """Puts bytes on the standard input."""
+    return lambda data: monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))

@@ -5,17 +5,22 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from kwire.desk.avro import AvroValues
 from kwire.desk.failure import Failure, Misfit
+from kwire.testing import Broker
 from tests.desk.running import Desk
+from tests.pipeline.schema_registry import SchemaRegistry
 
 ITEM = {"type": "record", "name": "Item", "fields": [{"name": "n", "type": "long"}]}
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "item", "type": "Item"}]}
@@ -119,3 +124,79 @@ def test_values_are_shown_as_json(desk: Desk, registry: str) -> None:
     ran = desk("consume", "avro", "--from", "0", "-n", "1", "--values", "--value-format", "avro",
                "--registry", registry)  # fmt: skip
     assert json.loads(ran.out) == {"item": {"n": 5}}
+
+
+POINT = json.dumps(
+    {
+        "type": "record",
+        "name": "Point",
+        "fields": [
+            {"name": "x", "type": "int"},
+            {"name": "label", "type": ["null", "string"], "default": None},
+        ],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def subjects() -> Iterator[SchemaRegistry]:
+    with SchemaRegistry() as registry:
+        registry.register("points-value", {"schema": '"string"'})
+        registry.register("points-value", {"schema": POINT})
+        registry.register("points-key", {"schema": '"long"'})
+        registry.register("else-value", {"schema": "syntax", "schemaType": "PROTOBUF"})
+        yield registry
+
+
+def test_what_is_produced_by_a_subject_is_what_confluents_deserializer_reads(
+    desk: Desk, broker: Broker, subjects: SchemaRegistry
+) -> None:
+    desk("produce", "points", '{"x": 1, "label": "a"}', '{"x": -2}', "--key", "7", "--key-format", "avro",
+         "--value-format", "avro", "--registry", subjects.url)  # fmt: skip
+    found = broker.records("points", count=2)
+    with SchemaRegistryClient({"url": subjects.url}) as client:
+        read = AvroDeserializer(client)
+        values = [read(one.value, SerializationContext("points", MessageField.VALUE)) for one in found]
+        assert values == [{"x": 1, "label": "a"}, {"x": -2, "label": None}]
+        assert read(found[0].key, SerializationContext("points", MessageField.KEY)) == 7
+
+
+def test_what_is_produced_by_a_file_is_consumed_by_it(
+    desk: Desk, tmp_path: Path, typed: Callable[[bytes], None]
+) -> None:
+    (tmp_path / "point.avsc").write_text(POINT)
+    path = str(tmp_path / "point.avsc")
+    typed(b'{"value": {"x": 3, "label": "b"}}\n{"value": null}\n')
+    desk("produce", "filed", "--records", "--value-format", "avro", "--value-schema", path)
+    ran = desk("consume", "filed", "--from", "0", "--until", "end", "--values", "--value-format", "avro",
+               "--schema", path)  # fmt: skip
+    assert ran.out == '{"x": 3, "label": "b"}\nnull\n'
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ('{"x": 1.5}', "not of its schema"),
+        ('{"x": 4294967296}', "not of its schema"),
+        ('{"x": 1, "y": 2}', "more fields than the schema specifies: y"),
+        ("{}", "not of its schema"),
+        ("x", "line 1: not JSON"),
+    ],
+)
+def test_what_is_not_of_the_schema_is_not_written(
+    desk: Desk, subjects: SchemaRegistry, value: str, why: str
+) -> None:
+    desk("topics", "create", "points", "--if-not-exists")
+    before = desk("topics", "describe", "points", "--offsets", "--json").json[0]["end"]
+    ran = desk("produce", "points", value, "--value-format", "avro", "--registry", subjects.url)
+    assert why in ran.sentence
+    assert desk("topics", "describe", "points", "--offsets", "--json").json[0]["end"] == before
+
+
+def test_where_there_is_no_schema_to_write_with_it_is_said(desk: Desk, subjects: SchemaRegistry) -> None:
+    avro = ("1", "--value-format", "avro")
+    assert "--registry URL or --value-schema FILE" in desk("produce", "other", *avro).sentence
+    unknown = desk("produce", "other", *avro, "--registry", subjects.url)
+    assert "the registry has no subject other-value: register an Avro schema" in unknown.sentence
+    protobuf = desk("produce", "else", *avro, "--registry", subjects.url)
+    assert "subject else-value is not Avro, but PROTOBUF" in protobuf.sentence
