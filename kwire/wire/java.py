@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 UINT32 = 0xFFFFFFFF
@@ -68,6 +69,20 @@ def _long_hash(text: str) -> int:
         for end in range(2 * _FOLDED_UNITS, _CHUNK_BYTES + 1, 2 * _FOLDED_UNITS):
             value = (value * _BEYOND_FOLDED + int.from_bytes(whole[end - 4 : end], "big")) & UINT32
     return value
+
+
+def hash_set_order(texts: Iterable[str], capacity: int = 16) -> list[str]:
+    """Each text once, in the order in which Java goes over a `HashSet` of that capacity with them added."""
+    added = list(dict.fromkeys(texts))
+    buckets = 1 << (max(capacity, 1) - 1).bit_length()
+    while len(added) > buckets * 3 // 4:
+        buckets *= 2
+
+    def bucket(text: str) -> int:
+        value = string_hash(text)
+        return (value ^ value >> 16) & buckets - 1
+
+    return sorted(added, key=bucket)
 
 
 def string_order(text: str) -> bytes:

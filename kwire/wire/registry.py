@@ -128,6 +128,8 @@ API_VERSIONS: dict[int, ApiInfo] = {
         (ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat"),
         (ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe"),
         (ApiKey.CONTROLLER_REGISTRATION, "ControllerRegistration"),
+        (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, "GetTelemetrySubscriptions"),
+        (ApiKey.PUSH_TELEMETRY, "PushTelemetry"),
         (ApiKey.ASSIGN_REPLICAS_TO_DIRS, "AssignReplicasToDirs"),
         (ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources"),
         (ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions"),

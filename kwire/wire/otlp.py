@@ -1,0 +1,233 @@
+"""OpenTelemetry's MetricsData, as far as clients of Kafka push it (KIP-714): numbers, as gauges and sums.
+
+The messages are protobuf's, of opentelemetry/proto/metrics/v1/metrics.proto, which is stable. A library for
+it would be the broker's largest dependency, for the eight messages that are read here. What is not read is
+passed over, as protobuf has it: also histograms and summaries, which neither Java's client nor librdkafka
+sends.
+
+A field is told by its tag, its number times eight and the kind of its value: one of another kind than
+expected is unknown, and passed over, too.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import Enum
+from typing import Final, NamedTuple
+
+from kwire.wire.errors import WireError
+from kwire.wire.primitives import Buffer
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_INT64: Final = struct.Struct("<q").unpack
+_DOUBLE: Final = struct.Struct("<d").unpack
+_DELTA: Final = 1
+_NO_RECORDED_VALUE: Final = 1
+
+
+class Kind(Enum):
+    """What a number is."""
+
+    GAUGE = "gauge"
+    """As it was when it was measured."""
+    TOTAL = "total"
+    """All since the client has begun to count."""
+    DELTA = "delta"
+    """What has come since the client pushed it last."""
+
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class TooMuch(WireError):
+    """There is more than is read."""
+
+
+class Point(NamedTuple):
+    """A number that a client has measured."""
+
+    name: str
+    labels: Labels
+    """What it is of: attributes of the client, and then those of the number."""
+    value: float
+    kind: Kind
+    only_rises: bool
+
+
+def read_points(data: Buffer, *, most_fields: int) -> Iterator[Point]:
+    """The numbers in a MetricsData.
+
+    WireError where it is none; TooMuch where it has more than `most_fields` fields, after what came before.
+    """
+    message = _Message(memoryview(data), most_fields)
+    for tag, value in message.fields(message.whole):
+        if tag == _of(1, _LENGTH):
+            yield from _resource_points(message, value)
+
+
+def _of(number: int, kind: int) -> int:
+    return number << 3 | kind
+
+
+# What is looked for: the field's number in its message, and how its value is written.
+_FIRST: Final = _of(1, _LENGTH)
+_SECOND: Final = _of(2, _LENGTH)
+_GAUGE: Final = _of(5, _LENGTH)
+_SUM: Final = _of(7, _LENGTH)
+_TEMPORALITY: Final = _of(2, _VARINT)
+_IS_MONOTONIC: Final = _of(3, _VARINT)
+_AS_DOUBLE: Final = _of(4, _FIXED64)
+_AS_INT: Final = _of(6, _FIXED64)
+_ATTRIBUTE: Final = _of(7, _LENGTH)
+_FLAGS: Final = _of(8, _VARINT)
+_TEXT: Final = _of(1, _LENGTH)
+_TRUTH: Final = _of(2, _VARINT)
+_WHOLE_NUMBER: Final = _of(3, _VARINT)
+_NUMBER: Final = _of(4, _FIXED64)
+
+Span = tuple[int, int]
+
+
+class _Message:
+    """The bytes, and how many fields in them may still be read."""
+
+    def __init__(self, data: memoryview, most_fields: int) -> None:
+        self._data = data
+        self._left = most_fields
+        self.whole: Span = 0, len(data)
+
+    def fields(self, span: Span) -> Iterator[tuple[int, Span]]:
+        """The tag of each field of a message, and where its value is. WireError.
+
+        Of a varint it is told what it says, and its end.
+        """
+        position, end = span
+        while position < end:
+            self._left -= 1
+            if self._left < 0:
+                raise TooMuch("the metrics have more fields than are read")
+            tag, position = self._varint(position, end)
+            kind = tag & 7
+            if kind == _VARINT:
+                value, position = self._varint(position, end)
+                yield tag, (value, position)
+                continue
+            if kind == _LENGTH:
+                size, position = self._varint(position, end)
+            elif kind == _FIXED64:
+                size = 8
+            elif kind == _FIXED32:
+                size = 4
+            else:
+                raise WireError(f"the metrics have a field of kind {kind} at byte {position}")
+            if size > end - position:
+                raise WireError(f"a field of {size} bytes at byte {position} reaches beyond the end at {end}")
+            yield tag, (position, position + size)
+            position += size
+
+    def _varint(self, position: int, end: int) -> tuple[int, int]:
+        data, value = self._data, 0
+        for shift in range(0, 70, 7):
+            if position >= end:
+                raise WireError(f"the metrics end within a number at byte {position}")
+            byte = data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value & 0xFFFF_FFFF_FFFF_FFFF, position
+        raise WireError(f"a number at byte {position} has no end")
+
+    def text(self, span: Span) -> str:
+        try:
+            return str(self._data[span[0] : span[1]], "utf-8")
+        except UnicodeDecodeError as error:
+            raise WireError(f"the text at byte {span[0]} is not UTF-8") from error
+
+    def double(self, span: Span) -> float:
+        value: float = _DOUBLE(self._data[span[0] : span[1]])[0]
+        return value
+
+    def int64(self, span: Span) -> int:
+        value: int = _INT64(self._data[span[0] : span[1]])[0]
+        return value
+
+
+def _resource_points(message: _Message, span: Span) -> Iterator[Point]:
+    """Those of a ResourceMetrics."""
+    labels: Labels = ()
+    scopes = []
+    for tag, value in message.fields(span):
+        if tag == _FIRST:
+            for part, where in message.fields(value):
+                if part == _FIRST:
+                    labels += _attribute(message, where)
+        elif tag == _SECOND:
+            scopes.append(value)
+    for scope in scopes:
+        for tag, value in message.fields(scope):
+            if tag == _SECOND:
+                yield from _metric_points(message, value, labels)
+
+
+def _metric_points(message: _Message, span: Span, labels: Labels) -> Iterator[Point]:
+    """Those of a Metric."""
+    name = ""
+    found: Span | None = None
+    is_sum = False
+    for tag, value in message.fields(span):
+        if tag == _FIRST:
+            name = message.text(value)
+        elif tag in (_GAUGE, _SUM):
+            found, is_sum = value, tag == _SUM
+    if found is None:
+        return
+    kind = Kind.TOTAL if is_sum else Kind.GAUGE
+    only_rises, points = False, []
+    for tag, value in message.fields(found):
+        if tag == _FIRST:
+            points.append(value)
+        elif is_sum and tag == _TEMPORALITY:
+            kind = Kind.DELTA if value[0] == _DELTA else Kind.TOTAL  # also where nothing is said of it
+        elif is_sum and tag == _IS_MONOTONIC:
+            only_rises = bool(value[0])
+    for point in points:
+        number: float | None = None
+        has_value = True
+        own = list(labels)
+        for tag, value in message.fields(point):
+            if tag == _AS_DOUBLE:
+                number = message.double(value)
+            elif tag == _AS_INT:
+                number = message.int64(value)
+            elif tag == _ATTRIBUTE:
+                own += _attribute(message, value)
+            elif tag == _FLAGS:
+                has_value = not value[0] & _NO_RECORDED_VALUE
+        if number is not None and has_value:
+            yield Point(name, tuple(own), number, kind, only_rises)
+
+
+def _attribute(message: _Message, span: Span) -> Labels:
+    """That of a KeyValue; none where its value is a list, a map or bytes."""
+    key, told = "", None
+    for tag, value in message.fields(span):
+        if tag == _FIRST:
+            key = message.text(value)
+        elif tag == _SECOND:
+            told = _any_value(message, value)
+    return () if told is None else ((key, told),)
+
+
+def _any_value(message: _Message, span: Span) -> str | None:
+    told = None
+    for tag, value in message.fields(span):
+        if tag == _TEXT:
+            told = message.text(value)
+        elif tag == _TRUTH:
+            told = "true" if value[0] else "false"
+        elif tag == _WHOLE_NUMBER:
+            told = str(value[0] - (1 << 64) if value[0] >> 63 else value[0])
+        elif tag == _NUMBER:
+            told = str(message.double(value))
+    return told
