@@ -15,6 +15,7 @@ ENDED = "a life that was about to end does not begin again: docs/decisions/0016"
 SNAPSHOT_REFUSED = (
     "Apache Kafka's refusal of a piece of a snapshot lacks a field, and fails: docs/decisions/0007"
 )
+NO_BACKTRACKING = "patterns of clients are RE2's, which does not backtrack: docs/decisions/0007"
 SOONER = "a fetch is told the high watermark that it has itself raised: docs/decisions/0017"
 
 KNOWN: list[tuple[str, str, str]] = [
@@ -38,6 +39,7 @@ KNOWN: list[tuple[str, str, str]] = [
         "/restarted-retained-False/ended/committed/*/4/0/1",
         SNAPSHOT_KEPT,
     ),
+    ("raw_config_values.subscriptions", "/match=client_id=x++/*", NO_BACKTRACKING),
     ("raw_nodes_lives.heartbeats", "/back at once/*", LET_GO),
     ("raw_nodes_lives.heartbeats", "/gone, and not fenced in this life/IsFenced", ENDED),
     ("raw_nodes_metadata.snapshots", "/refused: */*", SNAPSHOT_REFUSED),

@@ -98,6 +98,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.wire": {"crc32c", "lz4", "snappy", "zstandard"},
     "kwire.wire.columns": {"numpy", "pyarrow"},
     "kwire.broker.storage": {"crc32c"},
+    "kwire.broker.metadata": {"re2"},
     "kwire.coordinator": {"re2", "xxhash"},
     "kwire.desk": {"fastavro"},  # where it is there
     "kwire.broker.net": {"trio"},

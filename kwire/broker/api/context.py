@@ -54,6 +54,7 @@ class Channel:
         "logger",
         "on_ready",
         "peer_host",
+        "peer_port",
         "pending_bytes",
         "principal",
         "queued_bytes",
@@ -72,12 +73,14 @@ class Channel:
         logger: NodeLogger,
         principal: str = "User:ANONYMOUS",
         local_host: str = "",
+        peer_port: int = 0,
         role: ListenerRole = ListenerRole.BROKER,
         answered: Answered | None = None,
     ) -> None:
         """`answered` is told of each reply that leaves."""
         self.id = channel_id
         self.peer_host = peer_host
+        self.peer_port = peer_port
         self.local_host = local_host
         self.listener = listener
         self.role = role

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from logging import Logger
 
     from kwire.broker.api.records.fetch_sessions import FetchSessionCache
+    from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
     from kwire.broker.config import BrokerConfig
     from kwire.broker.controller.port import ControllerPort
     from kwire.broker.host.host import Host, PeerAddress
@@ -256,6 +257,13 @@ class BrokerRole(ClusterView, Records, Protocol):
     def log_manager(self) -> LogManager: ...
     @property
     def log_dirs(self) -> MovesLogs: ...
+    @property
+    def has_telemetry_receiver(self) -> bool:
+        """Whether anybody can be shown what clients push of their metrics."""
+
+    @property
+    def telemetry(self) -> ClientTelemetry:
+        """What clients push of their metrics."""
 
     def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
         """Where these brokers are reached through a listener; those that are not are left out."""

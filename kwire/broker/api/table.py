@@ -54,6 +54,8 @@ class Served(NamedTuple):
     """Where the handler for the controller's listener is, if it is another one."""
     refused_below: int = 0
     """Versions below this one are advertised, but not accepted."""
+    for_receiver: bool = False
+    """Whether it is advertised only while somebody is shown what clients push of their metrics."""
 
 
 SERVED: Final[dict[int, Served]] = {
@@ -126,6 +128,10 @@ SERVED: Final[dict[int, Served]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(0, 1, "groups.membership.consumer_group_heartbeat"),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Served(0, 1, "groups.administration.consumer_group_describe"),
     ApiKey.CONTROLLER_REGISTRATION: Served(0, 0, "nodes.lives.controller_registration", By.CONTROLLER_ALONE),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Served(
+        0, 0, "telemetry.push.get_telemetry_subscriptions", for_receiver=True
+    ),
+    ApiKey.PUSH_TELEMETRY: Served(0, 0, "telemetry.push.push_telemetry", for_receiver=True),
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: Served(
         0, 0, "nodes.replicas.assign_replicas_to_dirs", By.CONTROLLER_ALONE
     ),

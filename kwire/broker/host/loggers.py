@@ -25,6 +25,7 @@ NAMES: Final = (
     "kwire.produce",
     "kwire.raft",
     "kwire.storage",
+    "kwire.telemetry",
     "kwire.transactions",
 )
 """What the parts of a node log to."""

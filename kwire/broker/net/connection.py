@@ -43,6 +43,7 @@ class Connection(Receiver):
         channel = Channel(
             channel_id,
             peer_host=peer[0],
+            peer_port=peer[1],
             local_host=sock.getsockname()[0],
             listener=listener.name,
             on_ready=self._reply_ready,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kwire.broker.api.context import Channel
 from kwire.broker.api.records.fetch_sessions import FetchSessionCache
 from kwire.broker.config import BrokerConfig
 from kwire.broker.config.group import GroupConfigs
@@ -44,6 +45,7 @@ from kwire.coordinator.groups.service import GroupCoordinatorService
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
 
 if TYPE_CHECKING:
+    from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
     from kwire.broker.node.controller_node import ControllerNode
 
 FETCH_SESSION_EVICTION_MS = 120_000
@@ -88,6 +90,9 @@ class Node(NodeBase):
         )
         self.is_open = False
         """Whether the logs are open, and the replicas taken up."""
+        self.has_telemetry_receiver = False
+        """Whether anybody can be shown what clients push of their metrics: the shell says so."""
+        self._telemetry: ClientTelemetry | None = None
         self.fetch_sessions = FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots,
             FETCH_SESSION_EVICTION_MS,
@@ -233,12 +238,31 @@ class Node(NodeBase):
         self.log_manager.expire_producers(self.host.now_ms())
 
     def _keep_house(self) -> None:
+        if self._telemetry is not None:
+            self._telemetry.expire()
         if self.log_manager.tick(self.host.monotonic_ms()) and not self.stopping:
             self._timers["more housekeeping"] = self.host.schedule(HOUSEKEEPING_PAUSE_MS, self._keep_house)
 
     def end_turn(self, answer: Callable[[], None] | None = None) -> None:
         """Write what this turn appended, acknowledge it, and wake who waits for it."""
         self.replicas.end_turn(answer)
+
+    def channel_closed(self, channel: Channel) -> None:
+        super().channel_closed(channel)
+        if self._telemetry is not None:
+            self._telemetry.disconnected(channel.id)
+
+    @property
+    def telemetry(self) -> ClientTelemetry:
+        """What clients push of their metrics: begun, and imported, when the first one asks."""
+        if self._telemetry is None:
+            from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
+
+            self._telemetry = telemetry = ClientTelemetry(
+                self.config, self.host, self.image, has_receiver=lambda: self.has_telemetry_receiver
+            )
+            self._metadata.publisher.subscribe(telemetry.metadata_changed)
+        return self._telemetry
 
     # --- following the metadata
 

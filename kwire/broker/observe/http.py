@@ -17,6 +17,7 @@ from typing import Final
 from kwire.broker.net.listeners import BindError, bind
 from kwire.broker.net.serve import RunningNode
 from kwire.broker.net.settings import Settings
+from kwire.broker.node.node import Node
 
 MADE_OF: Final = ("hypercorn", "starlette")
 OF_CONSOLE: Final = ("jinja2",)
@@ -68,6 +69,8 @@ class HttpPort:
         from kwire.broker.observe.app import pages
         from kwire.broker.observe.console import ConsoleProcess
 
+        if isinstance(running.node, Node):
+            running.node.has_telemetry_receiver = True
         config = Config()
         # Hypercorn owns the descriptor that it is given, and closes it.
         config.bind = [f"fd://{self._listener.sock.detach()}"]

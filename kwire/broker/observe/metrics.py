@@ -20,6 +20,7 @@ from kwire.broker.net.serve import RunningNode
 from kwire.broker.node.base import NodeBase
 from kwire.broker.node.life import Stage
 from kwire.broker.node.node import Node
+from kwire.broker.observe.client_metrics import client_metrics
 from kwire.broker.observe.exposition import Exposition, labels
 from kwire.broker.observe.process import process_metrics
 from kwire.broker.observe.requests import request_metrics
@@ -69,6 +70,7 @@ def metrics(running: RunningNode, out: Exposition) -> Iterator[None]:
         _groups(node, out)
         yield
         yield from _partitions(node, out)
+        yield from client_metrics(node.telemetry, out)
     if node.config.is_controller:
         yield from _controller(node, out)
     yield from _logs(node, out)

@@ -73,6 +73,7 @@ def test_api_versions_tells_those_of_the_listener(rig: Roles) -> None:
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     told = {one.api_key for one in rig.ask_controller(4, request).api_keys}
     assert told == served_by(ListenerRole.CONTROLLER).keys()
+    rig.node.has_telemetry_receiver = True
     assert {one.api_key for one in rig.call(4, request).api_keys} == served_by(ListenerRole.BROKER).keys()
 
 

@@ -62,7 +62,11 @@ def api_versions(
 
 def _offered(node: BothRoles, role: ListenerRole) -> dict[int, tuple[int, int]]:
     """The versions of each API that whoever answers it serves: the active controller may know fewer."""
-    offered = {key: (served.min_version, served.max_version) for key, served in served_by(role).items()}
+    offered = {
+        key: (served.min_version, served.max_version)
+        for key, served in served_by(role).items()
+        if not served.for_receiver or node.has_telemetry_receiver
+    }
     answers = node.forwarding.versions() if node.forwarding is not None else {}
     if answers and role is ListenerRole.BROKER:
         for key in [key for key in offered if SERVED[key].by.value.is_forwarded]:

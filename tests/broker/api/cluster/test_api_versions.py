@@ -50,6 +50,7 @@ def test_what_is_passed_on_is_offered_as_far_as_the_active_controller_serves_it(
         rig.node.forwarding = OldController(known)  # type: ignore[assignment]
         return {one.api_key: (one.min_version, one.max_version) for one in rig.call(4, request()).api_keys}
 
+    rig.node.has_telemetry_receiver = True
     everything = offered({})
     assert everything.keys() == served_by(ListenerRole.BROKER).keys()
     known: dict[int, tuple[int, int]]
@@ -59,6 +60,15 @@ def test_what_is_passed_on_is_offered_as_far_as_the_active_controller_serves_it(
     own = {key for key in everything if not SERVED[key].by.value.is_forwarded}
     assert less.keys() == own | {ApiKey.CREATE_TOPICS, ApiKey.DESCRIBE_QUORUM}
     assert all(less[key] == everything[key] for key in own)
+
+
+def test_client_metrics_are_offered_where_somebody_is_shown_them(rig: Rig) -> None:
+    def offered() -> set[int]:
+        return {one.api_key for one in rig.call(NEWEST, request()).api_keys}
+
+    without = offered()
+    rig.node.has_telemetry_receiver = True
+    assert offered() - without == {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
 
 
 def test_a_later_version_is_answered_in_0_with_the_range(rig: Rig) -> None:

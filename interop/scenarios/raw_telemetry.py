@@ -1,0 +1,281 @@
+"""GetTelemetrySubscriptions and PushTelemetry (KIP-714), served also where nobody is shown what is pushed.
+
+The subscription ids are compared to the bit: a client takes its one to another broker. Each subscription is
+for client instances that are named in it, so that none sees another's.
+"""
+
+from __future__ import annotations
+
+import gzip
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from uuid import UUID, uuid5
+
+from interop.brokers import Broker
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_config_values import CLIENT_METRICS, DELETE, SET, change
+from interop.wire import Fields, encode_request
+
+NAME = "raw-telemetry"
+NAMESPACE = UUID("d1a5c6cd-2a3b-4c5d-8e9f-0a1b2c3d4e5f")
+GET, PUSH = "GetTelemetrySubscriptions", "PushTelemetry"
+NONE, TOO_EARLY = 0, 89
+SECONDS = 10.0
+DEFAULT_MS = 300_000
+MAX_BYTES = 1 << 20
+
+MANY = [f"org.apache.kafka.{kind}.{what}." for kind in ("producer", "consumer") for what in "abcdefghijk"]
+SUBSCRIPTIONS: dict[str, list[dict[str, str]]] = {
+    "none": [],
+    "one": [{"metrics": "org.apache.kafka.producer.,a", "interval.ms": "1000"}],
+    "without metrics": [{"interval.ms": "2000"}],
+    "default interval": [{"metrics": "b"}],
+    "a longer interval": [{"metrics": "b", "interval.ms": "3600000"}],
+    "twelve": [{"metrics": ",".join(MANY[:12]), "interval.ms": "100"}],
+    "thirteen": [{"metrics": ",".join(MANY[:13]), "interval.ms": "100"}],
+    "many": [{"metrics": ",".join(MANY), "interval.ms": "100"}],
+    "overlapping": [
+        {"metrics": "a,b,\u00e9", "interval.ms": "5000"},
+        {"metrics": "b,c,d", "interval.ms": "4000"},
+        {"metrics": "d,e", "interval.ms": "400000"},
+    ],
+    "all": [{"metrics": "a,b", "interval.ms": "5000"}, {"metrics": "*,x"}],
+}
+"""Settings of subscriptions that are for one client instance."""
+
+MATCHES = (
+    *("client_software_name=interop-.*", "client_software_name=interop", "client_software_name=unknown"),
+    *(r"client_software_version=1\.[0-9]+", "client_software_version=2.0", "client_software_version=.*"),
+    *("client_id=interop", "client_id=inter", "client_id=(?i)INTEROP", "client_id=a, client_id=interop"),
+    *("client_id=.*", "client_id=()", r"client_source_address=127\.0\.0\.1", "client_source_address=10.*"),
+    *("client_source_port=[0-9]+", "client_source_port=0", "client_id=interop,client_software_name=no"),
+    "client_id=interop, client_source_port = \\d*",
+)
+"""What a pattern may speak of, and such that match and such that do not."""
+
+
+def instance(name: str) -> bytes:
+    """The id of a client instance, and of no other."""
+    return uuid5(NAMESPACE, name).bytes
+
+
+def text(instance_id: bytes) -> str:
+    return urlsafe_b64encode(instance_id)[:22].decode()
+
+
+def get(client: RawClient, instance_id: bytes) -> Fields:
+    return client.call(GET, 0, ClientInstanceId=instance_id)
+
+
+def get_until(client: RawClient, instance_id: bytes, is_it: Callable[[Fields], bool]) -> Fields:
+    """Ask until it is that, which takes until the broker has heard of a change."""
+    deadline = time.monotonic() + SECONDS
+    while not is_it(answer := get(client, instance_id)):
+        assert time.monotonic() < deadline, answer
+        time.sleep(0.02)
+    return answer
+
+
+def push(client: RawClient, instance_id: bytes, **fields: Any) -> int:
+    code: int = client.call(PUSH, 0, ClientInstanceId=instance_id, **fields)["ErrorCode"]
+    return code
+
+
+def subscribe(client: RawClient, name: str, settings: dict[str, str]) -> None:
+    wanted = [(key, SET, value) for key, value in settings.items()]
+    made = change(client, CLIENT_METRICS, f"{NAME}-{name}", wanted, check=False)
+    assert made[0] == 0, made
+
+
+def unsubscribe(client: RawClient, name: str, settings: dict[str, str]) -> None:
+    change(client, CLIENT_METRICS, f"{NAME}-{name}", [(key, DELETE, None) for key in settings], check=False)
+
+
+@scenario()
+def told(broker: Broker) -> Any:
+    """What a client instance is told to push, and when it may ask again."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        first = get(client, bytes(16))
+        assert first["ClientInstanceId"][6] >> 4 == 4, "a random id"
+        seen["an id"] = sorted(first), first["ErrorCode"], first["PushIntervalMs"], first["RequestedMetrics"]
+        seen["again"] = get(client, first["ClientInstanceId"])
+        seen["another"] = get(client, bytes(16))["ErrorCode"]
+        seen["id one"] = get(client, bytes(15) + b"\x01")
+        own = instance("told")
+        seen["of its own"] = get(client, own)
+        seen["of its own, again"] = get(client, own)
+        with RawClient(broker.bootstrap) as another:
+            seen["by another connection"] = get(another, own)["ErrorCode"]
+    with RawClient(broker.bootstrap) as client:
+        # It is forgotten with the connection, which takes a moment.
+        seen["by a later connection"] = get_until(client, own, lambda answer: answer["ErrorCode"] == NONE)
+    return seen
+
+
+def is_told(metrics: set[str], interval_ms: int, answer: Fields) -> bool:
+    """Whether it is this that a client instance is to push."""
+    return (set(answer["RequestedMetrics"]), answer["PushIntervalMs"]) == (metrics, interval_ms)
+
+
+@scenario()
+def subscribed(broker: Broker) -> Any:
+    """Subscriptions of all sorts, and what their clients are told."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        for name, subscriptions in SUBSCRIPTIONS.items():
+            own = instance(name)
+            made = [
+                (f"{number}", {**settings, "match": f"client_instance_id={text(own)}"})
+                for number, settings in enumerate(subscriptions)
+            ]
+            for number, settings in made:
+                subscribe(client, number, settings)
+            every = [
+                metric for one in subscriptions for metric in one.get("metrics", "").split(",") if metric
+            ]
+            wanted = {"*"} if "*" in every else set(every)
+            interval_ms = min(
+                [DEFAULT_MS, *(int(one.get("interval.ms", DEFAULT_MS)) for one in subscriptions)]
+            )
+
+            seen[name] = get_until(client, own, partial(is_told, wanted, interval_ms))
+            for number, settings in made:
+                unsubscribe(client, number, settings)
+            if made:
+                seen[f"{name}, no more"] = get_until(
+                    client, own, lambda answer: not answer["ErrorCode"] and not answer["RequestedMetrics"]
+                )
+    return seen
+
+
+@scenario()
+def matched(broker: Broker) -> Any:
+    """Which clients a subscription is for: one that says all of itself, and one that says nothing."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        for pattern in MATCHES:
+            known, unknown, marker = (instance(f"{pattern}, {who}") for who in ("known", "unknown", "marker"))
+            settings = {
+                "metrics": "found",
+                "match": f"client_instance_id={text(known)}|{text(unknown)},{pattern}",
+            }
+            subscribe(client, "matched", settings)
+            marked = {"metrics": "marker", "match": f"client_instance_id={text(marker)}"}
+            subscribe(client, "marker", marked)
+            get_until(client, marker, lambda answer: answer["RequestedMetrics"] == ["marker"])
+            with RawClient(broker.bootstrap) as one:
+                software = {"ClientSoftwareName": "interop-client", "ClientSoftwareVersion": "1.17"}
+                one.call("ApiVersions", 3, **software)
+                found = [get(one, known)["RequestedMetrics"]]
+            with RawClient(broker.bootstrap) as one:
+                one.send_frame(encode_request(GET, 0, {"ClientInstanceId": unknown}, client_id=None))
+                found.append(one.answer(GET, 0)["RequestedMetrics"])
+            seen[pattern] = found
+            unsubscribe(client, "matched", settings)
+            unsubscribe(client, "marker", marked)
+    return seen
+
+
+@scenario()
+def pushed(broker: Broker) -> Any:
+    """Which pushes are taken, and what is said of the others."""
+    seen: dict[str, Any] = {}
+    garbage = b"\xff" * 100
+    with RawClient(broker.bootstrap) as client:
+        seen["ids that are none"] = [push(client, bytes(16)), push(client, bytes(15) + b"\x01")]
+
+        def fresh(name: str) -> tuple[bytes, int]:
+            own = instance(f"pushed {name}")
+            return own, get(client, own)["SubscriptionId"]
+
+        own, known = fresh("in order")
+        seen["in order"] = [
+            push(client, own, SubscriptionId=known),
+            push(client, own, SubscriptionId=known),
+            get(client, own)["ErrorCode"],
+            push(client, own, SubscriptionId=known, Terminating=True),
+            push(client, own, SubscriptionId=known, Terminating=True),
+            push(client, own, SubscriptionId=known),
+            push(client, own, SubscriptionId=known),
+            get(client, own)["ErrorCode"],
+        ]
+        own, known = fresh("of another subscription")
+        seen["of another subscription"] = [
+            push(client, own, SubscriptionId=known + 1),
+            get(client, own),
+            push(client, own, SubscriptionId=known),
+            push(client, own, SubscriptionId=known, Terminating=True),
+            get(client, own)["ErrorCode"],
+        ]
+        for codec in (-1, 5, 127):
+            own, known = fresh(f"codec {codec}")
+            seen[f"codec {codec}"] = [
+                push(client, own, SubscriptionId=known, CompressionType=codec),
+                get(client, own)["ErrorCode"],
+                push(client, own, SubscriptionId=known, CompressionType=codec),
+                push(client, own, SubscriptionId=known, CompressionType=codec, Terminating=True),
+            ]
+        bombs = {
+            "largest": (0, bytes(MAX_BYTES)),
+            "too large": (0, bytes(MAX_BYTES + 1)),
+            "grows to the largest": (1, gzip.compress(bytes(MAX_BYTES))),
+            "grows too large": (1, gzip.compress(bytes(MAX_BYTES + 1))),
+            "nothing": (0, b""),
+            "nothing, gzip": (1, b""),
+            "garbage": (0, garbage),
+            **{f"garbage {codec}": (codec, garbage) for codec in (1, 2, 3, 4)},
+        }
+        for name, (codec, data) in bombs.items():
+            own, known = fresh(name)
+            seen[name] = [
+                push(client, own, SubscriptionId=known, CompressionType=codec, Metrics=data),
+                get(client, own)["ErrorCode"],
+                push(client, own, SubscriptionId=known, CompressionType=codec, Metrics=data),
+                push(
+                    client, own, SubscriptionId=known, CompressionType=codec, Metrics=data, Terminating=True
+                ),
+            ]
+        own, known = fresh("several faults")
+        faulty = {"CompressionType": 5, "Metrics": bytes(MAX_BYTES + 1)}
+        seen["several faults"] = [
+            push(client, own, SubscriptionId=known + 1, **faulty),
+            push(client, own, SubscriptionId=known, **faulty, Terminating=True),
+            push(client, own, SubscriptionId=known + 1, **faulty),
+        ]
+        # Not asked before: by another broker's answer, as it were.
+        for name in ("pushed unasked", "pushed unasked, and wrongly"):
+            own = instance(name)
+            with RawClient(broker.bootstrap) as another:
+                known = get(another, own)["SubscriptionId"]
+            get_until(client, own, lambda answer: answer["ErrorCode"] == NONE)
+            seen[name] = push(client, own, SubscriptionId=known + ("wrongly" in name))
+    return seen
+
+
+@scenario()
+def changed(broker: Broker) -> Any:
+    """A subscription that changes while its client pushes."""
+    own = instance("changed")
+    settings = {"metrics": "a", "interval.ms": "60000", "match": f"client_instance_id={text(own)}"}
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        subscribe(client, "changed", settings)
+        before = get_until(client, own, lambda answer: answer["RequestedMetrics"] == ["a"])
+        seen["pushed"] = push(client, own, SubscriptionId=before["SubscriptionId"])
+        seen["too early"] = push(client, own, SubscriptionId=before["SubscriptionId"])
+        subscribe(client, "changed", {"metrics": "b"})
+        deadline = time.monotonic() + SECONDS
+        while (code := push(client, own, SubscriptionId=before["SubscriptionId"])) == TOO_EARLY:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        seen["after the change"] = code
+        after = seen["asked anew"] = get(client, own)
+        seen["pushed then"] = [push(client, own, SubscriptionId=after["SubscriptionId"]) for _ in range(2)]
+        unsubscribe(client, "changed", settings)
+        seen["no more"] = get_until(client, own, lambda answer: answer["ErrorCode"] == NONE)
+    return seen

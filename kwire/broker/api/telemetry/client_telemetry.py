@@ -1,0 +1,124 @@
+"""A broker's part in client metrics: it follows the subscriptions, and takes what clients push. KIP-714."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from kwire.broker.api.telemetry.instances import Client, ClientInstances
+from kwire.broker.api.telemetry.received import Received
+from kwire.broker.config.definition import ConfigError
+from kwire.broker.metadata.client_metrics import IllegalPattern, read_subscription
+from kwire.broker.metadata.image import RESOURCE_CLIENT_METRICS
+from kwire.wire.compression import Codec, CompressionError, decompress
+from kwire.wire.errors import ApiError, ErrorCode, WireError
+from kwire.wire.messages.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+)
+from kwire.wire.messages.push_telemetry import PushTelemetryRequest
+from kwire.wire.otlp import read_points
+from kwire.wire.primitives import uuid_to_text
+
+if TYPE_CHECKING:
+    from kwire.broker.config import BrokerConfig
+    from kwire.broker.host.host import Host
+    from kwire.broker.metadata.delta import MetadataDelta
+    from kwire.broker.metadata.image import MetadataImage
+
+ACCEPTED_CODECS: Final = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
+"""In the order in which clients are to prefer them, which is Kafka's."""
+MOST_FIELDS: Final = 50_000
+"""Of a push: they take some 0.05 s of the loop, and are twice what the most series of a client have."""
+
+
+class ClientTelemetry:
+    """A broker's part in it: subscriptions followed, clients known, what they have pushed."""
+
+    def __init__(
+        self, config: BrokerConfig, host: Host, image: MetadataImage, *, has_receiver: Callable[[], bool]
+    ) -> None:
+        """Begin with the subscriptions of the image. `has_receiver`: anybody can be shown what is pushed."""
+        self.received = Received()
+        self.instances = ClientInstances(host.random("client instances"))
+        self._config = config
+        self._host = host
+        self._has_receiver = has_receiver
+        self._logger = host.logger("kwire.telemetry")
+        for resource_type, name in image.configs:
+            if resource_type == RESOURCE_CLIENT_METRICS:
+                self._subscribe(name, image.config(resource_type, name))
+
+    @property
+    def most_bytes(self) -> int:
+        """How large a push may be, compressed and not."""
+        return self._config.telemetry_max_bytes
+
+    def metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Follow the subscriptions that have changed."""
+        for resource_type, name in sorted(delta.changed_configs):
+            if resource_type == RESOURCE_CLIENT_METRICS:
+                self._subscribe(name, image.config(resource_type, name))
+
+    def _subscribe(self, name: str, settings: Mapping[str, str]) -> None:
+        try:
+            self.instances.subscribe(name, read_subscription(settings) if settings else None)
+        except (ConfigError, IllegalPattern) as error:
+            self._logger.error("the client metrics subscription %s is passed over: %s", name, error)
+
+    def get(
+        self, asked: GetTelemetrySubscriptionsRequest, client: Client
+    ) -> GetTelemetrySubscriptionsResponse:
+        """What a client is to push. ApiError."""
+        instance = self.instances.get(asked.client_instance_id, client, self._host.monotonic_ms())
+        return GetTelemetrySubscriptionsResponse(
+            client_instance_id=instance.id,
+            subscription_id=instance.subscription_id,
+            accepted_compression_types=list(ACCEPTED_CODECS),
+            push_interval_ms=instance.interval_ms,
+            telemetry_max_bytes=self.most_bytes,
+            delta_temporality=True,
+            requested_metrics=instance.metrics,
+        )
+
+    def push(self, pushed: PushTelemetryRequest, client: Client) -> None:
+        """Take what a client has measured. ApiError."""
+        now_ms = self._host.monotonic_ms()
+        instance = self.instances.push(
+            pushed.client_instance_id,
+            client,
+            now_ms,
+            of_subscription=pushed.subscription_id,
+            terminating=pushed.terminating,
+            compression=pushed.compression_type,
+            is_too_large=len(pushed.metrics) > self.most_bytes,
+        )
+        if pushed.metrics:
+            try:
+                self._take(pushed, client, now_ms + instance.kept_ms)
+            except (CompressionError, WireError) as error:
+                instance.last_error = ErrorCode.INVALID_RECORD
+                self._logger.info("what %s pushed is refused: %s", uuid_to_text(instance.id), error)
+                raise ApiError(ErrorCode.INVALID_RECORD) from error
+        if pushed.terminating:
+            self.received.ended(instance.id, now_ms)
+
+    def _take(self, pushed: PushTelemetryRequest, client: Client, until_ms: int) -> None:
+        data = pushed.metrics
+        if pushed.compression_type != Codec.NONE:
+            data = decompress(Codec(pushed.compression_type), data, max_bytes=self.most_bytes)
+        if self._has_receiver():
+            points = read_points(data, most_fields=MOST_FIELDS)
+            self.received.take(pushed.client_instance_id, client, points, until_ms=until_ms)
+
+    def disconnected(self, connection: int) -> None:
+        """A client's connection has ended."""
+        gone = self.instances.disconnected(connection)
+        if gone is not None:
+            self.received.ended(gone, self._host.monotonic_ms())
+
+    def expire(self) -> None:
+        """Forget what was not heard of for long enough."""
+        now_ms = self._host.monotonic_ms()
+        self.instances.expire(now_ms)
+        self.received.expire(now_ms)

@@ -1,0 +1,243 @@
+"""The clients that ask which metrics to push, and push them: what each is told, and which pushes are taken.
+
+A machine of its own, to which subscriptions, requests and the end of connections are told with the time. It
+decides as Apache Kafka's `ClientMetricsManager` does; KIP-714 says why. A client instance has an id that it
+is given once and takes along to other brokers, so that none of what is kept here is needed for long: it is
+forgotten with the connection, after some silence, or for others when there are too many.
+
+The subscription id is Kafka's to the bit, for a client may push to another broker than the one that told
+it: it hangs on the order of a hash table of Java's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from kwire.broker.controller.topics import new_uuid
+from kwire.broker.metadata.client_metrics import Subscription, read_subscription
+from kwire.wire.compression import Codec
+from kwire.wire.crc import crc32c
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.java import hash_set_order
+from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_to_text
+
+MOST_INSTANCES: Final = 16_384
+LEAST_KEPT_MS: Final = 60_000
+KEPT_INTERVALS: Final = 3
+NEVER_MS: Final = -(1 << 62)
+ALL: Final = "*"
+CODECS: Final = frozenset(Codec)
+DEFAULT_INTERVAL_MS: Final = read_subscription({}).interval_ms
+ONE_UUID: Final = Uuid(bytes(15) + b"\x01")
+RETRIED_AT_ONCE: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+"""After these a client asks anew which metrics to push, and need not wait."""
+
+
+class Client(NamedTuple):
+    """Who asks, as a request tells it."""
+
+    client_id: str
+    """Empty where the request had none."""
+    software_name: str
+    software_version: str
+    address: str
+    port: int
+    connection: int
+
+    def selectors(self, instance_id: Uuid) -> Mapping[str, str]:
+        """What the patterns of subscriptions may speak of."""
+        return {
+            "client_instance_id": uuid_to_text(instance_id),
+            "client_id": self.client_id,
+            "client_software_name": self.software_name,
+            "client_software_version": self.software_version,
+            "client_source_address": self.address,
+            "client_source_port": str(self.port),
+        }
+
+
+class Instance:
+    """A client instance: what it is asked for, and when it was here."""
+
+    __slots__ = (
+        "client",
+        "connection",
+        "expires_ms",
+        "got_ms",
+        "id",
+        "interval_ms",
+        "is_terminating",
+        "last_error",
+        "metrics",
+        "pushed_ms",
+        "subscription_id",
+        "version",
+    )
+
+    def __init__(
+        self, instance_id: Uuid, client: Client, metrics: list[str], interval_ms: int, version: int
+    ) -> None:
+        self.id = instance_id
+        self.client = client
+        """As it was when it came first."""
+        self.metrics = metrics
+        self.interval_ms = interval_ms
+        self.version = version
+        """Of the subscriptions that this follows from."""
+        self.subscription_id = subscription_id(metrics, interval_ms, instance_id)
+        self.connection = client.connection
+        self.expires_ms = NEVER_MS
+        self.got_ms = NEVER_MS
+        """When it was last told what to push."""
+        self.pushed_ms = NEVER_MS
+        self.is_terminating = False
+        self.last_error = ErrorCode.NONE
+
+    @property
+    def kept_ms(self) -> int:
+        """For how long it is remembered without a word."""
+        return max(LEAST_KEPT_MS, KEPT_INTERVALS * self.interval_ms)
+
+    def may_get(self, now_ms: int) -> bool:
+        """Whether a request for what to push comes in time, which is noted."""
+        if now_ms - max(self.got_ms, self.pushed_ms) < self.interval_ms:
+            return self.last_error in RETRIED_AT_ONCE
+        self.got_ms = now_ms
+        return True
+
+    def may_push(self, now_ms: int) -> bool:
+        """Whether a push comes in time, which is noted: the first one after a get is, for clients jitter."""
+        if self.got_ms <= self.pushed_ms and now_ms - self.pushed_ms < self.interval_ms:
+            return False
+        self.pushed_ms = now_ms
+        return True
+
+
+def subscription_id(metrics: list[str], interval_ms: int, instance_id: Uuid) -> int:
+    """The id of what a client instance is asked for, by Kafka's formula."""
+    value = crc32c(f"[{', '.join(metrics)}]{interval_ms}".encode())
+    for at in range(0, 16, 4):
+        value ^= int.from_bytes(instance_id[at : at + 4], "big")
+    return value - (1 << 32) if value >> 31 else value
+
+
+class ClientInstances:
+    """All of a broker's, and the subscriptions that say what they push."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._subscriptions: dict[str, Subscription] = {}
+        self._version = 0
+        self._instances: OrderedDict[Uuid, Instance] = OrderedDict()
+        self._by_connection: dict[int, Uuid] = {}
+
+    def __len__(self) -> int:
+        return len(self._instances)
+
+    def subscribe(self, name: str, subscription: Subscription | None) -> None:
+        """A subscription is made or changed, or with None deleted: clients learn of it when they ask."""
+        if subscription is not None:
+            self._subscriptions[name] = subscription
+        elif self._subscriptions.pop(name, None) is None:
+            return
+        self._version += 1
+
+    def get(self, asked: Uuid, client: Client, now_ms: int) -> Instance:
+        """What a client is to push. ApiError: THROTTLING_QUOTA_EXCEEDED."""
+        instance = self._instance(self._new_id() if asked == ZERO_UUID else asked, client, now_ms)
+        if not instance.may_get(now_ms):
+            raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        instance.last_error = ErrorCode.NONE
+        return instance
+
+    def push(
+        self,
+        asked: Uuid,
+        client: Client,
+        now_ms: int,
+        *,
+        of_subscription: int,
+        terminating: bool,
+        compression: int,
+        is_too_large: bool,
+    ) -> Instance:
+        """Whether what a client pushes is to be taken.
+
+        ApiError: INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID,
+        UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE.
+        """
+        if asked in (ZERO_UUID, ONE_UUID):
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        instance = self._instance(asked, client, now_ms)
+        try:
+            if instance.is_terminating:
+                raise ApiError(ErrorCode.INVALID_REQUEST)
+            if not instance.may_push(now_ms) and not terminating:
+                raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+            if of_subscription != instance.subscription_id:
+                raise ApiError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID)
+            if compression not in CODECS:
+                raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+            if is_too_large:
+                raise ApiError(ErrorCode.TELEMETRY_TOO_LARGE)
+        except ApiError as error:
+            instance.last_error = error.code
+            raise
+        finally:
+            instance.is_terminating = terminating
+        instance.last_error = ErrorCode.NONE
+        return instance
+
+    def disconnected(self, connection: int) -> Uuid | None:
+        """A connection has ended, and with it the instance that came first by it, if one did."""
+        gone = self._by_connection.pop(connection, None)
+        if gone is not None:
+            self._instances.pop(gone, None)
+        return gone
+
+    def expire(self, now_ms: int) -> None:
+        """Forget who was silent for too long."""
+        for instance in [one for one in self._instances.values() if one.expires_ms <= now_ms]:
+            self._forget(instance)
+
+    def _forget(self, instance: Instance) -> None:
+        self._by_connection.pop(instance.connection, None)
+        self._instances.pop(instance.id, None)
+
+    def _new_id(self) -> Uuid:
+        while (made := new_uuid(self._rng)) in self._instances:
+            pass
+        return made
+
+    def _instance(self, instance_id: Uuid, client: Client, now_ms: int) -> Instance:
+        """What is known of an instance, according to the subscriptions as they are now."""
+        known = self._instances.get(instance_id)
+        if known is not None and known.expires_ms <= now_ms:
+            self._forget(known)
+            known = None
+        if known is None or known.version < self._version:
+            known = self._subscribed(instance_id, client if known is None else known.client)
+            self._instances[instance_id] = known
+            self._by_connection[client.connection] = instance_id
+            if len(self._instances) > MOST_INSTANCES:
+                self._instances.popitem(last=False)
+        self._instances.move_to_end(instance_id)
+        known.connection = client.connection
+        known.expires_ms = now_ms + known.kept_ms
+        return known
+
+    def _subscribed(self, instance_id: Uuid, client: Client) -> Instance:
+        metrics: list[str] = []
+        interval_ms = DEFAULT_INTERVAL_MS
+        selectors = client.selectors(instance_id)
+        for subscription in self._subscriptions.values():
+            if subscription.is_for(selectors):
+                # As Java copies a list into a set: with as much room as it will need.
+                count = len(subscription.metrics)
+                metrics += hash_set_order(subscription.metrics, max(16, int(count / 0.75) + 1))
+                interval_ms = min(interval_ms, subscription.interval_ms)
+        metrics = [ALL] if ALL in metrics else hash_set_order(metrics)
+        return Instance(instance_id, client, metrics, interval_ms, self._version)

@@ -1,0 +1,48 @@
+"""GetTelemetrySubscriptions v0 and PushTelemetry v0. KIP-714.
+
+Order of checks of a push: the id; whether the client had ended; too early; the subscription id; the codec;
+the size; then what it is made of (INVALID_RECORD). Served always, but advertised only where there is a
+receiver for what is pushed, the HTTP port: docs/decisions/0023.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kwire.broker.api.telemetry.instances import Client
+from kwire.wire.messages.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+)
+from kwire.wire.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+
+if TYPE_CHECKING:
+    from kwire.broker.api.context import RequestContext
+    from kwire.broker.api.ports import BrokerRole
+
+
+def get_telemetry_subscriptions(
+    node: BrokerRole, context: RequestContext, request: GetTelemetrySubscriptionsRequest
+) -> GetTelemetrySubscriptionsResponse:
+    """Tell a client which of its metrics to push."""
+    return node.telemetry.get(request, _client(context))
+
+
+def push_telemetry(
+    node: BrokerRole, context: RequestContext, request: PushTelemetryRequest
+) -> PushTelemetryResponse:
+    """Take a client's metrics."""
+    node.telemetry.push(request, _client(context))
+    return PushTelemetryResponse()
+
+
+def _client(context: RequestContext) -> Client:
+    channel = context.channel
+    return Client(
+        context.client_id,
+        channel.client_software_name,
+        channel.client_software_version,
+        channel.peer_host,
+        channel.peer_port,
+        channel.id,
+    )

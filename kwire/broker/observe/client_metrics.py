@@ -1,0 +1,80 @@
+"""What clients have pushed of their own metrics (KIP-714), as Prometheus reads it.
+
+The names are those of OpenTelemetry with underscores, as OpenTelemetry's own exporters for Prometheus make
+them; `org.apache.kafka.` is what the metrics of every client begin with, and what does not begin so is set
+apart, lest a client tell something in the name of this node. Who it was is in labels: KIP-714 has a
+receiver add them, and they are not the client's to choose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
+from kwire.broker.api.telemetry.received import Pushed, Series
+from kwire.broker.observe.exposition import Exposition, labels
+from kwire.wire.primitives import Uuid, uuid_to_text
+
+SLICE: Final = 1_000
+"""How many series are told at once."""
+PREFIX: Final = "kafka_server_client_metrics"
+OURS: Final = "org_apache_kafka_"
+OTHERS: Final = "client_"
+NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]+")
+
+
+def client_metrics(telemetry: ClientTelemetry, out: Exposition) -> Iterator[None]:
+    """Write what clients have pushed, and yield where others may go on."""
+    received = telemetry.received
+    out.gauge(f"{PREFIX}_instance_count", len(telemetry.instances))
+    out.counter(f"{PREFIX}_dropped_points_total", received.dropped_points)
+    told = 0
+    for instance_id, pushed in list(received.clients.items()):
+        identity = _identity(instance_id, pushed)
+        client = pushed.client
+        out.gauge(
+            f"{PREFIX}_instance_info",
+            1,
+            labels(
+                **identity,
+                client_software_name=client.software_name,
+                client_software_version=client.software_version,
+                client_source_address=client.address,
+                client_source_port=client.port,
+            ),
+        )
+        names: set[str] = set()
+        for numbers in (pushed.sums, pushed.values):
+            for series, value in numbers.items():
+                _tell(series, value, identity, names, out)
+                told += 1
+                if not told % SLICE:
+                    yield
+
+
+def _identity(instance_id: Uuid, pushed: Pushed) -> dict[str, object]:
+    return {"client_instance_id": uuid_to_text(instance_id), "client_id": pushed.client.client_id}
+
+
+def _tell(
+    series: Series, value: float, identity: dict[str, object], names: set[str], out: Exposition
+) -> None:
+    """Tell a number, unless another one of its client has come out with the same name."""
+    name = NOT_IN_NAMES.sub("_", series.name)
+    if not name.startswith(OURS):
+        name = OTHERS + name
+    own = {_label(label): text for label, text in series.labels}
+    told = labels(**{**own, **identity})
+    if series.only_rises:
+        name = f"{name.removesuffix('_total')}_total"
+    if name + told in names:
+        return
+    names.add(name + told)
+    (out.counter if series.only_rises else out.gauge)(name, value, told)
+
+
+def _label(name: str) -> str:
+    made = NOT_IN_NAMES.sub("_", name)
+    return f"_{made}" if made[:1].isdigit() or not made else made

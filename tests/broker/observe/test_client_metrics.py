@@ -1,0 +1,134 @@
+"""What clients push of their own metrics, on the page of metrics: from clients as they are, and from any."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import trio
+from confluent_kafka import Producer
+from prometheus_client.parser import text_string_to_metric_families
+
+from kwire.broker.api.telemetry.instances import Client
+from kwire.broker.node.node import Node
+from kwire.broker.observe.client_metrics import SLICE, client_metrics
+from kwire.broker.observe.exposition import Exposition
+from kwire.desk.cluster import Cluster
+from kwire.desk.configs import CLIENT_METRICS, alter_configs
+from kwire.desk.settings import ClientSettings
+from kwire.wire.otlp import Kind, Labels, Point
+from kwire.wire.primitives import Uuid
+from tests.broker.observe.conftest import Observed, Series, observed
+from tests.rig import Rig
+
+ID = Uuid(bytes(range(16)))
+TOLD = {"client_instance_id": "AAECAwQFBgcICQoLDA0ODw", "client_id": 'a "client"'}
+CLIENT = Client('a "client"', "python", "3.11", "127.0.0.1", 50_000, 1)
+LATER_MS = 900_000
+
+
+def page(*points: Point, instances: int = 1) -> str:
+    telemetry = Rig().node.telemetry
+    for number in range(instances):
+        instance_id = Uuid((int.from_bytes(ID, "big") + number).to_bytes(16, "big"))
+        telemetry.received.take(instance_id, CLIENT, points, until_ms=LATER_MS)
+    out = Exposition()
+    for _ in client_metrics(telemetry, out):
+        pass
+    return out.text()
+
+
+def gauge(name: str, value: float, labels: Labels = ()) -> Point:
+    return Point(name, labels, value, Kind.GAUGE, only_rises=False)
+
+
+def test_names_and_labels() -> None:
+    labels = ("topic", "t\n"), ("node.id", "1"), ("1st", "x"), ("client_id", "somebody else")
+    told = Series(
+        page(
+            gauge("org.apache.kafka.consumer.lag", 5, labels),
+            Point("org.apache.kafka.producer.record.send.total", (), 7, Kind.DELTA, only_rises=True),
+            Point("org.apache.kafka.producer.bytes", (), 9, Kind.TOTAL, only_rises=True),
+            Point("org.apache.kafka.producer.open", (), 2, Kind.TOTAL, only_rises=False),
+            gauge("process_cpu_seconds_total", 1),
+        )
+    )
+    own = {**TOLD, "topic": "t\n", "node_id": "1", "_1st": "x"}
+    assert told.of("org_apache_kafka_consumer_lag", **own) == 5
+    assert told.of("org_apache_kafka_producer_record_send_total", **TOLD) == 7
+    assert told.of("org_apache_kafka_producer_bytes_total", **TOLD) == 9
+    assert told.of("org_apache_kafka_producer_open", **TOLD) == 2
+    # Nobody speaks in the name of this node.
+    assert told.of("client_process_cpu_seconds_total", **TOLD) == 1
+    assert "process_cpu_seconds_total" not in told.names
+    software = {"client_software_name": "python", "client_software_version": "3.11"}
+    source = {"client_source_address": "127.0.0.1", "client_source_port": "50000"}
+    assert told.of("kafka_server_client_metrics_instance_info", **TOLD, **software, **source) == 1
+
+
+def test_kinds() -> None:
+    told = page(
+        gauge("org.apache.kafka.a", 1), Point("org.apache.kafka.b", (), 1, Kind.DELTA, only_rises=True)
+    )
+    kinds = {family.name: family.type for family in text_string_to_metric_families(told)}
+    assert (kinds["org_apache_kafka_a"], kinds["org_apache_kafka_b"]) == ("gauge", "counter")
+
+
+def test_a_series_is_told_once() -> None:
+    told = page(gauge("org.apache.kafka.a.b", 1), gauge("org.apache.kafka.a-b", 2), gauge("", 3))
+    lines = [line.rpartition(" ")[0] for line in told.splitlines() if not line.startswith("#")]
+    assert len(lines) == len(set(lines))
+    assert Series(told).of("org_apache_kafka_a_b", **TOLD) == 1
+
+
+def test_a_long_page_is_written_in_slices() -> None:
+    telemetry = Rig().node.telemetry
+    points = [gauge(f"org.apache.kafka.m{number}", number) for number in range(3 * SLICE // 2)]
+    for number in range(2):
+        telemetry.received.take(Uuid(bytes(15) + bytes([number + 2])), CLIENT, points, until_ms=LATER_MS)
+    out = Exposition()
+    assert len(list(client_metrics(telemetry, out))) == 3
+    assert out.text().count("\norg_apache_kafka_m") == 2 * len(points)
+
+
+def produce(bootstrap: str, until_pushed: trio.Event) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "client.id": "orders", "log_level": 0})
+    while not until_pushed.is_set():
+        producer.produce("t", b"x")
+        producer.flush(1)
+
+
+def subscribe(bootstrap: str) -> None:
+    host, port = bootstrap.split(":")
+    told = {"metrics": "org.apache.kafka.producer.", "interval.ms": "100", "match": "client_id=orders"}
+    with Cluster(ClientSettings(((host, int(port)),))) as cluster:
+        alter_configs(cluster, CLIENT_METRICS, "s", told)
+
+
+async def pushed(node: Observed) -> Series:
+    """The page, once a client has pushed something."""
+    with trio.fail_after(20):
+        while True:
+            told = await node.metrics()
+            if any(re.match("org_apache_kafka_producer_", str(name)) for name in told.names):
+                return told
+            await trio.sleep(0.05)
+
+
+async def test_librdkafka_is_asked_and_pushes() -> None:
+    async with observed() as node:
+        assert isinstance(node.running.node, Node)
+        bootstrap = node.running.bootstrap
+        await trio.to_thread.run_sync(subscribe, bootstrap)
+        seen = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, partial(produce, bootstrap, seen))
+            told = await pushed(node)
+            seen.set()
+    (name,) = [one for one in told if one[0] == "kafka_server_client_metrics_instance_info"]
+    labels = dict(pair for pair in name[1:] if isinstance(pair, tuple))
+    assert labels["client_id"] == "orders"
+    assert labels["client_software_name"] == "confluent-kafka-python"
+    who = {label: labels[label] for label in ("client_id", "client_instance_id")}
+    assert told.of("org_apache_kafka_producer_request_latency_max", **who) >= 0
+    assert told.of("kafka_server_client_metrics_instance_count") >= 1
