@@ -28,12 +28,48 @@ print(broker.WHOSE, coordinator.WHOSE, pipeline.WHOSE)
 """
 
 SUITE = """\
+import asyncio
 import sys
+
+import pytest
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+EARLIEST = {"auto_offset_reset": "earliest"}
 
 def test_it(kwire, kwire_topic):
     kwire.produce(kwire_topic, "x")
     assert len(kwire.records(kwire_topic)) == 1
     assert "site-packages" in sys.modules["kwire"].__file__
+
+def test_kafka_python(kwire, kwire_topic):
+    from kafka import KafkaConsumer, KafkaProducer
+    producer = KafkaProducer(bootstrap_servers=kwire.bootstrap_servers)
+    producer.send(kwire_topic, b"first").get(10)
+    producer.close()
+    consumer = KafkaConsumer(kwire_topic, bootstrap_servers=kwire.bootstrap_servers, **EARLIEST)
+    assert next(consumer).value == b"first"
+    consumer.close()
+
+def test_aiokafka(kwire, kwire_topic):
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+    async def orders():
+        async with AIOKafkaProducer(bootstrap_servers=kwire.bootstrap_servers) as producer:
+            await producer.send_and_wait(kwire_topic, b"first")
+        servers = kwire.bootstrap_servers
+        async with AIOKafkaConsumer(kwire_topic, bootstrap_servers=servers, **EARLIEST) as consumer:
+            assert (await consumer.getone()).value == b"first"
+    asyncio.run(orders())
+
+def test_confluent_kafka(kwire, kwire_topic, kwire_group):
+    from confluent_kafka import Consumer, Producer
+    producer = Producer({"bootstrap.servers": kwire.bootstrap_servers})
+    producer.produce(kwire_topic, b"first")
+    assert producer.flush(10) == 0
+    consumer = Consumer({"bootstrap.servers": kwire.bootstrap_servers, "group.id": kwire_group,
+                         "auto.offset.reset": "earliest"})
+    consumer.subscribe([kwire_topic])
+    assert consumer.poll(10).value() == b"first"
+    consumer.close()
 """
 
 
@@ -105,7 +141,9 @@ def test_the_wheel_says_what_it_is(installed: Path) -> None:
         assert f"Requires-Dist: {needed}" in metadata
 
 
-def test_the_wheel_gives_pytest_its_fixtures(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_gives_pytest_its_fixtures_and_clients_their_broker(
+    installed: Path, tmp_path: Path
+) -> None:
     (tmp_path / "test_it.py").write_text(SUITE)
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"],
