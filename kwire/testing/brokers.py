@@ -8,7 +8,7 @@
         cluster.isolate(2)      # it and the others do not reach each other, until `heal`; clients reach all
 
 Each is broker and controller. Topics have as many replicas as there are brokers, at most three, of which one
-may be missing. Time and faults are each broker's own.
+may be missing. Faults are each broker's own, and so is time, unless `advance` lets it pass for all.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kwire.testing.broker import Broker
 from kwire.testing.kafka import TIMEOUT_SECONDS
+from kwire.testing.outages import Outages
 from kwire.testing.running import Running
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 MOST_REPLICAS: Final = 3
+STEP_MS: Final = 250
+"""How far one may be ahead of another when time passes: half of what elections wait for."""
 IMPATIENT: Final = {
     "broker.heartbeat.interval.ms": 200,
     "broker.session.timeout.ms": 2_000,
@@ -47,6 +51,13 @@ class _Node(Broker):
         super().start()
         self._cuts.stand_between(self._node_id, self._running)
 
+    def live(self, delay_ms: int) -> None:
+        """Let time pass for it, or for the clock that it comes back to."""
+        if self.is_running:
+            self.advance(delay_ms)
+        elif self._clock is not None:
+            self._clock.advance(delay_ms)
+
 
 class Cluster(Running):
     """See the module. What a test asks of it is what it asks of any `Kafka`."""
@@ -63,7 +74,7 @@ class Cluster(Running):
         if size < 1:
             raise ValueError(f"a cluster of {size} brokers: ask for one at least")
         super().__init__(log_dir, timeout_s)
-        self.brokers: dict[int, Broker] = {}
+        self.brokers: dict[int, _Node] = {}
         """By id, from 1 on, while it runs: those that have crashed, too."""
         self._size = size
         self._overrides = dict(overrides or {})
@@ -111,6 +122,23 @@ class Cluster(Running):
         has no replica.
         """
         self._ask(lambda client: client.move_leader(topic, partition, to))
+
+    def advance(self, delay_ms: int) -> None:
+        """Let `delay_ms` pass for all of them, as `Broker.advance` does for one.
+
+        A quarter of a second at a time, so that those who live are not missed by each other: an hour takes
+        half a minute.
+        """
+        if delay_ms < 0:
+            raise ValueError(f"time does not go back, by {delay_ms} ms or at all")
+        while delay_ms:
+            step_ms = min(delay_ms, STEP_MS)
+            _at_once(partial(node.live, step_ms) for node in self.brokers.values())
+            delay_ms -= step_ms
+
+    def outages(self, seed: int) -> Outages:
+        """Brokers that fail, one at a time, as the seed decides, while the context lasts that this is."""
+        return Outages(seed, self.brokers, self.isolate, self.heal)
 
     # --- the network between them
 

@@ -3,6 +3,7 @@
     broker.faults.refuse("Produce", "NOT_LEADER_OR_FOLLOWER", times=3, topic="orders")
     broker.faults.delay("Fetch", 0.5, client_id="billing", times=None)
     broker.faults.lose_answer("Produce")        # it is written, and the client cannot know
+    broker.faults.by_seed(7, share=0.1)         # one of ten goes wrong, in some way
 
 A request meets the first fault that is for it, and no second one. A request that names several partitions has
 it for all of them where it names one that is meant.
@@ -10,13 +11,40 @@ it for all of them where it names one that is meant.
 
 from __future__ import annotations
 
+import random
 import threading
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from kwire.testing.recorder import names
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+ANY: Final = ""
+"""In the place of an API."""
+LOST: Final = "done, and its answer is lost"
+CUT: Final = "done, and its answer is cut in half"
+LONGEST_DELAY_S: Final = 0.5
+COORDINATED: Final = "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"
+REFUSALS: Final[dict[str, tuple[str, ...]]] = {
+    "Produce": ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS"),
+    "Fetch": ("NOT_LEADER_OR_FOLLOWER",),
+    "ListOffsets": ("NOT_LEADER_OR_FOLLOWER",),
+    "Metadata": (),
+    "FindCoordinator": ("COORDINATOR_NOT_AVAILABLE",),
+    "JoinGroup": COORDINATED,
+    "SyncGroup": COORDINATED,
+    "Heartbeat": COORDINATED,
+    "ConsumerGroupHeartbeat": COORDINATED,
+    "OffsetCommit": COORDINATED,
+    "OffsetFetch": COORDINATED,
+    "InitProducerId": COORDINATED,
+    "AddPartitionsToTxn": COORDINATED,
+    "AddOffsetsToTxn": COORDINATED,
+    "TxnOffsetCommit": COORDINATED,
+    "EndTxn": COORDINATED,
+}
+"""By API, of those that go wrong by a seed: what Apache Kafka refuses with, and clients try again after."""
 
 Kind = Literal["refuse", "delay", "lose", "cut", "ignore"]
 
@@ -77,10 +105,56 @@ class Fault:
     def is_for(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> bool:
         return (
             not self.is_over
-            and api == self.api
+            and self.api in (ANY, api)
             and self.client_id in (None, client_id)
             and names(partitions, self.topic, self.partition)
         )
+
+    def meet(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
+        """What becomes of a request, which is counted where it is for it."""
+        if not self.is_for(api, client_id, partitions):
+            return None
+        self.hits += 1
+        if self.times is not None:
+            self.times -= 1
+        return self
+
+
+class SeededFault(Fault):
+    """Some of many requests go wrong, each in its own way.
+
+    Each client has its own fate for each API: its seventh Produce is lost or not, however many others there
+    are, and whenever it comes.
+    """
+
+    def __init__(self, seed: int, share: float, meant: Meant) -> None:
+        super().__init__("delay", ANY, {"times": None, **meant}, text=f"by seed {seed}")
+        self._seed, self._share = seed, share
+        self._chances: dict[tuple[str, str], random.Random] = {}
+
+    def meet(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
+        if api not in REFUSALS or not self.is_for(api, client_id, partitions):
+            return None
+        chance = self._chances.get((api, client_id))
+        if chance is None:
+            chance = self._chances[api, client_id] = random.Random(f"{self._seed} {api} {client_id}")
+        fault = self._drawn(api, chance)  # always, so that a share decides of how many, and not of how
+        if chance.random() >= self._share:
+            return None
+        fault.text += f" {self.text}"
+        super().meet(api, client_id, partitions)
+        return fault
+
+    def _drawn(self, api: str, chance: random.Random) -> Fault:
+        delay_s = chance.uniform(0.01, LONGEST_DELAY_S)
+        refusals = REFUSALS[api]
+        kind = chance.choice(("refuse", "delay", "lose", "cut") if refusals else ("delay", "lose", "cut"))
+        if kind == "refuse":
+            code, name = _error(chance.choice(refusals))
+            return Fault("refuse", api, {}, error_code=code, text=f"refused with {name}")
+        if kind == "delay":
+            return Fault("delay", api, {}, delay_s=delay_s, text=f"delayed by {delay_s:.2f} s")
+        return Fault("lose", api, {}, text=LOST) if kind == "lose" else Fault("cut", api, {}, text=CUT)
 
 
 class Faults:
@@ -136,7 +210,7 @@ class Faults:
             "lose",
             api,
             meant,
-            text="done, and its answer is lost",
+            text=LOST,
         )
         return self._add(fault)
 
@@ -150,7 +224,7 @@ class Faults:
             "cut",
             api,
             meant,
-            text="done, and its answer is cut in half",
+            text=CUT,
         )
         return self._add(fault)
 
@@ -167,6 +241,12 @@ class Faults:
             text="ignored",
         )
         return self._add(fault)
+
+    def by_seed(self, seed: int, *, share: float = 0.05, **meant: Unpack[Meant]) -> Fault:
+        """Have this share of all requests refused, delayed, or done and not answered, until cancelled."""
+        if not 0 < share <= 1:
+            raise ValueError(f"share={share}: say which part of the requests, above 0 and up to 1")
+        return self._keep(SeededFault(seed, share, meant))
 
     def clear(self) -> None:
         """Let nothing go wrong any more."""
@@ -185,11 +265,9 @@ class Faults:
         with self._lock:
             self._pending = [fault for fault in self._pending if not fault.is_over]
             for fault in self._pending:
-                if fault.is_for(api, client_id, partitions):
-                    fault.hits += 1
-                    if fault.times is not None:
-                        fault.times -= 1
-                    return fault
+                met = fault.meet(api, client_id, partitions)
+                if met is not None:
+                    return met
         return None
 
     def _add(self, fault: Fault) -> Fault:
@@ -198,6 +276,9 @@ class Faults:
         known = [api.name for api in API_VERSIONS.values()]
         if fault.api not in known:
             raise ValueError(f"there is no API {fault.api!r}: name one of {', '.join(sorted(known))}")
+        return self._keep(fault)
+
+    def _keep(self, fault: Fault) -> Fault:
         if fault.times is not None and fault.times < 1:
             raise ValueError(f"times={fault.times}: say how many requests, or None for all")
         with self._lock:

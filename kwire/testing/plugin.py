@@ -50,7 +50,7 @@ class Kept(NamedTuple):
     """Where the data of some brokers is, and which tests have failed that had them: it is kept then."""
 
     directory: Path
-    brokers: dict[str, Broker]
+    brokers: Mapping[str, Broker]
     """By what they are called in reports."""
     failed: list[pytest.Item]
 
@@ -175,7 +175,9 @@ def kwire_cluster(
     config, others = _marked(request, "kwire_cluster")
     directory = tmp_path_factory.mktemp(f"kwire-{_name_of(request)}")
     with Cluster(overrides={**kwire_config, **config}, log_dir=directory, **others) as cluster:
-        brokers = {f" of broker {node_id}": broker for node_id, broker in cluster.brokers.items()}
+        brokers: Mapping[str, Broker] = {
+            f" of broker {node_id}": broker for node_id, broker in cluster.brokers.items()
+        }
         kept = Kept(directory, brokers, [])
         request.node.stash.setdefault(OWN, []).append(kept)
         yield cluster

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -11,6 +14,7 @@ from kwire.broker.config import ConfigError
 from kwire.testing.broker import Broker
 from kwire.testing.brokers import Cluster
 from kwire.testing.client import Client
+from kwire.testing.outages import Outages
 
 PATIENCE_SECONDS = 60
 
@@ -37,6 +41,57 @@ def test_others_lead_and_coordinate_what_a_broker_did_that_crashed(tmp_path: Pat
         assert len(cluster.bootstrap_servers.split(",")) == 3
     assert cluster.brokers == {}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "3"]
+
+
+def test_time_passes_for_all_of_them_and_who_leads_goes_on_leading() -> None:
+    with Cluster(overrides={"log.retention.check.interval.ms": 1_000}, timeout_s=PATIENCE_SECONDS) as cluster:
+        topic = cluster.new_topic("orders", config={"retention.ms": 30_000})
+        stamped = cluster.new_topic("stamped", config={"message.timestamp.type": "LogAppendTime"})
+        cluster.produce(topic, "old")
+        cluster.produce(stamped, "before")
+        leader = cluster.leader(topic)
+        away = next(node_id for node_id, broker in cluster.brokers.items() if broker is not leader)
+        cluster.advance(30_000)
+        assert cluster.leader(topic) is leader
+        cluster.brokers[away].crash()
+        cluster.advance(30_100)
+        cluster.wait_until(lambda: cluster.records(topic) == [], what="what is old to go")
+        cluster.brokers[away].start()
+        cluster.move_leader(stamped, away)
+        cluster.produce(stamped, "after")
+        before, after = cluster.records(stamped, count=2)
+        assert after.timestamp_ms - before.timestamp_ms >= 60_100, "who was away knows what time it is"
+        with pytest.raises(ValueError, match="time does not go back"):
+            cluster.advance(-1)
+
+
+def test_a_seed_decides_who_fails_and_all_come_back() -> None:
+    with Cluster(timeout_s=PATIENCE_SECONDS) as cluster:
+        topic = cluster.new_topic("orders")
+        values = [f"order {number}" for number in range(30)]
+        with cluster.outages(seed=3) as outages:
+            for value in values:
+                cluster.produce(topic, value)
+            cluster.wait_until(lambda: repr(outages).count("broker") >= 3, timeout_s=PATIENCE_SECONDS)
+        assert all(broker.is_running for broker in cluster.brokers.values())
+        kept = {record.value for record in cluster.records(topic)}
+        assert kept == {value.encode() for value in values}, outages
+        with pytest.raises(LookupError) as failure, cluster.outages(seed=4):
+            raise LookupError("of the test")
+        assert failure.value.__notes__ == ["outages by seed 4: none yet"]
+
+
+def test_outages_begin_with_the_same_of_each_seed() -> None:
+    def first(seed: int) -> str:
+        down = threading.Event()
+        broker = SimpleNamespace(crash=down.set, start=int, restart=down.set, hang=down.set, resume=int)
+        brokers = cast("dict[int, Broker]", dict.fromkeys((1, 2, 3), broker))
+        with Outages(seed, brokers, lambda broker_id: down.set(), int) as outages:
+            assert down.wait(PATIENCE_SECONDS)
+        return repr(outages).partition(" s ")[2].partition(";")[0]
+
+    assert [first(seed) for seed in range(3)] == [first(seed) for seed in range(3)]
+    assert len({first(seed) for seed in range(3)}) > 1
 
 
 def test_one_broker_is_a_cluster_and_its_data_goes_with_it() -> None:

@@ -170,3 +170,55 @@ def test_what_narrows_nothing_down_is_refused() -> None:
     mistyped: dict[str, Any] = {"tpoic": "orders"}
     with pytest.raises(TypeError, match="times, client_id, topic, partition, not tpoic"):
         Faults().lose_answer("Produce", **mistyped)
+
+
+def fates(seed: int, *, others: int = 0) -> list[str | None]:
+    """What becomes of forty requests of one client, between those of another one."""
+    faults = Faults()
+    faults.by_seed(seed, share=0.5)
+    told: list[str | None] = []
+    for _ in range(40):
+        for _ in range(others):
+            faults.met("Produce", "shop", frozenset())
+        fault = faults.met("Produce", "billing", frozenset())
+        told.append(fault and fault.text)
+    return told
+
+
+def test_a_seed_decides_the_fate_of_each_client_whatever_others_do() -> None:
+    assert fates(7) == fates(7, others=3) != fates(8)
+    kinds = {text.split()[0] for text in fates(7) if text}
+    assert kinds == {"refused", "delayed", "done,"}
+    assert 10 < sum(text is None for text in fates(7)) < 30
+
+
+def test_what_a_seed_decides_may_be_narrowed_down_and_ends() -> None:
+    faults = Faults()
+    seeded = faults.by_seed(7, share=1, client_id="billing", topic="orders", times=2)
+    orders, bills = frozenset({("orders", 0)}), frozenset({("bills", 0)})
+    assert faults.met("Produce", "shop", orders) is None
+    assert faults.met("Produce", "billing", bills) is None
+    assert faults.met("ApiVersions", "billing", orders) is None, (
+        "a client could not say what it may try again"
+    )
+    assert [faults.met("Produce", "billing", orders) is not None for _ in range(3)] == [True, True, False]
+    assert (seeded.hits, seeded.is_over) == (2, True)
+    with pytest.raises(ValueError, match="above 0 and up to 1"):
+        faults.by_seed(7, share=0)
+    with pytest.raises(ValueError, match="times=0"):
+        faults.by_seed(7, times=0)
+
+
+def test_what_goes_wrong_by_seed_is_what_was_said(broker: Broker) -> None:
+    topic = broker.new_topic()
+    seeded = broker.faults.by_seed(3, share=1, times=1)
+    with Peer(broker, "billing") as peer:
+        fate = None
+        try:
+            fate = code_of(peer.ask(produced(topic), 9))
+        except OSError:
+            pass
+    assert seeded.hits == 1
+    [told] = broker.requests.of("Produce", client_id="billing")
+    assert "by seed 3" in str(told)
+    assert ("refused" in str(told)) == (fate not in (None, ErrorCode.NONE))

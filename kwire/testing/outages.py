@@ -1,0 +1,84 @@
+"""Brokers of a cluster that fail one after the other while a test goes on, as a seed decides."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from kwire.testing.broker import Broker
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+REST_S: Final = 0.1, 1.0
+LASTS_S: Final = 0.2, 3.0
+
+
+class Outages:
+    """While its context lasts one broker at a time crashes, hangs or is cut off, and then comes back.
+
+    `repr` of it tells what has happened by now.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        brokers: Mapping[int, Broker],
+        isolate: Callable[[int], None],
+        heal: Callable[[], None],
+    ) -> None:
+        """`isolate` cuts one of the `brokers` off from the others, until `heal`."""
+        self._seed = seed
+        self._rng = random.Random(f"kwire outages {seed}")
+        self._brokers, self._isolate, self._heal = brokers, isolate, heal
+        self._told: list[str] = []
+        self._began_s = time.monotonic()
+        self._enough = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="kwire outages", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"outages by seed {self._seed}: {'; '.join(self._told) or 'none yet'}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """All of them are there again, if not yet in sync. Raises what has kept one from that."""
+        self._enough.set()
+        self._thread.join()
+        if error is not None:
+            error.add_note(repr(self))
+        elif self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while not self._enough.wait(self._rng.uniform(*REST_S)):
+                self._fail_one()
+        except BaseException as error:
+            self._failure = error
+
+    def _fail_one(self) -> None:
+        broker_id = self._rng.choice(sorted(self._brokers))
+        broker, lasts_s = self._brokers[broker_id], self._rng.uniform(*LASTS_S)
+        how, begin, end = self._rng.choice(
+            (
+                ("crashes", broker.crash, broker.start),
+                ("is restarted", broker.restart, lambda: None),
+                ("hangs", broker.hang, broker.resume),
+                ("is cut off", lambda: self._isolate(broker_id), self._heal),
+            )
+        )
+        at_s = time.monotonic() - self._began_s
+        self._told.append(f"{at_s:.1f} s broker {broker_id} {how} for {lasts_s:.1f} s")
+        begin()
+        self._enough.wait(lasts_s)
+        end()
