@@ -25,12 +25,18 @@ from starlette.types import ASGIApp
 
 from kwire.client.failure import Lost, NoBroker, NoPartition
 from kwire.console.asked import Asked, Page, PageFunction, Place, Redirect
+from kwire.console.configs import configs_page
+from kwire.console.groups import group_page, groups_page, reset
 from kwire.console.guard import TOKEN_FIELD, Guarded, why_not_read, why_not_write
+from kwire.console.live import MAX_TAILS, Events, Tail, live_page, partitions_of
 from kwire.console.messages import find_key, message_page, messages_page
+from kwire.console.nodes import cluster_page
+from kwire.console.partition_log import log_page
 from kwire.console.producing import produce
 from kwire.console.rates import Rates
 from kwire.console.shown import visible
 from kwire.console.topics import topic_page, topics_page
+from kwire.console.transactions import transaction_page, transactions_page
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import Failure, UsageError, sentence_of
 from kwire.desk.output import plural, size_text, time_text
@@ -50,11 +56,20 @@ GET: Final[Mapping[str, PageFunction]] = {
     "/": topics_page,
     "/topics/{topic}": topic_page,
     "/topics/{topic}/key": find_key,
+    "/topics/{topic}/live": live_page,
     "/topics/{topic}/{partition:int}": messages_page,
+    "/topics/{topic}/{partition:int}/log": log_page,
     "/topics/{topic}/{partition:int}/{offset:int}": message_page,
+    "/groups": groups_page,
+    "/group": group_page,
+    "/transactions": transactions_page,
+    "/transaction": transaction_page,
+    "/configs": configs_page,
+    "/cluster": cluster_page,
 }
 POST: Final[Mapping[str, PageFunction]] = {
     "/topics/{topic}/messages": produce,
+    "/group/offsets": reset,
 }
 
 
@@ -70,6 +85,8 @@ class Console:
         )
         self._rates = Rates(time.monotonic)
         self._threads = trio.CapacityLimiter(MAX_PAGES_AT_ONCE)
+        self._tail_threads = trio.CapacityLimiter(MAX_TAILS)
+        self._tails = 0
         self._templates = _templates()
         self._templates.globals |= {"place": place, "token": token, "prefix": PREFIX}
 
@@ -79,6 +96,7 @@ class Console:
             Route(path, self._endpoint(page), methods=["GET"]) for path, page in GET.items()
         ]
         routes += [Route(path, self._endpoint(page), methods=["POST"]) for path, page in POST.items()]
+        routes.append(Route("/topics/{topic}/live/events", self._events, methods=["GET"]))
         routes.append(Mount("/static", StaticFiles(directory=HERE / "static")))
         app = Starlette(
             routes=[
@@ -133,6 +151,32 @@ class Console:
         if isinstance(answer, Redirect):
             return RedirectResponse(f"{PREFIX}/{answer.path}", 303)
         return self._page(answer)
+
+    async def _events(self, request: Request) -> Response | Events:
+        """A live tail."""
+        if reason := why_not_read(request.headers):
+            return self._sorry(403, reason)
+        if self._tails == MAX_TAILS:
+            return self._sorry(503, f"{MAX_TAILS} tails are followed already: close one of them")
+        self._tails += 1
+        topic, partition = request.path_params["topic"], request.query_params.get("partition", "")
+        cluster = Cluster(self._settings)
+        try:
+            if partition and not (partition.isascii() and partition.isdigit()):
+                raise UsageError(f"partition is {partition[:20]!r}: expected a number")
+
+            def begin() -> Tail:
+                return Tail(cluster, partitions_of(cluster, topic, int(partition) if partition else None))
+
+            tail = await trio.to_thread.run_sync(begin, limiter=self._threads)
+        except (Failure, NoPartition, ApiError, Lost, WireError) as error:
+            cluster.close()
+            self._tail_ended()
+            return self._sorry(404, str(error))
+        return Events(tail, self._tail_ended, self._tail_threads)
+
+    def _tail_ended(self) -> None:
+        self._tails -= 1
 
     def _page(self, page: Page, status: int = 200) -> HTMLResponse:
         return HTMLResponse(self._templates.get_template(page.template).render(page.values), status)

@@ -126,7 +126,7 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
     elif options.members:
         rows = [row for group in groups for row in _members(group)]
     else:
-        rows = [row for group in groups for row in _offsets(cluster, group)]
+        rows = [row for group in groups for row in offset_rows(cluster, group)]
         if not output.as_json:
             for group in groups:
                 if not group.members:
@@ -158,7 +158,8 @@ def _members(group: Group) -> Iterable[Row]:
         }
 
 
-def _offsets(cluster: Cluster, group: Group) -> Iterable[Row]:
+def offset_rows(cluster: Cluster, group: Group) -> Iterable[Row]:
+    """What a group has committed and is assigned: how far it is in each partition. ApiError, Lost."""
     committed = committed_offsets(cluster, group.name)
     owners = {one: member for member in group.members for one in member.partitions}
     there = _existing(cluster, {*committed, *owners})
@@ -192,20 +193,22 @@ def _existing(cluster: Cluster, partitions: Iterable[Partition]) -> list[Partiti
     return sorted(wanted & led)
 
 
-def _chosen(cluster: Cluster, options: Namespace, committed: Mapping[Partition, int]) -> list[Partition]:
-    """The partitions that the options name; all that the group has offsets of where they name none."""
-    if not options.topic:
+def _chosen(
+    cluster: Cluster, group: str, topics: Iterable[str], committed: Mapping[Partition, int]
+) -> list[Partition]:
+    """The partitions that are named; all that the group has offsets of where none is."""
+    if not topics:
         if not committed:
-            raise Failure(f"group {options.group} has committed nothing: name topics with --topic")
+            raise Failure(f"group {group} has committed nothing: name the topics that it is to read")
         return sorted(committed)
     chosen: list[Partition] = []
-    for text in options.topic:
+    for text in topics:
         topic, colon, numbers = text.partition(":")
         there = {one.partition_index for one in cluster.topics([topic])[0].partitions}
         try:
             wanted = {int(number) for number in numbers.split(",")} if colon else there
         except ValueError:
-            raise UsageError(f"--topic {text}: expected TOPIC, or TOPIC:0,1 for some partitions") from None
+            raise UsageError(f"topic {text}: expected TOPIC, or TOPIC:0,1 for some partitions") from None
         if missing := wanted - there:
             raise NoPartition(topic, min(missing), len(there))
         chosen += [(topic, number) for number in sorted(wanted)]
@@ -215,25 +218,57 @@ def _chosen(cluster: Cluster, options: Namespace, committed: Mapping[Partition, 
 def _reset(cluster: Cluster, options: Namespace, output: Output) -> None:
     if (options.to is None) == (options.by is None):
         raise UsageError("say where the group is to go on: either --to PLACE or --by N")
-    _check_empty(cluster, options.group)
-    committed = committed_offsets(cluster, options.group)
-    partitions = _chosen(cluster, options, committed)
+    now_ms = time.time_ns() // 1_000_000
+    output.show(
+        reset_offsets(
+            cluster,
+            options.group,
+            options.topic,
+            now_ms,
+            to=options.to,
+            by=options.by,
+            execute=options.execute,
+        ),
+        empty="",
+    )
+    if not options.execute:
+        output.note(NOT_DONE)
+
+
+def reset_offsets(
+    cluster: Cluster,
+    group: str,
+    topics: Iterable[str],
+    now_ms: int,
+    *,
+    to: str | None = None,
+    by: int | None = None,
+    execute: bool,
+) -> list[Row]:
+    """Where a group without members is to go on: at a place, or so many records on. `execute` commits that.
+
+    `topics` are names, with `:0,1` behind for some partitions; without any, what the group has committed.
+    UsageError, Failure, ApiError, Lost.
+    """
+    _check_empty(cluster, group)
+    committed = committed_offsets(cluster, group)
+    partitions = _chosen(cluster, group, topics, committed)
     firsts = find_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
     ends = find_offsets(cluster, dict.fromkeys(partitions, LATEST))
-    if options.by is not None or options.to == CURRENT:
+    if to is None or to == CURRENT:
         for one in partitions:
-            if one not in committed and options.by is not None:
-                raise Failure(f"group {options.group} has no offset of {one[0]}-{one[1]}: say --to PLACE")
-        wanted = {one: committed.get(one, ends[one]) + (options.by or 0) for one in partitions}
+            if one not in committed and by is not None:
+                raise Failure(f"group {group} has no offset of {one[0]}-{one[1]}: say --to PLACE")
+        wanted = {one: committed.get(one, ends[one]) + (by or 0) for one in partitions}
     else:
-        wanted = offsets_of(cluster, options.to, partitions, time.time_ns() // 1_000_000, "--to")
+        wanted = offsets_of(cluster, to, partitions, now_ms, "--to")
     # Kafka's tool, too, takes what is beyond either end for that end.
     targets = {one: min(max(wanted[one], firsts[one]), ends[one]) for one in partitions}
-    if options.execute:
-        _commit(cluster, options.group, targets)
-    rows = [
+    if execute:
+        _commit(cluster, group, targets)
+    return [
         {
-            "group": options.group,
+            "group": group,
             "topic": topic,
             "partition": index,
             "committed": committed.get((topic, index)),
@@ -242,9 +277,6 @@ def _reset(cluster: Cluster, options: Namespace, output: Output) -> None:
         }
         for (topic, index), target in targets.items()
     ]
-    output.show(rows, empty="")
-    if not options.execute:
-        output.note(NOT_DONE)
 
 
 def _check_empty(cluster: Cluster, name: str) -> None:
@@ -282,7 +314,9 @@ def _commit(cluster: Cluster, name: str, offsets: Mapping[Partition, int]) -> No
 
 def _delete_offsets(cluster: Cluster, options: Namespace, output: Output) -> None:
     committed = committed_offsets(cluster, options.group)
-    partitions = [one for one in _chosen(cluster, options, committed) if one in committed]
+    partitions = [
+        one for one in _chosen(cluster, options.group, options.topic, committed) if one in committed
+    ]
     if options.execute and partitions:
         request = OffsetDeleteRequest(
             group_id=options.group,

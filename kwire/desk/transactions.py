@@ -13,7 +13,7 @@ from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import Failure, UsageError
 from kwire.desk.options import command_parser
-from kwire.desk.output import RED, YELLOW, Output, time_text
+from kwire.desk.output import RED, YELLOW, Output, Row, time_text
 from kwire.desk.places import timestamp_of
 from kwire.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -111,10 +111,15 @@ def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
         if options.older_than is None
         else now_ms - timestamp_of(options.older_than, now_ms, "--older-than")
     )
-    rows = []
+    output.show(listed(cluster, options.state, age_ms), empty="there are no such transactional ids")
+
+
+def listed(cluster: Cluster, states: Sequence[str] = (), age_ms: int = -1) -> list[Row]:
+    """The transactional ids of all coordinators, by their names. UsageError, ApiError, Lost."""
+    rows: list[Row] = []
     for node_id in sorted(cluster.brokers()):
         request = ListTransactionsRequest(
-            state_filters=options.state, producer_id_filters=[], duration_filter=age_ms
+            state_filters=list(states), producer_id_filters=[], duration_filter=age_ms
         )
 
         def attempt(
@@ -140,13 +145,13 @@ def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
             for one in answer.transaction_states
         ]
     rows.sort(key=lambda row: str(row["transactional_id"]))
-    output.show(rows, empty="there are no such transactional ids")
+    return rows
 
 
 def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
     rows = []
     for name in options.ids:
-        one = _state_of(cluster, name)
+        one = state_of(cluster, name)
         began = one.transaction_start_time_ms
         rows.append(
             {
@@ -164,7 +169,8 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
     output.show(rows, empty="")
 
 
-def _state_of(cluster: Cluster, name: str) -> TransactionState:
+def state_of(cluster: Cluster, name: str) -> TransactionState:
+    """What its coordinator knows of a transactional id. ApiError, Lost."""
     request = DescribeTransactionsRequest(transactional_ids=[name])
 
     def attempt() -> TransactionState:
@@ -193,7 +199,7 @@ def _producers(cluster: Cluster, options: Namespace, output: Output) -> None:
             "coordinator_epoch": writer.state.coordinator_epoch,
             "open_from": writer.start,
         }
-        for writer in _writers(cluster, partitions)
+        for writer in writers_of(cluster, partitions)
     ]
     output.show(
         rows,
@@ -202,7 +208,7 @@ def _producers(cluster: Cluster, options: Namespace, output: Output) -> None:
     )
 
 
-def _writers(cluster: Cluster, partitions: Sequence[Partition]) -> Iterator[Writer]:
+def writers_of(cluster: Cluster, partitions: Sequence[Partition]) -> Iterator[Writer]:
     """Who writes to some partitions, by their names. ApiError, Failure."""
     for leader, led in sorted(cluster.leaders(sorted(partitions)).items()):
         request = DescribeProducersRequest(
@@ -227,7 +233,7 @@ def _find_hanging(cluster: Cluster, options: Namespace, output: Output) -> None:
     ]
     rows = []
     with output.progress("partitions looked at") as progress:
-        writers = cluster.retried(lambda: list(_writers(cluster, partitions)))
+        writers = cluster.retried(lambda: list(writers_of(cluster, partitions)))
         for number, writer in enumerate(writers):
             progress.at(number, len(writers))
             if writer.start is None or writer.state.last_timestamp > before_ms:
@@ -253,7 +259,7 @@ def _is_known(cluster: Cluster, writer: Writer) -> bool:
     request = ListTransactionsRequest(state_filters=[], producer_id_filters=[writer.state.producer_id])
     for node_id in sorted(cluster.brokers()):
         for one in cluster.ask_node(node_id, request, ListTransactionsResponse).transaction_states:
-            state = _state_of(cluster, one.transactional_id)
+            state = state_of(cluster, one.transactional_id)
             if any(
                 writer.partition == (topic.topic, index)
                 for topic in state.topics
@@ -266,7 +272,9 @@ def _is_known(cluster: Cluster, writer: Writer) -> bool:
 def _abort(cluster: Cluster, options: Namespace, output: Output) -> None:
     partition = options.topic, options.partition
     open_ = [
-        one for one in cluster.retried(lambda: list(_writers(cluster, [partition]))) if one.start is not None
+        one
+        for one in cluster.retried(lambda: list(writers_of(cluster, [partition])))
+        if one.start is not None
     ]
     found = next((one for one in open_ if one.start == options.start_offset), None)
     if found is None:
@@ -304,7 +312,7 @@ def _abort(cluster: Cluster, options: Namespace, output: Output) -> None:
 
 
 def _terminate(cluster: Cluster, options: Namespace, output: Output) -> None:
-    state = _state_of(cluster, options.id)
+    state = state_of(cluster, options.id)
     request = InitProducerIdRequest(
         transactional_id=options.id, transaction_timeout_ms=max(1, state.transaction_timeout_ms)
     )

@@ -107,7 +107,7 @@ class Browser:
 
     def events(self, session: str) -> list[Event]:
         """What has happened in a tab since this was asked last."""
-        while select.select([self._answers], [], [], 0)[0]:
+        while b"\0" in self._buffer or select.select([self._answers], [], [], 0)[0]:
             self._events.append(self._next(time.monotonic() + TIMEOUT_SECONDS))
         mine = [event for event in self._events if event.get("sessionId") == session]
         self._events = [event for event in self._events if event.get("sessionId") != session]

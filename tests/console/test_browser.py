@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.console.browser import Browser, Tab, chromium
@@ -23,7 +23,22 @@ pytestmark = pytest.mark.skipif(
 )
 
 PHONE, DESK = (390, 844), (1280, 800)
-PAGES = ("/", "/topics/orders", "/topics/orders/0", "/topics/orders/0/0", "/topics/none")
+PAGES = (
+    "/",
+    "/topics/orders",
+    "/topics/orders/0",
+    "/topics/orders/0/0",
+    "/topics/orders/0/log",
+    "/topics/orders/live",
+    "/topics/none",
+    "/groups",
+    "/group?id=readers&to=beginning",
+    "/transactions",
+    "/transaction?id=pay",
+    "/configs",
+    "/configs?kind=topic&name=orders",
+    "/cluster",
+)
 NAMED = {"link", "button", "textbox", "searchbox", "combobox", "checkbox", "region", "navigation", "search"}
 """Roles that have to have a name for a screen reader to say."""
 
@@ -74,6 +89,15 @@ def _fill(bootstrap: str) -> None:
     for number in range(120):
         producer.produce("orders", f'{{"order": {number}}}', f"customer-{number % 5}", partition=0)
     producer.flush(10)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers"})
+    consumer.commit(offsets=[TopicPartition("orders", 0, 7)], asynchronous=False)
+    consumer.close()
+    for commits in (True, False):
+        payer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "pay"})
+        payer.init_transactions(10)
+        payer.begin_transaction()
+        payer.produce("orders", "paid", partition=0)
+        payer.commit_transaction(10) if commits else payer.abort_transaction(10)
 
 
 def focused(tab: Tab) -> str:
@@ -185,6 +209,39 @@ FAINT_TEXT = """
   return found;
 })()
 """
+
+
+def test_a_live_tail_shows_what_comes(site: Site) -> None:
+    tab = site.tab("/topics/orders/live")
+    tab.until(lambda: "Following." in tab.text())
+    producer = Producer({"bootstrap.servers": site.bootstrap})
+    producer.produce("orders", "<script>window.ran = 4</script>", "came", partition=0)
+    producer.flush(10)
+    tab.until(lambda: "came" in tab.text())
+    assert "<script>window.ran = 4</script>" in tab.text()
+    assert tab.run("typeof window.ran") == "undefined"
+    assert "1 shown" in tab.text()
+    tab_to(tab, "Pause")
+    tab.press("Enter")
+    assert "Paused." in tab.text()
+    producer.produce("orders", "meanwhile", partition=0)
+    producer.flush(10)
+    tab.press("Enter")
+    tab.until(lambda: "Following." in tab.text())
+    assert "meanwhile" not in tab.text()
+    assert tab.complaints == []
+    tab.close()
+
+
+def test_offsets_are_reset_by_keyboard(site: Site) -> None:
+    tab = site.tab("/group?id=readers")
+    tab_to(tab, "Go on at")
+    tab.type("beginning")
+    tab.loads(lambda: tab.press("Enter"))
+    tab_to(tab, "Set these offsets")
+    tab.loads(lambda: tab.press("Enter"))
+    assert "The offsets are set" in tab.text()
+    tab.close()
 
 
 def test_scripts_in_messages_and_names_do_not_run(site: Site) -> None:

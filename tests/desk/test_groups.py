@@ -133,6 +133,8 @@ def test_wrong_use(desk: Desk, broker: Broker, topic: str) -> None:
         "partition 0 alone, and no 9"
         in desk("groups", "reset", "wrongly", "--to", "end", "--topic", "fill:9").sentence
     )
-    assert "name topics with --topic" in desk("groups", "reset", "unheard-of", "--to", "end").sentence
+    assert (
+        "name the topics that it is to read" in desk("groups", "reset", "unheard-of", "--to", "end").sentence
+    )
     assert "say --to PLACE" in desk("groups", "reset", "new-one", "--by", "1", "--topic", "fill").sentence
     assert desk("groups", "list", "--state", "dead", "--type", "classic").status == 0

@@ -1,0 +1,95 @@
+"""The cluster: its brokers, what they lead and keep, its features, and the quorum of its controllers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from kwire.client.failure import Lost, check
+from kwire.console.asked import Answer, Asked, Page
+from kwire.desk.cluster import Cluster
+from kwire.wire.errors import ApiError
+from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from kwire.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from kwire.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    RequestPartitionData,
+    RequestTopicData,
+    ResponsePartitionData,
+)
+
+METADATA_TOPIC = "__cluster_metadata"
+
+
+def cluster_page(asked: Asked) -> Answer:
+    cluster = asked.cluster
+    metadata = cluster.metadata(None)
+    partitions = [one for topic in metadata.topics for one in topic.partitions]
+    leads = Counter(one.leader_id for one in partitions)
+    keeps = Counter(broker for one in partitions for broker in one.replica_nodes)
+    request = DescribeClusterRequest(include_fenced_brokers=True)
+    described = cluster.retried(lambda: cluster.ask(request, DescribeClusterResponse))
+    check(described.error_code, described.error_message, "the cluster")
+    rows = [
+        {
+            "broker": broker,
+            "leads": leads[broker.broker_id],
+            "keeps": keeps[broker.broker_id],
+            "directories": None if broker.is_fenced else _directories(cluster, broker.broker_id),
+        }
+        for broker in sorted(described.brokers, key=lambda broker: broker.broker_id)
+    ]
+    versions = cluster.ask(
+        ApiVersionsRequest(client_software_name="kwire", client_software_version="console"),
+        ApiVersionsResponse,
+    )
+    return Page(
+        "cluster.html",
+        {
+            "cluster_id": described.cluster_id,
+            "controller": described.controller_id,
+            "rows": rows,
+            "partitions": len(partitions),
+            "leaderless": leads[-1],
+            "features": sorted(
+                (feature.name, feature.max_version_level) for feature in versions.finalized_features
+            ),
+            "quorum": _quorum(cluster),
+            "now_ms": asked.now_ms,
+        },
+    )
+
+
+def _directories(cluster: Cluster, broker: int) -> list[dict[str, Any]] | None:
+    """The log directories of a broker; None where it does not answer."""
+    try:
+        answer = cluster.ask_node(broker, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
+    except (ApiError, Lost):
+        return None
+    return [
+        {
+            "path": one.log_dir,
+            "is_offline": bool(one.error_code),
+            "size": sum(each.partition_size for topic in one.topics for each in topic.partitions),
+            "free": one.usable_bytes,
+        }
+        for one in answer.results
+    ]
+
+
+def _quorum(cluster: Cluster) -> ResponsePartitionData | None:
+    """The quorum that keeps the metadata log; None where the broker does not know of one now."""
+    request = DescribeQuorumRequest(
+        topics=[
+            RequestTopicData(topic_name=METADATA_TOPIC, partitions=[RequestPartitionData(partition_index=0)])
+        ]
+    )
+    try:
+        answer = cluster.ask(request, DescribeQuorumResponse)
+    except (ApiError, Lost):
+        return None
+    if answer.error_code or not answer.topics or answer.topics[0].partitions[0].error_code:
+        return None
+    return answer.topics[0].partitions[0]

@@ -1,0 +1,81 @@
+// The live tail: rows as they come, the newest first. Everything is put in as text.
+"use strict";
+
+const tail = document.querySelector("[data-events]");
+
+if (tail) {
+  const MOST_ROWS = 200;
+  const state = document.getElementById("state");
+  const count = document.getElementById("count");
+  const pause = document.getElementById("pause");
+  let source = null;
+  let seen = 0;
+  let skipped = 0;
+
+  const cell = (name, text, className) => {
+    const made = document.createElement(name);
+    made.textContent = text;
+    if (className) made.className = className;
+    return made;
+  };
+
+  const bytes = (shown) => {
+    const made = document.createElement("td");
+    if (shown.kind === "null" || shown.kind === "empty") {
+      made.append(cell("span", shown.kind, "none"));
+      return made;
+    }
+    if (shown.kind === "binary") made.append(cell("span", `${shown.size} B binary`, "tag"), " ");
+    made.append(cell("bdi", shown.text, "bytes"));
+    if (shown.cut) made.append(cell("span", ` … ${shown.size} B in all`, "none"));
+    return made;
+  };
+
+  const show = (row) => {
+    const made = document.createElement("tr");
+    const link = cell("a", row.offset.toLocaleString("en"));
+    link.href = `${tail.dataset.base}/${row.partition}/${row.offset}`;
+    const place = cell("th", "", "n");
+    place.scope = "row";
+    place.append(link);
+    const key = bytes(row.key);
+    key.className = "key";
+    const value = bytes(row.value);
+    value.className = "value";
+    made.append(cell("td", row.partition, "n"), place, cell("td", row.time, "time"), key, value);
+    tail.prepend(made);
+  };
+
+  const follow = () => {
+    source = new EventSource(tail.dataset.events);
+    source.onopen = () => { state.textContent = "Following."; };
+    source.onerror = () => {
+      state.textContent = source.readyState === EventSource.CLOSED
+        ? "The console does not answer, or follows too much already. Load the page again."
+        : "The connection is lost, and is tried again.";
+    };
+    source.addEventListener("broken", (event) => { state.textContent = JSON.parse(event.data); });
+    source.onmessage = (event) => {
+      const told = JSON.parse(event.data);
+      told.rows.forEach(show);
+      while (tail.rows.length > MOST_ROWS) tail.lastElementChild.remove();
+      seen += told.rows.length;
+      skipped += told.skipped;
+      count.textContent = `${seen.toLocaleString("en")} shown` +
+        (skipped ? `, ${skipped.toLocaleString("en")} left out, because so many come` : "");
+    };
+  };
+
+  pause.hidden = false;
+  pause.addEventListener("click", () => {
+    if (source) {
+      source.close();
+      source = null;
+      state.textContent = "Paused.";
+    } else {
+      follow();
+    }
+    pause.textContent = source ? "Pause" : "Follow again";
+  });
+  follow();
+}

@@ -1,0 +1,47 @@
+"""Transactional ids, and what they have open."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kwire.console.asked import Answer, Asked, Page
+from kwire.desk.transactions import listed, state_of
+
+AT_ONCE: Final = 200
+"""Transactional ids of a page."""
+
+
+def transactions_page(asked: Asked) -> Answer:
+    pattern, is_open = asked.text("q"), bool(asked.text("open"))
+    found = [
+        row
+        for row in listed(asked.cluster, ["Ongoing"] if is_open else [])
+        if pattern.lower() in str(row["transactional_id"]).lower()
+    ]
+    at = min(asked.number("at") or 0, max(0, len(found) - 1))
+    return Page(
+        "transactions.html",
+        {
+            "rows": found[at : at + AT_ONCE],
+            "count": len(found),
+            "at": at,
+            "at_once": AT_ONCE,
+            "q": pattern,
+            "open": is_open,
+        },
+    )
+
+
+def transaction_page(asked: Asked) -> Answer:
+    """What the coordinator of a transactional id knows of it. ApiError where it knows none."""
+    state = state_of(asked.cluster, asked.text("id"))
+    began_ms = state.transaction_start_time_ms
+    return Page(
+        "transaction.html",
+        {
+            "state": state,
+            "partitions": [(topic.topic, index) for topic in state.topics for index in topic.partitions],
+            "began_ms": began_ms,
+            "age_ms": asked.now_ms - began_ms if began_ms >= 0 else None,
+        },
+    )

@@ -1,0 +1,120 @@
+"""Configurations, the cluster, and the log drawn."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kwire.console.drawing import WIDTH, Segment, detail, overview
+from kwire.console.rates import Rates
+from kwire.console.reading import Batch, Bounds, Fate
+from kwire.testing import Broker
+from kwire.wire.batch import build, read_header
+from tests.console.conftest import Client, text_of
+
+
+async def test_configurations_with_source_and_documentation(
+    console: Client, admin: AdminClient, broker: Broker
+) -> None:
+    admin.create_topics([NewTopic("kept", 1, 1, config={"retention.ms": "7000000"})])["kept"].result(10)
+    assert "kept" in await console.page("/configs")
+    page = await console.page("/configs?kind=topic&name=kept")
+    assert "7000000 topic" in page
+    assert "segment.bytes" in page
+    only = await console.page("/configs?kind=topic&name=kept&changed=1")
+    assert "segment.bytes" not in only
+    assert "cleanup.policy has delete" in only
+    of_broker = await console.page("/configs?kind=broker&name=1&q=log.dirs")
+    assert "log.dirs" in of_broker
+    assert "read-only" in of_broker
+    for path, status in (
+        ("kind=topic&name=none", 404),
+        ("kind=broker&name=7", 404),
+        ("kind=broker&name=x", 400),
+        ("kind=nothing&name=x", 400),
+    ):
+        await console.page(f"/configs?{path}", status)
+
+
+async def test_the_cluster(console: Client, broker: Broker) -> None:
+    page = await console.page("/cluster")
+    assert f"1 {broker.bootstrap_servers}" in page
+    assert "Active controller Node 1" in page
+    assert "metadata.version" in page
+    assert "1 leads" in page
+
+
+async def test_a_log_of_several_segments_is_drawn(
+    console: Client, admin: AdminClient, producer: Producer
+) -> None:
+    config = {"segment.bytes": "1048576"}
+    admin.create_topics([NewTopic("segments", 1, 1, config=config)])["segments"].result(10)
+    for number in range(5):
+        producer.produce("segments", bytes(900_000), f"{number}")
+        producer.flush(10)
+    source = await console.source("/topics/segments/0/log")
+    assert source.count('class="segment closed"') == 4
+    assert source.count('class="segment active"') == 1
+    assert source.count('class="mark segment"') == source.count('class="batch plain"')
+    page = text_of(source)
+    assert "segment 4" in page
+    assert "epoch 0" in page
+    assert "high watermark 5" in page
+    first = await console.source("/topics/segments/0/log?from=beginning")
+    assert first.count('class="batch plain"') == 1
+    assert "?from=1" in first
+    assert "offset 9 is not there" in await console.page("/topics/segments/0/log?from=9", 400)
+
+
+async def test_a_log_without_anything_is_drawn(console: Client, admin: AdminClient) -> None:
+    admin.create_topics([NewTopic("nothing", 1, 1)])["nothing"].result(10)
+    assert "No batch is there" in await console.page("/topics/nothing/0/log")
+
+
+def batch(offset: int, records: int = 1, epoch: int = 0, producer: int = -1) -> Batch:
+    new = [(0, None, b"x", ())] * records
+    data = build(new, base_offset=offset, leader_epoch=epoch, producer_id=producer)
+    return Batch(read_header(data), Fate.PLAIN, data, 0)
+
+
+def test_the_overview_is_to_scale() -> None:
+    segments = [Segment(0, 40, 1), Segment(40, 100, 1)]
+    drawn = overview(Bounds(20, 90, 100), segments, [(0, 0), (3, 50)], [batch(80, 10)])
+    assert [(bar.x, bar.width) for bar in drawn.segments] == [(0, 384), (384, 576)]
+    assert [(bar.x, bar.label) for bar in drawn.epochs] == [(0, "epoch 0"), (480, "epoch 3")]
+    assert [line.x for line in drawn.lines] == [192, 864, 960]
+    assert drawn.window == (768, 96)
+
+
+def test_the_overview_of_an_empty_log_is_no_division_by_zero() -> None:
+    assert overview(Bounds(5, 5, 5), [], [], []).lines[0].x == 0
+
+
+@pytest.mark.parametrize("count", [1, 60])
+def test_batches_go_on_in_rows_within_the_width(count: int) -> None:
+    batches = [batch(100 * number, 100, epoch=number // 20, producer=number % 3) for number in range(count)]
+    drawn = detail(Bounds(0, 10**6, 10**6), [Segment(0, 10**6, 1)], batches, {0: 0, 1: 1, 2: 2})
+    assert len(drawn.boxes) == count
+    assert all(box.x >= 0 and box.x + box.width <= WIDTH for box in drawn.boxes)
+    assert all(box.y + 46 <= drawn.height for box in drawn.boxes)
+    assert sum("epoch" in mark.label for mark in drawn.marks) == (count + 19) // 20
+    assert not any(
+        one.y == other.y and one.x < other.x + other.width and other.x < one.x + one.width
+        for at, one in enumerate(drawn.boxes)
+        for other in drawn.boxes[:at]
+    )
+
+
+def test_rates_are_over_what_was_seen_before() -> None:
+    now = [100.0]
+    rates = Rates(lambda: now[0])
+    assert rates.seen({("a", 0): 10}) == {}
+    now[0] = 100.5
+    assert rates.seen({("a", 0): 11}) == {}
+    now[0] = 104.0
+    assert rates.seen({("a", 0): 50, ("b", 0): 7}) == {("a", 0): 10.0}
+    now[0] = 106.0
+    assert rates.seen({("a", 0): 5, ("b", 0): 9}) == {("a", 0): 0.0, ("b", 0): 1.0}
+    now[0] = 1000.0
+    assert rates.seen({("a", 0): 50}) == {}

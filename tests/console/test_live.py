@@ -1,0 +1,143 @@
+"""Live tails: what comes is sent on, what is too much is left out, and who has gone is let go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kwire.testing import Broker
+from tests.broker.observe.conftest import Observed, observed
+from tests.console.conftest import Client
+
+
+class Heard:
+    """An answer that goes on, and its events."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._rest = b""
+        self.head = b""
+
+    async def begin(self, path: str) -> None:
+        await self._stream.send_all(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        while line := (await self._line()).strip():
+            self.head += line + b"\n"
+
+    async def next(self) -> dict[str, Any]:
+        with trio.fail_after(30):
+            while not (line := await self._line()).startswith(b"data: "):
+                pass
+        told: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
+        return told
+
+    async def _line(self) -> bytes:
+        while b"\n" not in self._rest:
+            part = await self._stream.receive_some()
+            assert part, "the answer has ended"
+            self._rest += part
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+
+@asynccontextmanager
+async def followed(node: Observed, path: str) -> AsyncIterator[Heard]:
+    """A tail, for as long as the block lasts."""
+    stream = await trio.open_tcp_stream("127.0.0.1", node.http.base_url.port or 0)
+    async with stream:
+        heard = Heard(stream)
+        await heard.begin(path)
+        yield heard
+
+
+@pytest.fixture
+def small_tails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kwire.console.live.ROWS_AT_ONCE", 3)
+
+
+async def test_what_comes_is_sent_on_and_who_has_gone_is_let_go() -> None:
+    async with observed({"num.partitions": "2"}, console=True) as node:
+        producer = Producer({"bootstrap.servers": node.running.bootstrap})
+        await trio.to_thread.run_sync(_send, producer, "orders", 0, ["before"])
+        events = "/console/topics/orders/live/events"
+        async with followed(node, events) as heard:
+            assert b"content-type: text/event-stream" in heard.head
+            for text in ("first", "second <b>"):
+                await trio.to_thread.run_sync(_send, producer, "orders", 1, [text])
+                told = await heard.next()
+                assert [(row["partition"], row["value"]["text"]) for row in told["rows"]] == [(1, text)]
+        for _ in range(20):  # more than may be followed at once: those that have gone do not count
+            head = b""
+            with trio.fail_after(30):
+                while b" 200" not in head:
+                    async with followed(node, events) as heard:
+                        head = heard.head
+                    await trio.sleep(0.1)
+
+
+def _send(producer: Producer, topic: str, partition: int, texts: list[str]) -> None:
+    for text in texts:
+        producer.produce(topic, text, partition=partition)
+    producer.flush(10)
+
+
+async def test_no_more_are_followed_than_there_are_threads_for() -> None:
+    async with observed(console=True) as node, trio.open_nursery() as nursery:
+        producer = Producer({"bootstrap.servers": node.running.bootstrap})
+        await trio.to_thread.run_sync(_send, producer, "orders", 0, ["x"])
+        events = "/console/topics/orders/live/events?partition=0"
+        follows: list[bool] = []
+
+        async def follow() -> None:
+            async with followed(node, events) as heard:
+                follows.append(b" 200" in heard.head)
+                await trio.sleep_forever()
+
+        for _ in range(8):
+            nursery.start_soon(follow)
+        with trio.fail_after(30):
+            while len(follows) < 8:
+                await trio.sleep(0.01)
+        assert all(follows)
+        assert "close one of them" in await node.text(events, 503)
+        assert "orders" in await node.text(
+            "/console/topics/orders/live"
+        )  # other pages have their own threads
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_cannot_be_followed_is_said(console: Client, admin: AdminClient) -> None:
+    admin.create_topics([NewTopic("followed", 1, 1)])["followed"].result(10)
+    assert "Following needs scripts" in await console.page("/topics/followed/live")
+    assert "there is no topic 'none'" in await console.page("/topics/none/live/events", 404)
+    assert "partition is 'x'" in await console.page("/topics/followed/live/events?partition=x", 404)
+    assert "partition 0 alone" in await console.page("/topics/followed/live/events?partition=5", 404)
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "cors"}
+    answer = await console.http.get("/console/topics/followed/live/events", headers=headers)
+    assert answer.status_code == 403
+
+
+@pytest.mark.usefixtures("small_tails")
+def test_where_too_much_comes_it_is_left_out_and_counted(
+    broker: Broker, admin: AdminClient, producer: Producer
+) -> None:
+    from kwire.console.live import Tail, partitions_of
+    from kwire.desk.cluster import Cluster
+    from kwire.desk.settings import ClientSettings, servers_of
+
+    admin.create_topics([NewTopic("flood", 1, 1)])["flood"].result(10)
+    cluster = Cluster(ClientSettings(servers_of(broker.bootstrap_servers)))
+    tail = Tail(cluster, partitions_of(cluster, "flood", None))
+    _send(producer, "flood", 0, [str(number) for number in range(10)])
+    told = tail.next()
+    assert ([row["offset"] for row in told["rows"]], told["skipped"]) == ([0, 1, 2], 7)
+    assert tail.next() == {"rows": [], "skipped": 0}
+    _send(producer, "flood", 0, ["next"])
+    assert [row["offset"] for row in tail.next()["rows"]] == [10]
+    tail.close()
