@@ -24,9 +24,13 @@ ON_A_BUSY_MACHINE = [
     "sent a heartbeat request but received error REQUEST_TIMED_OUT",
 ]
 """What Apache Kafka says of time that passed."""
-BY_CHANCE_ALONE = ["handleResponse: unexpected callback exception"]
-"""What Apache Kafka says now and then with nobody else around: in its ReplicaAlterLogDirsThread the end of a
-move races with the answer that permits it. Of 456 moves by Apache Kafka 4.3.1 alone two ended so.
+BY_CHANCE_ALONE = [
+    "handleResponse: unexpected callback exception",
+    "creation failed for __consumer_offsets with error 'TOPIC_ALREADY_EXISTS'",
+]
+"""What Apache Kafka says now and then with nobody else around. In its ReplicaAlterLogDirsThread the end of
+a move races with the answer that permits it: of 456 moves by Apache Kafka 4.3.1 alone two ended so. And a
+client may ask for a coordinator when the topic has just been made, and the broker has not heard of it yet.
 """
 ENDINGS = ["stop", "stop", "kill", "kill", "torn", "torn", "stop", "stop"]
 ENDINGS_ALONE = ["stop", "kill", "torn", "stop"]
