@@ -15,12 +15,14 @@ NAMES: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", 
 
 
 @contextmanager
-def lived_through(clock: Clock, rng: random.Random) -> Iterator[None]:
+def lived_through(clock: Clock, rng: random.Random, sleep: Callable[[float], None]) -> Iterator[None]:
     """Have `time` and `random` be the program's, for what runs in this thread; others have the real time.
 
+    `sleep` is called in the place of `time.sleep`.
     Who has asked `from time import monotonic`, or `datetime`, has the real time, too.
     """
     thread, state = threading.get_ident(), random.getstate()
+    really_sleep = time.sleep
     real: dict[str, Callable[[], float]] = {name: getattr(time, name) for name in NAMES}
 
     def of_program(name: str) -> Callable[[], float]:
@@ -32,12 +34,17 @@ def lived_through(clock: Clock, rng: random.Random) -> Iterator[None]:
 
         return now
 
+    def wait(delay_s: float) -> None:
+        (sleep if threading.get_ident() == thread else really_sleep)(delay_s)
+
     random.seed(rng.getrandbits(64))
     for name in NAMES:
         setattr(time, name, of_program(name))
+    time.sleep = wait  # type: ignore[assignment]
     try:
         yield
     finally:
         for name in NAMES:
             setattr(time, name, real[name])
+        time.sleep = really_sleep
         random.setstate(state)

@@ -2,7 +2,8 @@
 
 A program that asks asyncio for its connections and its time runs on it as it is, be it a stock client or what
 uses one: nothing real is ever waited for. Where the loop would sleep, the next event of the simulation
-happens; what a thread would do is done at once. Servers, datagrams, TLS and processes are not there.
+happens; what a thread would do is done at once, and told when it has slept enough. There are no servers, no
+datagrams, no TLS and no processes.
 
 It stands on `asyncio.BaseEventLoop`, whose one way to wait is the `select` of its selector.
 """
@@ -84,6 +85,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._is_cut_off = False
         self._transports: dict[Transport, None] = {}
         self._selector = self
+        self._slept_s: float | None = None
+        """How long that has slept which a thread would do, while that is done."""
         self._turns = 0
         """How many there have been, one after the other, in which no time has passed."""
         self._broken: Broken | None = None
@@ -133,7 +136,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         error = context.get("exception")
         if isinstance(error, Broken):
             self._broken = error
-        else:
+        elif not self._is_cut_off:  # of what did not end as it was cancelled there is nothing to tell
             self.default_exception_handler(context)
 
     def close(self) -> None:
@@ -158,11 +161,27 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, executor: Any, func: Callable[..., Any], *arguments: Any
     ) -> asyncio.Future[Any]:
         future = self.create_future()
+        tell: Callable[[Any], None] = future.set_result
+        self._slept_s = 0.0
         try:
-            future.set_result(func(*arguments))
+            result = func(*arguments)
         except Exception as error:
-            future.set_exception(error)
+            tell, result = future.set_exception, error
+        slept_s, self._slept_s = self._slept_s, None
+
+        def done() -> None:
+            if not future.done():
+                tell(result)
+
+        self.call_later(slept_s, done)
         return future
+
+    def sleep(self, delay_s: float) -> None:
+        """What `time.sleep` does: the program stands still, but for what a thread of it would do."""
+        if self._slept_s is not None:
+            self._slept_s += delay_s
+        else:
+            self._events.advance(ceil(delay_s * 1000))
 
     async def getaddrinfo(
         self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0

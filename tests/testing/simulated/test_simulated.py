@@ -165,6 +165,31 @@ def test_time_and_chance_are_the_programs() -> None:
     assert real_s < elsewhere[0] < time.monotonic() < real_s + 60
 
 
+def test_who_blocks_its_loop_stands_still_and_who_has_a_thread_wait_does_not() -> None:
+    heard: list[float] = []
+
+    async def beat() -> None:
+        while True:
+            heard.append(time.monotonic())
+            await asyncio.sleep(1)
+
+    async def program() -> tuple[int, int]:
+        beating = asyncio.create_task(beat())
+        await asyncio.to_thread(time.sleep, 10)
+        in_thread, before_s = len(heard), time.monotonic()
+        time.sleep(10)
+        assert time.monotonic() - before_s == 10
+        blocked = len(heard) - in_thread
+        beating.cancel()
+        return in_thread, blocked
+
+    with SimulatedCluster(3, size=1, trouble=False) as cluster:
+        assert cluster.run(program()) == (10, 0)
+    began_s = time.monotonic()
+    time.sleep(0.01)
+    assert time.monotonic() - began_s >= 0.01
+
+
 def test_what_cannot_be_simulated_is_refused_with_a_sentence() -> None:
     async def serve() -> None:
         await asyncio.start_server(lambda reader, writer: None, "here", 1)
