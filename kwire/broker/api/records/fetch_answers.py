@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kwire.broker.api.context import RequestContext
     from kwire.broker.api.ports import BrokerRole
     from kwire.broker.replication.partition import Partition
+    from kwire.broker.replication.traffic import TopicTraffic
     from kwire.broker.storage.log.log import Log
 
 FIRST_VERSION_WITH_CURRENT_LEADER = 16
@@ -99,6 +100,7 @@ def response(
     session_id, told = session.trim(fetched, node.host.monotonic_ms())
     topics: list[FetchableTopicResponse] = []
     current: FetchableTopicResponse | None = None
+    traffic: TopicTraffic | None = None
     leaders: set[int] = set()
     to_follower = session.follower is not None
     for target, data in told:
@@ -106,14 +108,13 @@ def response(
         if current is None or current.topic != topic_name or current.topic_id != target.topic_id:
             current = FetchableTopicResponse(topic=topic_name, topic_id=target.topic_id, partitions=[])
             topics.append(current)
+            traffic = node.traffic.topics.get(topic_name)
         current.partitions.append(data)
-        traffic = node.traffic.topics.get(topic_name)
         if traffic is not None:
             traffic.reads += 1
-        if data.records and traffic is not None:
-            if to_follower:
+            if data.records and to_follower:
                 traffic.replication_bytes_out += size_of(data.records)
-            else:
+            elif data.records:
                 traffic.bytes_out += size_of(data.records)
         if data.current_leader.leader_id >= 0:
             leaders.add(data.current_leader.leader_id)
