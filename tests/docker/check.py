@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.docker.client import exchange
+from tests.docker.client import exchange, is_ready
 from tests.docker.compose import OURS, THEIRS, Service, read
 from tests.docker.container import make_network, running
 from tests.docker.image import TOP, Image, build
@@ -105,7 +105,9 @@ def run(path: Path, image: Image, place: Path) -> None:
     with running(services, image, place / "containers", place / "volumes", path.parent) as containers:
         for container in containers:
             assert container.check_health() == 0, f"{container.service.name} is not healthy"
-        exchange([f"localhost:{one.port}" for service in services for one in service.published])
+        exchange([f"localhost:{one.port}" for service in services for one in service.for_clients])
+        for one in (one for service in services for one in service.for_browsers):
+            assert is_ready(f"localhost:{one.port}")
         by_name = {container.service.name: container for container in containers}
         for name in leaving([container.service for container in containers]):
             assert by_name[name].stop(STOP_SECONDS) == 0, by_name[name].said()

@@ -8,11 +8,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from urllib.request import urlopen
 
 from confluent_kafka import Consumer, Message, Producer
 
 CLIENT_SECONDS = 30
 COUNT = 20
+
+
+def is_ready(address: str) -> bool:
+    """Whether a node says over HTTP that clients may come."""
+    with urlopen(f"http://{address}/readyz", timeout=CLIENT_SECONDS) as answer:
+        return bool(answer.status == 200)
 
 
 def exchange(addresses: Sequence[str], topic: str = "numbers") -> None:

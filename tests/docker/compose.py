@@ -62,6 +62,17 @@ class Service(NamedTuple):
         return self.image == OURS_IS and (self.command is None or "KAFKA_PROCESS_ROLES" in self.environment)
 
     @property
+    def for_clients(self) -> list[Published]:
+        """Ports of listeners."""
+        return [one for one in self.published if one not in self.for_browsers]
+
+    @property
+    def for_browsers(self) -> list[Published]:
+        """Ports where it answers over HTTP."""
+        http = self.environment.get("KWIRE_HTTP", "")
+        return [one for one in self.published if http.endswith(f":{one.container_port}")]
+
+    @property
     def is_errand(self) -> bool:
         """Whether it runs one command of kwire's, and ends."""
         return self.image == OURS_IS and not self.is_node
@@ -114,7 +125,7 @@ def service(where: str, name: str, given: Mapping[str, Any]) -> Service:
         given["image"],
         given.get("hostname", name),
         {variable: str(value) for variable, value in environment.items()},
-        [Published(*map(int, str(port).split(":"))) for port in given.get("ports", [])],
+        [Published(*map(int, str(port).split(":")[-2:])) for port in given.get("ports", [])],
         [Volume(*text.split(":")[:2]) for text in given.get("volumes", [])],
         command.split() if isinstance(command, str) else command,
         list(depends_on),

@@ -24,7 +24,7 @@ from kwire.broker.config.broker import HONOURED
 from kwire.broker.config.broker_keys import BROKER_KEYS
 from kwire.broker.config.properties import environment_settings
 from tests.docker.check import leaving
-from tests.docker.client import CLIENT_SECONDS, exchange
+from tests.docker.client import CLIENT_SECONDS, exchange, is_ready
 from tests.docker.compose import OURS, THEIRS, Service, read
 
 START_TIMEOUT_SECONDS = 60
@@ -80,7 +80,7 @@ def running(path: Path, place: Path) -> Iterator[list[str]]:
     """The services of a file as processes. Gives the addresses of its brokers."""
     services = nodes(path)
     moved = Moved(services)
-    clients = []
+    clients, browsers = [], []
     environments = {}
     for service in services:
         home = place / service.name
@@ -89,6 +89,9 @@ def running(path: Path, place: Path) -> Iterator[list[str]]:
         environment = {
             variable: moved.text(service, value) for variable, value in service.environment.items()
         }
+        for one in service.for_browsers:
+            environment["KWIRE_HTTP"] = f"127.0.0.1:{moved.port(service.hostname, one.container_port)}"
+            browsers.append(environment["KWIRE_HTTP"])
         for volume in service.volumes:
             if volume.target == "/mnt/shared/config":
                 for file in (path.parent / volume.source).iterdir():
@@ -103,7 +106,7 @@ def running(path: Path, place: Path) -> Iterator[list[str]]:
             "PYTHONPATH": str(OURS.parent),
         }
         clients += [
-            f"127.0.0.1:{moved.port(service.hostname, one.container_port)}" for one in service.published
+            f"127.0.0.1:{moved.port(service.hostname, one.container_port)}" for one in service.for_clients
         ]
     moved.release()
     logs = ExitStack()
@@ -127,6 +130,7 @@ def running(path: Path, place: Path) -> Iterator[list[str]]:
             says_so = "broker" in environments[name]["KAFKA_PROCESS_ROLES"]
             if "KAFKA_LOG4J_ROOT_LOGLEVEL" not in environments[name]:
                 assert (UNFENCED in (place / name / "log").read_text()) == says_so
+        assert all(map(is_ready, browsers))
         yield clients
         for name in leaving(services):
             processes[name].send_signal(signal.SIGTERM)

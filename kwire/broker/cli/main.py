@@ -127,7 +127,8 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--http",
         metavar="[HOST:]PORT",
-        help="tell of health and metrics there over HTTP (default: not at all; without HOST on 127.0.0.1)",
+        help="tell of health and metrics there over HTTP, without HOST on 127.0.0.1 (default: not at all, or "
+        "what KWIRE_HTTP says)",
     )
     serve.add_argument(
         "--console",

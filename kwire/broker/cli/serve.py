@@ -38,6 +38,7 @@ LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 CONSOLE_PORT: Final = "8080"
 """Where the console is, if nobody says where the HTTP port is to be: on loopback."""
+BOOLEANS: Final = ("true", "false")
 GC_THRESHOLDS: Final = (10_000, 20, 50)
 """Rarer than Python's own, and never over what was there at the start: no pause above a millisecond or so."""
 
@@ -108,17 +109,19 @@ def _slow_seconds(options: argparse.Namespace) -> float:
 
 def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | None:
     """The HTTP port that was asked for, bound. BindError, Failure."""
-    if options.http is None and not options.console:
+    where: str | None = options.http or os.environ.get("KWIRE_HTTP")
+    has_console = _chosen("true" if options.console else None, "KWIRE_CONSOLE", BOOLEANS, "false") == "true"
+    if where is None and not has_console:
         return None
-    if options.console and not config.is_broker:
+    if has_console and not config.is_broker:
         raise Failure("--console needs a broker: give it to a node that has broker in its process.roles")
     from kwire.broker.observe.http import HttpPort, NoHttp
 
     try:
         return HttpPort(
-            options.http or CONSOLE_PORT,
+            where or CONSOLE_PORT,
             settings_of(config),
-            console=options.console,
+            console=has_console,
             console_writes=options.console_writes,
         )
     except NoHttp as error:
