@@ -116,6 +116,8 @@ def _text(value: object) -> str:
 
 def _files(path: str) -> Iterator[str]:
     """The files that a path stands for: of a directory those that are known. Failure."""
+    if not os.path.exists(path):
+        raise Failure(f"{path}: there is no such file, nor directory")
     if not os.path.isdir(path):
         yield path
         return
@@ -139,8 +141,6 @@ def _rows(path: str, options: Namespace) -> Iterable[Row]:
         raise Failure(
             f"{path} is not known by its name: give a segment (.log), an index, a snapshot or a checkpoint"
         )
-    if not os.path.exists(path):
-        raise Failure(f"{path}: no such file")
     try:
         yield from read(path, options)
     except StorageError as error:

@@ -119,7 +119,8 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
     known = listed(cluster)
     for name in options.groups:
         if name not in known:
-            raise Failure(f"there is no group '{name}'{suggestion(name, known)}")
+            near = suggestion(name, known) or ": 'kwire groups list' names those that there are"
+            raise Failure(f"there is no group '{name}'{near}")
     groups = [group_of(cluster, known[name]) for name in options.groups or known]
     if options.state:
         rows = [_state(group) for group in groups]

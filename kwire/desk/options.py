@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypedDict
 
 from kwire.desk.output import Output
+from kwire.desk.parser import Parser
 from kwire.desk.settings import DEFAULT_SERVER
 
 Run = Callable[[argparse.Namespace, Output], int]
@@ -26,7 +27,7 @@ def command_parser(
     name: str, description: str, example: str = "", run: Run | None = None
 ) -> argparse.ArgumentParser:
     """The parser of a command; of one with actions, these tell an example and what to do."""
-    parser = argparse.ArgumentParser(prog=f"kwire {name}", **help_parts(description, example))
+    parser = Parser(prog=f"kwire {name}", **help_parts(description, example))
     parser.set_defaults(run=run)
     return parser
 

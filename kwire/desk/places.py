@@ -14,6 +14,7 @@ from kwire.desk.failure import UsageError
 
 BEGINNING, END = "beginning", "end"
 PLACES: Final = "'beginning', 'end', an offset, -5 for the last five, 10m for ten minutes ago, or a time"
+AGE: Final = "10m for ten minutes (or ms, s, h, d), or a time"
 _AGO: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -42,11 +43,11 @@ def offsets_of(
     if place[:1] == "-" and place[1:].isdecimal():
         firsts = find_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
         return {one: max(firsts[one], ends[one] - int(place[1:])) for one in wanted}
-    found = find_offsets(cluster, dict.fromkeys(wanted, timestamp_of(place, now_ms, option)))
+    found = find_offsets(cluster, dict.fromkeys(wanted, timestamp_of(place, now_ms, option, PLACES)))
     return {one: ends[one] if found[one] == NONE else found[one] for one in wanted}
 
 
-def timestamp_of(text: str, now_ms: int, option: str) -> int:
+def timestamp_of(text: str, now_ms: int, option: str, expected: str = AGE) -> int:
     """A time in milliseconds: so long ago, or as ISO 8601 has it (in UTC where no zone is given).
 
     UsageError.
@@ -57,7 +58,7 @@ def timestamp_of(text: str, now_ms: int, option: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"{option} {text}: expected {PLACES} like 2026-01-31T12:00 (in UTC, where no zone is given)"
+            f"{option} {text}: expected {expected} like 2026-01-31T12:00 (in UTC, where no zone is given)"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -183,10 +183,13 @@ def state_of(cluster: Cluster, name: str) -> TransactionState:
 
 def _producers(cluster: Cluster, options: Namespace, output: Output) -> None:
     partitions = [
-        (topic.name or "", one.partition_index)
+        (topic.name or "", index)
         for topic in cluster.topics(options.topics)
-        for one in topic.partitions
-        if options.partition in (None, one.partition_index)
+        for index in (
+            [one.partition_index for one in topic.partitions]
+            if options.partition is None
+            else [options.partition]
+        )
     ]
     rows = [
         {

@@ -88,3 +88,45 @@ def test_where_nobody_listens_it_is_said_how_to_start_one(offline: Desk) -> None
         f"kwire topics: no broker answers (127.0.0.1:{port}: connection refused): start one with 'kwire "
         f"serve', or name another with --bootstrap-server"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("topics",), "kwire topics: the following arguments are required: ACTION; 'kwire topics --help'"),
+        (
+            ("topics", "list", "--name"),
+            "kwire topics list: unrecognized arguments: --name, did you mean '--names'?",
+        ),
+        (
+            ("consume", "a", "-n", "x"),
+            "kwire consume: argument -n/--max: invalid int value: 'x'; 'kwire consume",
+        ),
+        (("produce", "a", "--acks", "5"), "invalid choice: '5' (choose from '0', '1', 'all')"),
+    ],
+)
+def test_arguments_that_are_wrong_are_told_in_one_sentence(
+    offline: Desk, arguments: tuple[str, ...], told: str
+) -> None:
+    ran = offline(*arguments)
+    assert ran.status == 2
+    assert told in ran.sentence
+
+
+@pytest.mark.parametrize(
+    ("api", "code", "arguments", "what"),
+    [
+        ("Produce", "TOPIC_AUTHORIZATION_FAILED", ("produce", "hidden", "x"), "topic"),
+        ("Fetch", "TOPIC_AUTHORIZATION_FAILED", ("consume", "hidden", "--idle", "0"), "topic"),
+        ("OffsetFetch", "GROUP_AUTHORIZATION_FAILED", ("groups", "reset", "g", "--to", "end"), "group"),
+        ("CreateTopics", "CLUSTER_AUTHORIZATION_FAILED", ("topics", "create", "x"), "cluster"),
+    ],
+)
+def test_who_may_not_is_told_what_would_let_him(
+    broker: Broker, desk: Desk, api: str, code: str, arguments: tuple[str, ...], what: str
+) -> None:
+    desk("topics", "create", "hidden", "--if-not-exists")
+    fault = broker.faults.refuse(api, code)
+    ran = desk(*arguments)
+    assert fault.is_over
+    assert f"; ask as a user who may, or have the {what}'s ACLs changed" in ran.sentence

@@ -157,8 +157,11 @@ def address(properties: str, environ: Mapping[str, str]) -> tuple[str, int]:
 
     Nothing else is looked at, for a start may be told more than a check of health is. Failure.
     """
-    with open(properties, encoding="iso-8859-1") as file:
-        settings = parse_properties(file.read())
+    try:
+        with open(properties, encoding="iso-8859-1") as file:
+            settings = parse_properties(file.read())
+    except OSError as error:
+        raise Failure(f"{properties}: {error.strerror}") from error
     settings |= {name: value for name, (_, value) in environment_settings(environ).items()}
     listeners = settings.get(LISTENERS) or "PLAINTEXT://:9092"
     controllers = {name.strip().upper() for name in settings.get(CONTROLLER_NAMES, "").split(",")}

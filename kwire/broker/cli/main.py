@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from kwire.broker.cli.settings import LOG_FORMATS, LOG_LEVELS, Failure
+from kwire.desk.parser import Parser
 
 DESCRIPTION = """\
 kwire is a broker that speaks Apache Kafka's protocol and keeps Apache Kafka's files,
@@ -47,6 +48,15 @@ Settings are Apache Kafka's. Of a setting given more than once, --set wins over 
 (KAFKA_NUM_PARTITIONS for num.partitions, as in Kafka's container image), and that over the file.
 Without any, one broker serves 127.0.0.1:9092. A new data directory is formatted on first start."""
 
+FORMAT_EXAMPLES = """\
+examples:
+  kwire format server.properties --cluster-id 9bUdgKesSCiE-S_L-zL7fw
+  kwire format --data /var/lib/kwire --cluster-id 9bUdgKesSCiE-S_L-zL7fw"""
+CLUSTER_EXAMPLES = """\
+examples:
+  kwire cluster up                             three nodes in ./kwire-cluster, the first at port 9092
+  kwire cluster up --controllers 1 --brokers 3 --set num.partitions=12
+  kwire cluster kill 2                         and see who leads: kwire cluster status"""
 COMPLETION_DESCRIPTION = """\
 Print a script that lets a shell complete the command, its actions and options.
 
@@ -94,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="kwire", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=raw, allow_abbrev=False
     )
     parser.add_argument("--version", action="store_true", help="print the version")
@@ -146,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
         "format",
         help="prepare the data directories of a broker",
         description="Write what a new broker's data directories need, as Kafka's storage tool does.",
+        epilog=FORMAT_EXAMPLES,
         formatter_class=raw,
         allow_abbrev=False,
     )
@@ -185,6 +196,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
     """What `kwire cluster` does, and takes."""
+    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, CLUSTER_EXAMPLES
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
     folder = argparse.ArgumentParser(add_help=False)
     folder.add_argument(

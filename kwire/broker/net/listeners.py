@@ -9,6 +9,11 @@ from kwire.broker.api.table import ListenerRole
 from kwire.broker.net.settings import SYSTEM_DEFAULT, Settings
 
 MAX_PORT = 65_535
+REASONS = {
+    errno.EADDRINUSE: "the port is in use: end who has it, or choose another",
+    errno.EADDRNOTAVAIL: "this machine has no such address: choose one that it has, or 0.0.0.0 for all",
+    errno.EACCES: "the port is for root alone: choose one of 1024 or more",
+}
 
 
 class BindError(Exception):
@@ -62,7 +67,7 @@ def bind(
         sock.bind(address)
     except OSError as error:
         sock.close()
-        reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror
+        reason = REASONS.get(error.errno or 0, error.strerror)
         raise BindError(f"cannot listen on {where} (listener {name}): {reason}") from error
     return Listener(name, sock, role)
 

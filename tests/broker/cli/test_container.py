@@ -106,6 +106,11 @@ def test_health_is_asked_where_brokers_answer_first(
     assert address(str(file), {"KAFKA_LISTENERS": listeners}) == asked
 
 
+def test_a_file_that_is_not_there_is_told() -> None:
+    with pytest.raises(Failure, match=r"/none/server\.properties: No such file"):
+        address("/none/server.properties", {})
+
+
 def test_listeners_that_are_none_are_told() -> None:
     with pytest.raises(Failure, match="expected NAME://host:port"):
         address(os.devnull, {"KAFKA_LISTENERS": "9092"})

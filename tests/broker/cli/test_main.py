@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,45 @@ def test_what_is_wrong_is_one_line(
     assert told.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["serve", "--htp", "8080"],
+            "kwire serve: unrecognized arguments: --htp, did you mean '--http'?\n",
+        ),
+        (["cluster"], "kwire cluster: the following arguments are required: ACTION; 'kwire cluster --help'"),
+        (
+            ["container", "run", "--x"],
+            "kwire container run: unrecognized arguments: --x; 'kwire container run",
+        ),
+        (["bogus"], "kwire: argument COMMAND: invalid choice: 'bogus' (choose from 'serve', "),
+    ],
+)
+def test_arguments_that_are_wrong_are_told_in_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    told = capsys.readouterr().err
+    assert told.startswith(said)
+    assert (ended.value.code, told.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("KWIRE_HTTP", "eighty"), ("KWIRE_CONSOLE", "yes")])
+def test_what_the_environment_says_wrongly_of_the_http_port_is_told(
+    name: str,
+    wrong: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv(name, wrong)
+    assert main(["serve", "--data", str(tmp_path / "data")]) == 1
+    assert wrong in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_level_of_logging_that_is_none_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,4 +99,9 @@ def test_what_is_not_asked_for_is_not_loaded() -> None:
     look = "import sys; from kwire.broker.cli.main import main; main(['--version']); print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     loaded = {name for name in ran.stdout.split() if name.startswith(("kwire.", "trio"))}
-    assert loaded == {"kwire.broker", *(f"kwire.broker.cli{part}" for part in ("", ".main", ".settings"))}
+    at_the_desk = {"kwire.desk", "kwire.desk.parser"}
+    assert loaded == {
+        "kwire.broker",
+        *(f"kwire.broker.cli{part}" for part in ("", ".main", ".settings")),
+        *at_the_desk,
+    }

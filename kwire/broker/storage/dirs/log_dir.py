@@ -168,7 +168,9 @@ class LogDirectory:
         disk.sync_directory(parent or ("/" if self.path.startswith("/") else "."))
         self._lock = disk.lock(join(self.path, LOCK))
         if self._lock is None:
-            raise DirectoryInUse(f"{self.path} is in use by another broker (it holds {LOCK})")
+            raise DirectoryInUse(
+                f"{self.path} is in use by another broker (it holds {LOCK}): end that one, or choose another"
+            )
 
     def read_properties(self) -> None:
         """Learn whose the directory is, by now. StorageError."""
