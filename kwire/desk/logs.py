@@ -47,8 +47,8 @@ def parser(name: str) -> ArgumentParser:
         "kwire logs move orders --partition 0 --broker 1 --to /mnt/disk2",
     )
     move.add_argument("topic", metavar="TOPIC")
-    move.add_argument("--partition", type=int, required=True, metavar="N")
-    move.add_argument("--broker", type=int, required=True, metavar="ID")
+    move.add_argument("--partition", type=int, required=True, metavar="N", help="of the topic")
+    move.add_argument("--broker", type=int, required=True, metavar="ID", help="who has the replica")
     move.add_argument("--to", required=True, metavar="DIR", help="as the broker's log.dirs has it")
     return parser
 

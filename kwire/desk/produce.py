@@ -68,7 +68,9 @@ def parser(name: str) -> ArgumentParser:
     )
     parser.add_argument("--partition", type=int, metavar="N", help="instead of the one that the key leads to")
     parser.add_argument("--acks", choices=sorted(ACKS), help="who has to have it (default: all)")
-    parser.add_argument("--compression", choices=[codec.name.lower() for codec in Codec])
+    parser.add_argument(
+        "--compression", choices=[codec.name.lower() for codec in Codec], help="of batches (default: none)"
+    )
     add_wire(parser)
     add_json(parser)
     return parser

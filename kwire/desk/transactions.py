@@ -91,8 +91,14 @@ def parser(name: str) -> ArgumentParser:
         "kwire transactions abort orders --partition 0 --start-offset 17 --execute",
     )
     abort.add_argument("topic", metavar="TOPIC")
-    abort.add_argument("--partition", type=int, required=True, metavar="N")
-    abort.add_argument("--start-offset", type=int, required=True, metavar="OFFSET")
+    abort.add_argument("--partition", type=int, required=True, metavar="N", help="of the topic")
+    abort.add_argument(
+        "--start-offset",
+        type=int,
+        required=True,
+        metavar="OFFSET",
+        help="where it begins, as 'producers' and 'find-hanging' tell",
+    )
     abort.add_argument("--execute", action="store_true", help="do it, and not only tell")
     end = actions.add(
         "terminate",

@@ -244,12 +244,12 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         help="tell it again and again, until Ctrl-C (default: each second)",
     )
     stop_ = action("stop", "stop a node in an orderly way, or all of them; their data stays")
-    stop_.add_argument("node", type=int, nargs="?", metavar="N")
+    stop_.add_argument("node", type=int, nargs="?", metavar="N", help="the node's id (default: all)")
     for name, text in (
         ("kill", "end a node at once, as a crash does"),
         ("restart", "stop a node in an orderly way, if it runs, and start it"),
     ):
-        action(name, text).add_argument("node", type=int, metavar="N")
+        action(name, text).add_argument("node", type=int, metavar="N", help="the node's id")
     action("down", "end all nodes and remove the cluster, with its data")
 
 

@@ -10,10 +10,11 @@ from kwire.broker.net.settings import SYSTEM_DEFAULT, Settings
 
 MAX_PORT = 65_535
 REASONS = {
-    errno.EADDRINUSE: "the port is in use: end who has it, or choose another",
-    errno.EADDRNOTAVAIL: "this machine has no such address: choose one that it has, or 0.0.0.0 for all",
-    errno.EACCES: "the port is for root alone: choose one of 1024 or more",
+    errno.EADDRINUSE: "the port is in use: end who has it, or name another in {}",
+    errno.EADDRNOTAVAIL: "this machine has no such address: name one that it has, or 0.0.0.0, in {}",
+    errno.EACCES: "the port is for root alone: name one of 1024 or more in {}",
 }
+"""Why not, and what to do about it in an option or key."""
 
 
 class BindError(Exception):
@@ -67,7 +68,8 @@ def bind(
         sock.bind(address)
     except OSError as error:
         sock.close()
-        reason = REASONS.get(error.errno or 0, error.strerror)
+        option = name if name.startswith("--") else "listeners"
+        reason = REASONS.get(error.errno or 0, str(error.strerror)).format(option)
         raise BindError(f"cannot listen on {where} (listener {name}): {reason}") from error
     return Listener(name, sock, role)
 

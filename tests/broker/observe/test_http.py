@@ -205,8 +205,8 @@ def test_a_port_in_use_is_found_before_the_broker_starts(
         assert main(["serve", "--data", str(tmp_path / "data"), "--http", where]) == 1
     gc.enable()
     assert capsys.readouterr().err.splitlines()[-1] == (
-        f"kwire: cannot listen on {where} (listener --http): the port is in use: end who has it, or choose "
-        f"another"
+        f"kwire: cannot listen on {where} (listener --http): the port is in use: end who has it, or name "
+        f"another in --http"
     )
     assert not (tmp_path / "data").exists()
 
