@@ -91,7 +91,7 @@ class Client:
         timestamp_ms: int,
     ) -> list[Record]:
         self._cluster.retried(lambda: self._partitions(topic, create=True))
-        # A test's own record is to be where its broker is told to misbehave, and asks nobody for an id.
+        # Who has lost the controllers can give no producer id, and is written to all the same.
         sending = Sending(self._cluster, topic, idempotent=False)
         sending.send({partition: [(timestamp_ms, key, value, headers) for value in values]})
         first = sending.first_offset(partition)
