@@ -144,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         "--console",
         action="store_true",
         help="pages for a browser on topics, messages, groups and the cluster, at /console/ of the HTTP port "
-        "(which is on 127.0.0.1:8080 where --http does not say)",
+        "(which is on 127.0.0.1:8080 where --http does not say); KWIRE_CONSOLE=true asks for them, too",
     )
     serve.add_argument(
         "--console-writes",
