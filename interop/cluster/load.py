@@ -197,9 +197,15 @@ class TransactionalWriter(Client):
     producer for good, also with Apache Kafka: the coordinator answers INVALID_TXN_STATE. While coordinators
     move, it may come to that all the same. Then it begins again with another, as its documentation says, and
     nobody knows of the transaction.
+
+    What an abort finds waiting to be sent again may be in the broker's log, and librdkafka has the next
+    records take over its sequence numbers: the broker has these already, says so, and the records are
+    nowhere (`rd_kafka_toppar_purge_queues`; seen with 2.16 where the answer to a Produce was lost). So such
+    an abort is the end of a producer, too.
     """
 
     name = "transactional"
+    purged = False
 
     def run(self) -> None:
         producer = self._producer()
@@ -207,6 +213,8 @@ class TransactionalWriter(Client):
         while not self.stopping.is_set():
             transaction += 1
             title = f"transaction {transaction}"
+            if self.purged:
+                producer = self._producer()
             try:
                 self._write(producer, transaction, title)
             except KafkaException as error:
@@ -219,6 +227,7 @@ class TransactionalWriter(Client):
                     raise
 
     def _producer(self) -> Producer:
+        self.purged = False
         producer = Producer(
             {
                 "bootstrap.servers": self.load.bootstrap,
@@ -256,7 +265,9 @@ class TransactionalWriter(Client):
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
             self.was_acknowledged(message.value(), message.offset())
-        elif error.code() not in PURGED:
+        elif error.code() in PURGED:
+            self.purged = True
+        else:
             self.complains(str(error))
 
 
