@@ -331,6 +331,7 @@ class Rig:
     def __init__(self) -> None:
         self.around = VirtualNode(PROPERTIES, now_ms=NOW_MS)
         self.host, self.disk, self.node = self.around.host, self.around.disk, self.around.node
+        self.node.has_telemetry_receiver = True
         self._well = self.around.connect()
         self._offset = 0
         self._listener = _Listener()
