@@ -1,14 +1,16 @@
 """What clients have pushed, as it is offered to who asks for metrics. KIP-714.
 
-Sums come as what has been added since the last push, and are added up here; all else is as the last push
-has it. What there is of a client that has ended stays for a minute, so that what it pushed at its end is
-seen; of a silent one until it is forgotten. Bounded in series, of one client and in all, and in the length
-of each: what is beyond that is dropped, and counted.
+Shown is what the last push of a client instance has: counts come as what has been added since the push
+before, and are added up here. What a push leaves out is gone, as when a consumer is another member of its
+group and all its labels change: clients push all that they have each time. What there is of a client that
+has ended stays for a minute, so that what it pushed at its end is seen; of a silent one until it is
+forgotten. Bounded in series, of one client and in all, and in the length of each: what is beyond that is
+dropped, and counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from kwire.broker.api.telemetry.instances import Client
@@ -33,30 +35,13 @@ class Series(NamedTuple):
 class Pushed:
     """What one client instance has pushed."""
 
-    __slots__ = ("client", "sums", "until_ms", "values")
+    __slots__ = ("client", "until_ms", "values")
 
-    def __init__(self, client: Client, sums: dict[Series, float], until_ms: int) -> None:
+    def __init__(self, client: Client, until_ms: int) -> None:
         self.client = client
-        self.sums = sums
-        """What is added up, over all pushes."""
         self.values: dict[Series, float] = {}
-        """All else, of the last push."""
         self.until_ms = until_ms
         """When it is dropped."""
-
-    def __len__(self) -> int:
-        return len(self.sums) + len(self.values)
-
-    def add(self, point: Point, room: int) -> bool:
-        """Take a number, if it is known, or there is room for it."""
-        series = Series(point.name, point.labels, point.only_rises)
-        is_delta = point.kind is Kind.DELTA
-        into = self.sums if is_delta else self.values
-        is_known = series in into
-        if not is_known and (len(self) >= room or _length(series) > LONGEST_SERIES):
-            return False
-        into[series] = into[series] + point.value if is_known and is_delta else point.value
-        return True
 
 
 class Received:
@@ -70,20 +55,27 @@ class Received:
     def take(self, instance_id: Uuid, client: Client, points: Iterable[Point], *, until_ms: int) -> None:
         """A push has come; what goes wrong in `points` changes nothing. Kept until `until_ms`."""
         known = self.clients.get(instance_id)
-        size_before = 0 if known is None else len(known)
-        taken = Pushed(client, {} if known is None else dict(known.sums), until_ms)
-        room = min(MOST_SERIES_OF_CLIENT, MOST_SERIES - self._size + size_before)
-        dropped = 0
+        before: Mapping[Series, float] = {} if known is None else known.values
+        room = min(MOST_SERIES_OF_CLIENT, MOST_SERIES - self._size + len(before))
+        taken, dropped = Pushed(client, until_ms), 0
+        values = taken.values
         try:
             for point in points:
-                dropped += not taken.add(point, room)
+                series = Series(point.name, point.labels, point.only_rises)
+                if series not in values and (len(values) >= room or _length(series) > LONGEST_SERIES):
+                    dropped += 1
+                elif point.kind is Kind.DELTA:
+                    values[series] = values.get(series, before.get(series, 0)) + point.value
+                else:
+                    values[series] = point.value
         except TooMuch:
             dropped += 1  # at least, and nothing behind it is looked at
         self.dropped_points += dropped
-        self._size += len(taken) - size_before
-        self.clients[instance_id] = taken
-        if not len(taken):
-            del self.clients[instance_id]
+        self._size += len(values) - len(before)
+        if values:
+            self.clients[instance_id] = taken
+        else:
+            self.clients.pop(instance_id, None)
 
     def ended(self, instance_id: Uuid, now_ms: int) -> None:
         """The client is gone."""
@@ -94,7 +86,7 @@ class Received:
     def expire(self, now_ms: int) -> None:
         """Drop what is due."""
         for instance_id in [one for one, known in self.clients.items() if known.until_ms <= now_ms]:
-            self._size -= len(self.clients.pop(instance_id))
+            self._size -= len(self.clients.pop(instance_id).values)
 
 
 def _length(series: Series) -> int:

@@ -93,7 +93,7 @@ def test_what_is_pushed_is_kept(rig: Rig, codec: Codec) -> None:
     data = PUSHED if codec is Codec.NONE else compress(codec, PUSHED)
     assert push(client, known, data, compression_type=codec) == 0
     kept = rig.node.telemetry.received.clients[ID]
-    assert {series.name: value for series, value in kept.sums.items()}[SENT] == 42
+    assert {series.name: value for series, value in kept.values.items()}[SENT] == 42
     assert (kept.client.client_id, kept.client.address) == ("me", "127.0.0.1")
 
 

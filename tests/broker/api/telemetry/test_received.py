@@ -37,11 +37,9 @@ def received() -> Received:
 
 
 def shown(received: Received, instance_id: Uuid = ID) -> dict[tuple[str, str], float]:
-    known = received.clients[instance_id]
     return {
         (series.name, "".join(text for _, text in series.labels)): value
-        for numbers in (known.sums, known.values)
-        for series, value in numbers.items()
+        for series, value in received.clients[instance_id].values.items()
     }
 
 
@@ -50,9 +48,19 @@ def test_what_is_added_up_and_what_is_as_it_came_last(received: Received) -> Non
     received.take(ID, CLIENT, [point("sent", 3, Kind.DELTA), point("lag", 5)], until_ms=LATER_MS)
     received.take(ID, CLIENT, [point("sent", 4, Kind.DELTA), point("lag", 2)], until_ms=LATER_MS)
     assert shown(received) == {sent: 7, ("lag", ""): 2}
-    received.take(ID, CLIENT, [point("all", 9, Kind.TOTAL)], until_ms=LATER_MS)
-    received.take(ID, CLIENT, [point("all", 8, Kind.TOTAL)], until_ms=LATER_MS)
-    assert shown(received) == {sent: 7, ("all", ""): 8}
+    twice = [point("all", 9, Kind.TOTAL), point("sent", 1, Kind.DELTA), point("sent", 2, Kind.DELTA)]
+    received.take(ID, CLIENT, twice, until_ms=LATER_MS)
+    assert shown(received) == {sent: 10, ("all", ""): 9}
+
+
+def test_what_is_pushed_no_more_is_gone(received: Received) -> None:
+    """As of a consumer that joins its group anew, time and again, with the member's id in every label."""
+    for member in range(2 * MOST_SERIES_OF_CLIENT):
+        received.take(ID, CLIENT, [point("sent", 1, Kind.DELTA, label=f"{member}")], until_ms=LATER_MS)
+    assert shown(received) == {("sent", f"{member}"): 1}
+    assert received.dropped_points == 0
+    received.take(ID, CLIENT, [], until_ms=LATER_MS)
+    assert not received.clients
 
 
 def test_labels_tell_series_apart(received: Received) -> None:
@@ -91,7 +99,8 @@ def test_a_client_has_so_many_series(received: Received) -> None:
     for _ in range(2):
         received.take(ID, CLIENT, sums, until_ms=LATER_MS)
     assert set(shown(received).values()) == {2}
-    received.take(ID, CLIENT, [point("one more", 1)], until_ms=LATER_MS)
+    received.take(ID, CLIENT, [*sums, point("one more", 1)], until_ms=LATER_MS)
+    assert set(shown(received).values()) == {3}
     assert len(shown(received)) == MOST_SERIES_OF_CLIENT
     assert received.dropped_points == 11
 
