@@ -15,6 +15,7 @@ from bench import (
     archive,
     cluster,
     compaction,
+    console,
     flush,
     groups,
     latency,
@@ -36,6 +37,7 @@ BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "flush": flush.measure,
     "partitions": partitions.measure,
     "compaction": compaction.measure,
+    "console": console.measure,
     "transactions": transactions.measure,
     "groups": groups.measure,
     "offset_commits": offset_commits.measure,
@@ -47,6 +49,7 @@ BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
 LONG = {
     "partitions",
     "compaction",
+    "console",
     "transactions",
     "groups",
     "offset_commits",

@@ -42,7 +42,7 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
         for number in range(rounds):
             for name in names if number % 2 == 0 else reversed(names):
                 taken = {
-                    "ack": _acknowledgements(brokers[name], seconds),
+                    "ack": acknowledgements(brokers[name], seconds),
                     "delivery": _deliveries(brokers[name], seconds),
                 }
                 for (kind, percent), figure in figures.items():
@@ -57,7 +57,8 @@ def _new_topic(broker: Broker) -> str:
     return topic
 
 
-def _acknowledgements(broker: Broker, seconds: float) -> list[float]:
+def acknowledgements(broker: Broker, seconds: float) -> list[float]:
+    """How many seconds each record took, for so long."""
     topic = _new_topic(broker)
     producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
     taken: list[float] = []

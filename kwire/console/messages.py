@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -18,7 +19,8 @@ from kwire.wire.errors import ApiError, ErrorCode
 AT_ONCE: Final = 50
 """Messages of a page."""
 SEARCHED_BYTES: Final = 8 * 1024 * 1024
-"""How much a search for a key reads before it asks whether to go on."""
+SEARCH_SECONDS: Final = 3.0
+"""How much a search for a key reads, and how long it takes, before it asks whether to go on."""
 MAX_HEADERS: Final = 100
 FORMS: Final = ("text", "hex")
 
@@ -135,7 +137,17 @@ def _read(asked: Asked, at: int, key: bytes | None) -> tuple[list[Message], int,
     topic, partition = asked.topic, asked.partition
     if key is None:
         return messages(asked.cluster, topic, partition, at, AT_ONCE)
-    return messages(asked.cluster, topic, partition, at, AT_ONCE, wanted=wanted, most_bytes=SEARCHED_BYTES)
+    deadline = time.monotonic() + SEARCH_SECONDS
+    return messages(
+        asked.cluster,
+        topic,
+        partition,
+        at,
+        AT_ONCE,
+        wanted=wanted,
+        most_bytes=SEARCHED_BYTES,
+        is_time_over=lambda: time.monotonic() > deadline,
+    )
 
 
 def _offset(asked: Asked, bounds: Bounds, *, forwards: bool) -> tuple[int, str]:

@@ -24,6 +24,7 @@ MAX_BATCHES: Final = 60
 """Batches of a drawing."""
 FEW_BATCHES: Final = 30
 """Of the newest so many are looked for."""
+DRAWN_BYTES: Final = 1024 * 1024
 FIRST_SPAN, SPAN_GROWTH, MAX_SPANS = 64, 8, 6
 MAX_WRITERS: Final = 50
 COLOURS: Final = 8
@@ -91,13 +92,13 @@ def _window(asked: Asked, bounds: Bounds) -> tuple[list[Batch], Bounds]:
             raise UsageError(
                 f"offset {at} is not there: this log goes from {bounds.log_start} to {bounds.high_watermark}"
             )
-        fetched = fetch(asked.cluster, topic, partition, at)
+        fetched = fetch(asked.cluster, topic, partition, at, size_bytes=DRAWN_BYTES)
         return list(fetched.batches[:MAX_BATCHES]), fetched.bounds
     # How many records a batch has is not known before it is read, so ever more are looked at.
     span, found = FIRST_SPAN, fetch(asked.cluster, topic, partition, bounds.high_watermark)
     for _ in range(MAX_SPANS):
         at = max(bounds.log_start, bounds.high_watermark - span)
-        wider = fetch(asked.cluster, topic, partition, at)
+        wider = fetch(asked.cluster, topic, partition, at, size_bytes=DRAWN_BYTES)
         if found.batches and wider.batches[-1].header.next_offset < bounds.high_watermark:
             break  # more than is fetched at once
         found = wider

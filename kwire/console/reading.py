@@ -126,10 +126,11 @@ def messages(
     *,
     wanted: Callable[[Message], bool] = lambda message: True,
     most_bytes: int = FETCH_BYTES,
+    is_time_over: Callable[[], bool] = lambda: False,
 ) -> tuple[list[Message], int, Bounds]:
     """At most so many messages from an offset on, where to go on, and the partition's bounds.
 
-    `wanted` chooses among them, and `most_bytes` ends the search. Failure, ApiError.
+    `wanted` chooses among them; `most_bytes`, or the time, ends the search. Failure, ApiError.
     """
     found: list[Message] = []
     left_bytes = most_bytes
@@ -146,7 +147,7 @@ def messages(
                     found.append(message)
             offset = max(offset, batch.header.next_offset)
         left_bytes -= _size(fetched.batches)
-        if left_bytes <= 0 or not fetched.batches or len(found) == most:
+        if left_bytes <= 0 or not fetched.batches or len(found) == most or is_time_over():
             return found, offset, fetched.bounds
 
 

@@ -20,7 +20,8 @@ if (tail) {
   };
 
   const bytes = (shown) => {
-    const made = document.createElement("td");
+    const made = cell("td", "");
+    made.setAttribute("role", "cell");
     if (shown.kind === "null" || shown.kind === "empty") {
       made.append(cell("span", shown.kind, "none"));
       return made;
@@ -32,17 +33,23 @@ if (tail) {
   };
 
   const show = (row) => {
-    const made = document.createElement("tr");
+    const made = cell("tr", "");
+    made.setAttribute("role", "row");
     const link = cell("a", row.offset.toLocaleString("en"));
     link.href = `${tail.dataset.base}/${row.partition}/${row.offset}`;
     const place = cell("th", "", "n");
     place.scope = "row";
+    place.setAttribute("role", "rowheader");
     place.append(link);
     const key = bytes(row.key);
     key.className = "key";
+    key.dataset.name = "key";
     const value = bytes(row.value);
     value.className = "value";
-    made.append(cell("td", row.partition, "n"), place, cell("td", row.time, "time"), key, value);
+    const partition = cell("td", row.partition, "n");
+    const time = cell("td", row.time, "time");
+    for (const one of [partition, time]) one.setAttribute("role", "cell");
+    made.append(partition, place, time, key, value);
     tail.prepend(made);
   };
 

@@ -1,0 +1,124 @@
+"""The console: what a producer notices of somebody who reads in it, one page after another, without a pause.
+
+One record at a time, as in `latency`: in quiet; while a key is searched for that is not there, 8 MiB of a
+topic a page; and while pages of messages are turned. The reader is a process of its own, and so is the
+console. Apache Kafka has none: only kwire is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.brokers import Kwire, free_port
+from bench.figures import Figure, percentile
+from bench.latency import acknowledgements
+
+TOPIC = "big"
+TOPIC_BYTES = 256_000_000
+VALUE = os.urandom(300).hex().encode()
+PRODUCER = {"linger.ms": 20, "compression.type": "zstd", "queue.buffering.max.messages": 200_000}
+READS = {
+    "a key is searched for": "from=AT&key=not-there",
+    "pages are turned": "from=AT",
+}
+STEP = 20_000
+"""Offsets from one page to the next."""
+
+READER = f"""
+import sys, urllib.request
+url, query, end = sys.argv[1], sys.argv[2], int(sys.argv[3])
+at = 0
+print("ready", flush=True)
+while True:
+    with urllib.request.urlopen(url + "?" + query.replace("AT", str(at))) as answer:
+        answer.read()
+    at = (at + {STEP}) % end
+    print("page", flush=True)
+"""
+
+
+class _WithConsole(Kwire):
+    """kwire, with its console on a port of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.http_port = free_port()
+
+    def command(self) -> list[str]:
+        return [*super().command(), "--console", "--http", str(self.http_port)]
+
+
+def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
+    """`rounds` times `seconds` of single records, in quiet and beside each kind of reader."""
+    if Kwire.name not in names:
+        return []
+    figures = {
+        (label, percent): Figure(f"produce one record{label}, p{percent}", "ms")
+        for label in ("", *(f", {read}" for read in READS))
+        for percent in (50, 99)
+    }
+    pages = {read: Figure(f"{read}: pages", "1/s") for read in READS}
+    broker = _WithConsole()
+    try:
+        broker.start()
+        end = _fill(broker)
+        for _ in range(rounds):
+            _add(figures, "", acknowledgements(broker, seconds))
+            for read, query in READS.items():
+                with _reading(broker, query, end) as read_pages:
+                    taken = acknowledgements(broker, seconds)
+                pages[read].add(broker.name, len(read_pages) / seconds)
+                _add(figures, f", {read}", taken)
+    finally:
+        broker.discard()
+    return [*figures.values(), *pages.values()]
+
+
+def _add(figures: dict[tuple[str, int], Figure], label: str, taken: list[float]) -> None:
+    for percent in (50, 99):
+        figures[label, percent].add(Kwire.name, percentile(taken, percent) * 1e3)
+
+
+def _fill(broker: Kwire) -> int:
+    """A topic of one partition; where it ends."""
+    client: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+    admin = AdminClient(client)
+    admin.create_topics([NewTopic(TOPIC, num_partitions=1)])[TOPIC].result(30)
+    producer = Producer({**client, **PRODUCER})
+    count = TOPIC_BYTES // len(VALUE)
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(TOPIC, VALUE, f"key-{number}", partition=0)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    if producer.flush(60):
+        raise RuntimeError("the topic was not written within a minute")
+    return count
+
+
+@contextmanager
+def _reading(broker: _WithConsole, query: str, end: int) -> Iterator[list[str]]:
+    """Somebody who reads until the block ends; then there is a line for each page."""
+    url = f"http://127.0.0.1:{broker.http_port}/console/topics/{TOPIC}/0"
+    pages: list[str] = []
+    command = [sys.executable, "-c", READER, url, query, str(end)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            time.sleep(1)  # its first page has the console started
+            yield pages
+        finally:
+            process.kill()
+        pages.extend(process.stdout)
