@@ -56,7 +56,6 @@ def run(options: argparse.Namespace) -> int:
 
     options.log_level = options.log_format = options.slow_request_ms = options.http = None
     options.console = options.console_writes = False
-    options.console = options.console_writes = False
     return run_prepared(options, lambda config: _format(config, settings["CLUSTER_ID"]))
 
 
