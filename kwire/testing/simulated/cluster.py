@@ -190,17 +190,21 @@ class SimulatedCluster:
         """How long ago it began."""
         return self._world.now_ms / 1000
 
-    # --- what goes wrong
+    # --- what goes wrong, as a program may ask for, too, while it runs
 
     def kill(self, broker_id: int) -> None:
-        """Kill a broker's process, as it may happen by itself."""
-        self._world.note(f"--- node {broker_id} is killed by the test")
-        self._node(broker_id).die()
+        """Kill a broker's process, as it may happen by itself. Nothing happens to one that is down."""
+        node = self._node(broker_id)
+        if node.is_running:
+            self._world.note(f"--- {node.name} is killed by the test")
+            node.die()
 
     def begin(self, broker_id: int) -> None:
-        """Start a broker that was killed."""
-        self._world.note(f"--- node {broker_id} is started by the test")
-        self._node(broker_id).start()
+        """Start a broker that is down. Nothing happens to one that runs."""
+        node = self._node(broker_id)
+        if not node.is_running:
+            self._world.note(f"--- {node.name} is started by the test")
+            node.start()
 
     def isolate(self, broker_id: int) -> None:
         """Nothing goes to a broker or comes from it, until `heal`."""
@@ -281,6 +285,13 @@ class SimulatedCluster:
                 break
             world.advance(100)
         raise Broken(f"no broker answers the test within {CONVERGES_MS} ms")
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """The broker that leads a partition. LookupError where nobody does."""
+        found = self._world.watch.partition(Place(topic, partition))
+        if found is None or found.leader < 0:
+            raise LookupError(f"nobody leads {topic}-{partition}")
+        return found.leader
 
     def records(self, topic: str) -> list[Record]:
         """All records of a topic that count by now, partition by partition: none of open transactions."""
