@@ -116,4 +116,5 @@ def _versions(served: Served | None) -> str:
     if served is None:
         return "not served"
     lowest = max(served.min_version, served.refused_below)
-    return f"{lowest}" if lowest == served.max_version else f"{lowest} to {served.max_version}"
+    versions = f"{lowest}" if lowest == served.max_version else f"{lowest} to {served.max_version}"
+    return f"{versions}, with an HTTP port" if served.for_receiver else versions

@@ -17,7 +17,7 @@ from kwire.broker.api.telemetry.received import Pushed, Series
 from kwire.broker.observe.exposition import Exposition, labels
 from kwire.wire.primitives import Uuid, uuid_to_text
 
-SLICE: Final = 1_000
+SLICE: Final = 500
 """How many series are told at once."""
 PREFIX: Final = "kafka_server_client_metrics"
 OURS: Final = "org_apache_kafka_"

@@ -1,0 +1,56 @@
+"""A client instance is known to every broker, whoever has it, by what it was told at another. KIP-714.
+
+It takes its subscription id along: brokers of both kinds have to come to the same one by themselves.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from interop.cluster.nodes import KAFKA_JOINS_KWIRE, Cluster, eventually
+from interop.raw_client import RawClient
+from interop.scenarios.raw_telemetry import (
+    MANY,
+    get,
+    get_until,
+    instance,
+    is_told,
+    push,
+    subscribe,
+    unsubscribe,
+)
+
+UNKNOWN_SUBSCRIPTION_ID = 117
+INTERVAL_MS = 60_000
+SETTINGS = {"metrics": ",".join(MANY), "interval.ms": str(INTERVAL_MS)}
+
+
+def is_unknown(client: RawClient, instance_id: bytes, subscription_id: int) -> bool:
+    """Whether a broker has another subscription for this client by now."""
+    return push(client, instance_id, SubscriptionId=subscription_id) == UNKNOWN_SUBSCRIPTION_ID
+
+
+def test_a_subscription_goes_with_its_client() -> None:
+    own = instance("a client of a cluster")
+    with Cluster(KAFKA_JOINS_KWIRE).start() as cluster:
+        clients = [RawClient(cluster.nodes[node_id].bootstrap) for node_id in cluster.brokers]
+        before = {get(client, own)["SubscriptionId"] for client in clients}
+        assert len(before) == 1
+        subscribe(clients[-1], "cluster", SETTINGS)
+        told = [
+            get_until(client, own, lambda answer: is_told(set(MANY), INTERVAL_MS, answer))
+            for client in clients
+        ]
+        assert told == [told[0]] * len(clients)
+        assert told[0]["SubscriptionId"] not in before
+        for client in clients:
+            assert push(client, own, SubscriptionId=told[0]["SubscriptionId"]) == 0
+        unsubscribe(clients[0], "cluster", SETTINGS)
+        for client in clients:
+            eventually(
+                partial(is_unknown, client, own, told[0]["SubscriptionId"]), "a broker still asks for it"
+            )
+        assert {get(client, own)["SubscriptionId"] for client in clients} == before
+        for client in clients:
+            client.socket.close()
+        cluster.check_complaints()
