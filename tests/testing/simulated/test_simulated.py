@@ -7,6 +7,7 @@ import random
 import threading
 import time
 
+import anyio
 import pytest
 
 from kwire.testing.cluster.breakage import BREAKAGES
@@ -14,6 +15,8 @@ from kwire.testing.history import History
 from kwire.testing.simulated import SimulatedCluster
 from kwire.testing.simulation.promises import Broken
 from kwire.wire.errors import ApiError
+from kwire.wire.messages.metadata import MetadataRequest
+from kwire.wire.registry import encode_request
 from tests.testing.simulated.programs import consume, metadata, produce, transact
 
 ORDERS = 40
@@ -98,6 +101,21 @@ def test_bytes_come_in_pieces() -> None:
             answer = cluster.run(metadata(host, int(port)))
             assert answer is not None
             assert [topic.name for topic in answer.topics] == ["orders"]
+
+
+def test_a_client_may_stand_on_anyio() -> None:
+    async def program(host: str, port: int) -> bytes:
+        with anyio.fail_after(30):
+            async with await anyio.connect_tcp(host, port) as stream:
+                await stream.send(encode_request(MetadataRequest(topics=[]), 12, 17, "by hand"))
+                answer = b""
+                while len(answer) < 8:
+                    answer += await stream.receive()
+                await anyio.sleep(10)
+                return answer[4:8]
+
+    with SimulatedCluster(3, size=1, trouble=False) as cluster:
+        assert cluster.run(program("n1", 9092)) == (17).to_bytes(4, "big")
 
 
 def test_who_is_not_there_refuses_and_who_is_killed_comes_back() -> None:
