@@ -7,7 +7,7 @@ console. Apache Kafka has none: only kwire is measured.
 
 from __future__ import annotations
 
-import os
+import random
 import subprocess
 import sys
 import time
@@ -24,7 +24,9 @@ from bench.latency import acknowledgements
 
 TOPIC = "big"
 TOPIC_BYTES = 256_000_000
-VALUE = os.urandom(300).hex().encode()
+VALUE_BYTES = 600
+POOL = random.Random(1).randbytes(500_000).hex().encode()
+"""What values are cut out of, so that none is packed by those before it."""
 PRODUCER = {"linger.ms": 20, "compression.type": "zstd", "queue.buffering.max.messages": 200_000}
 READS = {
     "a key is searched for": "from=AT&key=not-there",
@@ -94,11 +96,13 @@ def _fill(broker: Kwire) -> int:
     admin = AdminClient(client)
     admin.create_topics([NewTopic(TOPIC, num_partitions=1)])[TOPIC].result(30)
     producer = Producer({**client, **PRODUCER})
-    count = TOPIC_BYTES // len(VALUE)
+    count = TOPIC_BYTES // VALUE_BYTES
+    draw = random.Random(2)
     for number in range(count):
+        at = draw.randrange(len(POOL) - VALUE_BYTES)
         while True:
             try:
-                producer.produce(TOPIC, VALUE, f"key-{number}", partition=0)
+                producer.produce(TOPIC, POOL[at : at + VALUE_BYTES], f"key-{number}", partition=0)
                 break
             except BufferError:
                 producer.poll(0.01)

@@ -145,7 +145,7 @@ class Console:
         except NoBroker as error:
             return self._sorry(502, f"no broker answers ({error}): look whether the broker still runs")
         except ApiError as error:
-            return self._sorry(502, sentence_of(error))
+            return self._sorry(502 if error.code.retriable else 404, sentence_of(error))
         except (Lost, WireError) as error:
             return self._sorry(502, str(error))
         if isinstance(answer, Redirect):

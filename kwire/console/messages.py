@@ -6,7 +6,7 @@ import time
 from typing import Any, Final
 from urllib.parse import quote
 
-from kwire.console.asked import Answer, Asked, Page, Redirect
+from kwire.console.asked import MAX_NUMBER, Answer, Asked, Page, Redirect
 from kwire.console.reading import Bounds, Fate, Message, bounds_of, messages
 from kwire.console.shown import LIST_BYTES, PAGE_BYTES, shown, visible
 from kwire.desk.failure import Failure, Misfit, UsageError
@@ -70,7 +70,7 @@ def message_page(asked: Asked) -> Answer:
     """One message. Failure where the offset has none."""
     topic, partition, offset = asked.topic, asked.partition, int(asked.path["offset"])
     try:
-        found, _, bounds = messages(asked.cluster, topic, partition, offset, 1)
+        found, _, bounds = messages(asked.cluster, topic, partition, min(offset, MAX_NUMBER), 1)
     except ApiError as error:
         if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
             raise

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kwire.console.app import Console
+from kwire.console.asked import Place
 from kwire.console.drawing import WIDTH, Segment, detail, overview
 from kwire.console.rates import Rates
 from kwire.console.reading import Batch, Bounds, Fate
 from kwire.testing import Broker
 from kwire.wire.batch import build, read_header
-from tests.console.conftest import Client, text_of
+from tests.console.conftest import BASE, Client, text_of
 
 
 async def test_configurations_with_source_and_documentation(
@@ -118,3 +121,18 @@ def test_rates_are_over_what_was_seen_before() -> None:
     assert rates.seen({("a", 0): 5, ("b", 0): 9}) == {("a", 0): 0.0, ("b", 0): 1.0}
     now[0] = 1000.0
     assert rates.seen({("a", 0): 50}) == {}
+
+
+async def test_a_log_of_which_another_broker_has_the_replica_is_drawn_without_its_segments(
+    broker: Broker, admin: AdminClient, producer: Producer
+) -> None:
+    admin.create_topics([NewTopic("elsewhere", 1, 1)])["elsewhere"].result(10)
+    producer.produce("elsewhere", "x", partition=0)
+    producer.flush(10)
+    app = Console(Place(broker.bootstrap_servers, 7, ("/none",), may_write=False), "").app()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as http:
+        source = (await http.get("/console/topics/elsewhere/0/log")).text
+    assert "Broker 7 keeps no replica of this partition" in text_of(source)
+    assert "broker 1 has one" in text_of(source)
+    assert 'class="segment' not in source
+    assert source.count('class="batch plain"') == 1

@@ -128,7 +128,7 @@ async def test_transactions(console: Client, broker: Broker, admin: AdminClient)
     page = await console.page("/transaction?id=pay-3")
     assert "State Ongoing" in page
     assert "paid-0" in page
-    assert "transactional id none" in await console.page("/transaction?id=none", 502)
+    assert "transactional id none" in await console.page("/transaction?id=none", 404)
 
     listed = await console.page("/topics/paid/0?from=beginning")
     assert "pay-1 committed" in listed

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import re
+from urllib.parse import quote
 
 import httpx
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kwire.console.app import Console
+from kwire.console.app import GET, Console
 from kwire.console.asked import Place
 from kwire.console.shown import shown, visible
 from kwire.testing import Broker
@@ -132,6 +134,56 @@ async def test_what_addresses_contain_stays_text(console: Client, name: str) -> 
         source = (await console.http.get(f"/console{path}")).text
         assert "<script>alert" not in source
         assert '"onfocus' not in source
+
+
+JUNK = (
+    *(
+        "",
+        "0",
+        "-1",
+        "9" * 30,
+        "9" * 400,
+        "-" + "9" * 30,
+        "9" * 30 + "d",
+        "9999-12-31T23:59:59",
+        "0001-01-01",
+    ),
+    *(
+        "٣",
+        "½",
+        "\x00",
+        "a\r\nb: c",
+        "<script>",
+        "../..",
+        "%",
+        "é" * 50,
+        "x" * 5000,
+        "mine",
+        "mine:0,1",
+        "group",
+    ),
+)
+
+
+@pytest.mark.parametrize("path", [*GET, "/topics/{topic}/live/events"])
+async def test_no_address_makes_a_page_fail(console: Client, path: str) -> None:
+    """Whatever is asked for has an answer, or a sentence on why not; tried with a seed."""
+    draw = random.Random(path)
+    for junk in JUNK:
+        place = path.replace("{partition:int}", draw.choice(["0", "7", "9" * 30]))
+        place = place.replace("{topic}", quote(junk, safe="") or "mine")
+        place = place.replace("{offset:int}", draw.choice(["0", "9223372036854775807", "9" * 30]))
+        query = {
+            name: draw.choice(JUNK) for name in ("from", "key", "id", "to", "topic", "kind", "name", "at")
+        }
+        if "events" in path:
+            query["partition"] = "no number"
+        for each in ({}, query, {"id": junk, "kind": "topic", "name": junk, "from": junk, "form": "hex"}):
+            if "events" in path and not each.get("partition"):
+                continue
+            answer = await console.http.get(f"/console{place}", params=each)
+            assert answer.status_code in (200, 303, 400, 404), (place, each)
+            assert "<script>" not in answer.text
 
 
 async def test_huge_and_binary_messages_are_cut(
