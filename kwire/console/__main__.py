@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--log-dir", action="append", default=[])
     parser.add_argument("--read-only", action="store_true")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the broker, which ends this
     threading.Thread(target=_end_with_input, daemon=True).start()
     os.nice(NICENESS)
     place = Place(

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kwire.client.cluster import Partition
+from kwire.client.cluster import Partition, by_topic
 from kwire.client.failure import Lost
-from kwire.client.offsets import EARLIEST, LATEST, find_offsets
+from kwire.client.offsets import EARLIEST, LATEST
 from kwire.console.asked import Answer, Asked, Page
 from kwire.desk.cluster import Cluster
 from kwire.wire.errors import ApiError
@@ -16,6 +16,12 @@ from kwire.wire.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
+)
+from kwire.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
 )
 from kwire.wire.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
 
@@ -101,16 +107,38 @@ def lacks(partition: MetadataResponsePartition) -> bool:
 def offsets(
     cluster: Cluster, topics: Iterable[MetadataResponseTopic]
 ) -> tuple[dict[Partition, int], dict[Partition, int]]:
-    """First offsets and ends of the partitions that somebody leads."""
-    led = [
-        (topic.name or "", one.partition_index)
-        for topic in topics
-        for one in topic.partitions
-        if one.leader_id >= 0
-    ]
-    return find_offsets(cluster, dict.fromkeys(led, EARLIEST)), find_offsets(
-        cluster, dict.fromkeys(led, LATEST)
-    )
+    """First offsets and ends of partitions, of those whose leaders say them now: nobody is waited for."""
+    led: dict[int, list[Partition]] = defaultdict(list)
+    for topic in topics:
+        for one in topic.partitions:
+            if one.leader_id >= 0:
+                led[one.leader_id].append((topic.name or "", one.partition_index))
+    firsts: dict[Partition, int] = {}
+    ends: dict[Partition, int] = {}
+    for found, timestamp in ((firsts, EARLIEST), (ends, LATEST)):
+        for leader, partitions in led.items():
+            request = ListOffsetsRequest(
+                replica_id=-1,
+                topics=[
+                    ListOffsetsTopic(
+                        name=name,
+                        partitions=[
+                            ListOffsetsPartition(partition_index=index, timestamp=timestamp)
+                            for index in indexes
+                        ],
+                    )
+                    for name, indexes in by_topic(partitions)
+                ],
+            )
+            try:
+                answer = cluster.ask_node(leader, request, ListOffsetsResponse)
+            except (ApiError, Lost):
+                continue
+            for told in answer.topics:
+                for each in told.partitions:
+                    if not each.error_code:
+                        found[told.name, each.partition_index] = each.offset
+    return firsts, ends
 
 
 def replica_sizes(cluster: Cluster, topics: Sequence[MetadataResponseTopic]) -> tuple[Sizes, list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import httpx
 import pytest
+import trio
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -13,6 +14,7 @@ from kwire.console.drawing import WIDTH, Segment, detail, overview
 from kwire.console.rates import Rates
 from kwire.console.reading import Batch, Bounds, Fate
 from kwire.testing import Broker
+from kwire.testing.brokers import Cluster
 from kwire.wire.batch import build, read_header
 from tests.console.conftest import BASE, Client, text_of
 
@@ -136,3 +138,23 @@ async def test_a_log_of_which_another_broker_has_the_replica_is_drawn_without_it
     assert "broker 1 has one" in text_of(source)
     assert 'class="segment' not in source
     assert source.count('class="batch plain"') == 1
+
+
+async def test_what_is_left_of_a_cluster_is_shown() -> None:
+    with Cluster(3) as cluster:
+        topic = cluster.new_topic("left", partitions=3)
+        for partition in range(3):
+            cluster.produce(topic, "x", partition=partition)
+        place = Place(cluster.bootstrap_servers, 1, (), may_write=False)
+        app = Console(place, "").app()
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE, timeout=60) as http:
+            cluster.brokers[2].crash()
+            before = text_of((await http.get(f"/console/topics/{topic}")).text)
+            assert "2 not in sync" in before or "Broker 2 did not answer" in before
+            with trio.fail_after(30):
+                while "fenced" not in (page := text_of((await http.get("/console/cluster")).text)):
+                    await trio.sleep(0.2)
+            assert "did not answer" in page
+            listed = text_of((await http.get("/console/")).text)
+            assert f"{topic} 3 3 3" in listed
+            assert "3 under-replicated" in listed
