@@ -5,7 +5,7 @@ Apache Kafka hands it to a plugin, `TelemetryReceiver`; kwire shows it on its pa
 
 from __future__ import annotations
 
-import threading
+import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -27,12 +27,19 @@ if TYPE_CHECKING:
     from interop.conftest import Record
 
 TOPIC = "telemetry"
-RECORDS = 30
 PAUSE_S = 0.1
+SECONDS = 60.0
+LEAST_RECORDS = 20
 OWN = "client_id", "client_instance_id"
 COMES_AND_GOES = "member_id"
 """A label that librdkafka has while a consumer is a member."""
-CLIENTS = "java-producer", "java-consumer", "librdkafka-producer", "librdkafka-consumer"
+PUSHED_AT_LAST = {
+    "java-producer": "org_apache_kafka_producer_topic_record_send_total",
+    "java-consumer": "org_apache_kafka_consumer_fetch_manager_records_lag",
+    "librdkafka-producer": "org_apache_kafka_producer_node_request_latency_avg",
+    "librdkafka-consumer": "org_apache_kafka_consumer_coordinator_assigned_partitions",
+}
+"""By client what it has only when all is under way."""
 SENT = "org_apache_kafka_producer_record_send_total"
 KINDS_OF_CLIENT = "apache-kafka-java", "confluent-kafka-python"
 
@@ -63,11 +70,12 @@ class ReceivingKafka(ApacheKafka):
         return command
 
     def numbers(self) -> Iterator[Number]:
-        """What each client's last push has, with counts added up over all of them."""
-        lines = [line.split("\t") for line in self.file.read_text().splitlines()]
-        last = {client_id: push for push, client_id, *_ in lines}
-        counts: dict[tuple[str, str, str], float] = defaultdict(float)
-        for push, client_id, name, is_count, value, labels in lines:
+        """What there was in all pushes, with counts added up."""
+        if not self.file.exists():
+            return
+        counts: dict[tuple[str, ...], float] = defaultdict(float)
+        for line in self.file.read_text().splitlines():
+            client_id, name, is_count, value, labels = line.split("\t")
             told = ",".join(sorted(label.replace(".", "_") for label in labels.split(",") if label))
             name = name.replace(".", "_")
             number = float(value)
@@ -75,8 +83,7 @@ class ReceivingKafka(ApacheKafka):
                 name = f"{name.removesuffix('_total')}_total"
                 counts[client_id, name, told] += number
                 number = counts[client_id, name, told]
-            if push == last[client_id]:
-                yield Number(client_id, name, is_count == "true", told, number)
+            yield Number(client_id, name, is_count == "true", told, number)
 
 
 class ReceivingKwire(Kwire):
@@ -104,68 +111,76 @@ class ReceivingKwire(Kwire):
                     yield Number(sample.labels["client_id"], sample.name, is_count, labels, sample.value)
 
 
-def use_java(broker: Broker) -> None:
-    """The console producer and consumer, each of which pushes while it runs and as it ends."""
+def java_clients(broker: Broker) -> Iterator[subprocess.Popen[bytes]]:
+    """The console producer and consumer."""
     server = "--bootstrap-server", broker.bootstrap, "--topic", TOPIC
-    consumer = start_tool(
+    own = "--command-property", "client.id=java-producer"
+    yield start_tool("org.apache.kafka.tools.ConsoleProducer", *server, *own, "--timeout", "10")
+    yield start_tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *(*server, "--from-beginning", "--max-messages", str(RECORDS), "--group", "java"),
-        *("--command-property", "client.id=java-consumer", "--command-property", "client.rack=here"),
+        *(*server, "--from-beginning", "--group", "java", "--command-property", "client.id=java-consumer"),
+        *("--command-property", "client.rack=here"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
-    producer = start_tool(
-        "org.apache.kafka.tools.ConsoleProducer",
-        *(*server, "--command-property", "client.id=java-producer"),
-    )
-    assert producer.stdin is not None
-    for number in range(RECORDS):
-        producer.stdin.write(f"{number}\n".encode())
-        producer.stdin.flush()
-        time.sleep(PAUSE_S)
-    for one in (producer, consumer):
-        _, errors = one.communicate(timeout=60)
-        assert one.returncode == 0, errors.decode()
 
 
-def use_librdkafka(broker: Broker) -> None:
-    """A producer and a consumer of confluent-kafka."""
+def librdkafka_clients(broker: Broker) -> tuple[Producer, Consumer]:
     common = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
-    producer = Producer({**common, "client.id": "librdkafka-producer"})
     own = {"client.id": "librdkafka-consumer", "group.id": "librdkafka", "auto.offset.reset": "earliest"}
     consumer = Consumer({**common, **own})
     consumer.subscribe([f"{TOPIC}-2"])
-    for _ in range(RECORDS):
-        producer.produce(f"{TOPIC}-2", b"x")
-        assert producer.flush(10) == 0
-        consumer.poll(PAUSE_S)
-        time.sleep(PAUSE_S)
-    consumer.close()
+    return Producer({**common, "client.id": "librdkafka-producer"}), consumer
 
 
 def pushed(broker: Broker) -> Any:
-    """Run the clients, and tell what is offered of them."""
+    """Run the clients until each has pushed all that it has, and tell what was offered of them."""
     assert isinstance(broker, ReceivingKafka | ReceivingKwire)
     with RawClient(broker.bootstrap) as client:
         served = by_api(client.call("ApiVersions", 3, ClientSoftwareName="a", ClientSoftwareVersion="1"))
         create_topic(client, TOPIC)
         create_topic(client, f"{TOPIC}-2")
         subscribe(client, "all", {"metrics": "*", "interval.ms": "500"})
-    java = threading.Thread(target=use_java, args=(broker,))
-    java.start()
-    use_librdkafka(broker)
-    java.join()
-    numbers = list(broker.numbers())
-    values = {(one.client_id, one.name): one.value for one in numbers if not one.labels}
+    seen: dict[str, dict[str, tuple[bool, set[str]]]] = {client_id: {} for client_id in PUSHED_AT_LAST}
+    sent = 0.0
+
+    def look() -> None:
+        nonlocal sent
+        for one in broker.numbers():
+            if one.client_id in seen:
+                labels = set(one.labels.split(",")) - {COMES_AND_GOES, ""}
+                before = seen[one.client_id].setdefault(one.name, (one.is_count, set()))[1]
+                before |= labels
+                sent = one.value if (one.client_id, one.name) == ("java-producer", SENT) else sent
+
+    java, java_consumer = java_clients(broker)
+    producer, consumer = librdkafka_clients(broker)
+    assert java.stdin is not None
+    records, deadline = 0, time.monotonic() + SECONDS
+    while records < LEAST_RECORDS or any(name not in seen[one] for one, name in PUSHED_AT_LAST.items()):
+        assert time.monotonic() < deadline, {one: sorted(names) for one, names in seen.items()}
+        java.stdin.write(b"x\n")
+        java.stdin.flush()
+        producer.produce(f"{TOPIC}-2", b"x")
+        producer.poll(0)
+        consumer.poll(PAUSE_S)
+        time.sleep(PAUSE_S)
+        records += 1
+        look()
+    java.communicate(timeout=SECONDS)
+    consumer.close()
+    java_consumer.terminate()
+    java_consumer.wait(SECONDS)
+    look()
     return {
         "advertised": {api: served.get(api) for api in ("GetTelemetrySubscriptions", "PushTelemetry")},
-        # The last one may be under way when it counts.
-        "all are counted": RECORDS - 1 <= values.get(("java-producer", SENT), 0) <= RECORDS,
-        **{
+        # Not only those since the push before.
+        "all are counted": 0.75 * records <= sent <= records,
+        "pushed": {
             client_id: {
-                name: [is_count, [label for label in labels.split(",") if label != COMES_AND_GOES]]
-                for client, name, is_count, labels, _ in sorted(numbers)
-                if client == client_id
+                name: (is_count, sorted(labels)) for name, (is_count, labels) in sorted(names.items())
             }
-            for client_id in CLIENTS
+            for client_id, names in seen.items()
         },
     }
 

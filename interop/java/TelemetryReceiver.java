@@ -20,12 +20,11 @@ import org.apache.kafka.shaded.io.opentelemetry.proto.metrics.v1.ScopeMetrics;
 
 /**
  * A plugin of the broker that takes what clients push, and writes a line about each number to the file that
- * `interop.telemetry.file` names: the push that it came with, counted from 0, the client's id, the name, whether it
- * is a count, its value, and the names of its labels, parted by tabs.
+ * `interop.telemetry.file` names: the client's id, the name, whether it is a count, its value, and the names of its
+ * labels, parted by tabs.
  */
 public final class TelemetryReceiver implements MetricsReporter, ClientTelemetryExporterProvider {
     private Path file;
-    private int pushes;
 
     @Override
     public void configure(Map<String, ?> configs) {
@@ -59,14 +58,13 @@ public final class TelemetryReceiver implements MetricsReporter, ClientTelemetry
                         resource.getResource().getAttributesList().stream().map(KeyValue::getKey).forEach(labels::add);
                         point.getAttributesList().stream().map(KeyValue::getKey).forEach(labels::add);
                         double value = point.hasAsInt() ? point.getAsInt() : point.getAsDouble();
-                        lines.append(pushes).append('\t').append(clientId).append('\t').append(metric.getName())
+                        lines.append(clientId).append('\t').append(metric.getName())
                             .append('\t').append(metric.getSum().getIsMonotonic()).append('\t').append(value)
                             .append('\t').append(String.join(",", labels)).append('\n');
                     }
                 }
             }
         }
-        pushes++;
         Files.writeString(file, lines, StandardOpenOption.CREATE, StandardOpenOption.APPEND);
     }
 
