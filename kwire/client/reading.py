@@ -124,7 +124,7 @@ class Reader:
             self._come_back(partition)
             return
         data = cast("Buffer", found.records or b"")  # what comes by the wire is no region of a file
-        aborted = _Aborted(found.aborted_transactions or ()) if self._committed else None
+        aborted = Aborted(found.aborted_transactions or ()) if self._committed else None
         try:
             for position, header in batches(data, may_be_cut=True):
                 void = aborted is not None and aborted.has(header, data, position)
@@ -157,7 +157,7 @@ def _records_of(data: Buffer, position: int, header: BatchHeader) -> Iterator[Re
     return records(data, position, header, max_bytes=MAX_BATCH_BYTES)
 
 
-class _Aborted:
+class Aborted:
     """Which batches of a fetched run are of transactions that are void.
 
     The broker tells where each begins; each ends with its marker.
@@ -168,6 +168,7 @@ class _Aborted:
         self._producers: set[int] = set()
 
     def has(self, header: BatchHeader, data: Buffer, position: int) -> bool:
+        """Whether this batch, of those that are asked about in their order, is void. CorruptBatch."""
         while self._coming and self._coming[0].first_offset <= header.last_offset:
             self._producers.add(self._coming.popleft().producer_id)
         if header.is_control:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kwire.console.rates import Rates
@@ -47,6 +47,11 @@ class Asked(NamedTuple):
     def text(self, name: str) -> str:
         """A field of the query, or of the form that was sent; empty where it is not there."""
         return (self.form.get(name) or self.query.get(name) or "").strip()
+
+    def part_of(self, found: Sequence[Any], at_once: int) -> dict[str, Any]:
+        """A list from where `at` says on, as templates have it. UsageError."""
+        at = min(self.number("at") or 0, max(0, len(found) - 1))
+        return {"rows": found[at : at + at_once], "count": len(found), "at": at, "at_once": at_once}
 
     def number(self, name: str) -> int | None:
         """A field that is a whole number from 0 on; None where it is empty. UsageError."""

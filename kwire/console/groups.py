@@ -20,17 +20,7 @@ MAX_ROWS: Final = 1_000
 def groups_page(asked: Asked) -> Answer:
     pattern = asked.text("q")
     found = [one for name, one in listed(asked.cluster).items() if pattern.lower() in name.lower()]
-    at = min(asked.number("at") or 0, max(0, len(found) - 1))
-    return Page(
-        "groups.html",
-        {
-            "rows": found[at : at + AT_ONCE],
-            "count": len(found),
-            "at": at,
-            "at_once": AT_ONCE,
-            "q": pattern,
-        },
-    )
+    return Page("groups.html", {**asked.part_of(found, AT_ONCE), "q": pattern})
 
 
 def group_page(asked: Asked) -> Answer:

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple, cast
 
 from kwire.client.failure import check
 from kwire.client.offsets import EARLIEST, LATEST, find_offsets
+from kwire.client.reading import Aborted
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import Failure
-from kwire.wire.batch import BatchHeader, CorruptBatch, Record, batches, control_type, records
+from kwire.wire.batch import BatchHeader, CorruptBatch, Record, batches, records
 from kwire.wire.messages.fetch import (
-    AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -29,8 +29,6 @@ from kwire.wire.primitives import Buffer
 FETCH_BYTES: Final = 256 * 1024
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 """Of what a compressed batch may come to."""
-ABORT: Final = 0
-"""The type of the control record that ends a transaction which is void."""
 
 
 class Fate(Enum):
@@ -107,11 +105,11 @@ def fetch(
         leader = cluster.leader(topic, partition)
         committed = _ask(cluster, leader, topic, partition, offset, size_bytes, isolation_level=1)
         bounds = Bounds(committed.log_start_offset, committed.last_stable_offset, committed.high_watermark)
-        found = list(_batches(committed, offset, committed.aborted_transactions or ()))
+        found = list(_batches(committed, offset))
         at = found[-1].header.next_offset if found else offset
         if bounds.last_stable <= at < bounds.high_watermark and _size(found) < size_bytes:
             rest = _ask(cluster, leader, topic, partition, at, size_bytes, isolation_level=0)
-            found += [_undecided(batch, bounds.last_stable) for batch in _batches(rest, at, ())]
+            found += [_undecided(batch, bounds.last_stable) for batch in _batches(rest, at)]
         return Fetched(bounds, found)
 
     return cluster.retried(attempt)
@@ -187,25 +185,21 @@ def _ask(
     return found
 
 
-def _batches(found: PartitionData, offset: int, aborted: Sequence[AbortedTransaction]) -> Iterator[Batch]:
+def _batches(found: PartitionData, offset: int) -> Iterator[Batch]:
     """The batches of an answer that has been asked for `offset`. Failure."""
     data = cast("Buffer", found.records or b"")  # what comes by the wire is no region of a file
-    begins = sorted((one.first_offset, one.producer_id) for one in aborted)
-    void: set[int] = set()
+    aborted = Aborted(found.aborted_transactions or ())
     try:
         for position, header in batches(data, may_be_cut=True):
             if header.next_offset <= offset:
                 continue
-            while begins and begins[0][0] <= header.last_offset:
-                void.add(begins.pop(0)[1])
-            batch = Batch(header, Fate.CONTROL, data, position)
+            is_void = aborted.has(header, data, position)
             if header.is_control:
-                if any(control_type(record)[1] == ABORT for record in batch.records()):
-                    void.discard(header.producer_id)
+                fate = Fate.CONTROL
             elif header.is_transactional:
-                batch = batch._replace(fate=Fate.ABORTED if header.producer_id in void else Fate.COMMITTED)
+                fate = Fate.ABORTED if is_void else Fate.COMMITTED
             else:
-                batch = batch._replace(fate=Fate.PLAIN)
-            yield batch
+                fate = Fate.PLAIN
+            yield Batch(header, fate, data, position)
     except CorruptBatch as error:
         raise Failure(f"what is at offset {offset} cannot be read: {error}") from error

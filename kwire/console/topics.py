@@ -40,18 +40,16 @@ def topics_page(asked: Asked) -> Answer:
         for topic in sorted(asked.cluster.metadata(None).topics, key=lambda topic: topic.name or "")
         if (internal or not topic.is_internal) and pattern.lower() in (topic.name or "").lower()
     ]
-    at = min(asked.number("at") or 0, max(0, len(topics) - 1))
-    chosen = topics[at : at + AT_ONCE]
+    part = asked.part_of(topics, AT_ONCE)
+    chosen = part["rows"]
     firsts, ends = offsets(asked.cluster, chosen)
     sizes, silent = replica_sizes(asked.cluster, chosen)
     rates = asked.rates.seen(ends)
     return Page(
         "topics.html",
         {
+            **part,
             "rows": [_topic_row(topic, firsts, ends, sizes, rates) for topic in chosen],
-            "count": len(topics),
-            "at": at,
-            "at_once": AT_ONCE,
             "q": pattern,
             "internal": internal,
             "silent": silent,
@@ -62,9 +60,8 @@ def topics_page(asked: Asked) -> Answer:
 def topic_page(asked: Asked) -> Answer:
     """The partitions of a topic, and a form to write into it. Failure."""
     (topic,) = asked.cluster.topics([asked.topic])
-    partitions = sorted(topic.partitions, key=lambda one: one.partition_index)
-    at = min(asked.number("at") or 0, max(0, len(partitions) - 1))
-    topic.partitions = partitions[at : at + AT_ONCE]
+    part = asked.part_of(sorted(topic.partitions, key=lambda one: one.partition_index), AT_ONCE)
+    topic.partitions = part["rows"]
     firsts, ends = offsets(asked.cluster, [topic])
     sizes, silent = replica_sizes(asked.cluster, [topic])
     rates = asked.rates.seen(ends)
@@ -90,10 +87,8 @@ def topic_page(asked: Asked) -> Answer:
         {
             "topic": asked.topic,
             "is_internal": topic.is_internal,
+            **part,
             "rows": rows,
-            "count": len(partitions),
-            "at": at,
-            "at_once": AT_ONCE,
             "silent": silent,
         },
     )

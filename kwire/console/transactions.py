@@ -18,18 +18,7 @@ def transactions_page(asked: Asked) -> Answer:
         for row in listed(asked.cluster, ["Ongoing"] if is_open else [])
         if pattern.lower() in str(row["transactional_id"]).lower()
     ]
-    at = min(asked.number("at") or 0, max(0, len(found) - 1))
-    return Page(
-        "transactions.html",
-        {
-            "rows": found[at : at + AT_ONCE],
-            "count": len(found),
-            "at": at,
-            "at_once": AT_ONCE,
-            "q": pattern,
-            "open": is_open,
-        },
-    )
+    return Page("transactions.html", {**asked.part_of(found, AT_ONCE), "q": pattern, "open": is_open})
 
 
 def transaction_page(asked: Asked) -> Answer:
