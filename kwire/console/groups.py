@@ -55,7 +55,7 @@ def reset(asked: Asked) -> Answer:
 
 def _reset(asked: Asked, name: str, to: str, topic: str, *, execute: bool) -> list[dict[str, object]]:
     topics = [topic] if topic else []
-    rows = reset_offsets(asked.cluster, name, topics, asked.now_ms, to=to, execute=execute)
+    rows = reset_offsets(asked.cluster, name, topics, asked.now_ms, to=to, option="go on at", execute=execute)
     return [dict(row) for row in rows[:MAX_ROWS]]
 
 

@@ -42,6 +42,7 @@ def messages_page(asked: Asked) -> Answer:
             "bounds": bounds,
             "rows": [row_of(topic, message) for message in found],
             "at": at,
+            "from": asked.text("from"),
             "next": next_offset if next_offset < bounds.high_watermark else None,
             "previous": max(bounds.log_start, at - AT_ONCE) if at > bounds.log_start else None,
             "key": key_text,

@@ -244,11 +244,13 @@ def reset_offsets(
     *,
     to: str | None = None,
     by: int | None = None,
+    option: str = "--to",
     execute: bool,
 ) -> list[Row]:
     """Where a group without members is to go on: at a place, or so many records on. `execute` commits that.
 
     `topics` are names, with `:0,1` behind for some partitions; without any, what the group has committed.
+    `option` is what a place is called to whoever has named one that is none.
     UsageError, Failure, ApiError, Lost.
     """
     _check_empty(cluster, group)
@@ -262,7 +264,7 @@ def reset_offsets(
                 raise Failure(f"group {group} has no offset of {one[0]}-{one[1]}: say --to PLACE")
         wanted = {one: committed.get(one, ends[one]) + (by or 0) for one in partitions}
     else:
-        wanted = offsets_of(cluster, to, partitions, now_ms, "--to")
+        wanted = offsets_of(cluster, to, partitions, now_ms, option)
     # Kafka's tool, too, takes what is beyond either end for that end.
     targets = {one: min(max(wanted[one], firsts[one]), ends[one]) for one in partitions}
     if execute:

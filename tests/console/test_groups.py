@@ -97,7 +97,7 @@ async def test_what_is_wrong_is_said(console: Client, broker: Broker) -> None:
     assert "there is no group 'wron', did you mean 'wrong'?" in await console.page("/group?id=wron", 404)
     for fields, status, sentence in (
         ({"to": ""}, 400, "say where the group is to go on"),
-        ({"to": "sometime"}, 400, "expected 'beginning'"),
+        ({"to": "sometime"}, 400, "go on at sometime: expected 'beginning'"),
         ({"to": "end", "topic": "none"}, 404, "there is no topic 'none'"),
         ({"to": "end", "topic": "ten:x"}, 400, "expected TOPIC, or TOPIC:0,1"),
         ({"to": "end", "topic": "ten:7"}, 404, "has partition 0 alone, and no 7"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -107,6 +108,27 @@ def test_which_hosts_are_ours(host: str, is_ours: bool) -> None:
     assert is_name_of(host, {"broker-1.Example"}) == is_ours
 
 
+def test_where_the_extra_is_not_installed_one_line_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "kwire.broker.observe.http.find_spec", lambda name: None if name == "jinja2" else name
+    )
+    assert main(["serve", "--console"]) == 1
+    gc.enable()
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "kwire: --console needs jinja2: pip install 'kwire[console]'"
+    )
+
+
+async def test_other_methods_are_passed_on_too() -> None:
+    async with observed(console=True) as node:
+        answer = await node.http.head("/console/")
+        assert (answer.status_code, answer.text) == (200, "")
+        for method in ("PUT", "DELETE", "OPTIONS"):
+            assert (await node.http.request(method, "/console/")).status_code == 405
+
+
 def test_a_controller_alone_has_no_console(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     settings = {
         "process.roles": "controller",
@@ -118,4 +140,5 @@ def test_a_controller_alone_has_no_console(capsys: pytest.CaptureFixture[str], t
     }
     overrides = [text for key, value in settings.items() for text in ("--set", f"{key}={value}")]
     assert main(["serve", "--console", *overrides]) == 1
+    gc.enable()
     assert "--console needs a broker" in capsys.readouterr().err
