@@ -119,19 +119,14 @@ class Console:
                 if reason := why_not_write(request.headers, form.get(TOKEN_FIELD, ""), self._token):
                     return self._sorry(403, reason)
             work = functools.partial(
-                self._answer, page, request.path_params, dict(request.query_params), form, request.url.path
+                self._answer, page, request.path_params, dict(request.query_params), form
             )
             return await trio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
 
         return endpoint
 
     def _answer(
-        self,
-        page: PageFunction,
-        path: Mapping[str, Any],
-        query: Mapping[str, str],
-        form: Mapping[str, str],
-        url_path: str,
+        self, page: PageFunction, path: Mapping[str, Any], query: Mapping[str, str], form: Mapping[str, str]
     ) -> Response:
         """The page, or a sentence on why there is none. In a thread."""
         try:
@@ -161,6 +156,7 @@ class Console:
         self._tails += 1
         topic, partition = request.path_params["topic"], request.query_params.get("partition", "")
         cluster = Cluster(self._settings)
+        tail: Tail | None = None
         try:
             if partition and not (partition.isascii() and partition.isdigit()):
                 raise UsageError(f"partition is {partition[:20]!r}: expected a number")
@@ -169,11 +165,13 @@ class Console:
                 return Tail(cluster, partitions_of(cluster, topic, int(partition) if partition else None))
 
             tail = await trio.to_thread.run_sync(begin, limiter=self._threads)
+            return Events(tail, self._tail_ended, self._tail_threads)
         except (Failure, NoPartition, ApiError, Lost, WireError) as error:
-            cluster.close()
-            self._tail_ended()
             return self._sorry(404, str(error))
-        return Events(tail, self._tail_ended, self._tail_threads)
+        finally:
+            if tail is None:
+                cluster.close()
+                self._tail_ended()
 
     def _tail_ended(self) -> None:
         self._tails -= 1

@@ -178,6 +178,7 @@ def _topic_row(
         "partitions": len(topic.partitions),
         "replicas": max((len(one.replica_nodes) for one in topic.partitions), default=0),
         "lacking": sum(map(lacks, topic.partitions)),
+        "unknown": sum(one not in ends for one in known),
         "messages": sum(ends[one] - firsts.get(one, 0) for one in known if one in ends),
         "size": sum(sizes.get((name, one.partition_index, one.leader_id), 0) for one in topic.partitions),
         "rate": sum(grown) if grown else None,
