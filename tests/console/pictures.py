@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,7 @@ class Picture(NamedTuple):
 
 
 PICTURES = (
-    Picture("topics", "/", DESK, dark=False),
+    Picture("topics", "/", (1100, 410), dark=False),
     Picture("messages", "/topics/payments/0", (1000, 500), dark=True),
     Picture("log", "/topics/payments/0/log?from=60", (1000, 760), dark=False),
     Picture("log-phone", "/topics/payments/0/log?from=60", PHONE, dark=True),
@@ -104,6 +105,10 @@ def fill(place: str) -> None:
         for made in admin.create_topics(topics).values():
             made.result(10)
         orders(20_000)
+        producer = Producer({"bootstrap.servers": BOOTSTRAP})
+        for number in range(50):
+            producer.produce("customers", json.dumps({"name": f"Customer {number}"}), f"c-{number:03}")
+        producer.flush(10)
         payments(first=0, most=15)
     with served(place):
         payments(first=15, most=60)
@@ -119,6 +124,10 @@ def fill(place: str) -> None:
 def take(browser: Browser, url: str, picture: Picture, directory: Path) -> None:
     tab: Tab = browser.tab(*picture.size, dark=picture.dark)
     tab.go(f"{url}{picture.path}")
+    if picture.path == "/":  # a rate is over what was seen before
+        orders(5_000)
+        time.sleep(3)
+        tab.go(f"{url}{picture.path}")
     if picture.path.endswith("/live"):
         tab.until(lambda: "Following." in tab.text())
         orders(7)
