@@ -153,19 +153,25 @@ async def _exchange(
     for event in (request, h11.Data(data=body), h11.EndOfMessage()):
         await stream.send_all(connection.send(event) or b"")
     broken: Exception | None = None
+    is_whole = False
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch, receive, nursery.cancel_scope)
         try:
             await _answer(stream, connection, send)
+            is_whole = True
         except (trio.BrokenResourceError, h11.RemoteProtocolError) as error:
             broken = error  # not in the group that a nursery would make of it
         nursery.cancel_scope.cancel()
     if broken is not None:
         raise broken
+    if is_whole:
+        # Out of reach of the watch, which hears of the end while this is under way: cancelled then, the
+        # server would neither close the connection nor see that it is idle.
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _answer(stream: trio.SocketStream, connection: h11.Connection, send: Send) -> None:
-    """Pass an answer on. h11.RemoteProtocolError, trio.BrokenResourceError."""
+    """Pass an answer on, but for word of its end. h11.RemoteProtocolError, trio.BrokenResourceError."""
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
@@ -176,7 +182,6 @@ async def _answer(stream: trio.SocketStream, connection: h11.Connection, send: S
         elif isinstance(event, h11.Data):
             await send({"type": "http.response.body", "body": bytes(event.data), "more_body": True})
         elif isinstance(event, h11.EndOfMessage):
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
 
 

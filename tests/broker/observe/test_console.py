@@ -42,6 +42,18 @@ async def test_the_first_who_asks_starts_it_and_it_ends_with_its_node() -> None:
     assert not consoles()
 
 
+async def test_a_connection_that_is_for_one_page_ends_with_it() -> None:
+    async with observed(console=True) as node:
+        await node.text("/console/")
+        host, port = node.http.base_url.host, node.http.base_url.port
+        assert port is not None
+        with trio.fail_after(20):
+            async with await trio.open_tcp_stream(host, port) as stream:
+                asked = f"GET /console/ HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+                await stream.send_all(asked.encode())
+                assert (b"".join([part async for part in stream])).endswith(b"</html>")
+
+
 async def test_one_that_has_died_is_started_again() -> None:
     async with observed(console=True) as node:
         await node.text("/console/")
