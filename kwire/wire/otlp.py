@@ -12,7 +12,7 @@ expected is unknown, and passed over, too.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -24,6 +24,9 @@ _INT64: Final = struct.Struct("<q").unpack
 _DOUBLE: Final = struct.Struct("<d").unpack
 _DELTA: Final = 1
 _NO_RECORDED_VALUE: Final = 1
+MOST_LABELS: Final = 32
+"""Of a number. Those of a resource count for each number of it, so that fields alone bound neither time nor
+memory; clients have a handful."""
 
 
 class Kind(Enum):
@@ -37,7 +40,8 @@ class Kind(Enum):
     """What has come since the client pushed it last."""
 
 
-Labels = tuple[tuple[str, str], ...]
+Label = tuple[str, str]
+Labels = tuple[Label, ...]
 
 
 class TooMuch(WireError):
@@ -58,7 +62,8 @@ class Point(NamedTuple):
 def read_points(data: Buffer, *, most_fields: int) -> Iterator[Point]:
     """The numbers in a MetricsData.
 
-    WireError where it is none; TooMuch where it has more than `most_fields` fields, after what came before.
+    WireError where it is none; TooMuch where it has more than `most_fields` fields, or a number has more than
+    MOST_LABELS labels, after what came before.
     """
     message = _Message(memoryview(data), most_fields)
     for tag, value in message.fields(message.whole):
@@ -155,13 +160,13 @@ class _Message:
 
 def _resource_points(message: _Message, span: Span) -> Iterator[Point]:
     """Those of a ResourceMetrics."""
-    labels: Labels = ()
+    labels: list[Label] = []
     scopes = []
     for tag, value in message.fields(span):
         if tag == _FIRST:
             for part, where in message.fields(value):
                 if part == _FIRST:
-                    labels += _attribute(message, where)
+                    _add_attribute(message, where, labels)
         elif tag == _SECOND:
             scopes.append(value)
     for scope in scopes:
@@ -170,7 +175,7 @@ def _resource_points(message: _Message, span: Span) -> Iterator[Point]:
                 yield from _metric_points(message, value, labels)
 
 
-def _metric_points(message: _Message, span: Span, labels: Labels) -> Iterator[Point]:
+def _metric_points(message: _Message, span: Span, labels: Sequence[Label]) -> Iterator[Point]:
     """Those of a Metric."""
     name = ""
     found: Span | None = None
@@ -201,22 +206,26 @@ def _metric_points(message: _Message, span: Span, labels: Labels) -> Iterator[Po
             elif tag == _AS_INT:
                 number = message.int64(value)
             elif tag == _ATTRIBUTE:
-                own += _attribute(message, value)
+                _add_attribute(message, value, own)
             elif tag == _FLAGS:
                 has_value = not value[0] & _NO_RECORDED_VALUE
         if number is not None and has_value:
             yield Point(name, tuple(own), number, kind, only_rises)
 
 
-def _attribute(message: _Message, span: Span) -> Labels:
-    """That of a KeyValue; none where its value is a list, a map or bytes."""
+def _add_attribute(message: _Message, span: Span, labels: list[Label]) -> None:
+    """Add that of a KeyValue; none where its value is a list, a map or bytes. TooMuch."""
     key, told = "", None
     for tag, value in message.fields(span):
         if tag == _FIRST:
             key = message.text(value)
         elif tag == _SECOND:
             told = _any_value(message, value)
-    return () if told is None else ((key, told),)
+    if told is None:
+        return
+    if len(labels) == MOST_LABELS:
+        raise TooMuch("a number has more labels than are read")
+    labels.append((key, told))
 
 
 def _any_value(message: _Message, span: Span) -> str | None:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from kwire.wire.errors import WireError
-from kwire.wire.otlp import Kind, Point, TooMuch, read_points
+from kwire.wire.otlp import MOST_LABELS, Kind, Point, TooMuch, read_points
 from tests.wire.kafka_json import DATA
 
 PUSHED = sorted(DATA.glob("otlp-*.bin"))
@@ -196,6 +196,27 @@ def test_no_more_fields_are_read_than_is_said() -> None:
         before.extend(read_points(data, most_fields=500))
     assert repr(before) == repr(read(data)[: len(before)])
     assert before
+
+
+@pytest.mark.parametrize("of_point", [0, 1])
+def test_no_more_labels_are_read_than_a_number_may_have(of_point: int) -> None:
+    """Those of a resource are of each number: many of both would be too many to go over."""
+    data = MetricsData()
+    resource = data.resource_metrics.add()
+    for number in range(MOST_LABELS - of_point):
+        resource.resource.attributes.add(key=str(number)).value.string_value = ""
+    (whole, extended) = resource.scope_metrics.add().metrics.add(name="a"), resource.scope_metrics.add()
+    for metric in (whole, extended.metrics.add(name="b")):
+        point = metric.gauge.data_points.add(as_int=1)
+        for number in range(of_point):
+            point.attributes.add(key=f"own {number}").value.string_value = ""
+    assert read(data.SerializeToString()) == read_by_protobuf(data.SerializeToString())
+    last = extended.metrics[0].gauge.data_points[0] if of_point else resource.resource
+    last.attributes.add(key="one more").value.bool_value = True
+    points = read_points(data.SerializeToString(), most_fields=ENOUGH)
+    assert [next(points).name for _ in range(of_point)] == ["a"] * of_point
+    with pytest.raises(TooMuch):
+        next(points)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,10 @@ SLICE: Final = 500
 PREFIX: Final = "kafka_server_client_metrics"
 OURS: Final = "org_apache_kafka_"
 OTHERS: Final = "client_"
+LONGEST_TEXT: Final = 256
+"""What is told of a client's names for itself: its id stands in each of its series, and may have 32 KiB."""
 NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]+")
+RESERVED: Final = re.compile("^__+")
 
 
 def client_metrics(telemetry: ClientTelemetry, out: Exposition) -> Iterator[None]:
@@ -39,8 +42,8 @@ def client_metrics(telemetry: ClientTelemetry, out: Exposition) -> Iterator[None
             1,
             labels(
                 **identity,
-                client_software_name=client.software_name,
-                client_software_version=client.software_version,
+                client_software_name=client.software_name[:LONGEST_TEXT],
+                client_software_version=client.software_version[:LONGEST_TEXT],
                 client_source_address=client.address,
                 client_source_port=client.port,
             ),
@@ -54,7 +57,10 @@ def client_metrics(telemetry: ClientTelemetry, out: Exposition) -> Iterator[None
 
 
 def _identity(instance_id: Uuid, pushed: Pushed) -> dict[str, object]:
-    return {"client_instance_id": uuid_to_text(instance_id), "client_id": pushed.client.client_id}
+    return {
+        "client_instance_id": uuid_to_text(instance_id),
+        "client_id": pushed.client.client_id[:LONGEST_TEXT],
+    }
 
 
 def _tell(
@@ -75,5 +81,6 @@ def _tell(
 
 
 def _label(name: str) -> str:
-    made = NOT_IN_NAMES.sub("_", name)
+    # What begins with two underscores is Prometheus' own, as `__name__`.
+    made = RESERVED.sub("_", NOT_IN_NAMES.sub("_", name))
     return f"_{made}" if made[:1].isdigit() or not made else made

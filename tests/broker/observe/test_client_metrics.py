@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kwire.broker.api.telemetry.instances import Client
 from kwire.broker.node.node import Node
-from kwire.broker.observe.client_metrics import SLICE, client_metrics
+from kwire.broker.observe.client_metrics import LONGEST_TEXT, SLICE, client_metrics
 from kwire.broker.observe.exposition import Exposition
 from kwire.desk.cluster import Cluster
 from kwire.desk.configs import CLIENT_METRICS, alter_configs
@@ -27,11 +27,11 @@ CLIENT = Client('a "client"', "python", "3.11", "127.0.0.1", 50_000, 1)
 LATER_MS = 900_000
 
 
-def page(*points: Point, instances: int = 1) -> str:
+def page(*points: Point, instances: int = 1, client: Client = CLIENT) -> str:
     telemetry = Rig().node.telemetry
     for number in range(instances):
         instance_id = Uuid((int.from_bytes(ID, "big") + number).to_bytes(16, "big"))
-        telemetry.received.take(instance_id, CLIENT, points, until_ms=LATER_MS)
+        telemetry.received.take(instance_id, client, points, until_ms=LATER_MS)
     out = Exposition()
     for _ in client_metrics(telemetry, out):
         pass
@@ -43,7 +43,13 @@ def gauge(name: str, value: float, labels: Labels = ()) -> Point:
 
 
 def test_names_and_labels() -> None:
-    labels = ("topic", "t\n"), ("node.id", "1"), ("1st", "x"), ("client_id", "somebody else")
+    labels = (
+        ("topic", "t\n"),
+        ("node.id", "1"),
+        ("1st", "x"),
+        ("client_id", "somebody else"),
+        ("__name__", "up"),
+    )
     told = Series(
         page(
             gauge("org.apache.kafka.consumer.lag", 5, labels),
@@ -53,7 +59,7 @@ def test_names_and_labels() -> None:
             gauge("process_cpu_seconds_total", 1),
         )
     )
-    own = {**TOLD, "topic": "t\n", "node_id": "1", "_1st": "x"}
+    own = {**TOLD, "topic": "t\n", "node_id": "1", "_1st": "x", "_name__": "up"}
     assert told.of("org_apache_kafka_consumer_lag", **own) == 5
     assert told.of("org_apache_kafka_producer_record_send_total", **TOLD) == 7
     assert told.of("org_apache_kafka_producer_bytes_total", **TOLD) == 9
@@ -79,6 +85,14 @@ def test_a_series_is_told_once() -> None:
     lines = [line.rpartition(" ")[0] for line in told.splitlines() if not line.startswith("#")]
     assert len(lines) == len(set(lines))
     assert Series(told).of("org_apache_kafka_a_b", **TOLD) == 1
+
+
+def test_what_a_client_says_of_itself_is_not_told_at_any_length() -> None:
+    """For it stands in each of its series."""
+    said = "x" * 32_767
+    told = page(*(gauge(f"m{number}", 1) for number in range(10)), client=Client(said, said, said, "", 1, 1))
+    assert len(told) < len(said)
+    assert told.count("x" * LONGEST_TEXT) == 10 + 3
 
 
 def test_a_long_page_is_written_in_slices() -> None:
