@@ -21,8 +21,26 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[Any, list[str]]:
         """Nothing is left over: what an action does not take is told by its own name."""
         found, rest = super().parse_known_args(args, namespace)
-        if rest:
+        if rest and not self._take_late(found, rest):
             near = get_close_matches(rest[0], self._option_string_actions, 1)
             meant = f", did you mean '{near[0]}'?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(rest)}{meant}")
-        return found, rest
+        return found, []
+
+    def _take_late(self, found: Any, rest: list[str]) -> bool:
+        """Whether the last positional takes these words, which stand behind options.
+
+        argparse fills all positionals where the first one stands: of `TOPIC --key KEY VALUE` the topic alone.
+        """
+        positionals = self._get_positional_actions()
+        if not positionals or any(word.startswith("-") for word in rest):
+            return False
+        last = positionals[-1]
+        given = getattr(found, last.dest)
+        if last.nargs in ("*", "+"):
+            setattr(found, last.dest, [*given, *self._get_values(last, rest)])
+        elif last.nargs == "?" and given is last.default and len(rest) == 1:
+            setattr(found, last.dest, self._get_values(last, rest))
+        else:
+            return False
+        return True

@@ -130,3 +130,23 @@ def test_who_may_not_is_told_what_would_let_him(
     ran = desk(*arguments)
     assert fault.is_over
     assert f"; ask as a user who may, or have the {what}'s ACLs changed" in ran.sentence
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        (["topics", "delete", "a", "--timeout", "3", "b"], {"topics": ["a", "b"]}),
+        (
+            ["configs", "alter", "topic", "--set", "retention.ms=1", "orders"],
+            {"kind": "topic", "name": "orders"},
+        ),
+    ],
+)
+def test_arguments_stand_behind_options_too(command: list[str], found: dict[str, object]) -> None:
+    assert found.items() <= vars(parser_of(command[0]).parse_args(command[1:])).items()
+
+
+def test_one_argument_too_many_is_told(offline: Desk) -> None:
+    ran = offline("configs", "describe", "topic", "orders", "--all", "bills")
+    assert ran.status == 2
+    assert ran.sentence.startswith("kwire configs describe: unrecognized arguments: bills; ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,16 @@ def test_arguments_are_records(desk: Desk, read: Read) -> None:
         (b"k", b"one", [("from", b"desk")]),
         (b"k", b"two", [("from", b"desk")]),
     ]
+
+
+def test_the_example_of_its_help_works(desk: Desk, read: Read) -> None:
+    command = shlex.split(
+        next(line for line in desk("produce", "--help").out.splitlines() if "--key 17" in line)
+    )
+    ran = desk(*command[1:])
+    assert ran.err == ""
+    [found] = read("orders", 1)
+    assert (found.key(), found.value(), found.headers()) == (b"17", b'{"amount": 3}', [("source", b"desk")])
 
 
 def test_lines_have_keys_which_lead_to_their_partitions(

@@ -40,7 +40,11 @@ def _up(folder: ClusterFolder, options: argparse.Namespace) -> int:
     wanted = Wanted(options.brokers, options.controllers, options.combined)
     made = folder.make(wanted, options.port, parse_overrides(options.overrides))
     nodes = folder.nodes()
-    start(nodes)
+    try:
+        start(nodes)
+    except Failure as failure:
+        anew = "'kwire cluster down' and 'kwire cluster up --port PORT' begin anew at other ports"
+        raise Failure(f"{failure}; {anew}" if "port is in use" in str(failure) else str(failure)) from failure
     _await_all(nodes, made)
     brokers = [node for node in nodes if node.is_broker]
     serve = "1 broker serves" if len(brokers) == 1 else f"{len(brokers)} brokers serve"

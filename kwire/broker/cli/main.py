@@ -23,6 +23,7 @@ examples:
   kwire serve                                  a broker on 127.0.0.1:9092, nothing to configure
   kwire serve server.properties                with Apache Kafka's own configuration file
   kwire serve --data /var/lib/kwire            with its data somewhere else
+  kwire serve --set listeners=PLAINTEXT://127.0.0.1:19092         at another port
   kwire serve --set num.partitions=12 --set auto.create.topics.enable=false
   kwire cluster up                             three nodes, each broker and controller, to try failover
 
@@ -48,6 +49,11 @@ Settings are Apache Kafka's. Of a setting given more than once, --set wins over 
 (KAFKA_NUM_PARTITIONS for num.partitions, as in Kafka's container image), and that over the file.
 Without any, one broker serves 127.0.0.1:9092. A new data directory is formatted on first start."""
 
+SERVE_EXAMPLES = """\
+examples:
+  kwire serve --set listeners=PLAINTEXT://127.0.0.1:19092         at another port
+  kwire serve --console                                           with pages for a browser
+  kwire serve server.properties --log-level warning"""
 FORMAT_EXAMPLES = """\
 examples:
   kwire format server.properties --cluster-id 9bUdgKesSCiE-S_L-zL7fw
@@ -113,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
         "serve",
         help="run a broker",
         description=SERVE_DESCRIPTION,
+        epilog=SERVE_EXAMPLES,
         formatter_class=raw,
         allow_abbrev=False,
     )

@@ -38,6 +38,8 @@ LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 CONSOLE_PORT: Final = "8080"
 """Where the console is, if nobody says where the HTTP port is to be: on loopback."""
+ELSEWHERE: Final = "--set listeners=PLAINTEXT://127.0.0.1:19092"
+"""How a broker without a file listens at another port."""
 BOOLEANS: Final = ("true", "false")
 GC_THRESHOLDS: Final = (10_000, 20, 50)
 """Rarer than Python's own, and never over what was there at the start: no pause above a millisecond or so."""
@@ -63,7 +65,10 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
         raise Failure(str(error)) from error
     except StorageError as error:
         raise Failure(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}") from error
-    except (BindError, ConfigError, FormatError, CorruptMetadata) as error:
+    except BindError as error:
+        has_no_file = options.properties is None and str(error).endswith("in listeners")
+        raise Failure(f"{error}, as {ELSEWHERE} does" if has_no_file else str(error)) from error
+    except (ConfigError, FormatError, CorruptMetadata) as error:
         raise Failure(str(error)) from error
     except Exception as error:
         crash.tell(f"unhandled {type(error).__name__}: {error}", traceback.format_exc())

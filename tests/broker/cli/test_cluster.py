@@ -162,7 +162,7 @@ def test_a_node_that_cannot_start_is_told_of(desk: Desk) -> None:
         told = desk.says("up", "--brokers", "1", "--port", str(port), status=1)
     assert told.startswith("kwire: node 1 did not start: ")
     assert str(port) in told
-    assert told.endswith("; these run: 100\n")
+    assert "; these run: 100; 'kwire cluster down' and 'kwire cluster up --port PORT' begin anew" in told
 
 
 def test_properties_that_are_broken_stop_nobody_elses_commands(desk: Desk) -> None:

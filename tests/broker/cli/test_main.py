@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kwire.broker.cli.main import main
+from kwire.broker.cli.serve import ELSEWHERE
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +40,20 @@ def test_what_is_wrong_is_one_line(
     assert told.startswith("kwire: ")
     assert said in told
     assert told.count("\n") == 1
+
+
+def test_a_port_in_use_is_told_with_the_way_to_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        setting = f"listeners=PLAINTEXT://{where}"
+        assert main(["serve", "--data", str(tmp_path), "--set", setting]) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert where in told
+    assert told.endswith(f"as {ELSEWHERE} does")
+    assert main(["serve", "--data", str(tmp_path), *ELSEWHERE.split(), "--set", "num.partitions=no"]) == 1
+    assert "num.partitions" in capsys.readouterr().err, "what is proposed is taken as far as that"
 
 
 @pytest.mark.parametrize(
