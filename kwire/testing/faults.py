@@ -271,11 +271,15 @@ class Faults:
         return None
 
     def _add(self, fault: Fault) -> Fault:
+        from difflib import get_close_matches
+
         from kwire.wire.registry import API_VERSIONS
 
         known = [api.name for api in API_VERSIONS.values()]
         if fault.api not in known:
-            raise ValueError(f"there is no API {fault.api!r}: name one of {', '.join(sorted(known))}")
+            near = get_close_matches(fault.api, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(known))}"
+            raise ValueError(f"there is no API {fault.api!r}: {hint}")
         return self._keep(fault)
 
     def _keep(self, fault: Fault) -> Fault:

@@ -240,7 +240,11 @@ def _waited(holds: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def _bytes(text: bytes | str | None) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text
+    if isinstance(text, str):
+        return text.encode()
+    if text is None or isinstance(text, bytes):
+        return text
+    raise TypeError(f"keys and values are str, bytes or None, and not {type(text).__name__}: {text!r:.100}")
 
 
 def _shown(record: Record) -> str:

@@ -154,7 +154,8 @@ def test_a_produce_that_asks_for_no_answer_is_refused_by_closing(broker: Broker)
 @pytest.mark.parametrize(
     ("api", "error", "times", "said"),
     [
-        ("Prodce", "INVALID_RECORD", 1, "there is no API 'Prodce': name one of .*Produce"),
+        ("Prodce", "INVALID_RECORD", 1, "there is no API 'Prodce': did you mean 'Produce'"),
+        ("Xyz", "INVALID_RECORD", 1, "there is no API 'Xyz': name one of .*Produce"),
         ("Produce", "BAD_LUCK", 1, "'BAD_LUCK' is no error of Kafka's"),
         ("Produce", 4711, 1, "4711 is no error of Kafka's"),
         ("Produce", "NONE", 1, "NONE is no error"),

@@ -54,6 +54,8 @@ def test_what_is_refused_raises_its_code(broker: Broker) -> None:
         broker.produce(topic, "x", partition=7)
     with pytest.raises(ValueError, match="at least one value"):
         broker.produce(topic)
+    with pytest.raises(TypeError, match="str, bytes or None, and not int: 3"):
+        broker.produce(topic, 3)  # type: ignore[arg-type]
 
 
 def test_an_address_that_is_none_or_nobodys_is_told() -> None:

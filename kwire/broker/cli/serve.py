@@ -116,6 +116,8 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
     """The HTTP port that was asked for, bound. BindError, Failure."""
     where: str | None = options.http or os.environ.get("KWIRE_HTTP")
     has_console = _chosen("true" if options.console else None, "KWIRE_CONSOLE", BOOLEANS, "false") == "true"
+    if options.console_writes and not has_console:
+        raise Failure("--console-writes is about the console, which is not asked for: add --console")
     if where is None and not has_console:
         return None
     if has_console and not config.is_broker:
