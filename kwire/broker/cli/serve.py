@@ -114,7 +114,8 @@ def _slow_seconds(options: argparse.Namespace) -> float:
 
 def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | None:
     """The HTTP port that was asked for, bound. BindError, Failure."""
-    where: str | None = options.http or os.environ.get("KWIRE_HTTP")
+    # A compose file has a variable that nobody has set be empty.
+    where: str | None = options.http if options.http is not None else os.environ.get("KWIRE_HTTP") or None
     has_console = _chosen("true" if options.console else None, "KWIRE_CONSOLE", BOOLEANS, "false") == "true"
     if options.console_writes and not has_console:
         raise Failure("--console-writes is about the console, which is not asked for: add --console")
@@ -126,7 +127,7 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
 
     try:
         return HttpPort(
-            where or CONSOLE_PORT,
+            CONSOLE_PORT if where is None else where,
             settings_of(config),
             console=has_console,
             console_writes=options.console_writes,

@@ -27,6 +27,7 @@ def _collector() -> Iterator[None]:
     [
         (["serve", "--set", "num.partitions"], "--set num.partitions: expected KEY=VALUE"),
         (["serve", "--set", "num.partition=3"], "did you mean num.partitions?"),
+        (["serve", "--http", ""], "--http : expected PORT or HOST:PORT"),
         (["serve", "no-such.properties"], "no-such.properties: No such file or directory"),
         (["serve", "--console-writes"], "--console-writes is about the console, which is not asked for"),
         (["format"], "--cluster-id is missing"),
@@ -94,6 +95,21 @@ def test_what_the_environment_says_wrongly_of_the_http_port_is_told(
     assert main(["serve", "--data", str(tmp_path / "data")]) == 1
     assert wrong in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
+
+
+def test_a_variable_that_is_empty_asks_for_no_http_port(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    served: list[object] = []
+
+    async def serve(config: object, http: object, *others: object) -> str:
+        served.append(http)
+        return "enough"
+
+    monkeypatch.setattr("kwire.broker.cli.serve._serve", serve)
+    monkeypatch.setenv("KWIRE_HTTP", "")
+    assert main(["serve", "--data", str(tmp_path)]) == 1
+    assert served == [None]
 
 
 def test_a_level_of_logging_that_is_none_is_refused(
