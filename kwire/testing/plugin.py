@@ -223,18 +223,24 @@ def _marked(request: pytest.FixtureRequest, name: str) -> tuple[Mapping[str, obj
 
 
 def _seeds(wanted: str) -> range:
-    """How many, or from where to where."""
+    """How many, or from where to where: one at least."""
     first, is_range, last = wanted.partition("-")
     try:
-        return range(int(first), int(last) + 1) if is_range else range(int(wanted))
+        seeds = range(int(first), int(last) + 1) if is_range else range(int(wanted))
     except ValueError:
-        raise ArgumentTypeError(f"{wanted!r}: say how many seeds, or which as in 100-199") from None
+        seeds = range(0)
+    if not seeds:
+        raise ArgumentTypeError(f"{wanted!r}: say how many seeds, or which as in 100-199")
+    return seeds
 
 
 def _again(item: pytest.Item) -> str:
     """What to type to see a seed again: the order of Python's sets of strings has a seed of its own."""
     hash_seed = os.environ.get("PYTHONHASHSEED", "random")
     again = f"pytest {item.nodeid!r}"
+    if item.config.getoption("--kwire-seeds"):  # the mark alone may not have this seed
+        seed = item.callspec.params["kwire_simulation"]  # type: ignore[attr-defined]
+        again += f" --kwire-seeds={seed}-{seed}"
     if hash_seed == "random":
         return (
             f"see it again: {again}; where it then passes, find it with PYTHONHASHSEED=0 in the environment"

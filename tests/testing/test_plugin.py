@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -255,8 +256,17 @@ def test_a_seed_that_fails_says_how_to_see_it_again(
 def test_seeds_may_be_others_than_the_mark_says(pytester: pytest.Pytester) -> None:
     run(pytester, SIMULATED, "--kwire-seeds=2").assert_outcomes(passed=2)
     run(pytester, SIMULATED, "--kwire-seeds=4-6").assert_outcomes(passed=2, failed=1)
-    result = run(pytester, SIMULATED, "--kwire-seeds=many")
-    result.stderr.fnmatch_lines(["*'many': say how many seeds, or which as in 100-199"])
+    for wrong in ("many", "0", "9-1"):
+        result = run(pytester, SIMULATED, f"--kwire-seeds={wrong}")
+        result.stderr.fnmatch_lines([f"*'{wrong}': say how many seeds, or which as in 100-199"])
+
+
+def test_a_seed_that_the_mark_does_not_have_is_seen_again(pytester: pytest.Pytester) -> None:
+    test = SIMULATED.replace("seeds=[3, 4]", "seeds=1")
+    told = run(pytester, test, "--kwire-seeds=4-5").stdout.str()
+    again = re.search(r"see it again: .*pytest '(.*)' (--kwire-seeds=4-4)", told)
+    assert again is not None, told
+    run(pytester, test, *again.groups()).assert_outcomes(failed=1)
 
 
 def test_promises_are_checked_when_a_simulated_test_has_ended(pytester: pytest.Pytester) -> None:
