@@ -52,8 +52,8 @@ class _Node(Broker):
         self._cuts.stand_between(self._node_id, self._running)
 
     def live(self, delay_ms: int) -> None:
-        """Let time pass for it, or for the clock that it comes back to."""
-        if self.is_running:
+        """Let time pass for it, or, where it is gone or hangs, for the clock that it comes back to."""
+        if self.is_running and self._hanging is None:
             self.advance(delay_ms)
         elif self._clock is not None:
             self._clock.advance(delay_ms)

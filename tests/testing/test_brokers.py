@@ -65,6 +65,16 @@ def test_time_passes_for_all_of_them_and_who_leads_goes_on_leading() -> None:
             cluster.advance(-1)
 
 
+def test_who_hangs_is_missed_as_time_passes() -> None:
+    with Cluster(timeout_s=PATIENCE_SECONDS) as cluster:
+        topic = cluster.new_topic("orders")
+        leader = cluster.leader(topic)
+        leader.hang()
+        cluster.advance(10_000)
+        leader.resume()
+        cluster.wait_until(lambda: cluster.leader(topic) is not leader, what="another one to lead")
+
+
 def test_a_seed_decides_who_fails_and_all_come_back() -> None:
     with Cluster(timeout_s=PATIENCE_SECONDS) as cluster:
         topic = cluster.new_topic("orders")
