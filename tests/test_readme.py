@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_docs import told_by_pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 ADDRESS = "127.0.0.1:9092"
@@ -54,6 +56,20 @@ def test_the_example_of_a_test_runs() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert "offset=0" in told.stdout
+
+
+def test_the_examples_for_pytest_pass(tmp_path: Path) -> None:
+    found = [
+        code
+        for code in re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+        if "def test_" in code
+    ]
+    for number, code in enumerate(found):
+        place = tmp_path / str(number)
+        place.mkdir()
+        told = told_by_pytest(code, place)
+        assert told.returncode == 0, told.stdout
+    assert len(found) == 2, "the test of ten lines, and that of a program"
 
 
 @pytest.mark.parametrize("client", EXAMPLES)
