@@ -183,7 +183,8 @@ class Cluster:
         """Who coordinates a group or a transactional id. ApiError."""
         found = self.ask(FindCoordinatorRequest(key=key, key_type=kind), FindCoordinatorResponse)
         check(found.error_code, found.error_message, f"the coordinator of {key}")
-        self._brokers[found.node_id] = (found.host, found.port)
+        # Beside all the others, which somebody may ask for next.
+        self._brokers = {**self.brokers(), found.node_id: (found.host, found.port)}
         return found.node_id
 
     # --- patience

@@ -12,6 +12,7 @@ from kwire.client.cluster import Cluster
 from kwire.client.failure import Lost, NoBroker, NoPartition
 from kwire.client.sending import ACKS, Sending
 from kwire.testing import Broker
+from kwire.testing.brokers import Cluster as Brokers
 from kwire.wire.compression import Codec
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -83,6 +84,12 @@ def test_servers_that_are_down_are_passed_over(broker: Broker) -> None:
         assert answer.brokers[0].broker_id == 1
         with pytest.raises(ApiError, match="broker 9 is not in the cluster"):
             cluster.ask_node(9, DescribeClusterRequest(), DescribeClusterResponse)
+
+
+def test_who_knows_a_coordinator_knows_the_others_too() -> None:
+    with Brokers(size=2) as brokers, cluster_at(brokers.bootstrap_servers) as cluster:
+        assert cluster.retried(lambda: cluster.coordinator("group")) in (1, 2)
+        assert sorted(cluster.brokers()) == [1, 2]
 
 
 def test_where_none_was_ever_there_that_is_told() -> None:
