@@ -29,12 +29,12 @@ FLEETING: Final = ("tmpfs", "ramfs")
 def findings(config: BrokerConfig, now_ms: int) -> Iterator[Finding]:
     """What to make of the directories of log.dirs. Files are only read, but for a probe that goes again."""
     disk = RealDisk()
-    runs = [_is_locked(disk, directory) for directory in config.log_dirs]
+    runs = are_served(config)
     for directory in config.log_dirs:
         yield from _place(directory)
         if os.path.isdir(directory):
-            yield from _content(disk, directory, now_ms, runs=any(runs))
-    if any(runs):
+            yield from _content(disk, directory, now_ms, runs=runs)
+    if runs:
         yield good(AREA, "a broker runs on it now")
     home = config.metadata_log_dir or config.log_dirs[0]
     try:
@@ -46,6 +46,11 @@ def findings(config: BrokerConfig, now_ms: int) -> Iterator[Finding]:
             yield good(AREA, f"it is of node {whose.node_id} of cluster {whose.cluster_id}")
     except (NoOwner, StartRefused, StorageError) as error:
         yield problem(AREA, "a broker would not start on it", str(error))
+
+
+def are_served(config: BrokerConfig) -> bool:
+    """Whether a broker runs on one of the directories."""
+    return any(_is_locked(RealDisk(), directory) for directory in config.log_dirs)
 
 
 def _is_locked(disk: RealDisk, directory: str) -> bool:

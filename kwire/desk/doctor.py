@@ -153,12 +153,15 @@ def _unresolved(host: str) -> str | None:
 
 
 def _ports(config: BrokerConfig) -> Iterator[Finding]:
+    is_own = directories.are_served(config)
     for one in {*config.listener_endpoints(), *config.controller_endpoints()}:
-        yield _port(one)
+        yield _port(one, is_own=is_own)
 
 
-def _port(one: ListenerEndpoint) -> Finding:
-    """Whether a listener could have its port."""
+def _port(one: ListenerEndpoint, *, is_own: bool) -> Finding:
+    """Whether a listener could have its port, or the broker that runs on the configuration's directories has
+    it: then `is_own`.
+    """
     where = f"{one.host or '*'}:{one.port} of {one.name}"
     family = socket.AF_INET6 if ":" in one.host else socket.AF_INET
     try:
@@ -171,7 +174,13 @@ def _port(one: ListenerEndpoint) -> Finding:
         return problem("ports", f"{where} is for root alone", "choose a port of 1024 or more")
     except OSError as error:
         if _is_a_broker(one):
-            return good("ports", f"a broker answers at {where}")
+            if is_own:
+                return good("ports", f"a broker answers at {where}")
+            return problem(
+                "ports",
+                f"another broker answers at {where}, which is not on these data directories",
+                "choose another port or host in listeners, or end that broker",
+            )
         return problem(
             "ports",
             f"{where} cannot be had: {(error.strerror or str(error)).lower()}",

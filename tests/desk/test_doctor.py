@@ -44,8 +44,11 @@ def test_a_new_broker_may_start(offline: Desk, tmp_path: Path) -> None:
 
 def test_a_port_is_had_by_a_broker_or_by_somebody_else(offline: Desk, broker: Broker, tmp_path: Path) -> None:
     at = f"listeners=PLAINTEXT://{broker.bootstrap_servers}"
-    rows = offline("doctor", "--set", at, "--data", str(tmp_path), "--json").json
+    rows = offline("doctor", "--set", at, "--data", str(broker.log_dir), "--json").json
     assert f"a broker answers at {broker.bootstrap_servers} of PLAINTEXT" in [row["found"] for row in rows]
+    elsewhere = offline("doctor", "--set", at, "--data", str(tmp_path))
+    assert elsewhere.status == 1
+    assert f"another broker answers at {broker.bootstrap_servers} of PLAINTEXT, which is not" in elsewhere.out
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         server.close()
