@@ -56,12 +56,17 @@ JOBS: Final = {
     ),
     "replay": Job("real events into a topic, at any speed", "kwire.pipeline.jobs.replay"),
 }
+DESCRIPTION: Final = (
+    "Run a job on Spark, as its TOML file says; docs/pipeline.md tells what is in such a file."
+)
 NEEDED = {"pyspark": "pyspark", "pyarrow": "pyarrow", "confluent_kafka": "confluent-kafka"}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run a job; its exit status."""
-    parser = argparse.ArgumentParser(prog="kwire pipeline", allow_abbrev=False)
+def main(
+    arguments: Sequence[str], parser_class: type[argparse.ArgumentParser] = argparse.ArgumentParser
+) -> int:
+    """Run a job; its exit status. The parser says what is wrong as other commands do, where it is theirs."""
+    parser = parser_class(prog="kwire pipeline", description=DESCRIPTION, allow_abbrev=False)
     jobs = parser.add_subparsers(title="jobs", dest="job", metavar="JOB", required=True)
     for name, known in JOBS.items():
         job = jobs.add_parser(name, help=known.what, description=known.what, allow_abbrev=False)

@@ -297,7 +297,7 @@ def _pipeline(arguments: Sequence[str]) -> int:
     from kwire.pipeline.cli import main as run_job
 
     try:
-        return run_job(arguments)
+        return run_job(arguments, Parser)
     except KeyboardInterrupt:
         return 130
 

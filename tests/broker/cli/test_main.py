@@ -70,6 +70,10 @@ def test_a_port_in_use_is_told_with_the_way_to_another(
             ["container", "run", "--x"],
             "kwire container run: unrecognized arguments: --x; 'kwire container run",
         ),
+        (
+            ["pipeline", "archive"],
+            "kwire pipeline archive: the following arguments are required: --config; 'kwire pipeline archive ",
+        ),
         (["bogus"], "kwire: argument COMMAND: invalid choice: 'bogus' (choose from 'serve', "),
     ],
 )
