@@ -72,7 +72,7 @@ def test_a_port_in_use_is_told_with_the_way_to_another(
         ),
         (
             ["pipeline", "archive"],
-            "kwire pipeline archive: the following arguments are required: --config; 'kwire pipeline archive ",
+            "kwire pipeline archive: the following arguments are required: --config; 'kwire pipeline ",
         ),
         (["bogus"], "kwire: argument COMMAND: invalid choice: 'bogus' (choose from 'serve', "),
     ],
