@@ -28,6 +28,7 @@ def _collector() -> Iterator[None]:
         (["serve", "--set", "num.partitions"], "--set num.partitions: expected KEY=VALUE"),
         (["serve", "--set", "num.partition=3"], "did you mean num.partitions?"),
         (["serve", "--http", ""], "--http : expected PORT or HOST:PORT"),
+        (["serve", "--http", "0", "--console-writes"], "which is not asked for: add --console"),
         (["serve", "no-such.properties"], "no-such.properties: No such file or directory"),
         (["serve", "--console-writes"], "--console-writes is about the console, which is not asked for"),
         (["format"], "--cluster-id is missing"),
