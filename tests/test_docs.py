@@ -5,6 +5,7 @@ Those for Spark run in interop, where there is one; decisions quote code that go
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kwire.broker.api.table import SERVED
 from kwire.testing import Broker
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -92,3 +94,23 @@ def test_without_the_planted_bug_the_same_test_passes(tmp_path: Path) -> None:
     line, _, after = behind.partition("\n")
     told = told_by_pytest(f"{first}{before}{polled}{line}\n{EARLY}{after}", tmp_path)
     assert told.returncode == 0, told.stdout
+
+
+def test_the_page_of_apis_has_each_once_and_what_changed_it() -> None:
+    spec = importlib.util.spec_from_file_location("pages", DOCS / "site" / "pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pages)
+    apis, kips = pages.apis_page().split("## By KIP")
+    rows = [line.strip("| ").split(" | ") for line in apis.splitlines() if re.match(r"\| \d", line)]
+    keys: list[int] = []
+    for named, *_ in rows:
+        for part in named.split(", "):
+            first, _, last = part.partition(" to ")
+            keys += range(int(first), int(last or first) + 1)
+    assert len(keys) == len(set(keys)), "what is served is not among what is not"
+    assert set(SERVED) <= set(keys)
+    assert "KIP-848 (member epoch, v9)" in next(row for row in rows if row[1] == "OffsetCommit")[-1]
+    assert re.search(r"^\| KIP-848 \| yes \| OffsetCommit, .*coordinator/groups/consumer", kips, re.MULTILINE)
+    assert "| KIP-932 | no; " in kips

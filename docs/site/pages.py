@@ -5,13 +5,16 @@ MkDocs calls these while it builds (`hooks` in mkdocs.yml); nothing is written i
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from kwire import wire
 from kwire.broker.api.table import SERVED, By, Served
 from kwire.broker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
 from kwire.broker.config.client_metrics_keys import CLIENT_METRICS_KEYS
@@ -29,6 +32,28 @@ WHO = {
 CHANGES = {Update.READ_ONLY: "no", Update.PER_BROKER: "per broker", Update.CLUSTER_WIDE: "cluster-wide"}
 OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?!decisions/)[^)]*\)")
 """A link to what is in the repository and not in docs/, as pages and decisions have them."""
+
+KIP = re.compile(r"KIP-(\d+)")
+KIP_WITH_NOTE = re.compile(r"KIP-\d+(?: \([^)]*\))?")
+WITHIN = re.compile(r"(?<!^)(?=[A-Z])")
+"""Where a word begins within a name like FindCoordinator."""
+NOT_SERVED = (
+    ("17, 36", "SaslHandshake, SaslAuthenticate", "KIP-43, KIP-152"),
+    ("29 to 31", "DescribeAcls, CreateAcls, DeleteAcls", "KIP-140"),
+    ("38 to 41", "those of delegation tokens", "KIP-48"),
+    ("48, 49", "DescribeClientQuotas, AlterClientQuotas", "KIP-546"),
+    ("50, 51", "DescribeUserScramCredentials, AlterUserScramCredentials", "KIP-554"),
+    ("76 to 79, 83 to 87, 90 to 92", "those of share groups", "KIP-932"),
+    ("88, 89", "those of streams groups", "KIP-1071"),
+)
+"""What Apache Kafka 4.3 has beyond that: keys, names, KIPs."""
+WITHOUT = {
+    405: "no; keys of tiered storage are known, and its offsets are asked for in vain",
+    932: "no; records are read, and keys known",
+    939: "no, nor in a version of Apache Kafka's that is stable",
+    1071: "no; records are read, and keys known",
+}
+"""KIPs that the code names and yet does not offer."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -91,25 +116,66 @@ def _keys_table(keys: Iterable[Key], dynamic: Mapping[str, Key] | None = None) -
 
 
 def apis_page() -> str:
-    """Every API of Kafka's protocol, and what kwire has of it."""
+    """Every API of Kafka's protocol, what kwire has of it, and the KIPs that it goes by."""
     rows = [
-        f"| {key} | {api.name} | {_versions(served)} | {WHO[served.by] if served is not None else ''} |"
+        f"| {key} | {api.name} | {_versions(served)} | {WHO[served.by] if served is not None else ''} "
+        f"| {', '.join(_kips_of(api.name))} |"
         for key, api in sorted(API_VERSIONS.items())
         for served in [SERVED.get(key)]
     ]
+    rows += [f"| {keys} | {names} | not served | | {kips} |" for keys, names, kips in NOT_SERVED]
     return "\n".join(
         [
-            "# Every API",
+            "# Every API and KIP",
             "",
             "What kwire answers of Kafka's protocol, as ApiVersions advertises it. A version is advertised",
-            "only when its whole behaviour is there.",
+            "only when its whole behaviour is there. KIPs stand with what they changed, and where.",
             "",
-            "| Key | API | Versions | Answered by |",
-            "|---|---|---|---|",
+            "| Key | API | Versions | Answered by | KIPs |",
+            "|---|---|---|---|---|",
             *rows,
+            "",
+            "## By KIP",
+            "",
+            "Those that the code names, with the APIs that they have changed and the rooms that go by them.",
+            "",
+            "| KIP | Honoured | APIs | Rooms |",
+            "|---|---|---|---|",
+            *_kips_table(),
             "",
         ]
     )
+
+
+def _kips_of(api: str) -> list[str]:
+    """What has changed an API, as its message says: `KIP-345 (instance id, v3)`."""
+    module = importlib.import_module(f"{wire.__name__}.messages.{WITHIN.sub('_', api).lower()}")
+    return KIP_WITH_NOTE.findall(" ".join((module.__doc__ or "").split()).replace("- ", "-"))
+
+
+def _kips_table() -> Iterator[str]:
+    apis: dict[int, list[str]] = {}
+    for _, api in sorted(API_VERSIONS.items()):
+        for number in _numbers(" ".join(_kips_of(api.name))):
+            apis.setdefault(number, []).append(api.name)
+    rooms: dict[int, set[str]] = {}
+    package = Path(wire.__path__[0]).parent
+    for path in sorted(package.rglob("*.py")):
+        room = path.parent.relative_to(package)
+        if room.parts[:1] not in (("testing",), ("desk",)) and room.parts[:2] != ("wire", "messages"):
+            for number in _numbers(path.read_text(encoding="utf-8")):
+                rooms.setdefault(number, set()).add(str(room))
+    for number in sorted({*apis, *rooms}):
+        cells = [
+            WITHOUT.get(number, "yes"),
+            ", ".join(apis.get(number, [])),
+            ", ".join(sorted(rooms.get(number, []))),
+        ]
+        yield f"| KIP-{number} | " + " | ".join(cells) + " |"
+
+
+def _numbers(text: str) -> set[int]:
+    return {int(number) for number in KIP.findall(text)}
 
 
 def _versions(served: Served | None) -> str:
