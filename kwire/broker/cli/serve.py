@@ -118,8 +118,6 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
     where: str | None = options.http if options.http is not None else os.environ.get("KWIRE_HTTP") or None
     has_console = _chosen("true" if options.console else None, "KWIRE_CONSOLE", BOOLEANS, "false") == "true"
     if options.console_writes and not has_console:
-        raise Failure("--console-writes is about the console, which is not asked for: add --console")
-    if options.console_writes and not has_console:
         raise Failure("--console-writes is for the console, which is not asked for: add --console")
     if where is None and not has_console:
         return None

@@ -30,7 +30,6 @@ def _collector() -> Iterator[None]:
         (["serve", "--http", ""], "--http : expected PORT or HOST:PORT"),
         (["serve", "--http", "0", "--console-writes"], "which is not asked for: add --console"),
         (["serve", "no-such.properties"], "no-such.properties: No such file or directory"),
-        (["serve", "--console-writes"], "--console-writes is about the console, which is not asked for"),
         (["format"], "--cluster-id is missing"),
         (["format", "-t", "x", "--standalone", "--no-initial-controllers"], "exclude each other"),
     ],
