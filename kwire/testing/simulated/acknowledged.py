@@ -15,9 +15,9 @@ from kwire.testing import answers
 from kwire.testing.cluster.ledger import Ledger, Place
 from kwire.testing.simulation.promises import Broken
 from kwire.wire.api_keys import ApiKey
-from kwire.wire.batch import BatchHeader, Record, batches, control_type, records
+from kwire.wire.batch import BatchHeader, CorruptBatch, Record, batches, control_type, records
 from kwire.wire.errors import WireError
-from kwire.wire.messages.produce import ProduceResponse
+from kwire.wire.messages.produce import ProduceRequest, ProduceResponse
 from kwire.wire.registry import decode_request, decode_request_header, decode_response
 
 ALL: Final = -1
@@ -121,21 +121,18 @@ class Conversation:
         try:
             header, position = decode_request_header(view)
             request = decode_request(header, view, position)
-        except WireError:
+            if request.acks == ALL:
+                self._awaited[header.correlation_id] = header.api_version, self._sent(request)
+        except (WireError, CorruptBatch):
             return  # it will be told by the broker
-        if request.acks == ALL:
-            image = self._image()
-            self._awaited[header.correlation_id] = (
-                header.api_version,
-                [
-                    (
-                        Place(topic.name or image.name_of(topic.topic_id) or "", one.index),
-                        _values(one.records),
-                    )
-                    for topic in request.topic_data
-                    for one in topic.partition_data
-                ],
-            )
+
+    def _sent(self, request: ProduceRequest) -> list[tuple[Place, list[bytes]]]:
+        image = self._image()
+        return [
+            (Place(topic.name or image.name_of(topic.topic_id) or "", one.index), _values(one.records))
+            for topic in request.topic_data
+            for one in topic.partition_data
+        ]
 
     def hears(self, frame: memoryview) -> None:
         """An answer has come, without its size. Broken."""

@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from kwire.broker.host.host import PeerAddress
 from kwire.testing.network import Connection, Network
@@ -19,6 +19,9 @@ TORN: Final = 0.2
 """How likely an answer comes in two pieces."""
 CLOSED: Final = "the peer closed the connection"
 REFUSED: Final = "connections are refused"
+
+Protocols = asyncio.Protocol | asyncio.BufferedProtocol
+"""What asyncio takes for a stream: any object that has the methods of one of them."""
 
 
 class Overhears(Protocol):
@@ -52,7 +55,7 @@ class Transport(asyncio.Transport):
         self._rng = rng
         self._conversation = conversation
         self._on_closed = on_closed
-        self._protocol: asyncio.BaseProtocol | None = None
+        self._protocol: Protocols | None = None
         self._written = bytearray()
         self._come: deque[bytes] = deque()
         self._end: str | None = None
@@ -66,7 +69,7 @@ class Transport(asyncio.Transport):
 
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
         """Once it is ready: tell this one what comes."""
-        self._protocol = protocol
+        self.set_protocol(protocol)
         protocol.connection_made(self)
         self._loop.call_soon(self._tell)
 
@@ -97,14 +100,26 @@ class Transport(asyncio.Transport):
         if protocol is None or self._is_closing or self._is_paused:
             return
         if self._come:
-            assert isinstance(protocol, asyncio.Protocol)
-            protocol.data_received(self._come.popleft())
+            self._give(protocol)
             self._loop.call_soon(self._tell)
         elif self._end == CLOSED:
-            if isinstance(protocol, asyncio.Protocol) and not protocol.eof_received():
+            if not protocol.eof_received():
                 self.close()
         elif self._end is not None:
             self._close(ConnectionResetError(f"{self._to}: {self._end}"))
+
+    def _give(self, protocol: Protocols) -> None:
+        """Have the next piece be received, or what the protocol has room for."""
+        piece = self._come.popleft()
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            room = memoryview(protocol.get_buffer(len(piece)))
+            count = min(len(room), len(piece))
+            room[:count] = piece[:count]
+            if piece[count:]:
+                self._come.appendleft(piece[count:])
+            protocol.buffer_updated(count)
+        else:
+            protocol.data_received(piece)
 
     def _close(self, error: ConnectionError | None) -> None:
         if not self._is_closing:
@@ -148,7 +163,7 @@ class Transport(asyncio.Transport):
         return self._is_closing
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
+        self._protocol = cast("Protocols", protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         assert self._protocol is not None, "the connection is over"

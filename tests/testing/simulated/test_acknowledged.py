@@ -83,6 +83,12 @@ def test_who_asks_for_less_or_is_refused_is_promised_nothing() -> None:
     told(ledger, -1, b"one", error_code=6)
 
 
+def test_a_batch_that_is_none_is_left_to_the_broker() -> None:
+    data = TopicProduceData(name="orders", partition_data=[PartitionProduceData(index=0, records=bytes(80))])
+    request = ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[data])
+    Conversation(new_ledger(), MetadataImage).asks(encode_request(request, VERSION, 5, "a program"))
+
+
 def test_what_has_gone_since_is_not_missed() -> None:
     ledger = new_ledger()
     ledger.starts(ORDERS, 1, "node 1")

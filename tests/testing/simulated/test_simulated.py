@@ -103,6 +103,36 @@ def test_bytes_come_in_pieces() -> None:
             assert [topic.name for topic in answer.topics] == ["orders"]
 
 
+class Buffered(asyncio.BufferedProtocol):
+    """A protocol with room for three bytes at a time."""
+
+    def __init__(self, count: int) -> None:
+        self.received = b""
+        self.all_is_there = asyncio.get_running_loop().create_future()
+        self._count = count
+        self._room = bytearray(3)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received += self._room[:nbytes]
+        if len(self.received) >= self._count and not self.all_is_there.done():
+            self.all_is_there.set_result(None)
+
+
+def test_a_protocol_may_have_buffers_of_its_own() -> None:
+    async def program() -> bytes:
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.create_connection(lambda: Buffered(8), "n1", 9092)
+        transport.write(encode_request(MetadataRequest(topics=[]), 12, 17, "by hand"))
+        await protocol.all_is_there
+        return protocol.received[4:8]
+
+    with SimulatedCluster(3, size=1, trouble=False) as cluster:
+        assert cluster.run(program(), within_s=20) == (17).to_bytes(4, "big")
+
+
 def test_a_client_may_stand_on_anyio() -> None:
     async def program(host: str, port: int) -> bytes:
         with anyio.fail_after(30):
