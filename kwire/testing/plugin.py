@@ -20,8 +20,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from argparse import ArgumentTypeError
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -55,6 +58,17 @@ class Kept(NamedTuple):
     failed: list[pytest.Item]
 
 
+class AsTheyAre(MetaPathFinder):
+    """Finds kwire's modules before pytest does.
+
+    pytest compiles the assertions of all modules anew that are installed with a plugin: here of a whole
+    broker, which takes a second wherever that is not cached.
+    """
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(fullname, path, target) if fullname.startswith("kwire.") else None
+
+
 SHARED = pytest.StashKey[Kept]()
 OWN = pytest.StashKey[list[Kept]]()
 SIMULATED = pytest.StashKey["SimulatedCluster"]()
@@ -72,6 +86,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    finder = AsTheyAre()
+    sys.meta_path.insert(0, finder)
+    config.add_cleanup(lambda: sys.meta_path.remove(finder))
     config.addinivalue_line(
         "markers", "kwire_broker(config): Kafka's keys for this test's own broker, the fixture kwire_broker"
     )

@@ -56,6 +56,22 @@ def test_fixtures_are_there_without_an_import_and_names_are_fresh(pytester: pyte
     result.assert_outcomes(passed=4)
 
 
+def test_a_broker_is_not_compiled_anew_for_its_assertions(pytester: pytest.Pytester) -> None:
+    # As pytest does by itself for what is installed with a plugin.
+    pytester.makeconftest("import pytest; pytest.register_assert_rewrite('kwire', 'theirs')")
+    pytester.makepyfile(theirs="")
+    result = run(
+        pytester,
+        """
+        def test_loaders(kwire):
+            import kwire.broker.net.loop as ours, theirs
+            assert type(ours.__loader__).__name__ == "SourceFileLoader"
+            assert type(theirs.__loader__).__name__ == "AssertionRewritingHook"
+        """,
+    )
+    result.assert_outcomes(passed=1)
+
+
 def test_keys_come_from_the_suite_and_from_the_mark(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
