@@ -66,7 +66,8 @@ class Sending:
     def send(self, batches: Mapping[int, Sequence[NewRecord]]) -> None:
         """Write a batch to each partition, and return when all are acknowledged.
 
-        ApiError, Lost, NoPartition.
+        ApiError, Lost, NoPartition; then nothing more is to be sent by this one: what has failed may be
+        there all the same, and a broker would take the next batch, of the same numbers, for it.
         """
         missing = {
             partition: build(
