@@ -31,6 +31,8 @@ SETTINGS = {
     "log.roll.ms": "7000",
     "log.flush.offset.checkpoint.interval.ms": "3000",
 }
+COMMITS_A_KILL = 8
+"""Fewer would mean that the load has not been one."""
 WRITERS_END_S = END_S + 10
 READERS_END_S = 30.0
 SETTLE_S = TIMEOUT_MS / 1000 + 20
@@ -226,3 +228,13 @@ def final_content(broker: Broker, ends: dict[int, tuple[int, int]], quiet_s: flo
     finally:
         reader.close()
     return content
+
+
+def outcomes_of(broker: Broker, plan: Plan) -> tuple[Outcomes, str]:
+    """What came of a plan, and what the broker logged. The broker is gone then."""
+    try:
+        outcomes = kill_under_load(broker, plan)
+        print(outcomes)
+        return outcomes, broker.log_text()
+    finally:
+        broker.discard()
