@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,20 +35,27 @@ def hold(
     kwire: Broker | None,
     record: Record,
     differences: list[Difference],
+    *,
+    at_once: bool = False,
 ) -> None:
-    """Fail where kwire does something else than Apache Kafka does, or did when it was last asked."""
+    """Fail where kwire does something else than Apache Kafka does, or did when it was last asked.
+
+    They are asked one after the other, or `at_once` where a scenario mostly waits.
+    """
+    if kwire is not None and kwire.process is not None and kwire.process.poll() is not None:
+        kwire.process = None
+        kwire.start()
+    with ThreadPoolExecutor(2 if at_once else 1) as asking:
+        asked = {broker: asking.submit(run, scenario, broker) for broker in (apache, kwire) if broker}
     if apache is not None:
-        expected = run(scenario, apache)
+        expected = asked[apache].result()
         record.save(scenario.name, expected)
     else:
         expected = record.load(scenario.name)
     if kwire is None:
         return
-    if kwire.process is not None and kwire.process.poll() is not None:
-        kwire.process = None
-        kwire.start()
     try:
-        actual = run(scenario, kwire)
+        actual = asked[kwire].result()
     except Failed as failed:
         text = str(failed)
         differences.append(Difference(scenario.name, "/", "finishes", text.strip().splitlines()[-1]))

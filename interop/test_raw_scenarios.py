@@ -1,4 +1,4 @@
-"""Every scenario of bytes of our own against Apache Kafka and against kwire, in turn, and what differs."""
+"""Every scenario of bytes of our own against Apache Kafka and against kwire, at once, and what differs."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ def test_kwire_does_what_apache_kafka_does(
     record: Record,
     differences: list[Difference],
 ) -> None:
-    hold(scenario, apache, kwire, record, differences)
+    hold(scenario, apache, kwire, record, differences, at_once=True)

@@ -15,6 +15,7 @@ from interop.raw import create_topic
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_config_values import wait_for
+from interop.scenarios.raw_topics import until
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT, UNKNOWN = 0, 1, 2, 3, 9
@@ -111,7 +112,7 @@ def too_long(broker: Broker) -> Any:
                     client, (TOPIC, name, [(THROTTLED, APPEND, more)]), check=True
                 )
         seen["refused"] = alter(client, (TOPIC, f"{NAME}-long", [grown]), other, check=False)
-        seen["the other one"] = values(client, CLIENT_METRICS, NAME, "interval.ms")
+        until(lambda: values(client, CLIENT_METRICS, NAME, "interval.ms") == [("interval.ms", 4, "1000")])
         seen["undone"] = alter(client, (CLIENT_METRICS, NAME, [("interval.ms", DELETE, None)]), check=False)
         seen["kept"] = [length for _, length, _ in values(client, TOPIC, f"{NAME}-long", THROTTLED)]
 
