@@ -24,10 +24,11 @@ from kwire.broker.host.host import PeerUnreachable
 from kwire.testing.answers import Record
 from kwire.testing.cluster.convergence import differences, what_is_missing
 from kwire.testing.cluster.ledger import EpochLed, Place
-from kwire.testing.cluster.nodes import ClusterNode, address_of
+from kwire.testing.cluster.nodes import address_of
 from kwire.testing.cluster.trouble import CALM, Trouble, some_faults
 from kwire.testing.cluster.world import Shape, World, hearing
 from kwire.testing.simulated.acknowledged import Acknowledged, Conversation
+from kwire.testing.simulated.broker import SimulatedBroker
 from kwire.testing.simulated.program_time import lived_through
 from kwire.testing.simulated.virtual_loop import Killed, VirtualLoop
 from kwire.testing.simulation.promises import Broken
@@ -88,6 +89,8 @@ class SimulatedCluster:
             },
         )
         self._world = World(self._chance("world"), shape, CALM, {}, self._new_ledger)
+        self.brokers = {node_id: SimulatedBroker(self._world, node_id) for node_id in roles}
+        """By id, from 1 on: those that have crashed, too."""
         self._trouble: Trouble | None = None
         self._open = ExitStack()
 
@@ -192,23 +195,12 @@ class SimulatedCluster:
 
     # --- what goes wrong, as a program may ask for, too, while it runs
 
-    def kill(self, broker_id: int) -> None:
-        """Kill a broker's process, as it may happen by itself. Nothing happens to one that is down."""
-        node = self._node(broker_id)
-        if node.is_running:
-            self._world.note(f"--- {node.name} is killed by the test")
-            node.die()
-
-    def begin(self, broker_id: int) -> None:
-        """Start a broker that is down. Nothing happens to one that runs."""
-        node = self._node(broker_id)
-        if not node.is_running:
-            self._world.note(f"--- {node.name} is started by the test")
-            node.start()
-
     def isolate(self, broker_id: int) -> None:
         """Nothing goes to a broker or comes from it, until `heal`."""
-        self._world.network.isolate(self._node(broker_id).host.name)
+        if broker_id not in self.brokers:
+            known = ", ".join(map(str, self.brokers))
+            raise KeyError(f"there is no broker {broker_id}: name one of {known}")
+        self._world.network.isolate(self._world.nodes[broker_id].host.name)
 
     def heal(self) -> None:
         """All reach each other."""
@@ -286,12 +278,12 @@ class SimulatedCluster:
             world.advance(100)
         raise Broken(f"no broker answers the test within {CONVERGES_MS} ms")
 
-    def leader(self, topic: str, partition: int = 0) -> int:
+    def leader(self, topic: str, partition: int = 0) -> SimulatedBroker:
         """The broker that leads a partition. LookupError where nobody does."""
         found = self._world.watch.partition(Place(topic, partition))
         if found is None or found.leader < 0:
             raise LookupError(f"nobody leads {topic}-{partition}")
-        return found.leader
+        return self.brokers[found.leader]
 
     def records(self, topic: str) -> list[Record]:
         """All records of a topic that count by now, partition by partition: none of open transactions."""
@@ -302,14 +294,6 @@ class SimulatedCluster:
         said = self._world.transcript
         more = [f"({len(said) - SHOWN} lines before)"] if len(said) > SHOWN else []
         return "\n".join([f"kwire simulated this with seed {self.seed}:", *more, *said[-SHOWN:]])
-
-    def _node(self, broker_id: int) -> ClusterNode:
-        found = self._world.nodes.get(broker_id)
-        if found is None:
-            raise KeyError(
-                f"there is no broker {broker_id}: name one of {', '.join(map(str, self._world.nodes))}"
-            )
-        return found
 
 
 def _text(value: object) -> str:
