@@ -32,6 +32,8 @@ HOP_BY_HOP: Final = {b"connection", b"keep-alive", b"transfer-encoding", b"te", 
 """Headers that are a connection's own. RFC 9110, 7.6.1."""
 SERVICE_UNAVAILABLE: Final = 503
 BAD_GATEWAY: Final = 502
+BAD_REQUEST: Final = 400
+NO_WEBSOCKET: Final = "the console has no WebSockets: ask for its pages by HTTP\n"
 
 
 class ConsoleProcess:
@@ -46,6 +48,9 @@ class ConsoleProcess:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or say in one sentence why that cannot be done."""
+        if scope["type"] != "http":
+            await PlainTextResponse(NO_WEBSOCKET, BAD_REQUEST)(scope, receive, send)
+            return
         refusal = ""
         if not self._running.bootstrap:
             refusal = "the broker does not serve yet: ask again in a moment"

@@ -72,6 +72,8 @@ class HttpPort:
         if isinstance(running.node, Node):
             running.node.has_telemetry_receiver = True
         config = Config()
+        # Before anything is waited for, so that who is told where it is can connect: Hypercorn listens later.
+        self._listener.sock.listen(config.backlog)
         # Hypercorn owns the descriptor that it is given, and closes it.
         config.bind = [f"fd://{self._listener.sock.detach()}"]
         config.errorlog = None  # what fails in a page is logged there

@@ -65,6 +65,23 @@ async def test_one_that_has_died_is_started_again() -> None:
         assert consoles() - {pid}
 
 
+async def test_a_web_socket_is_refused_and_starts_nothing() -> None:
+    async with observed(console=True) as node:
+        asked = "GET /console/topics/x/live/events HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+        asked += "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        asked += "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+        with trio.fail_after(20):
+            async with await trio.open_tcp_stream("127.0.0.1", node.http.base_url.port or 0) as stream:
+                await stream.send_all(asked.encode())
+                answer = b""
+                while b"by HTTP" not in answer:
+                    part = await stream.receive_some()
+                    assert part, answer
+                    answer += part
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert not consoles()
+
+
 def test_it_ends_where_its_broker_is_killed() -> None:
     """Nobody is left to end it then: it hears of that by its input, which ends."""
     with socket.socket(socket.AF_UNIX) as listener:

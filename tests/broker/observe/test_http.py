@@ -13,6 +13,7 @@ import httpx
 import pytest
 import trio
 import trio.testing
+from hypercorn.config import Config
 
 from kwire.broker.cli.main import main
 from kwire.broker.config import load
@@ -35,6 +36,19 @@ async def test_a_broker_that_serves_is_alive_and_ready() -> None:
         assert "/healthz\n/readyz\n" in await node.text("/")
         assert await node.text("/elsewhere", 404)
         assert (await node.http.post("/healthz")).status_code == 405
+
+
+async def test_it_listens_before_anything_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it begins with the broker, it can be connected to when the broker says that it serves."""
+    listened: list[int] = []
+
+    async def served(app: object, config: Config) -> None:
+        with socket.socket(fileno=int(config.bind[0].removeprefix("fd://"))) as sock:
+            listened.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+    monkeypatch.setattr("hypercorn.trio.serve", served)
+    async with observed():
+        assert listened == [1]
 
 
 async def test_the_port_is_given_back_at_the_end() -> None:
