@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple, cast
 
 from kwire.client.cluster import Cluster, Partition, by_topic
@@ -48,11 +49,17 @@ class Reader:
         *,
         committed: bool,
         note: Callable[[str], None] = lambda text: None,
+        max_batch_bytes: int = MAX_BATCH_BYTES,
+        max_headers: int = 0x7FFFFFFF,
     ) -> None:
         """`positions` are the offsets to begin at; `committed` leaves out what is of open or void
-        transactions.
+        transactions. A batch that comes to more than `max_batch_bytes` is refused, and a record of more than
+        `max_headers`.
         """
         self.positions = dict(positions)
+        self.ends: dict[Partition, int] = {}
+        """Where each ended for consumers when it was read last."""
+        self._records_of = partial(records, max_bytes=max_batch_bytes, max_headers=max_headers)
         self._cluster = cluster
         self._committed = committed
         self._note = note
@@ -120,6 +127,7 @@ class Reader:
         return answer
 
     def _records(self, partition: Partition, found: PartitionData) -> Iterator[Found]:
+        self.ends[partition] = found.last_stable_offset if self._committed else found.high_watermark
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._come_back(partition)
             return
@@ -128,7 +136,7 @@ class Reader:
         try:
             for position, header in batches(data, may_be_cut=True):
                 void = aborted is not None and aborted.has(header, data, position)
-                for record in () if void or header.is_control else _records_of(data, position, header):
+                for record in () if void or header.is_control else self._records_of(data, position, header):
                     if record.offset >= self.positions[partition]:
                         self.positions[partition] = record.offset + 1
                         yield Found(partition, record)
@@ -151,10 +159,6 @@ class Reader:
 
 def _name(partition: Partition) -> str:
     return "{}-{}".format(*partition)
-
-
-def _records_of(data: Buffer, position: int, header: BatchHeader) -> Iterator[Record]:
-    return records(data, position, header, max_bytes=MAX_BATCH_BYTES)
 
 
 class Aborted:

@@ -19,12 +19,11 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
-from kwire.client.failure import Lost, NoBroker, NoPartition
-from kwire.console.asked import Asked, Page, PageFunction, Place, Redirect
+from kwire.console.asked import REFUSALS, Asked, Page, PageFunction, Place, Redirect, number, refusal
 from kwire.console.configs import configs_page
 from kwire.console.groups import group_page, groups_page, reset
 from kwire.console.guard import TOKEN_FIELD, Guarded, why_not_read, why_not_write
@@ -38,10 +37,8 @@ from kwire.console.shown import visible
 from kwire.console.topics import topic_page, topics_page
 from kwire.console.transactions import transaction_page, transactions_page
 from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Failure, UsageError, sentence_of
 from kwire.desk.output import plural, size_text, time_text
 from kwire.desk.settings import ClientSettings, servers_of
-from kwire.wire.errors import ApiError, WireError
 
 PREFIX: Final = "/console"
 HERE: Final = Path(__file__).parent
@@ -93,7 +90,7 @@ class Console:
     def app(self) -> ASGIApp:
         """What a server serves."""
         routes: list[Route | Mount] = [
-            Route(path, self._endpoint(page), methods=["GET"]) for path, page in GET.items()
+            _Route(path, self._endpoint(page), methods=["GET"]) for path, page in GET.items()
         ]
         routes += [Route(path, self._endpoint(page), methods=["POST"]) for path, page in POST.items()]
         routes.append(Route("/topics/{topic}/live/events", self._events, methods=["GET"]))
@@ -133,16 +130,8 @@ class Console:
             with Cluster(self._settings) as cluster:
                 now_ms = time.time_ns() // 1_000_000
                 answer = page(Asked(self.place, cluster, self._rates, path, query, form, now_ms))
-        except UsageError as error:
-            return self._sorry(400, str(error))
-        except (Failure, NoPartition) as error:
-            return self._sorry(404, str(error))
-        except NoBroker as error:
-            return self._sorry(502, f"no broker answers ({error}): look whether the broker still runs")
-        except ApiError as error:
-            return self._sorry(502 if error.code.retriable else 404, sentence_of(error))
-        except (Lost, WireError) as error:
-            return self._sorry(502, str(error))
+        except REFUSALS as error:
+            return self._sorry(*refusal(error))
         if isinstance(answer, Redirect):
             return RedirectResponse(f"{PREFIX}/{answer.path}", 303)
         return self._page(answer)
@@ -154,20 +143,19 @@ class Console:
         if self._tails == MAX_TAILS:
             return self._sorry(503, f"{MAX_TAILS} tails are followed already: close one of them")
         self._tails += 1
-        topic, partition = request.path_params["topic"], request.query_params.get("partition", "")
+        topic = request.path_params["topic"]
         cluster = Cluster(self._settings)
         tail: Tail | None = None
         try:
-            if partition and not (partition.isascii() and partition.isdigit()):
-                raise UsageError(f"partition is {partition[:20]!r}: expected a number")
+            partition = number("partition", request.query_params.get("partition", ""))
 
             def begin() -> Tail:
-                return Tail(cluster, partitions_of(cluster, topic, int(partition) if partition else None))
+                return Tail(cluster, partitions_of(cluster, topic, partition))
 
             tail = await trio.to_thread.run_sync(begin, limiter=self._threads)
             return Events(tail, self._tail_ended, self._tail_threads)
-        except (Failure, NoPartition, ApiError, Lost, WireError) as error:
-            return self._sorry(404, str(error))
+        except REFUSALS as error:
+            return self._sorry(*refusal(error))
         finally:
             if tail is None:
                 cluster.close()
@@ -188,6 +176,16 @@ class Console:
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         return self._sorry(500, "this page failed, and the broker's log says how")
+
+
+class _Route(Route):
+    """A page with numbers in its address."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        try:
+            return super().matches(scope)
+        except ValueError:  # of more digits than Python looks at: there is no such page
+            return Match.NONE, {}
 
 
 def _templates() -> Environment:

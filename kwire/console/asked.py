@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kwire.client.failure import Lost, NoBroker, NoPartition
 from kwire.console.rates import Rates
 from kwire.desk.cluster import Cluster
-from kwire.desk.failure import UsageError
+from kwire.desk.failure import Failure, UsageError, sentence_of
+from kwire.wire.errors import ApiError, WireError
 
 MAX_NUMBER = (1 << 63) - 1
+MAX_DIGITS = len(str(MAX_NUMBER))
 
 
 class Place(NamedTuple):
@@ -55,12 +58,17 @@ class Asked(NamedTuple):
 
     def number(self, name: str) -> int | None:
         """A field that is a whole number from 0 on; None where it is empty. UsageError."""
-        text = self.text(name)
-        if not text:
-            return None
-        if not text.isascii() or not text.isdigit() or int(text[:20]) > MAX_NUMBER:
-            raise UsageError(f"{name} is {text[:40]!r}: expected a whole number from 0 on")
-        return int(text)
+        return number(name, self.text(name))
+
+
+def number(name: str, text: str) -> int | None:
+    """A whole number from 0 on; None where it is empty. UsageError."""
+    if not text:
+        return None
+    # Digits are counted first: Python refuses to look at thousands of them.
+    if not (text.isascii() and text.isdigit()) or len(text) > MAX_DIGITS or int(text) > MAX_NUMBER:
+        raise UsageError(f"{name} is {text[:40]!r}: expected a whole number from 0 to {MAX_NUMBER}")
+    return int(text)
 
 
 class Page(NamedTuple):
@@ -78,3 +86,20 @@ class Redirect(NamedTuple):
 
 Answer = Page | Redirect
 PageFunction = Callable[[Asked], Answer]
+
+REFUSALS = (Failure, NoPartition, ApiError, Lost, WireError)
+"""What keeps a page from being made, and is no fault of the console's."""
+
+
+def refusal(error: Exception) -> tuple[int, str]:
+    """The status of a page that there is not, and a sentence on why."""
+    match error:
+        case UsageError():
+            return 400, str(error)
+        case Failure() | NoPartition():
+            return 404, str(error)
+        case NoBroker():
+            return 502, f"no broker answers ({error}): look whether the broker still runs"
+        case ApiError():
+            return 502 if error.code.retriable else 404, sentence_of(error)
+    return 502, str(error)

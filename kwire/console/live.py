@@ -15,7 +15,8 @@ from starlette.types import Receive, Scope, Send
 from kwire.client.cluster import Partition
 from kwire.client.offsets import LATEST, find_offsets
 from kwire.client.reading import Reader
-from kwire.console.asked import Answer, Asked, Page
+from kwire.console.asked import Answer, Asked, Page, refusal
+from kwire.console.reading import MAX_BATCH_BYTES, MAX_HEADERS
 from kwire.console.shown import Shown, shown
 from kwire.desk.cluster import Cluster
 from kwire.desk.output import time_text
@@ -23,7 +24,7 @@ from kwire.desk.output import time_text
 MAX_TAILS: Final = 8
 MAX_PARTITIONS: Final = 100
 ROWS_AT_ONCE: Final = 20
-"""What a tail shows of what it has read at once; twice a second at most."""
+"""What a tail shows of what it has read at once; four times a second at most."""
 REST_SECONDS: Final = 0.25
 QUIET_SECONDS: Final = 10.0
 """After which something is sent all the same, so that an end that has gone is found."""
@@ -55,7 +56,11 @@ class Tail:
         """Begin where they end. ApiError, Lost."""
         self._cluster = cluster
         self._reader = Reader(
-            cluster, find_offsets(cluster, dict.fromkeys(partitions, LATEST)), committed=False
+            cluster,
+            find_offsets(cluster, dict.fromkeys(partitions, LATEST)),
+            committed=False,
+            max_batch_bytes=MAX_BATCH_BYTES,
+            max_headers=MAX_HEADERS,
         )
 
     def next(self) -> dict[str, Any]:
@@ -116,7 +121,7 @@ class Events:
             try:
                 found = await trio.to_thread.run_sync(self._tail.next, limiter=self._limiter)
             except Exception as error:  # whatever it is, a browser asks again for what comes then
-                await self._send(send, f"event: broken\ndata: {json.dumps(str(error)[:300])}\n\n")
+                await self._send(send, f"event: broken\ndata: {json.dumps(refusal(error)[1][:300])}\n\n")
                 scope.cancel()
                 return
             now = trio.current_time()

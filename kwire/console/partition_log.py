@@ -13,7 +13,7 @@ from kwire.client.failure import Lost
 from kwire.console.asked import Answer, Asked, Page
 from kwire.console.drawing import Segment, detail, overview
 from kwire.console.reading import Batch, Bounds, Fate, bounds_of, fetch
-from kwire.desk.failure import UsageError
+from kwire.desk.failure import Failure, UsageError
 from kwire.desk.places import offsets_of
 from kwire.desk.stored import MARKERS
 from kwire.desk.transactions import Writer, writers_of
@@ -78,7 +78,7 @@ def said_of(batch: Batch) -> str:
         return str(batch.fate.value)
     try:
         kinds = {control_type(record)[1] for record in batch.records()}
-    except CorruptBatch:
+    except (CorruptBatch, Failure):
         kinds = set()
     ends = {name for kind, name in MARKERS.items() if kinds == {kind}}
     return f"{ends.pop()} marker" if ends else "control records"

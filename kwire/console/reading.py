@@ -2,7 +2,7 @@
 
 Fetch gives the void transactions only to those who read what is committed (KIP-98), so a read asks for that
 first, and goes on uncommitted behind the last stable offset, where what is open begins. Each is bounded in
-bytes, messages and batches; unpacked batches too.
+bytes, messages and batches; unpacked batches, and what of them is held at once, too.
 """
 
 from __future__ import annotations
@@ -27,8 +27,16 @@ from kwire.wire.messages.fetch import (
 from kwire.wire.primitives import Buffer
 
 FETCH_BYTES: Final = 256 * 1024
-MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
+MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 """Of what a compressed batch may come to."""
+MAX_HEADERS: Final = 10_000
+"""Of a record; Kafka itself has no limit."""
+MAX_HELD_BYTES: Final = 16 * 1024 * 1024
+"""Of the messages that a page holds, but for the last one."""
+HEADER_BYTES: Final = 150
+"""What a header comes to in memory beside what it contains."""
+RECORDS_AT_ONCE: Final = 1_000
+"""After so many the time is looked at."""
 
 
 class Fate(Enum):
@@ -53,7 +61,9 @@ class Batch(NamedTuple):
     def records(self) -> Iterator[Record]:
         """Failure."""
         try:
-            yield from records(self.data, self.position, self.header, max_bytes=MAX_BATCH_BYTES)
+            yield from records(
+                self.data, self.position, self.header, max_bytes=MAX_BATCH_BYTES, max_headers=MAX_HEADERS
+            )
         except CorruptBatch as error:
             raise Failure(
                 f"the batch at offset {self.header.base_offset} cannot be read ({error}): go on behind it, "
@@ -128,25 +138,42 @@ def messages(
 ) -> tuple[list[Message], int, Bounds]:
     """At most so many messages from an offset on, where to go on, and the partition's bounds.
 
-    `wanted` chooses among them; `most_bytes`, or the time, ends the search. Failure, ApiError.
+    `wanted` chooses among them; `most_bytes`, or the time, ends the search, and they are fewer where they
+    are large. Failure, ApiError.
     """
     found: list[Message] = []
     left_bytes = most_bytes
+    held_bytes = seen = 0
+
+    def is_full() -> bool:
+        return len(found) == most or held_bytes >= MAX_HELD_BYTES
+
     while True:
         fetched = fetch(cluster, topic, partition, offset)
         for batch in fetched.batches:
             for record in batch.records():
                 if record.offset < offset:
                     continue
-                if len(found) == most:
+                # Not before one was seen, so that who goes on from there gets on.
+                is_late = seen and seen % RECORDS_AT_ONCE == 0 and is_time_over()
+                if is_late or is_full():
                     return found, record.offset, fetched.bounds
+                seen += 1
                 message = Message(record, batch)
                 if wanted(message):
                     found.append(message)
+                    held_bytes += _held_bytes(record)
             offset = max(offset, batch.header.next_offset)
+            if is_full() or is_time_over():  # before the next batch, which may be one that cannot be read
+                return found, offset, fetched.bounds
         left_bytes -= _size(fetched.batches)
-        if left_bytes <= 0 or not fetched.batches or len(found) == most or is_time_over():
+        if left_bytes <= 0 or not fetched.batches:
             return found, offset, fetched.bounds
+
+
+def _held_bytes(record: Record) -> int:
+    held = len(record.key or b"") + len(record.value or b"")
+    return held + sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
 
 
 def _size(found: Sequence[Batch]) -> int:

@@ -327,10 +327,17 @@ def _varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
 
 
 def records(
-    buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = 0x7FFFFFFF
+    buffer: Buffer,
+    position: int,
+    header: BatchHeader,
+    *,
+    max_bytes: int = 0x7FFFFFFF,
+    max_headers: int = 0x7FFFFFFF,
 ) -> Iterator[Record]:
-    """The records of the batch at `position`, in their order. CorruptBatch where they are not what they
-    say.
+    """The records of the batch at `position`, in their order.
+
+    CorruptBatch where they are not what they say, unpack to more than `max_bytes`, or one has more than
+    `max_headers`: a header may have two bytes, and its objects a hundred.
     """
     data = bytes(_payload(buffer, position, header, max_bytes))
     end = len(data)
@@ -350,6 +357,8 @@ def records(
         count, at = _varint(data, at, stop)
         if not 0 <= count <= stop - at:
             raise CorruptBatch(f"a record with {count} headers")
+        if count > max_headers:
+            raise CorruptBatch(f"a record with {count} headers, which are more than {max_headers}")
         headers: list[tuple[str, bytes | None]] = []
         for _ in range(count):
             name, at = _field(data, at, stop)

@@ -7,14 +7,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 import trio
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kwire.console.app import Console
+from kwire.console.asked import Place
+from kwire.console.live import Tail, partitions_of
+from kwire.desk.cluster import Cluster
+from kwire.desk.settings import ClientSettings, servers_of
 from kwire.testing import Broker
+from kwire.wire.batch import CorruptBatch
 from tests.broker.observe.conftest import Observed, observed
-from tests.console.conftest import Client
+from tests.console.conftest import BASE, TOKEN, Client
 
 
 class Heard:
@@ -116,7 +123,7 @@ async def test_what_cannot_be_followed_is_said(console: Client, admin: AdminClie
     admin.create_topics([NewTopic("followed", 1, 1)])["followed"].result(10)
     assert "Following needs scripts" in await console.page("/topics/followed/live")
     assert "there is no topic 'none'" in await console.page("/topics/none/live/events", 404)
-    assert "partition is 'x'" in await console.page("/topics/followed/live/events?partition=x", 404)
+    assert "partition is 'x'" in await console.page("/topics/followed/live/events?partition=x", 400)
     assert "partition 0 alone" in await console.page("/topics/followed/live/events?partition=5", 404)
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "cors"}
     answer = await console.http.get("/console/topics/followed/live/events", headers=headers)
@@ -127,10 +134,6 @@ async def test_what_cannot_be_followed_is_said(console: Client, admin: AdminClie
 def test_where_too_much_comes_it_is_left_out_and_counted(
     broker: Broker, admin: AdminClient, producer: Producer
 ) -> None:
-    from kwire.console.live import Tail, partitions_of
-    from kwire.desk.cluster import Cluster
-    from kwire.desk.settings import ClientSettings, servers_of
-
     admin.create_topics([NewTopic("flood", 1, 1)])["flood"].result(10)
     cluster = Cluster(ClientSettings(servers_of(broker.bootstrap_servers)))
     tail = Tail(cluster, partitions_of(cluster, "flood", None))
@@ -141,3 +144,32 @@ def test_where_too_much_comes_it_is_left_out_and_counted(
     _send(producer, "flood", 0, ["next"])
     assert [row["offset"] for row in tail.next()["rows"]] == [10]
     tail.close()
+
+
+def test_a_batch_that_unpacks_to_much_is_not_followed(broker: Broker, admin: AdminClient) -> None:
+    admin.create_topics([NewTopic("large", 1, 1)])["large"].result(10)
+    cluster = Cluster(ClientSettings(servers_of(broker.bootstrap_servers)))
+    tail = Tail(cluster, partitions_of(cluster, "large", None))
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "compression.type": "zstd",
+            "message.max.bytes": 40_000_000,
+        }
+    )
+    producer.produce("large", bytes(15 << 20))
+    producer.flush(10)
+    [row] = tail.next()["rows"]
+    assert row["value"]["size"] == 15 << 20
+    producer.produce("large", bytes(17 << 20))
+    producer.flush(10)
+    with pytest.raises(CorruptBatch, match=f"more than {16 << 20} bytes"):
+        tail.next()
+    tail.close()
+
+
+async def test_who_finds_no_broker_is_told_as_on_other_pages() -> None:
+    app = Console(Place("127.0.0.1:1", -1, (), may_write=False), TOKEN).app()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as client:
+        for path in ("/topics/orders/live", "/topics/orders/live/events"):
+            assert "no broker answers" in await Client(client).page(path, 502)

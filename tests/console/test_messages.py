@@ -6,7 +6,10 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kwire.console.reading import fetch, messages
+from kwire.desk.cluster import Cluster
 from kwire.desk.partitioner import partition_of
+from kwire.desk.settings import ClientSettings, servers_of
 from kwire.testing import Broker
 from tests.console.conftest import Client
 
@@ -151,3 +154,28 @@ async def test_internal_topics_are_read_and_not_written(
     answer = await console.send("/topics/__consumer_offsets/messages", value="x")
     assert answer.status_code == 404
     assert "kept by brokers" in answer.text
+
+
+def test_a_search_looks_at_the_time_within_a_batch(broker: Broker, admin: AdminClient) -> None:
+    admin.create_topics([NewTopic("searched", 1, 1)])["searched"].result(10)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 1000})
+    for _ in range(2_500):
+        producer.produce("searched", b"x")
+    producer.flush(10)
+    with Cluster(ClientSettings(servers_of(broker.bootstrap_servers))) as cluster:
+        (batch,) = fetch(cluster, "searched", 0, 0).batches
+        assert batch.header.records_count == 2_500
+        offsets = [0]
+        while offsets[-1] < 2_500:
+            found, offset, _ = messages(
+                cluster,
+                "searched",
+                0,
+                offsets[-1],
+                50,
+                wanted=lambda message: False,
+                is_time_over=lambda: True,
+            )
+            assert not found
+            offsets.append(offset)
+    assert offsets == [0, 1_000, 2_000, 2_500]

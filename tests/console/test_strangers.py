@@ -143,6 +143,8 @@ JUNK = (
         "-1",
         "9" * 30,
         "9" * 400,
+        "9" * 5000,  # Python makes no number of more than 4,300 digits
+        "0" * 5000,
         "-" + "9" * 30,
         "9" * 30 + "d",
         "9999-12-31T23:59:59",
@@ -170,14 +172,14 @@ async def test_no_address_makes_a_page_fail(console: Client, path: str) -> None:
     """Whatever is asked for has an answer, or a sentence on why not; tried with a seed."""
     draw = random.Random(path)
     for junk in JUNK:
-        place = path.replace("{partition:int}", draw.choice(["0", "7", "9" * 30]))
+        place = path.replace("{partition:int}", draw.choice(["0", "7", "9" * 30, "9" * 5000]))
         place = place.replace("{topic}", quote(junk, safe="") or "mine")
-        place = place.replace("{offset:int}", draw.choice(["0", "9223372036854775807", "9" * 30]))
+        place = place.replace("{offset:int}", draw.choice(["0", "9223372036854775807", "9" * 30, "9" * 5000]))
         query = {
             name: draw.choice(JUNK) for name in ("from", "key", "id", "to", "topic", "kind", "name", "at")
         }
         if "events" in path:
-            query["partition"] = "no number"
+            query["partition"] = draw.choice(["no number", "9" * 30, "9" * 5000])
         for each in ({}, query, {"id": junk, "kind": "topic", "name": junk, "from": junk, "form": "hex"}):
             if "events" in path and not each.get("partition"):
                 continue
@@ -212,6 +214,33 @@ async def test_a_batch_that_unpacks_to_much_is_refused(
     page = await console.page(f"/topics/bomb-{codec}/0", 404)
     assert "the batch at offset 0 cannot be read" in page
     assert "go on behind it, at 1" in page
+
+
+async def test_a_record_of_very_many_headers_is_refused(
+    console: Client, admin: AdminClient, producer: Producer
+) -> None:
+    admin.create_topics([NewTopic("headed", 1, 1)])["headed"].result(10)
+    for count in (10_000, 10_001):
+        producer.produce("headed", b"x", headers=[("", None)] * count)
+        producer.flush(10)
+    assert "and 9900 more" in await console.page("/topics/headed/0/0")
+    page = await console.page("/topics/headed/0/1", 404)
+    assert "a record with 10001 headers, which are more than 10000" in page
+    assert "go on behind it, at 2" in page
+
+
+async def test_a_list_of_large_messages_ends_early(
+    console: Client, broker: Broker, admin: AdminClient
+) -> None:
+    admin.create_topics([NewTopic("large-ones", 1, 1)])["large-ones"].result(10)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": "zstd"})
+    for number in range(24):
+        producer.produce("large-ones", b"number %d, " % number + bytes(900_000))
+        producer.flush(10)
+    first = await console.source("/topics/large-ones/0?from=0")
+    assert first.count("6e 75 6d 62 65 72") == 19, "16 MiB of them, and the one that reaches beyond"
+    assert "?from=19" in first
+    assert (await console.source("/topics/large-ones/0?from=19")).count("6e 75 6d 62 65 72") == 5
 
 
 @pytest.mark.parametrize(
