@@ -16,6 +16,7 @@ from kwire.client.offsets import EARLIEST, LATEST, find_offsets
 from kwire.client.reading import Reader
 from kwire.client.sending import Sending
 from kwire.testing.answers import Group, Headers, Member, Partition, Record
+from kwire.wire.batch import Record as StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -109,7 +110,7 @@ class Client:
             one = Partition(name, index)
             before = -1
             while before < position < ends[one]:  # else what was there has gone: retention, deleted records
-                for _, told in reader.read([one]):
+                for told in self._cluster.retried(partial(_next, reader, one, ends[one])):
                     if told.offset < ends[one]:
                         yield Record(*one, told.offset, told.timestamp, told.key, told.value, told.headers)
                 before, position = position, reader.positions[one]
@@ -205,6 +206,16 @@ class Client:
         [told] = self._cluster.ask_node(node_id, request, MetadataResponse).topics
         check(told.error_code, None, f"topic {topic}")
         return next(one.leader_id for one in told.partitions if one.partition_index == partition)
+
+
+def _next(reader: Reader, one: Partition, end: int) -> list[StoredRecord]:
+    """What comes next of a partition; nothing only where nothing is left before `end`. ApiError, Lost."""
+    before = reader.positions[one]
+    found = [record for _, record in reader.read([one])]
+    # A leader who has come just now does not know yet how far its partition is committed.
+    if reader.positions[one] == before and reader.ends.get(one, -1) < end:
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE, "{}-{} at offset {}".format(*one, before))
+    return found
 
 
 def _named(offsets: Mapping[tuple[str, int], int]) -> dict[Partition, int]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from kwire.client.reading import Reader
 from kwire.testing import Broker, Kafka, wait_until
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.fetch import FetchResponse
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,44 @@ def test_records_are_read_from_where_one_says(broker: Broker) -> None:
     broker.produce(topic, "c", partition=1)
     assert [one.value for one in broker.records(topic)] == [b"a", b"b", None, b"c"]
     assert [one.value for one in broker.records(topic, partition=0, offset=1)] == [b"b", None]
+
+
+def test_a_leader_that_does_not_know_yet_what_is_committed_is_asked_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, answered = broker.new_topic(), Reader._fetch
+    broker.produce(topic, "a", "b")
+    behind = iter(range(2))
+
+    def fetch(
+        self: Reader, leader: int, led: Sequence[tuple[str, int]], wait_seconds: float
+    ) -> FetchResponse:
+        answer = answered(self, leader, led, wait_seconds)
+        one = answer.responses[0].partitions[0]
+        if next(behind, None) is not None:  # the answer of one whose high watermark is 0
+            one.records, one.high_watermark, one.last_stable_offset = b"", 0, 0
+        return answer
+
+    monkeypatch.setattr(Reader, "_fetch", fetch)
+    assert [one.value for one in broker.records(topic)] == [b"a", b"b"]
+
+
+def test_what_a_tail_that_is_gone_leaves_is_not_waited_for(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compaction may leave nothing before the end of a partition."""
+    topic, answered = broker.new_topic(), Reader._fetch
+    broker.produce(topic, "a", "b")
+
+    def fetch(
+        self: Reader, leader: int, led: Sequence[tuple[str, int]], wait_seconds: float
+    ) -> FetchResponse:
+        answer = answered(self, leader, led, wait_seconds)
+        answer.responses[0].partitions[0].records = b""
+        return answer
+
+    monkeypatch.setattr(Reader, "_fetch", fetch)
+    assert broker.records(topic) == []
 
 
 def test_more_or_fewer_records_than_expected_are_told(broker: Broker) -> None:
