@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 
@@ -22,6 +21,8 @@ class Parser(argparse.ArgumentParser):
         """Nothing is left over: what an action does not take is told by its own name."""
         found, rest = super().parse_known_args(args, namespace)
         if rest and not self._take_late(found, rest):
+            from difflib import get_close_matches  # which nobody needs who is not mistaken
+
             near = get_close_matches(rest[0], self._option_string_actions, 1)
             meant = f", did you mean '{near[0]}'?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(rest)}{meant}")
