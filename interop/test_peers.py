@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,6 +97,15 @@ async def asks(asker: Asker, broker: Broker) -> Uuid:
     return topic_id
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether none of its threads runs."""
+    threads = Path(f"/proc/{pid}/task").glob("*/stat")
+    try:
+        return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+    except (FileNotFoundError, ProcessLookupError):  # one has just ended
+        return False
+
+
 async def survives(asker: Asker, broker: Broker, topic_id: Uuid) -> None:
     """Pauses and kills: what was asked is told of, and the next life answers."""
     assert broker.process is not None
@@ -103,6 +113,9 @@ async def survives(asker: Asker, broker: Broker, topic_id: Uuid) -> None:
     waits = asker.send(fetch(topic_id, 3, max_wait_ms=15_000), purpose="fetch-0")
     assert (await asker.ask(metadata)).topics[0].name == "t"
     broker.process.send_signal(signal.SIGSTOP)
+    with trio.fail_after(10):  # each thread of a process stops when it is its turn
+        while not is_stopped(broker.process.pid):
+            await trio.sleep(0.01)
     assert await asker.fails(metadata, timeout_ms=300) == "no answer in time"
     assert await asker.fails(metadata, timeout_ms=600) == "no word of its versions in time"
     broker.process.send_signal(signal.SIGCONT)

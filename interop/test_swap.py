@@ -27,10 +27,12 @@ ON_A_BUSY_MACHINE = [
 BY_CHANCE_ALONE = [
     "handleResponse: unexpected callback exception",
     "creation failed for __consumer_offsets with error 'TOPIC_ALREADY_EXISTS'",
+    "due to Stopped load",
 ]
 """What Apache Kafka says now and then with nobody else around. In its ReplicaAlterLogDirsThread the end of
 a move races with the answer that permits it: of 456 moves by Apache Kafka 4.3.1 alone two ended so. And a
 client may ask for a coordinator when the topic has just been made, and the broker has not heard of it yet.
+And it may be stopped while its group coordinator still loads.
 """
 ENDINGS = ["stop", "stop", "kill", "kill", "torn", "torn", "stop", "stop"]
 ENDINGS_ALONE = ["stop", "kill", "torn", "stop"]
