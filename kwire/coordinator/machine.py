@@ -12,10 +12,11 @@ holds already (`applied`) is not replayed while the machine runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from kwire.broker.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 
 TopicPartition: TypeAlias = tuple[str, int]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from kwire.wire.errors import ApiError
+from kwire.wire.named_tuple import NamedTuple
 
 
 class StatePorts(Protocol):

@@ -20,7 +20,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.host.loggers import NodeLogger
@@ -30,6 +30,7 @@ from kwire.coordinator.ports import StatePorts
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.java import string_hash
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.registry import encode_stored
 from kwire.wire.schema import Message
 

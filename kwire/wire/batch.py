@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
-from typing import NamedTuple
 
 from kwire.wire.compression import Codec, CompressionError, compress, decompress
 from kwire.wire.crc import crc32c
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 
 HEADER_BYTES = 61

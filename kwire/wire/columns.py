@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from kwire.wire.batch import HEADER_BYTES, BatchHeader, CorruptBatch, UnreadableBatch
 from kwire.wire.compression import Codec, CompressionError, decompress
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 
 Ints = npt.NDArray[np.int64]

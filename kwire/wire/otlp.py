@@ -14,9 +14,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.wire.errors import WireError
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5

@@ -11,11 +11,12 @@ from functools import cached_property, lru_cache
 from importlib import import_module
 from struct import Struct
 from struct import error as StructError
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.codegen import Decoder, Encoder, decode, decoder, encode, encoder
 from kwire.wire.errors import ErrorCode, WireError
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import (
     Buffer,
     Region,

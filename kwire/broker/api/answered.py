@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from kwire.wire.api_keys import ApiKey
+from kwire.wire.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from kwire.wire.registry import RequestHeader

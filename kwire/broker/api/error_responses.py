@@ -9,10 +9,11 @@ place at its top, that has the error too. What Apache Kafka's own classes answer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode, WireError
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.registry import API_VERSIONS
 from kwire.wire.schema import Message, fields_of
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kwire.wire.api_keys import ApiKey
+from kwire.wire.named_tuple import NamedTuple
 
 
 class ListenerRole(Enum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.cli.cluster_folder import ClusterNode
 from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
@@ -19,6 +19,7 @@ from kwire.wire.messages.describe_quorum import (
     ResponsePartitionData,
 )
 from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
+from kwire.wire.named_tuple import NamedTuple
 
 UNANSWERED: Final = (ApiError, Lost, WireError)
 ASK_SECONDS: Final = 5

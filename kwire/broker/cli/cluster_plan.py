@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.cli.settings import Failure
 from kwire.broker.config.roles import BOOTSTRAP, BROKER, CONTROLLER, VOTERS
+from kwire.wire.named_tuple import NamedTuple
 
 FIRST_CONTROLLER: Final = 100
 """The id of the first node that is only a controller."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+from kwire.wire.named_tuple import NamedTuple
 
 NAMES: Final = {"TOPIC": "topics", "GROUP": "groups"}
 """What the words for arguments stand for, by the command that lists it."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from kwire.broker.cli.settings import LOG_FORMATS, LOG_LEVELS, Failure
 from kwire.desk.parser import Parser
@@ -81,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from kwire.desk.main import main as run_at_desk
 
         return run_at_desk(given[0], given[1:])
-    parser = _parser()
+    wanted = given[0] if given and given[0] in COMMANDS else None
+    parser = _parser(wanted if wanted != "completion" else None)  # which completes all of them
     options = parser.parse_args(given)
     if options.version:
         print(f"kwire {_version()}")
@@ -108,102 +110,133 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
+def _parser(wanted: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands, or of `wanted` alone, which is built in a fifth of the time."""
     parser = Parser(
-        prog="kwire", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=raw, allow_abbrev=False
+        prog="kwire",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    serve = commands.add_parser(
-        "serve",
-        help="run a broker",
-        description=SERVE_DESCRIPTION,
-        epilog=SERVE_EXAMPLES,
-        formatter_class=raw,
-        allow_abbrev=False,
-    )
-    _add_settings(serve)
-    serve.add_argument(
+    for name, (text, add) in COMMANDS.items():
+        if wanted in (None, name):
+            add(commands.add_parser(name, help=text, allow_abbrev=False))
+    if wanted is None:
+        for name, text in OTHERS.items():  # whose parsers are their own
+            commands.add_parser(name, help=text, add_help=False)
+    return parser
+
+
+def _describe(parser: argparse.ArgumentParser, description: str, examples: str | None = None) -> None:
+    parser.description, parser.epilog = description, examples
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    _describe(parser, SERVE_DESCRIPTION, SERVE_EXAMPLES)
+    _add_settings(parser)
+    parser.add_argument(
         "--log-level",
         choices=LOG_LEVELS,
         default=None,
         help="how much to log to standard error (default: info, or what KWIRE_LOG_LEVEL says)",
     )
-    serve.add_argument(
+    parser.add_argument(
         "--log-format",
         choices=LOG_FORMATS,
         default=None,
         help="lines for people, or for programs (default: text, or what KWIRE_LOG_FORMAT says)",
     )
-    serve.add_argument(
+    parser.add_argument(
         "--slow-request-ms",
         metavar="MS",
         help="log requests that take longer (default: none, or what KWIRE_SLOW_REQUEST_MS says)",
     )
-    serve.add_argument(
+    parser.add_argument(
         "--http",
         metavar="[HOST:]PORT",
         help="tell of health and metrics there over HTTP, without HOST on 127.0.0.1 (default: not at all, or "
         "what KWIRE_HTTP says)",
     )
-    serve.add_argument(
+    parser.add_argument(
         "--console",
         action="store_true",
         help="pages for a browser on topics, messages, groups and the cluster, at /console/ of the HTTP port "
         "(which is on 127.0.0.1:8080 where --http does not say); KWIRE_CONSOLE=true asks for them, too",
     )
-    serve.add_argument(
+    parser.add_argument(
         "--console-writes",
         action="store_true",
         help="let everybody who reaches the console produce and reset offsets, also where --http is not on "
         "loopback",
     )
-    format_ = commands.add_parser(
-        "format",
-        help="prepare the data directories of a broker",
-        description="Write what a new broker's data directories need, as Kafka's storage tool does.",
-        epilog=FORMAT_EXAMPLES,
-        formatter_class=raw,
-        allow_abbrev=False,
+
+
+def _add_format(parser: argparse.ArgumentParser) -> None:
+    """Options are those of Kafka's `kafka-storage format`, by the same names."""
+    _describe(
+        parser,
+        "Write what a new broker's data directories need, as Kafka's storage tool does.",
+        FORMAT_EXAMPLES,
     )
-    _add_settings(format_)
-    _add_format_options(format_)
-    _add_cluster(
-        commands.add_parser(
-            "cluster",
-            help="run several brokers on this machine",
-            description="Several brokers and controllers on this machine, each node a process of its own.",
-            allow_abbrev=False,
-        )
+    _add_settings(parser)
+    parser.add_argument(
+        "-c", "--config", metavar="FILE", help="the configuration file, as Kafka's tool takes it"
     )
-    _add_container(
-        commands.add_parser(
-            "container",
-            help="run in a container, told by the environment as Apache Kafka's image is",
-            description="What the container image runs; docker/README.md tells what it takes.",
-            allow_abbrev=False,
-        )
+    parser.add_argument("-t", "--cluster-id", metavar="ID", help="the cluster's id, which must be given")
+    parser.add_argument(
+        "-S",
+        "--add-scram",
+        dest="credentials",
+        action="append",
+        default=[],
+        metavar="CREDENTIAL",
+        help="begin with a user's SCRAM credential, like 'SCRAM-SHA-256=[name=alice,password=alice-secret]'; "
+        "may be repeated",
     )
-    commands.add_parser("pipeline", help="run a job on Spark: archive, restore, audit …", add_help=False)
-    for name, text in DESK.items():
-        commands.add_parser(name, help=text, add_help=False)
-    completion = commands.add_parser(
-        "completion",
-        help="print a script that lets a shell complete all this",
-        description=COMPLETION_DESCRIPTION,
-        formatter_class=raw,
-        allow_abbrev=False,
+    parser.add_argument("--node-id", metavar="ID", help="this node's id: short for --set node.id=ID")
+    parser.add_argument(
+        "-g",
+        "--ignore-formatted",
+        action="store_true",
+        help="leave directories that are formatted as they are",
     )
-    completion.add_argument(
-        "shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish"
+    parser.add_argument(
+        "-r", "--release-version", metavar="RELEASE", help="begin with the features of this release, like 4.0"
     )
-    return parser
+    parser.add_argument(
+        "-f",
+        "--feature",
+        dest="features",
+        action="append",
+        default=[],
+        metavar="FEATURE=LEVEL",
+        help="begin with this level of a feature; may be repeated",
+    )
+    parser.add_argument(
+        "-s", "--standalone", action="store_true", help="this node is the only voter of a dynamic quorum"
+    )
+    parser.add_argument(
+        "-N", "--no-initial-controllers", action="store_true", help="say nothing of who votes"
+    )
+    parser.add_argument(
+        "-I",
+        "--initial-controllers",
+        metavar="ID@HOST:PORT:DIRECTORY,...",
+        help="the voters of a dynamic quorum",
+    )
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
     """What `kwire cluster` does, and takes."""
-    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, CLUSTER_EXAMPLES
+    _describe(
+        parser,
+        "Several brokers and controllers on this machine, each node a process of its own.",
+        CLUSTER_EXAMPLES,
+    )
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
     folder = argparse.ArgumentParser(add_help=False)
     folder.add_argument(
@@ -262,6 +295,7 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
 
 def _add_container(parser: argparse.ArgumentParser) -> None:
     """What `kwire container` does, and takes: the directories by the names of Kafka's wrapper."""
+    _describe(parser, "What the container image runs; docker/README.md tells what it takes.")
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
     places = argparse.ArgumentParser(add_help=False)
     for option, directory in (("mounted", "/mnt/shared/config"), ("default", "/etc/kafka/docker")):
@@ -279,6 +313,11 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
         "variables", nargs="*", metavar="NAME=VALUE", help="set over the environment"
     )
     action("healthy", "ask the broker of this container for its APIs, and fail where it does not answer")
+
+
+def _add_completion(parser: argparse.ArgumentParser) -> None:
+    _describe(parser, COMPLETION_DESCRIPTION)
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
 
 
 def _completion(shell: str, parser: argparse.ArgumentParser) -> int:
@@ -300,55 +339,6 @@ def _pipeline(arguments: Sequence[str]) -> int:
         return run_job(arguments, Parser)
     except KeyboardInterrupt:
         return 130
-
-
-def _add_format_options(parser: argparse.ArgumentParser) -> None:
-    """Those of Kafka's `kafka-storage format`, by the same names."""
-    parser.add_argument(
-        "-c", "--config", metavar="FILE", help="the configuration file, as Kafka's tool takes it"
-    )
-    parser.add_argument("-t", "--cluster-id", metavar="ID", help="the cluster's id, which must be given")
-    parser.add_argument(
-        "-S",
-        "--add-scram",
-        dest="credentials",
-        action="append",
-        default=[],
-        metavar="CREDENTIAL",
-        help="begin with a user's SCRAM credential, like 'SCRAM-SHA-256=[name=alice,password=alice-secret]'; "
-        "may be repeated",
-    )
-    parser.add_argument("--node-id", metavar="ID", help="this node's id: short for --set node.id=ID")
-    parser.add_argument(
-        "-g",
-        "--ignore-formatted",
-        action="store_true",
-        help="leave directories that are formatted as they are",
-    )
-    parser.add_argument(
-        "-r", "--release-version", metavar="RELEASE", help="begin with the features of this release, like 4.0"
-    )
-    parser.add_argument(
-        "-f",
-        "--feature",
-        dest="features",
-        action="append",
-        default=[],
-        metavar="FEATURE=LEVEL",
-        help="begin with this level of a feature; may be repeated",
-    )
-    parser.add_argument(
-        "-s", "--standalone", action="store_true", help="this node is the only voter of a dynamic quorum"
-    )
-    parser.add_argument(
-        "-N", "--no-initial-controllers", action="store_true", help="say nothing of who votes"
-    )
-    parser.add_argument(
-        "-I",
-        "--initial-controllers",
-        metavar="ID@HOST:PORT:DIRECTORY,...",
-        help="the voters of a dynamic quorum",
-    )
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -374,6 +364,18 @@ def _version() -> str:
         return version("kwire")
     except PackageNotFoundError:
         return "(not installed)"
+
+
+COMMANDS: Final[Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]]] = {
+    "serve": ("run a broker", _add_serve),
+    "format": ("prepare the data directories of a broker", _add_format),
+    "cluster": ("run several brokers on this machine", _add_cluster),
+    "container": ("run in a container, told by the environment as Apache Kafka's image is", _add_container),
+    "completion": ("print a script that lets a shell complete all this", _add_completion),
+}
+"""What each command that is parsed here is for, and what adds its arguments."""
+
+OTHERS: Final = {"pipeline": "run a job on Spark: archive, restore, audit …", **DESK}
 
 
 if __name__ == "__main__":

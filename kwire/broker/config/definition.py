@@ -10,9 +10,10 @@ import math
 import re
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.wire.java import BLANKS
+from kwire.wire.named_tuple import NamedTuple
 
 Value = bool | int | float | str | list[str] | None
 """A parsed value."""

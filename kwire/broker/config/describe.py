@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.config.broker import BrokerConfig
 from kwire.broker.config.broker_keys import BROKER_KEYS, THROTTLES
@@ -18,6 +18,7 @@ from kwire.broker.config.group import own_value
 from kwire.broker.config.group_keys import GROUP_KEYS, SOURCE_PREFIX
 from kwire.broker.config.topic import TOPIC_KEYS_BY_NAME, topic_values
 from kwire.broker.config.topic_keys import SOURCES
+from kwire.wire.named_tuple import NamedTuple
 
 UNKNOWN_KIND: Final = 0
 

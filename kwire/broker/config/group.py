@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.config.broker import BrokerConfig
 from kwire.broker.config.definition import ConfigError, Key, Value
 from kwire.broker.config.group_keys import GROUP_KEYS, SOURCE_PREFIX
+from kwire.wire.named_tuple import NamedTuple
 
 GROUP_KEYS_BY_NAME: Final[dict[str, Key]] = {key.name: key for key in GROUP_KEYS}
 

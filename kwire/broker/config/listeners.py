@@ -11,9 +11,10 @@ import ipaddress
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from kwire.broker.config.definition import ConfigError, Value, invalid, parse_integer
+from kwire.wire.named_tuple import NamedTuple
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SERVED_PROTOCOLS: Final = ("PLAINTEXT",)

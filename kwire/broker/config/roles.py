@@ -7,10 +7,11 @@ listener for controllers nor anybody to find.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, Protocol, cast
 
 from kwire.broker.config.definition import ConfigError, Value
 from kwire.broker.config.listeners import CONTROLLER_NAMES, LISTENERS, PROTOCOL_MAP, Listening
+from kwire.wire.named_tuple import NamedTuple
 
 ROLES: Final = "process.roles"
 BROKER: Final = "broker"

@@ -5,7 +5,7 @@ Names, types, defaults and ranges are those of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.config.definition import (
     BOOLEAN,
@@ -22,6 +22,7 @@ from kwire.broker.config.definition import (
     gzip_level,
     one_of,
 )
+from kwire.wire.named_tuple import NamedTuple
 
 # fmt: off
 TOPIC_KEYS: Final = (

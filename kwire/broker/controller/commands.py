@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_partitions import CreatePartitionsTopic
 from kwire.wire.messages.create_topics import CreatableTopic
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 
 R = TypeVar("R")

@@ -8,7 +8,7 @@ refused stops all of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.controller.commands import Fault, FeatureUpdate, Result, UpdateFeatures, UpgradeType
 from kwire.broker.controller.configs import MIN_INSYNC_REPLICAS
@@ -16,6 +16,7 @@ from kwire.broker.metadata.features import FEATURES, KRAFT_VERSION, broker_featu
 from kwire.broker.metadata.image import ELR_VERSION, METADATA_VERSION, RESOURCE_BROKER, MetadataImage
 from kwire.broker.metadata.records import CONTROLLER_REGISTRATION_LEVEL, StoredRecord
 from kwire.wire.errors import ErrorCode
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.stored.metadata import ConfigRecord, FeatureLevelRecord, NoOpRecord
 
 Ranges = Mapping[str, tuple[int, int]]

@@ -6,11 +6,12 @@ All of it are commands, decided like any other. Nothing runs but while this cont
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kwire.broker.controller.commands import Command, Election, ElectWherePossible, OnDone
 from kwire.broker.host.host import Host, Timer
 from kwire.wire.errors import ApiError
+from kwire.wire.named_tuple import NamedTuple
 
 AT_ONCE_MS: Final = 10
 """Where there was more to do than is done in one go, others get a turn in between."""

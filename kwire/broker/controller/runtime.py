@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from kwire.broker.controller.bootstrap import ABORT_REASON, activation_records
 from kwire.broker.controller.commands import (
@@ -34,6 +34,7 @@ from kwire.broker.metadata.features import KRAFT_VERSION, check_levels
 from kwire.broker.metadata.publisher import Publisher
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.registry import UnknownRecord
 from kwire.wire.schema import Message
 from kwire.wire.stored.metadata import AbortTransactionRecord, FeatureLevelRecord, NoOpRecord

@@ -13,8 +13,8 @@ import hmac
 import random
 from base64 import b64decode
 from binascii import Error as Base64Error
-from typing import NamedTuple
 
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.stored.metadata import UserScramCredentialRecord
 
 MIN_ITERATIONS = 4096

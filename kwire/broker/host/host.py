@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from kwire.broker.host.loggers import NodeLogger
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 
 T = TypeVar("T")

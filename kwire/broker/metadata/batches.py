@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.wire.batch import HEADER_BYTES, CorruptBatch, batches, crc_is_valid, read_header, records
 from kwire.wire.codegen import decode
 from kwire.wire.errors import WireError
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 from kwire.wire.registry import decode_stored_metadata
 from kwire.wire.schema import Message

@@ -8,10 +8,11 @@ difference.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from kwire.broker.config.client_metrics_keys import CLIENT_METRICS_KEYS
 from kwire.wire.java import BLANKS
+from kwire.wire.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     import re2

@@ -8,7 +8,7 @@ stands between them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from kwire.broker.metadata.image import (
     DIRECTORY_MIGRATING,
@@ -26,6 +26,7 @@ from kwire.broker.metadata.image import (
     has_collision_chars,
     unify_collision_chars,
 )
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored import metadata as stored
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.metadata.image import ELR_VERSION, METADATA_VERSION
 from kwire.broker.metadata.records import ELR_LEVEL, MAX_LEVEL, MIN_LEVEL
+from kwire.wire.named_tuple import NamedTuple
 
 KRAFT_VERSION: Final = "kraft.version"
 

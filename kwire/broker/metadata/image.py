@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.metadata import (
     AccessControlEntryRecord,

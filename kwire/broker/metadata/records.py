@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.metadata.image import BrokerImage, ControllerImage, MetadataImage, PartitionImage
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 from kwire.wire.schema import Message
 from kwire.wire.stored.metadata import (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kwire.broker.net.limits import UNLIMITED
+from kwire.wire.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kwire.broker.controller.commands import (
     AllocateProducerIds,
@@ -31,6 +31,7 @@ from kwire.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from kwire.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from kwire.wire.messages.default_principal import DefaultPrincipalData
 from kwire.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 from kwire.wire.registry import decode_response, encode_request, encode_stored
 from kwire.wire.schema import Message

@@ -14,7 +14,6 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.topics import new_uuid
@@ -36,6 +35,7 @@ from kwire.broker.storage.dirs.owners import (
 from kwire.broker.storage.disk import Disk, StorageError, join
 from kwire.wire.java import BLANKS
 from kwire.wire.java_properties import parse_integer
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid, uuid_from_text, uuid_to_text
 from kwire.wire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
 from kwire.wire.stored.raft import Endpoint, KRaftVersionFeature, VotersRecord, VotersVoter

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.controller.commands import BrokerHeartbeat, HeartbeatReply, RegisterBroker
 from kwire.broker.controller.port import ControllerPort
@@ -29,6 +29,7 @@ from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import CORDONED_LEVEL, DIRECTORIES_LEVEL
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 
 RETRY_BACKOFF_MS: Final = 100

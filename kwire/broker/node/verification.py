@@ -8,7 +8,7 @@ it is asked about for the same transaction; here that is asked together, or next
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.host.host import Host, PeerAddress, PeerUnreachable
 from kwire.broker.node.controller_requests import error_code
@@ -22,6 +22,7 @@ from kwire.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 
 Told = Callable[[ErrorCode], None]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from kwire.broker.config import BrokerConfig
 from kwire.broker.config.listeners import META_ADDRESS, parse_listeners
 from kwire.broker.host.host import PeerAddress
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.raft.voters import ReplicaKey, Voter, VoterEndpoint, VoterSet
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID
 
 PROTOCOL_IDS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}

@@ -9,7 +9,7 @@ what it has is durable, because a leader takes the offset of a Fetch for a promi
 from __future__ import annotations
 
 import random
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.host.host import PeerAddress
 from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
@@ -35,6 +35,7 @@ from kwire.wire.errors import ErrorCode
 from kwire.wire.messages import fetch_snapshot
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from kwire.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 
 FETCH_WAIT_MS: Final = 500

@@ -7,12 +7,13 @@ paper). It never goes back, whoever becomes a voter.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.raft.outputs import AppendControls
 from kwire.broker.raft.snapshots import KRAFT_VERSION_TYPE, VOTERS_TYPE
 from kwire.broker.raft.terms import QuorumLog, Terms
 from kwire.broker.raft.voters import OF_CONFIGURATION, ReplicaKey, Voter, VoterSet
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.schema import Message
 from kwire.wire.stored import raft as stored

@@ -7,12 +7,12 @@ machine goes on meanwhile, and it is only what others hear, and what the log get
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from kwire.broker.host.host import PeerAddress
 from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.wire.errors import ErrorCode
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 from kwire.wire.schema import Message
 

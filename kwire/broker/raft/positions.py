@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from kwire.broker.raft.snapshots import Snapshot
+from kwire.wire.named_tuple import NamedTuple
 
 
 class EndOfEpoch(NamedTuple):

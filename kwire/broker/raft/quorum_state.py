@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from kwire.broker.host.host import Host
 from kwire.broker.storage.disk import Disk, StorageError, join
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
 
 FILE_NAME = "quorum-state"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.host.host import PeerAddress
 from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
@@ -20,6 +20,7 @@ from kwire.wire.messages.update_raft_voter import (
     UpdateRaftVoterRequest,
     UpdateRaftVoterResponse,
 )
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 
 Electoral = vote.VoteRequest | begin.BeginQuorumEpochRequest | end.EndQuorumEpochRequest

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.metadata.batches import CorruptMetadata, control_key, control_type, decode_batches
@@ -20,6 +20,7 @@ from kwire.broker.storage.disk import Disk, StorageError, join
 from kwire.broker.storage.log.segment import DELETED_SUFFIX
 from kwire.wire.batch import CorruptBatch, NewRecord, batches, build, crc_is_valid, records
 from kwire.wire.codegen import encode
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.registry import encode_stored
 from kwire.wire.schema import Message
 from kwire.wire.stored.raft import (

@@ -10,7 +10,7 @@ there is; so it is when it is not known whether a request has arrived.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import (
@@ -21,6 +21,7 @@ from kwire.wire.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 
 NO_SESSION: Final = 0

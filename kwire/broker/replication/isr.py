@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import RECOVERED
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 
 RETRY_MS = 50

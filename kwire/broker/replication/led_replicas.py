@@ -12,7 +12,7 @@ something is written. Here it is not waited for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import MetadataImage, PartitionImage
@@ -26,6 +26,7 @@ from kwire.broker.replication.isr import (
     IsrController,
 )
 from kwire.broker.replication.traffic import Traffic
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 
 MAX_TOLD = 5

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, join
 from kwire.wire.java import BLANKS
 from kwire.wire.java_properties import escaped, load, parse_integer
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"

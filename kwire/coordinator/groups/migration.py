@@ -11,7 +11,7 @@ says which of this may be. KIP-848, "Upgrading" and "Downgrading".
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
@@ -36,6 +36,7 @@ from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.sync_group import SyncGroupResponse
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.stored.consumer_groups import ClassicMemberMetadata, ClassicProtocol
 
 NOTHING: Final = CoordinatorResult()

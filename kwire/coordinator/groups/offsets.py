@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from kwire.coordinator.machine import CoordinatorRecord, TopicPartition
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, Uuid
 from kwire.wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 

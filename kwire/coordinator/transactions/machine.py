@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from kwire.coordinator.machine import (
     Committed,
@@ -39,6 +39,7 @@ from kwire.coordinator.transactions.transaction import (
 )
 from kwire.wire.batch import NO_PRODUCER_ID
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue
 

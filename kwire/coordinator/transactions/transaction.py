@@ -8,10 +8,11 @@ expects), KIP-890 (version 2: the epoch rises with every transaction that ends).
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.coordinator.machine import TopicPartition
 from kwire.wire.batch import NO_PRODUCER_ID, NO_TIMESTAMP
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.stored.transactions import PartitionsSchema, TransactionLogValue
 
 NO_EPOCH: Final = -1

@@ -6,11 +6,12 @@ COORDINATOR_NOT_AVAILABLE, on which clients ask again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kwire.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from kwire.wire.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole

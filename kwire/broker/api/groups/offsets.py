@@ -12,7 +12,7 @@ OffsetDelete: offsets in topics that the group does not consume now (KIP-496).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.coordinator.groups.offsets import NO_OFFSET, Commit, CommittedOffset, PartitionCommit
@@ -40,6 +40,7 @@ from kwire.wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, Uuid, utf16_length
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.metadata.client_metrics import Subscription, read_subscription
@@ -22,6 +22,7 @@ from kwire.wire.compression import Codec
 from kwire.wire.crc import crc32c
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.java import hash_set_order
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_to_text
 
 MOST_INSTANCES: Final = 16_384

@@ -11,9 +11,10 @@ dropped, and counted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.api.telemetry.instances import Client
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.otlp import Kind, Labels, Point, TooMuch
 from kwire.wire.primitives import Uuid
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.segment import Segment
+from kwire.wire.named_tuple import NamedTuple
 
 _NEVER: Final = (1 << 63) - 1
 

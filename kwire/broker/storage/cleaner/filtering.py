@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from kwire.broker.storage.cleaner.reading import NOT_PLAIN
 from kwire.broker.storage.cleaner.rebatching import (
@@ -24,6 +23,7 @@ from kwire.broker.storage.cleaner.record_layouts import KeyReader
 from kwire.broker.storage.cleaner.transactions import CleanedTransactions, marker_kind
 from kwire.broker.storage.log.transaction_index import Aborted
 from kwire.wire.batch import BatchHeader
+from kwire.wire.named_tuple import NamedTuple
 
 
 class LastOfProducer(NamedTuple):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from kwire.wire.named_tuple import NamedTuple
 
 
 class Job(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.storage.disk import DiskFile
 from kwire.wire.batch import (
@@ -18,6 +18,7 @@ from kwire.wire.batch import (
     CorruptBatch,
     read_header,
 )
+from kwire.wire.named_tuple import NamedTuple
 
 Throttle = Callable[[int], None]
 """Told of every byte read or written; it waits where that was too fast."""

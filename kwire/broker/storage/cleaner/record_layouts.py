@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.storage.cleaner.record_keys import LONGEST_PLAIN_KEY, RecordKeys, keys_of
 from kwire.broker.storage.cleaner.record_runs import head_of
+from kwire.wire.named_tuple import NamedTuple
 
 _HIGH_BYTES: Final = bytes(range(0x80, 0x100))
 """With what a varint goes on."""

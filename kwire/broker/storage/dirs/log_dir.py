@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from typing import NamedTuple
 
 from kwire.broker.storage.checkpoints import (
     LOCK,
@@ -15,6 +14,7 @@ from kwire.broker.storage.checkpoints import (
     write_clean_shutdown,
 )
 from kwire.broker.storage.disk import Disk, DiskLock, StorageError, join
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 
 METADATA_TOPIC = "__cluster_metadata"

@@ -12,7 +12,6 @@ kwire alone also formats directories by itself on a first start: where no trace 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.storage.checkpoints import (
@@ -24,6 +23,7 @@ from kwire.broker.storage.checkpoints import (
 )
 from kwire.broker.storage.dirs.log_dir import FUTURE_SUFFIX, METADATA_TOPIC, parse_name
 from kwire.broker.storage.disk import Disk, FileMissing, StorageError, join
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid, uuid_to_text
 
 BOOTSTRAP = "bootstrap.checkpoint"

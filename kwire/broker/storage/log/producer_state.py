@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from kwire.broker.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.broker.storage.disk import Disk, DiskFile
@@ -32,6 +32,7 @@ from kwire.wire.batch import (
 )
 from kwire.wire.crc import crc32c
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 
 BATCHES_KEPT: Final = 5

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import NamedTuple
 from zlib import crc32
 
 from kwire.broker.storage.disk import DiskFile
 from kwire.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
+from kwire.wire.named_tuple import NamedTuple
 
 _LEAD = Struct(">qiib")
 """base offset, length, leader epoch or CRC, magic: where batches of every format have them."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
-from typing import NamedTuple
 
 from kwire.broker.storage.disk import Disk, DiskFile, FileMissing
 from kwire.broker.storage.log.index import (
@@ -22,6 +21,7 @@ from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.scan import Invalid, Place, headers
 from kwire.broker.storage.log.transaction_index import Aborted, append_aborted, cut_aborted, read_aborted
 from kwire.wire.batch import NO_TIMESTAMP, read_header, records
+from kwire.wire.named_tuple import NamedTuple
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.segment import Segment
 from kwire.broker.storage.log.validator import Validated
 from kwire.wire.batch import BatchHeader, CorruptBatch, batches, crc_is_valid, stamp
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.named_tuple import NamedTuple
 
 
 class Appended(NamedTuple):

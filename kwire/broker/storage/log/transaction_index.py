@@ -8,9 +8,9 @@ none, and no file then.
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
 
 from kwire.broker.storage.disk import Disk, StorageError
+from kwire.wire.named_tuple import NamedTuple
 
 _ENTRY = Struct(">hqqqq")
 _VERSION = 0

@@ -8,7 +8,7 @@ are always walked; keys and timestamps are decoded where the topic makes them ma
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.broker.storage.log.log_config import LOG_APPEND_TIME, AppendOrigin, LogConfig
 from kwire.wire.batch import (
@@ -34,6 +34,7 @@ from kwire.wire.batch import (
 )
 from kwire.wire.compression import Codec, OutputTooLarge
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 
 MIN_RECORD_BYTES: Final = 14

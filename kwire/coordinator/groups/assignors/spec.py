@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.named_tuple import NamedTuple
 
 Partitions: TypeAlias = Mapping[bytes, frozenset[int]]
 """Partitions by topic id."""

@@ -9,7 +9,7 @@ timeout), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member ids
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from kwire.coordinator.groups.classic.group import ClassicGroup, State
 from kwire.coordinator.groups.classic.member import JoinDone, Member, Protocols, SyncDone
@@ -18,6 +18,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.wire.messages.sync_group import SyncGroupResponse
+from kwire.wire.named_tuple import NamedTuple
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """How long a member that never got a generation may wait in a join; Kafka's constant."""

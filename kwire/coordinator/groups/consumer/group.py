@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kwire.broker.host.loggers import NodeLogger
 from kwire.coordinator.groups.consumer.member import (
@@ -22,6 +22,7 @@ from kwire.coordinator.groups.consumer.member import (
 )
 from kwire.coordinator.machine import CoordinatorRecord
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 from kwire.wire.stored.consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from kwire.broker.host.loggers import NodeLogger
 from kwire.coordinator.machine import CoordinatorRecord
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.consumer_groups import (
     ClassicMemberMetadata,

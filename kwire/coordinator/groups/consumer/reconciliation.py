@@ -9,11 +9,12 @@ What each state does next is the table `STEPS`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from kwire.coordinator.groups.consumer.group import NO_EPOCH
 from kwire.coordinator.groups.consumer.member import NOTHING, Assigned, Member, MemberState, Partitions
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.named_tuple import NamedTuple
 
 Owned = Mapping[bytes, Collection[int]]
 """The partitions that a member says it has."""

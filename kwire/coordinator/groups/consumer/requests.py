@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 from kwire.coordinator.groups.consumer.member import (
     JOINING_EPOCH,
@@ -14,6 +14,7 @@ from kwire.coordinator.groups.consumer.member import (
 from kwire.coordinator.groups.consumer.reconciliation import Owned
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kwire.wire.named_tuple import NamedTuple
 
 FIRST_VERSION_WITH_OWN_MEMBER_ID = 1
 NOT_SAID = -1

@@ -8,7 +8,7 @@ brings them, since that may take long, and again when topics are created, or aft
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from kwire.coordinator.groups.consumer import regex
 from kwire.coordinator.groups.consumer.group import ConsumerGroup, Counts, Resolved, is_homogeneous
@@ -17,6 +17,7 @@ from kwire.coordinator.groups.consumer.topic_hash import group_hash, topic_hash
 from kwire.coordinator.machine import CoordinatorRecord, CoordinatorResult, Surroundings
 from kwire.coordinator.ports import Topic, TopicsView
 from kwire.wire.errors import ApiError
+from kwire.wire.named_tuple import NamedTuple
 
 MIN_RESOLVE_INTERVAL_MS: Final = 10_000
 """How long at least lies between two matchings of one group's expressions; Kafka's constant."""

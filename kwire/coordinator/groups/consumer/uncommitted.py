@@ -7,11 +7,12 @@ waiting for replicas, as in Apache Kafka, which keeps snapshots of all of its st
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from kwire.broker.host.loggers import NodeLogger
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
 from kwire.coordinator.groups.consumer.member import Member, Partitions
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 
 T = TypeVar("T")

@@ -1,0 +1,73 @@
+"""Named tuples that are made quickly are what typing makes."""
+
+from __future__ import annotations
+
+import pickle
+import typing
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+from kwire.wire.named_tuple import NamedTuple
+
+R = TypeVar("R")
+
+
+class Mine(NamedTuple):
+    """Said of it."""
+
+    name: str | None
+    size_bytes: int = 7
+    """With a default."""
+
+    @property
+    def double(self) -> int:
+        """Twice the size."""
+        return 2 * self.size_bytes
+
+
+class Theirs(typing.NamedTuple):
+    """Said of it."""
+
+    name: str | None
+    size_bytes: int = 7
+    """With a default."""
+
+    @property
+    def double(self) -> int:
+        """Twice the size."""
+        return 2 * self.size_bytes
+
+
+class Carried(NamedTuple, Generic[R]):
+    """Of something."""
+
+    value: R
+
+
+@pytest.mark.parametrize("kind", [Mine, Theirs])
+def test_fields_defaults_and_methods(kind: Any) -> None:
+    made = kind("a")
+    assert (made.name, made.size_bytes, made.double) == ("a", 7, 14)
+    assert kind("a", 8) == made._replace(size_bytes=8) == ("a", 8)
+    assert (kind._fields, kind._field_defaults) == (("name", "size_bytes"), {"size_bytes": 7})
+    assert repr(made) == f"{kind.__name__}(name='a', size_bytes=7)"
+    assert kind.__doc__ == "Said of it."
+    assert (kind.__bases__, kind.__module__) == ((tuple,), __name__)
+    assert type(pickle.loads(pickle.dumps(made))) is kind
+    with pytest.raises(TypeError):
+        kind()
+    with pytest.raises(AttributeError):
+        made.name = "b"
+
+
+def test_annotations_are_told_when_they_are_asked_for() -> None:
+    assert (
+        typing.get_type_hints(Mine)
+        == typing.get_type_hints(Theirs)
+        == {"name": str | None, "size_bytes": int}
+    )
+
+
+def test_what_is_generic_takes_parameters() -> None:
+    assert Carried[int](3).value == 3
