@@ -11,7 +11,7 @@ import random
 from kwire.broker.host.host import PeerAddress
 from kwire.broker.raft.calls import Calls
 from kwire.broker.raft.elections import Tally
-from kwire.broker.raft.fetching import Fetching
+from kwire.broker.raft.fetching import FETCH_WAIT_MS, Fetching
 from kwire.broker.raft.joining import Joining
 from kwire.broker.raft.leading import Leading
 from kwire.broker.raft.membership import Membership
@@ -229,7 +229,12 @@ class Standing:
         if self._tally.is_lost:
             self._election_due_ms = now_ms + self._random_timeout_ms()
         if self.leader_id != NO_LEADER and self.leader_address is not None:
-            return self._follow_leader(self.epoch, self.leader_id, self.leader_address, now_ms)
+            outputs = self._follow_leader(self.epoch, self.leader_id, self.leader_address, now_ms)
+            # A leader that is there answers a Fetch by then. If it is gone, those who refused had waited less
+            # long for it, or can only be elected after this node has asked again.
+            wait_ms = FETCH_WAIT_MS + self._rng.randrange(FETCH_WAIT_MS)
+            self._fetch_due_ms = now_ms + min(wait_ms, self._terms.fetch_timeout_ms)
+            return outputs
         outputs = self._leave(Event.LOST)
         self._fetch_due_ms = None
         return outputs + self._remember(is_promise=False)

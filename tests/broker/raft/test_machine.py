@@ -8,6 +8,7 @@ import pytest
 
 from kwire.broker.host.host import PeerTooOld
 from kwire.broker.raft.elections import LAST_EPOCH
+from kwire.broker.raft.fetching import FETCH_WAIT_MS
 from kwire.broker.raft.outputs import Advance, AppendControls, Complain, Send, Unlead
 from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.roles import MOVES, Event, Role
@@ -282,6 +283,9 @@ class TestElections:
         for send in [one for one in rig.done if isinstance(one, Send)][-2:]:
             rig.hears(send, voted(3, granted=False, leader_id=2))
         assert (rig.machine.role, rig.machine.leader_id) == (Role.FOLLOWER, 2)
+        # But not for another whole timeout where the leader says nothing.
+        rig.passes(2 * FETCH_WAIT_MS)
+        assert rig.machine.role is Role.PROSPECTIVE
 
     def test_a_voter_that_knows_no_pre_votes_has_it_begin_an_epoch_at_once(self) -> None:
         rig = Rig()
