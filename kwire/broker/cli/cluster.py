@@ -22,6 +22,7 @@ from kwire.broker.cli.cluster_folder import (
 from kwire.broker.cli.cluster_plan import Wanted
 from kwire.broker.cli.cluster_status import Status, bootstrap
 from kwire.broker.cli.settings import Failure, parse_overrides
+from kwire.desk.output import plural
 from kwire.wire.messages.describe_quorum import ResponsePartitionData
 
 ELECTION_SECONDS: Final = 10
@@ -100,8 +101,23 @@ def _await_all(nodes: Sequence[ClusterNode], made: Collection[int]) -> None:
 
 
 def _stop(folder: ClusterFolder, options: argparse.Namespace) -> int:
-    _stop_nodes(folder.nodes() if options.node is None else [folder.node(options.node)], folder)
+    nodes = folder.nodes() if options.node is None else [folder.node(options.node)]
+    running = [node for node in nodes if node.pid is not None]
+    _stop_nodes(nodes, folder)
+    if not running:
+        print("no node runs" if options.node is None else f"node {options.node} does not run")
+    elif options.node is None:
+        print(
+            f"{plural(len(running), 'node')} stopped, the data stays in {folder.path}; "
+            f"'kwire cluster up' goes on with it"
+        )
+    else:
+        print(f"node {options.node} stopped, {_back(options.node)}")
     return 0
+
+
+def _back(node_id: int) -> str:
+    return f"'kwire cluster restart {node_id}' brings it back"
 
 
 def _stop_nodes(nodes: Sequence[ClusterNode], folder: ClusterFolder) -> None:
@@ -134,7 +150,10 @@ def _led(nodes: Sequence[ClusterNode]) -> ResponsePartitionData | None:
 
 
 def _kill(folder: ClusterFolder, options: argparse.Namespace) -> int:
-    kill([folder.node(options.node)])
+    node = folder.node(options.node)
+    is_running = node.pid is not None
+    kill([node])
+    print(f"node {node.node_id} {f'killed, {_back(node.node_id)}' if is_running else 'does not run'}")
     return 0
 
 
@@ -144,6 +163,7 @@ def _restart(folder: ClusterFolder, options: argparse.Namespace) -> int:
         raise Failure(node.fault)  # which would keep it from coming back
     _stop_nodes([node], folder)
     start([node])
+    print(f"node {node.node_id} serves on {node.address}")
     return 0
 
 
@@ -151,6 +171,7 @@ def _down(folder: ClusterFolder, options: argparse.Namespace) -> int:
     nodes = folder.nodes()
     kill(nodes)  # nothing of it stays, so nothing has to be handed over
     folder.remove()
+    print(f"the cluster in {folder.path} is removed, and all its data")
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from kwire.broker.cli.cluster_answers import Told
 from kwire.broker.cli.cluster_folder import ClusterNode
-from kwire.desk.output import table
+from kwire.desk.output import plural, table
 from kwire.wire.messages.describe_quorum import ReplicaState, ResponsePartitionData
 from kwire.wire.primitives import uuid_to_text
 
@@ -89,7 +89,11 @@ class Status:
                 f"{quorum['high watermark']}"
             )
         if self._answers:
-            yield ", ".join(f"{count} {name}" for name, count in self._totals.items())
+            topics, partitions, behind, offline = self._totals.values()
+            yield (
+                f"{plural(topics, 'topic')}, {plural(partitions, 'partition')}, {behind} under-replicated, "
+                f"{offline} offline"
+            )
         else:
             yield "no broker answers"
         if self._behind:

@@ -89,11 +89,16 @@ def test_a_cluster_from_its_beginning_to_its_end(desk: Desk) -> None:
     assert desk.states() == {100: "running", 1: "running", 2: "running"}
     pids = {node["node"]: node["pid"] for node in status["nodes"]}
 
-    desk.says("kill", "2")
+    assert desk.says("kill", "2") == "node 2 killed, 'kwire cluster restart 2' brings it back\n"
     assert not is_alive(pids[2])
     assert desk.states()[2] == "stopped"
+    assert desk.says("kill", "2") == desk.says("stop", "2") == "node 2 does not run\n"
+    assert desk.says("restart", "1") == f"node 1 serves on 127.0.0.1:{port}\n"
+    assert desk.says("stop", "1") == "node 1 stopped, 'kwire cluster restart 1' brings it back\n"
     desk.says("restart", "1")
-    desk.says("stop")
+    kept = f"2 nodes stopped, the data stays in {desk.folder}; 'kwire cluster up' goes on with it\n"
+    assert desk.says("stop") == kept
+    assert desk.says("stop") == "no node runs\n"
     assert set(desk.states().values()) == {"stopped"}
     assert not any(map(is_alive, pids.values()))
     assert "no broker answers" in desk.says("status")
@@ -101,7 +106,7 @@ def test_a_cluster_from_its_beginning_to_its_end(desk: Desk) -> None:
     desk.says("up", "--brokers", "2")
     assert desk.states() == {100: "running", 1: "running", 2: "running"}
     (desk.folder / "notes.txt").touch()
-    desk.says("down")
+    assert desk.says("down") == f"the cluster in {desk.folder} is removed, and all its data\n"
     assert [path.name for path in desk.folder.iterdir()] == ["notes.txt"]
 
 

@@ -95,6 +95,11 @@ def test_partitions_that_lack_replicas_are_named(nodes: list[ClusterNode]) -> No
     ]
 
 
+def test_one_is_no_plural(nodes: list[ClusterNode]) -> None:
+    lines = list(Status(nodes, told(topic("orders", (1, [1], [1]))), None).lines())
+    assert lines[5:] == ["1 topic, 1 partition, 0 under-replicated, 0 offline"]
+
+
 def test_a_table_has_an_end(nodes: list[ClusterNode]) -> None:
     many = topic("t", *[(1, [1, 2], [1])] * (MAX_LINES + 3))
     *_, last, more = Status(nodes, told(many), None).lines()
